@@ -1,0 +1,1 @@
+"""hierfl: a modeling language for hierarchical federated optimization."""

@@ -1,0 +1,41 @@
+"""Every error that hierfl raises on purpose.
+
+An error is part of the interface: it names the culprit (a variable, a sample, a client, an atom) and
+says what to write instead.
+"""
+
+
+class HierflError(Exception):
+    """Base class of all errors of hierfl."""
+
+
+class DeclarationError(HierflError):
+    """The declared mathematics is inconsistent: scopes, roles, shapes, misuse of ``E``."""
+
+
+class DataError(HierflError):
+    """The data of a party do not fit the declaration: missing, misshapen, empty or not finite."""
+
+
+class NotConvexError(HierflError):
+    """A lower level or a constraint set is not convex under CVXPY's rules; names the subexpression."""
+
+
+class UnsupportedAtomError(HierflError):
+    """An atom of CVXPY that hierfl does not compile, with the reason."""
+
+
+class EmptyLowerSetError(HierflError):
+    """Y(x) is empty at a queried x; names the point, the client and the constraints."""
+
+
+class LowerLevelError(HierflError):
+    """A lower level could not be solved to the requested tolerance."""
+
+
+class DivergedError(HierflError):
+    """A run met NaN or infinity; names the round, the client and the term."""
+
+
+class IncompatibleSolverError(HierflError):
+    """The solver cannot treat the declared class of problem; names the solvers that can."""

@@ -1,0 +1,112 @@
+"""Atoms around a user's own code: ``Function`` (JAX, with gradients) and ``BlackBox`` (NumPy, values only)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from cvxpy.atoms.atom import Atom
+
+from hierfl.errors import DeclarationError, NotConvexError
+
+
+class UserAtom(Atom):
+    """An atom whose value is computed by a callable of the arguments' values."""
+
+    def __init__(self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (),
+                 convex: bool = False, name: str | None = None) -> None:
+        if not args:
+            raise DeclarationError(f"{type(self).__name__} needs at least one argument besides its callable.")
+        self.callable = callable
+        self.declared_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.asserted_convex = convex
+        self.label_name = name or getattr(callable, "__name__", type(callable).__name__)
+        super().__init__(*args)
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        """The declared shape; checked against the callable's result when compiled."""
+        return self.declared_shape
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        """Unknown."""
+        return (False, False)
+
+    def is_atom_convex(self) -> bool:
+        """Whether the user asserted convexity (of the callable, for affine arguments)."""
+        return self.asserted_convex
+
+    def is_atom_concave(self) -> bool:
+        """Never known."""
+        return False
+
+    def is_incr(self, idx: int) -> bool:
+        """Never known."""
+        return False
+
+    def is_decr(self, idx: int) -> bool:
+        """Never known."""
+        return False
+
+    def get_data(self) -> list[Any]:
+        """What besides the arguments makes the atom."""
+        return [self.callable, self.declared_shape, self.asserted_convex, self.label_name]
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> UserAtom:
+        """The same atom over other arguments."""
+        return type(self)(self.callable, *(args or self.args), shape=self.declared_shape,
+                          convex=self.asserted_convex, name=self.label_name)
+
+    def name(self) -> str:
+        """Text form: the callable's name and the arguments."""
+        return f"{self.label_name}({', '.join(arg.name() for arg in self.args)})"
+
+    def numeric(self, values: Any) -> np.ndarray:
+        """The callable's value (CVXPY's hook)."""
+        return np.asarray(self.callable(*values), dtype=float).reshape(self.declared_shape)
+
+    def canonicalize(self) -> Any:
+        """Refused: no conic form is known."""
+        raise NotConvexError(f"{self.name()} is user code: CVXPY has no conic form of it, so no CVXPY solver can treat it.")
+
+    def _grad(self, values: Any) -> Any:
+        raise NotImplementedError
+
+
+class Function(UserAtom):
+    """An atom around a JAX-traceable function: value and gradient.
+
+    Parameters
+    ----------
+    callable
+        JAX-traceable; called with one array per argument.
+    *args
+        CVXPY expressions or constants.
+    shape
+        Shape of the result; checked when the problem is compiled.
+    convex
+        Assert that the callable is convex in its (affine) arguments. Never verified; reported as asserted.
+    name
+        Name in printed mathematics; default the callable's own name.
+
+    Raises
+    ------
+    DeclarationError
+        Without arguments.
+    """
+
+
+class BlackBox(UserAtom):
+    """An atom around a NumPy host function: values only, so zeroth-order algorithms only.
+
+    Parameters as for :class:`Function`, without ``convex``. A gradient through it is refused when the
+    problem is compiled for an algorithm that needs one.
+    """
+
+    def __init__(self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (),
+                 name: str | None = None) -> None:
+        super().__init__(callable, *args, shape=shape, name=name)
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> BlackBox:
+        """The same atom over other arguments."""
+        return BlackBox(self.callable, *(args or self.args), shape=self.declared_shape, name=self.label_name)

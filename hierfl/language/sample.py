@@ -1,0 +1,81 @@
+"""Private constants: ``Sample`` (differs by sample) and ``ClientParameter`` (differs by client).
+
+Both are CVXPY parameters without a value: their values belong to whoever holds the data and live in a
+``Federation``, so that an expression can be written before any data exist and never captures any.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import cvxpy as cp
+
+from hierfl.errors import DeclarationError
+
+
+class _Private(cp.Parameter):
+    """A parameter whose value lives with the parties, never in the expression."""
+
+    _holder = "a party"
+
+    def __init__(self, shape: int | tuple[int, ...] = (), name: str | None = None, **attributes: Any) -> None:
+        if "value" in attributes:
+            self._refuse("takes no value")
+        for kind in ("complex", "imag", "hermitian"):
+            if attributes.get(kind):
+                raise DeclarationError(f"{type(self).__name__} {name!r} is {kind}; hierfl treats real data only.")
+        super().__init__(shape, name=name, **attributes)
+
+    @property
+    def value(self) -> Any:
+        """Refused: the values belong to the parties of a ``Federation``."""
+        return self._refuse("has no value")
+
+    @value.setter
+    def value(self, _: Any) -> None:
+        self._refuse("takes no value")
+
+    def save_value(self, val: Any, sparse_path: bool = False) -> None:
+        """Refused, as setting ``value`` is."""
+        self._refuse("takes no value")
+
+    def get_data(self) -> list[Any]:
+        """What identifies this leaf (CVXPY's hook); no value is among it."""
+        return [self.shape, self._name, None, self.id, self.attributes]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Private:
+        return self
+
+    def _refuse(self, what: str) -> NoReturn:
+        name = getattr(self, "_name", None) or "(unnamed)"
+        raise DeclarationError(
+            f"{type(self).__name__} {name!r} {what}: its values belong to {self._holder}. "
+            f"Give them in a Federation; a plain constant is a cp.Parameter or a number."
+        )
+
+
+class Sample(_Private):
+    """One sample's data, used inside ``E`` or ``total``.
+
+    Parameters
+    ----------
+    shape
+        Shape of *one* sample; N samples are an array of shape ``(N, *shape)``.
+    name
+        Name in messages and in printed mathematics; generated when absent.
+    **attributes
+        CVXPY's leaf attributes (``nonneg=True``, ...); they take part in convexity analysis and are
+        checked against the data.
+    """
+
+    _holder = "whoever holds the data"
+
+
+class ClientParameter(_Private):
+    """A private constant that differs by client: a radius, a capacity, a weight.
+
+    Its values are given as ``Client(..., parameters={p: value})`` or, for a split data set, as
+    ``Federation.split(..., parameters={p: value | list per client | callable of the client's index})``.
+    """
+
+    _holder = "the clients"

@@ -1,0 +1,1 @@
+"""Ready declarations, one problem per file; imported as ``hierfl.models``."""

@@ -1,0 +1,1 @@
+"""Federated algorithms, one per file; imported as ``hierfl.solvers``."""

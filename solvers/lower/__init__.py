@@ -1,0 +1,1 @@
+"""Solvers of the lower level; imported as ``hierfl.solvers.lower``."""
