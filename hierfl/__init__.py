@@ -1,1 +1,38 @@
-"""hierfl: a modeling language for hierarchical federated optimization."""
+"""hierfl: a modeling language for hierarchical federated optimization.
+
+Declare, in CVXPY's own expressions, what the server and the clients minimise, which lower-level problem answers each
+upper decision x, and who holds which data; evaluate and inspect the implicit function; run federated algorithms on it.
+"""
+
+from hierfl import errors
+from hierfl.errors import (
+    DataError,
+    DeclarationError,
+    DivergedError,
+    EmptyLowerSetError,
+    HierflError,
+    IncompatibleSolverError,
+    LowerLevelError,
+    LowerLevelWarning,
+    NotConvexError,
+    SettingError,
+    UnsupportedAtomError,
+)
+from hierfl.language.expectation import E, total
+from hierfl.language.federation import Client, Federation
+from hierfl.language.function import BlackBox, Function
+from hierfl.language.levels import ArgMax, ArgMin, Equilibrium
+from hierfl.language.objective import Maximize, Minimize
+from hierfl.language.partition import IID, ByGroup, Dirichlet, Quantity, Shards
+from hierfl.language.sample import ClientParameter, Sample
+from hierfl.problem import Problem
+from hierfl.result import Result
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "IID", "ArgMax", "ArgMin", "BlackBox", "ByGroup", "Client", "ClientParameter", "DataError", "DeclarationError", "Dirichlet",
+    "DivergedError", "E", "EmptyLowerSetError", "Equilibrium", "Federation", "Function", "HierflError", "IncompatibleSolverError",
+    "LowerLevelError", "LowerLevelWarning", "Maximize", "Minimize", "NotConvexError", "Problem", "Quantity", "Result", "Sample",
+    "SettingError", "Shards", "UnsupportedAtomError", "errors", "total",
+]

@@ -39,3 +39,11 @@ class DivergedError(HierflError):
 
 class IncompatibleSolverError(HierflError):
     """The solver cannot treat the declared class of problem; names the solvers that can."""
+
+
+class SettingError(HierflError, ValueError):
+    """A setting of a solver, a runtime or ``solve`` is out of range; says what is allowed."""
+
+
+class LowerLevelWarning(UserWarning):
+    """A run's own value of the objective differs from the implicit function: its lower level was not solved."""

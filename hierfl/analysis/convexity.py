@@ -1,0 +1,119 @@
+"""Convexity in the kept variables, by CVXPY's rules; a refusal names the smallest subexpression at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from hierfl.analysis.hoist import hoist
+from hierfl.errors import DeclarationError, NotConvexError
+
+_REFUSED = ("boolean", "integer", "complex", "imag", "hermitian", "sparsity")
+
+
+def require_convex(expression: Any, keep: Sequence[cp.Variable], what: str) -> None:
+    """Check convexity in ``keep``, everything else fixed.
+
+    Raises
+    ------
+    NotConvexError
+        Naming the smallest subexpression that breaks CVXPY's rules.
+    DeclarationError
+        For an integer, boolean or complex variable.
+    """
+    _require(expression, keep, what, "convex")
+
+
+def require_concave(expression: Any, keep: Sequence[cp.Variable], what: str) -> None:
+    """Check concavity in ``keep``; errors as for :func:`require_convex`."""
+    _require(expression, keep, what, "concave")
+
+
+def require_convex_set(constraints: Sequence[Any], keep: Sequence[cp.Variable], what: str) -> None:
+    """Check that the constraints describe a convex set of ``keep``; errors as for :func:`require_convex`."""
+    check_attributes(keep)
+    for constraint, hoisted in zip(constraints, hoist(constraints, keep).expressions):
+        if hoisted.is_dcp():
+            continue
+        culprit = next((c for c in map(_smallest, hoisted.args) if c is not None), None)
+        where = f": {culprit} has no curvature that CVXPY can prove" if culprit is not None else ""
+        raise NotConvexError(
+            f"the constraint {constraint} in {what} is not convex in {_names(keep)}{where}. Write convex <= concave, or "
+            f"affine == affine."
+        )
+
+
+def check_attributes(variables: Sequence[cp.Variable]) -> None:
+    """Refuse variables that are not real and continuous.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the variable and the attribute.
+    """
+    for variable in variables:
+        for attribute in _REFUSED:
+            value = variable.attributes.get(attribute)
+            if value is not None and value is not False:
+                raise DeclarationError(f"variable {variable.name()!r} is declared {attribute}; hierfl treats real continuous variables.")
+
+
+def attribute_constraints(variables: Sequence[cp.Variable]) -> list[Any]:
+    """The variables' attributes (nonneg, bounds, PSD, ...) as explicit constraints."""
+    constraints: list[Any] = []
+    for variable in variables:
+        on = {name for name, value in variable.attributes.items() if value is not None and value is not False}
+        if on & {"nonneg", "pos"}:
+            constraints.append(variable >= 0)
+        if on & {"nonpos", "neg"}:
+            constraints.append(variable <= 0)
+        if "PSD" in on:
+            constraints.append(variable >> 0)
+        if "NSD" in on:
+            constraints.append(variable << 0)
+        if on & {"symmetric", "PSD", "NSD"} and variable.ndim == 2:
+            constraints.append(variable == variable.T)
+        if "diag" in on:
+            constraints.append(cp.multiply(1 - np.eye(variable.shape[0]), variable) == 0)
+        if "bounds" in on:
+            low, high = variable.attributes["bounds"]
+            constraints += [variable >= low] if np.all(np.isfinite(low)) else _partial(variable, low, 1.0)
+            constraints += [variable <= high] if np.all(np.isfinite(high)) else _partial(variable, high, -1.0)
+    return constraints
+
+
+def _partial(variable: cp.Variable, bound: Any, sign: float) -> list[Any]:
+    limits = np.broadcast_to(np.asarray(bound, dtype=float), variable.shape)
+    rows = np.isfinite(limits)
+    return [sign * variable[rows] >= sign * limits[rows]] if rows.any() else []
+
+
+def _require(expression: Any, keep: Sequence[cp.Variable], what: str, curvature: str) -> None:
+    check_attributes(keep)
+    hoisted = hoist([expression], keep).expressions[0]
+    if hoisted.is_convex() if curvature == "convex" else hoisted.is_concave():
+        return
+    culprit = _smallest(hoisted)
+    found = f"{culprit} has no curvature that CVXPY can prove" if culprit is not None else f"{hoisted} is {hoisted.curvature.lower()}"
+    raise NotConvexError(
+        f"{what} must be {curvature} in {_names(keep)} for every x, but {found}. Rewrite it with CVXPY's atoms, declare signs "
+        f"(nonneg=True), or assert it with hf.Function(..., convex=True)."
+    )
+
+
+def _smallest(expression: Any) -> Any:
+    """The smallest subexpression that is neither convex nor concave."""
+    if expression.is_dcp():
+        return None
+    for argument in expression.args:
+        found = _smallest(argument)
+        if found is not None:
+            return found
+    return expression
+
+
+def _names(variables: Sequence[cp.Variable]) -> str:
+    return ", ".join(v.name() for v in variables)

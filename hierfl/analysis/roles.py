@@ -1,0 +1,205 @@
+"""Who is who in a declaration: upper and lower variables, tables of samples, parameters, and who holds them.
+
+Everything that can be wrong with a declaration as a whole is found here, before any data are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+
+from hierfl.analysis.linearity import require_affine_in_averages
+from hierfl.errors import DataError, DeclarationError
+from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.function import UserAtom
+from hierfl.language.levels import LowerLevel, averages_of, bare_samples
+from hierfl.language.objective import Objective
+from hierfl.language.sample import ClientParameter, Sample
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The leaves of a declaration, sorted by the part they play.
+
+    ``client_tables`` and ``server_tables`` partition the samples into tables: samples of one table are paired rows.
+    """
+
+    upper: tuple[cp.Variable, ...]
+    lower: tuple[cp.Variable, ...]
+    client_tables: tuple[tuple[Sample, ...], ...]
+    server_tables: tuple[tuple[Sample, ...], ...]
+    lower_samples: tuple[Sample, ...]
+    client_parameters: tuple[ClientParameter, ...]
+    parameters: tuple[cp.Parameter, ...]
+
+    @classmethod
+    def of(cls, objective: Objective, lower: LowerLevel | None, constraints: Sequence[Any]) -> Roles:
+        """Sort the leaves and check the declaration.
+
+        Raises
+        ------
+        DeclarationError
+            For every misuse listed in the tests of this module: wrong scope, samples outside ``E``, no upper variable,
+            lower variables where only x may stand, duplicate names.
+        """
+        parts = [*objective.terms, *constraints, *((*lower.expressions, *lower.constraints) if lower else ())]
+        variables = _unique(v for part in parts for v in part.variables())
+        lower_variables = lower.variables if lower else ()
+        lower_ids = {v.id for v in lower_variables}
+        upper = tuple(v for v in variables if v.id not in lower_ids)
+        _check_upper(upper, lower_variables)
+        _check_constraints(constraints, lower_ids)
+        for term, what in ((objective.server, "server"), (objective.clients, "clients")):
+            if term is not None:
+                _check_term(term, what, lower)
+        if lower:
+            for expression in lower.expressions:
+                require_affine_in_averages(expression, f"the {type(lower).__name__}")
+        parameters = _unique(p for part in parts for p in part.parameters())
+        _check_names([*upper, *lower_variables, *parameters])
+        client_side = [part for part in (objective.clients, *((*lower.expressions, *lower.constraints) if lower else ()))
+                       if part is not None]
+        return cls(
+            upper=upper,
+            lower=lower_variables,
+            client_tables=_tables(client_side, lower),
+            server_tables=_tables([objective.server] if objective.server is not None else [], None),
+            lower_samples=_samples(p for part in (lower.expressions if lower else ()) for p in part.parameters()),
+            client_parameters=tuple(p for p in parameters if isinstance(p, ClientParameter)),
+            parameters=tuple(p for p in parameters if not isinstance(p, (Sample, ClientParameter))),
+        )
+
+
+def uses_black_box(parts: Iterable[Any]) -> UserAtom | None:
+    """The first ``BlackBox`` in the expressions, or None."""
+    from hierfl.language.function import BlackBox
+
+    for part in parts:
+        if isinstance(part, BlackBox):
+            return part
+        found = uses_black_box(getattr(part, "args", ()))
+        if found is not None:
+            return found
+    return None
+
+
+def _check_upper(upper: Sequence[cp.Variable], lower: Sequence[cp.Variable]) -> None:
+    if not upper:
+        names = ", ".join(v.name() for v in lower)
+        raise DeclarationError(
+            "the problem has no upper variable: "
+            + (f"{names} is declared by the lower level, and no other variable appears." if names else "no cp.Variable appears.")
+        )
+
+
+def _check_constraints(constraints: Sequence[Any], lower_ids: set[int]) -> None:
+    for constraint in constraints:
+        for variable in constraint.variables():
+            if variable.id in lower_ids:
+                raise DeclarationError(
+                    f"lower variable {variable.name()!r} appears in the upper constraint {constraint}: the same variable "
+                    f"cannot be decided at both levels. Constraints on y belong to the lower level's Y(x)."
+                )
+        for average in averages_of(constraint):
+            raise DeclarationError(f"{average.name()} in the constraint {constraint} on x: X cannot depend on private data.")
+        for sample in bare_samples(constraint):
+            raise DeclarationError(
+                f"sample {sample.name()!r} in the constraint {constraint} on x: X cannot depend on private data. "
+                f"A private constant of a client is a hf.ClientParameter."
+            )
+
+
+def _check_term(term: Any, what: str, lower: LowerLevel | None) -> None:
+    for sample in bare_samples(term):
+        raise DeclarationError(
+            f"sample {sample.name()!r} is used outside E or total in the {what} term {term}: write hf.E(...) around the "
+            f"per-sample expression."
+        )
+    require_affine_in_averages(term, f"the {what} term")
+    lower_ids = {v.id: v for v in lower.variables} if lower else {}
+    mentioned = [lower_ids[v.id] for v in term.variables() if v.id in lower_ids]
+    if what == "server":
+        for parameter in term.parameters():
+            if isinstance(parameter, ClientParameter):
+                raise DeclarationError(
+                    f"client parameter {parameter.name()!r} in the server term {term}: the server does not know it."
+                )
+        if mentioned and lower is not None and lower.scope != "federation":
+            raise DeclarationError(
+                f"lower variable {mentioned[0].name()!r} has {lower.scope} scope and appears in the server term {term}: "
+                f"there is one copy for each {lower.scope}. Put the term into clients=..."
+            )
+    if lower is not None and lower.scope == "sample":
+        outside = [v for v in _variables_outside_averages(term) if v.id in lower_ids]
+        if outside:
+            raise DeclarationError(
+                f"lower variable {outside[0].name()!r} answers each sample, so it must stand under hf.E in the {what} term "
+                f"{term}."
+            )
+
+
+def _variables_outside_averages(part: Any) -> list[cp.Variable]:
+    if isinstance(part, SampleAverage):
+        return []
+    if isinstance(part, cp.Variable):
+        return [part]
+    return [v for argument in getattr(part, "args", ()) for v in _variables_outside_averages(argument)]
+
+
+def _check_names(leaves: Sequence[Any]) -> None:
+    seen: dict[str, Any] = {}
+    for leaf in leaves:
+        other = seen.setdefault(leaf.name(), leaf)
+        if other.id != leaf.id:
+            raise DeclarationError(
+                f"two different leaves are named {leaf.name()!r} ({type(other).__name__} and {type(leaf).__name__}): names "
+                f"are unique in a problem, since results are stored by name."
+            )
+
+
+def _tables(parts: Sequence[Any], lower: LowerLevel | None) -> tuple[tuple[Sample, ...], ...]:
+    """Connected components of samples that occur in the same E; a sample-scope level is one table."""
+    groups = [_samples(average.parameters()) for part in parts for average in averages_of(part)]
+    if lower is not None and lower.scope == "sample":
+        bare = _samples(p for part in (*lower.expressions, *lower.constraints) for p in part.parameters())
+        lower_ids = {v.id for v in lower.variables}
+        answers = [
+            _samples(average.parameters())
+            for part in parts
+            for average in averages_of(part)
+            if any(v.id in lower_ids for v in average.variables())
+        ]
+        groups.append(_unique([*bare, *(s for group in answers for s in group)]))
+    tables: list[list[Sample]] = []
+    for group in groups:
+        touching = [table for table in tables if any(s is t for s in group for t in table)]
+        merged = list(_unique([*(s for table in touching for s in table), *group]))
+        tables = [table for table in tables if table not in touching] + [merged]
+    return tuple(tuple(table) for table in tables if table)
+
+
+def _samples(parameters: Iterable[Any]) -> tuple[Sample, ...]:
+    return _unique(p for p in parameters if isinstance(p, Sample))
+
+
+def _unique(leaves: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple({leaf.id: leaf for leaf in leaves}.values())
+
+
+def refuse_total_of_distribution(parts: Iterable[Any], distributions: set[int]) -> None:
+    """A sum over a distribution does not exist.
+
+    Raises
+    ------
+    DataError
+        Naming the expression.
+    """
+    for part in parts:
+        for average in averages_of(part):
+            if isinstance(average, total) and any(p.id in distributions for p in average.parameters()):
+                raise DataError(
+                    f"{average.name()} sums over a distribution, which has no number of samples: write hf.E(...) instead."
+                )

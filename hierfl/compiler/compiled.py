@@ -1,0 +1,301 @@
+"""``CompiledProblem``: the oracles of a declared problem, pure functions of (decision, a party's data, key).
+
+Decisions are flat vectors (``Layout``); a party's own constants come as an environment, its samples as ``Rows``.
+Objectives are oriented so that everything is minimised: a ``Maximize`` is negated here and turned back in results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.analysis.convexity import attribute_constraints
+from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.roles import refuse_total_of_distribution, uses_black_box
+from hierfl.compiler.data import Data, Population, population
+from hierfl.compiler.layout import Layout
+from hierfl.compiler.precision import double_precision
+from hierfl.compiler.program import NO_ROWS, Array, Program, Rows
+from hierfl.compiler.sets import CompiledSet, compile_set
+from hierfl.errors import DataError, DeclarationError
+from hierfl.language.federation import Client
+from hierfl.language.sample import ClientParameter
+
+if TYPE_CHECKING:
+    from hierfl.compiler.exact import ExactLower
+    from hierfl.problem import Problem
+
+Environment = Mapping[int, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledProblem:
+    """The oracle contract between the compiler and the solvers."""
+
+    problem: Problem
+    upper: Layout
+    lower: Layout
+    static_data: Data
+    upper_set: CompiledSet
+    private_set: CompiledSet | None
+    lower_set: CompiledSet | None
+    client_program: Program | None
+    server_program: Program | None
+    lower_program: Program | None
+
+    @property
+    def num_clients(self) -> int:
+        """m."""
+        return self.static_data.clients.size
+
+    @property
+    def scope(self) -> str | None:
+        """Scope of the lower level; None without one."""
+        level = self.problem.lower_level
+        return level.scope if level else None
+
+    @property
+    def sign(self) -> float:
+        """-1 when the declaration maximises: user's value = sign * compiled value."""
+        return self.problem.objective.sign
+
+    @cached_property
+    def upper_samples(self) -> tuple[int, ...]:
+        """Samples that the clients' upper term averages over."""
+        return _sample_ids(self.problem.objective.clients)
+
+    @cached_property
+    def lower_samples(self) -> tuple[int, ...]:
+        """Samples that the lower level averages over (or answers)."""
+        return tuple(sample.id for sample in self.problem.roles.lower_samples)
+
+    @cached_property
+    def server_samples(self) -> tuple[int, ...]:
+        """Samples that the server's term averages over."""
+        return _sample_ids(self.problem.objective.server)
+
+    @cached_property
+    def client_term_is_public(self) -> bool:
+        """Whether the server can evaluate the clients' term itself, given x and y."""
+        term = self.problem.objective.clients
+        return term is not None and not self.upper_samples and not any(isinstance(p, ClientParameter) for p in term.parameters())
+
+    def data(self) -> Data:
+        """The parties' data, with the present values of plain ``cp.Parameter`` constants."""
+        public: dict[int, np.ndarray] = {}
+        for parameter in self.problem.roles.parameters:
+            if parameter.value is None:
+                raise DeclarationError(f"parameter {parameter.name()!r} has no value: set {parameter.name()}.value before solving.")
+            public[parameter.id] = np.asarray(parameter.value, dtype=float)
+        clients, server = self.static_data.clients, self.static_data.server
+        return Data(_with_public(clients, public), None if server is None else _with_public(server, public))
+
+    # --- oracles -----------------------------------------------------------------------------------------------
+
+    def environment(self, x: Array, y: Array | None, own: Environment) -> dict[int, Any]:
+        """Values of all leaves that are not rows: the decisions and a party's own constants."""
+        decisions = self.upper.split(x)
+        if y is not None and self.lower.size:
+            decisions |= self.lower.split(y)
+        return {**own, **decisions}
+
+    def client_value(self, x: Array, y: Array | None, own: Environment, rows: Rows) -> Array:
+        """A client's upper term on these rows; in sample scope y is ``(B, size)``, one answer per row."""
+        if self.client_program is None:
+            return jnp.zeros(())
+        if self.scope == "sample" and y is not None:
+            if not rows.values:
+                rows_with_y = rows
+            else:
+                rows_with_y = rows._replace(values={**rows.values, **self.lower.split(y)})
+            value = self.client_program(self.environment(x, None, own), rows_with_y)[0]
+        else:
+            value = self.client_program(self.environment(x, y, own), rows)[0]
+        return self.sign * jnp.reshape(value, ())
+
+    def server_value(self, x: Array, y: Array | None, own: Environment, rows: Rows) -> Array:
+        """The server's upper term on these rows."""
+        if self.server_program is None:
+            return jnp.zeros(())
+        return self.sign * jnp.reshape(self.server_program(self.environment(x, y, own), rows)[0], ())
+
+    def operator(self, x: Array, y: Array, own: Environment, rows: Rows = NO_ROWS) -> Array:
+        """F(x, y): the gradient of the lower objective in y (negated for argmax), or the mapping; flat."""
+        level = self.problem.lower_level
+        if level is None or self.lower_program is None:
+            raise DeclarationError("the problem has no lower level.")
+        program = self.lower_program
+        if level.kind == "equilibrium":
+            return jnp.concatenate([jnp.ravel(part) for part in program(self.environment(x, y, own), rows)])
+
+        def objective(flat: Array) -> Array:
+            return level.sign * jnp.reshape(program(self.environment(x, flat, own), rows)[0], ())
+
+        return jax.grad(objective)(y)
+
+    def project_upper(self, x: Array, own: Environment | None = None) -> Array:
+        """Projection on the public part of X."""
+        return self.upper_set.project(x, own or {})
+
+    def project_lower(self, x: Array, y: Array, own: Environment) -> Array:
+        """Projection on Y(x) of one owner of y."""
+        if self.lower_set is None:
+            return y
+        return self.lower_set.project(y, self.environment(x, None, own))
+
+    def lower_gap(self, x: Array, own: Environment) -> Array:
+        """Positive where a closed-form Y(x) is empty."""
+        if self.lower_set is None or not self.lower_set.is_exact:
+            return jnp.zeros(())
+        return jnp.asarray(self.lower_set.gap(self.environment(x, None, own)))
+
+    @cached_property
+    def client_upper_set(self) -> CompiledSet:
+        """X_i: the public constraints on x with a client's own."""
+        constraints = [*self.problem.constraints, *attribute_constraints(self.upper.variables)]
+        return compile_set(constraints, self.upper.variables, label="X_i")
+
+    @cached_property
+    def full_upper_set(self) -> CompiledSet:
+        """X: the intersection of all X_i; only a simulation can know it."""
+        public, private = _split_constraints([*self.problem.constraints, *attribute_constraints(self.upper.variables)])
+        federation = self.problem.federation
+        owned = [c for client in (federation.clients if federation else ()) for c in instantiate(private, client.parameters)]
+        return compile_set([*public, *owned], self.upper.variables, label="X")
+
+    @cached_property
+    def exact(self) -> ExactLower:
+        """The exact lower level: method, certificate and the compiled implicit function."""
+        from hierfl.compiler.exact import ExactLower
+
+        return ExactLower(self)
+
+    def describe(self) -> str:
+        """What each piece was lowered to."""
+        from hierfl.compiler.describe import describe
+
+        return describe(self)
+
+
+@double_precision
+def compile_problem(problem: Problem) -> CompiledProblem:
+    """Compile a declaration.
+
+    Raises
+    ------
+    UnsupportedAtomError, DataError, DeclarationError, NotConvexError
+        Naming the atom, the sample or the client.
+    """
+    objective, level, roles, federation = problem.objective, problem.lower_level, problem.roles, problem.federation
+    parties = federation.clients if federation else (Client(),)
+    expressions = [*objective.terms, *(level.expressions if level else ())]
+    for side, tables in ((parties, roles.client_tables), ((federation.server,) if federation and federation.server else (), roles.server_tables)):
+        law_ids = {s.id for table in tables for s in table for party in side if party.is_distribution(s)}
+        refuse_total_of_distribution(expressions, law_ids)
+    if level is not None:
+        box = uses_black_box(level.expressions)
+        if box is not None:
+            raise DeclarationError(
+                f"{box.name()} is a BlackBox in the lower level, which needs gradients: wrap a JAX function in hf.Function."
+            )
+    clients = population(parties, roles.client_tables, roles.client_parameters, weights_of(problem), lambda i: f"client {i}")
+    server = None
+    if objective.server is not None:
+        holder = federation.server if federation and federation.server else Client()
+        server = population([holder], roles.server_tables, (), [1.0], lambda _: "the server")
+    public, private = _split_constraints([*problem.constraints, *attribute_constraints(roles.upper)])
+    lower_constraints = _lower_constraints(problem)
+    compiled = CompiledProblem(
+        problem=problem,
+        upper=Layout(roles.upper),
+        lower=Layout(roles.lower),
+        static_data=Data(clients, server),
+        upper_set=compile_set(public, roles.upper, label="X"),
+        private_set=compile_set(private, roles.upper, label="X_i") if private else None,
+        lower_set=compile_set(lower_constraints, roles.lower, label="Y(x)") if level else None,
+        client_program=Program([objective.clients]) if objective.clients is not None else None,
+        server_program=Program([objective.server]) if objective.server is not None else None,
+        lower_program=Program(level.expressions) if level else None,
+    )
+    _verify_sets(compiled)
+    _ = compiled.exact.plan  # chosen now: it probes with concrete arrays, and refuses what cannot be solved
+    return compiled
+
+
+def _verify_sets(compiled: CompiledProblem) -> None:
+    """Compare the compiled projections with CVXPY at one random environment."""
+    party = compiled.data().clients.party(0)
+    own = party.environment
+    compiled.upper_set.verify(own)
+    x = compiled.project_upper(jnp.asarray(np.random.default_rng(0).standard_normal(compiled.upper.size)), own)
+    if compiled.private_set is not None:
+        compiled.private_set.verify(own)
+    if compiled.lower_set is not None:
+        if compiled.scope == "sample":
+            rows = party.batch(jax.random.key(0), 1, compiled.lower_samples)
+            own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
+        compiled.lower_set.verify(compiled.environment(x, None, own))
+
+
+def weights_of(problem: Problem) -> np.ndarray:
+    """The clients' weights w_i: 1/m, by samples of the lower-level table (else the upper), or explicit."""
+    federation = problem.federation
+    if federation is None:
+        return np.ones(1)
+    if isinstance(federation.weights, str) and federation.weights == "uniform":
+        return np.full(federation.num_clients, 1.0 / federation.num_clients)
+    if not isinstance(federation.weights, str):
+        return np.asarray(federation.weights, dtype=float)
+    roles = problem.roles
+    samples = roles.lower_samples or tuple(s for table in roles.client_tables for s in table)
+    if not samples:
+        raise DataError("weights='samples' needs samples at the clients; the problem uses none. Write weights='uniform'.")
+    tables = [table for table in roles.client_tables if any(s in samples for s in table)]
+    counts = np.zeros(federation.num_clients)
+    for index, client in enumerate(federation.clients):
+        for table in tables:
+            count = client.num_samples(table[0])
+            if count is None:
+                raise DataError(f"weights='samples' counts rows, but client {index} holds a distribution for {table[0].name()!r}.")
+            counts[index] += count
+    return counts / counts.sum()
+
+
+def _lower_constraints(problem: Problem) -> list[Any]:
+    """Y(x); in federation scope a client parameter means the intersection over the clients."""
+    level, federation = problem.lower_level, problem.federation
+    if level is None:
+        return []
+    constraints = [*level.constraints, *attribute_constraints(level.variables)]
+    if level.scope != "federation" or federation is None:
+        return constraints
+    shared, private = _split_constraints(constraints)
+    if len(federation.clients) > 1000 and private:
+        raise DeclarationError(
+            f"{private[0]} holds for every one of {len(federation.clients)} clients in federation scope: the intersection of "
+            f"so many sets is not compiled. Give the binding bound as one number."
+        )
+    return shared + [c for client in federation.clients for c in instantiate(private, client.parameters)]
+
+
+def _split_constraints(constraints: list[Any]) -> tuple[list[Any], list[Any]]:
+    """(public, private): private ones mention a client parameter."""
+    private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
+    return [c for c in constraints if not any(c is p for p in private)], private
+
+
+def _with_public(side: Population, public: Mapping[int, np.ndarray]) -> Population:
+    copies = {leaf: np.broadcast_to(value, (side.size, *value.shape)) for leaf, value in public.items()}
+    return replace(side, parameters={**side.parameters, **copies})
+
+
+def _sample_ids(term: Any) -> tuple[int, ...]:
+    from hierfl.language.sample import Sample
+
+    return () if term is None else tuple(dict.fromkeys(p.id for p in term.parameters() if isinstance(p, Sample)))

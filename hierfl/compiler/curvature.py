@@ -1,0 +1,107 @@
+"""How strongly monotone a lower level is: a safe modulus mu(x, party) from its quadratic (or affine) part.
+
+By CVXPY's rules every addend of a convex objective is convex by itself, so the Hessian of its quadratic addends alone
+bounds the curvature from below. What that Hessian looks like (constant, diagonal, a multiple of the identity,
+symmetric) is found on random probes when the problem is compiled; its values are computed where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.unary_operators import NegExpression
+
+from hierfl.analysis.hoist import hoist
+from hierfl.compiler.program import Array, Program
+from hierfl.language.levels import LowerLevel, averages_of
+
+DENSE_LIMIT = 400
+CONSTANT_DENSE_LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class QuadraticPart:
+    """The addends of the lower level that are quadratic (for a mapping: affine) in y, as one program.
+
+    ``complete`` says that nothing else is there: F is affine in y. ``from_data`` says that an average is among them.
+    """
+
+    program: Program | None
+    gradient_of: float | None  # sign of the objective, or None for a mapping
+    complete: bool
+    from_data: bool
+
+
+def addends(expression: Any) -> list[Any]:
+    """Top-level terms of a sum, signs included."""
+    if isinstance(expression, AddExpression):
+        return [term for argument in expression.args for term in addends(argument)]
+    if isinstance(expression, NegExpression):
+        return [-term for term in addends(expression.args[0])]
+    return [expression]
+
+
+def quadratic_part(level: LowerLevel, with_data: bool) -> QuadraticPart:
+    """The quadratic part of a lower level; ``with_data=False`` leaves averages out (a weaker, cheaper bound)."""
+    if level.kind == "equilibrium":
+        affine = all(e.is_affine() for e in hoist(level.expressions, level.variables).expressions)
+        from_data = any(True for e in level.expressions for _ in averages_of(e))
+        return QuadraticPart(Program(level.expressions) if affine else None, None, affine, from_data)
+    terms = addends(level.expression)
+    quadratic = [term for term in terms if hoist([term], level.variables).expressions[0].is_quadratic()]
+    used = quadratic if with_data else [term for term in quadratic if not any(averages_of(term))]
+    program = Program([sum(used[1:], start=used[0])]) if used else None
+    return QuadraticPart(program, level.sign, len(used) == len(terms), any(True for t in used for _ in averages_of(t)))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What random probes of the Jacobian of an affine map F showed; ``positive`` is about J times ones (a diagonal J)."""
+
+    diagonal: bool
+    isotropic: bool
+    symmetric: bool
+    positive: bool
+
+
+def probe(multiply: Any, size: int, seed: int = 0) -> Structure:
+    """Structure of the linear map ``multiply`` (vector -> vector) from products with random vectors.
+
+    A map that is not diagonal (isotropic, symmetric) is taken for one with probability zero, up to rounding.
+    """
+    rng = np.random.default_rng(seed)
+    u, v = rng.standard_normal((2, size))
+    diagonal = np.asarray(multiply(np.ones(size)))
+    image_u, image_v = np.asarray(multiply(u)), np.asarray(multiply(v))
+    scale = 1e-10 * (1.0 + np.abs(image_u).max() + np.abs(diagonal).max())
+    is_diagonal = bool(np.abs(image_u - diagonal * u).max() <= scale and np.abs(image_v - diagonal * v).max() <= scale)
+    return Structure(
+        diagonal=is_diagonal,
+        isotropic=is_diagonal and bool(np.ptp(diagonal) <= 1e-12 * (1.0 + np.abs(diagonal).max())),
+        positive=bool((diagonal > 0).all()),
+        symmetric=is_diagonal or bool(abs(u @ image_v - v @ image_u) <= 1e-9 * (1.0 + np.linalg.norm(u) * np.linalg.norm(image_v))),
+    )
+
+
+def safe_smallest_eigenvalue(matrix: Array) -> Array:
+    """The smallest eigenvalue of the symmetric part, less a bound on the rounding of the eigenvalue solver; at least 0."""
+    symmetric = 0.5 * (matrix + matrix.T)
+    values = jnp.linalg.eigvalsh(symmetric)
+    size = matrix.shape[0]
+    return jnp.maximum(values[0] - 8 * size * jnp.finfo(matrix.dtype).eps * jnp.abs(values).max(), 0.0)
+
+
+def dense(multiply: Any, size: int, dtype: Any = float) -> Array:
+    """The matrix of a linear map."""
+    return jax.vmap(multiply, in_axes=1, out_axes=1)(jnp.eye(size, dtype=dtype))
+
+
+def total_of(parts: Sequence[Any]) -> Any:
+    """Sum of expressions."""
+    return sum(parts[1:], start=parts[0])

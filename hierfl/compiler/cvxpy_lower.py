@@ -1,0 +1,152 @@
+"""Lower levels that only CVXPY can solve: nonsmooth objectives, sets without a closed-form projection.
+
+Without data the problem is built once on hoisted parameters, so that CVXPY canonicalises it once where its rules
+allow; with data every mean is written out over the owner's rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.analysis.convexity import attribute_constraints
+from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.compiler.fixed_point import LowerSolution
+from hierfl.compiler.program import Array, Program
+from hierfl.errors import LowerLevelError
+from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.levels import averages_of
+from hierfl.language.sample import Sample
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.exact import Owner
+
+ROW_LIMIT = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class CvxpyLower:
+    """Solves one owner's lower level on the host."""
+
+    compiled: CompiledProblem
+
+    def solve(self, x: Array, owner: Owner, mu: Array) -> LowerSolution:
+        """y(x) of one owner through a callback; the natural residual is unknown (NaN), as is the error bound.
+
+        An infeasible or unbounded problem gives NaN and ``converged=False``.
+        """
+        size = self.compiled.lower.size
+        leaves = tuple(owner.own)
+
+        def on_host(point: np.ndarray, index: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            return self._solve(np.asarray(point, float), int(index), dict(zip(leaves, map(np.asarray, values)))).astype(point.dtype)
+
+        y = jax.pure_callback(
+            on_host, jax.ShapeDtypeStruct((size,), x.dtype), x, owner.host_key, *(owner.own[leaf] for leaf in leaves),
+            vmap_method="sequential",
+        )
+        unknown = jnp.asarray(jnp.nan, x.dtype)
+        return LowerSolution(y, unknown, jnp.asarray(jnp.inf, x.dtype), mu, jnp.zeros((), int), jnp.isfinite(y).all())
+
+    @cached_property
+    def _has_averages(self) -> bool:
+        level = self.compiled.problem.lower_level
+        return any(averages_of(level.expression)) if level else False
+
+    def _solve(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> np.ndarray:
+        problem, twins = self._with_data(x, index, own) if self._has_averages else self._parametrised(x, own)
+        _solve_tightly(problem)
+        values = [twin.value for twin in twins]
+        if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(value is None for value in values):
+            return np.full(self.compiled.lower.size, np.nan)
+        return np.concatenate([np.ravel(value) for value in values])
+
+    @cached_property
+    def _template(self) -> tuple[cp.Problem, list[cp.Parameter], Program, list[cp.Variable]]:
+        level = self.compiled.problem.lower_level
+        assert level is not None
+        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        hoisted = hoist([level.sign * level.expression, *constraints], level.variables)
+        objective, *rest = hoisted.expressions
+        parameters = list(hoisted.parameters)
+        program = Program([hoisted.parameters[p] for p in parameters])
+        return cp.Problem(cp.Minimize(objective), rest), parameters, program, [hoisted.twins[v] for v in level.variables]
+
+    def _parametrised(self, x: np.ndarray, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
+        problem, parameters, program, twins = self._template
+        with jax.enable_x64(True):
+            values = program(self.compiled.environment(jnp.asarray(x), None, own))
+        for parameter, value in zip(parameters, values):
+            parameter.save_value(np.asarray(value, dtype=float))
+        return problem, twins
+
+    def _with_data(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
+        level = self.compiled.problem.lower_level
+        assert level is not None
+        hoisted_level = hoist([level.sign * level.expression, *level.constraints, *attribute_constraints(level.variables)], level.variables)
+        twins = [hoisted_level.twins[v] for v in level.variables]
+        rename = {v.id: twin for v, twin in zip(level.variables, twins)}
+        clients = self.compiled.static_data.clients
+        parties = range(clients.size) if level.scope == "federation" else [index]
+        decisions = {leaf: np.asarray(value) for leaf, value in self.compiled.upper.split(x).items()}
+        terms: list[Any] = []
+        rest: list[Any] = []
+        for party in parties:
+            private = {leaf: np.asarray(v) for leaf, v in self.compiled.data().clients.party(party).environment.items()}
+            known = {**own, **private, **decisions}
+            leaves = {leaf: known[leaf.id] for part in [level.expression, *level.constraints] for leaf in
+                      [*part.variables(), *part.parameters()] if leaf.id in known}
+            expanded = self._expand(level.sign * level.expression, party)
+            weight = float(clients.weights[party]) if level.scope == "federation" else 1.0
+            terms.append(weight * _rename(instantiate([expanded], leaves)[0], rename))
+            if not rest:
+                constraints = [*level.constraints, *attribute_constraints(level.variables)]
+                rest = [_rename(c, rename) for c in instantiate(constraints, leaves)]
+        return cp.Problem(cp.Minimize(cp.sum(terms) if len(terms) > 1 else terms[0]), rest), twins
+
+    def _expand(self, expression: Any, party: int) -> Any:
+        """The expression with every mean written out over the party's rows."""
+        if isinstance(expression, SampleAverage):
+            return self._written_out(expression, party)
+        if not any(averages_of(expression)):
+            return expression
+        return expression.copy([self._expand(argument, party) for argument in expression.args])
+
+    def _written_out(self, average: SampleAverage, party: int) -> Any:
+        samples = [p for p in average.parameters() if isinstance(p, Sample)]
+        table = next(t for t in self.compiled.static_data.clients.tables if samples[0].id in t.values)
+        start, count = int(table.offsets[party]), int(table.counts[party])
+        if count > ROW_LIMIT:
+            raise LowerLevelError(
+                f"the lower level of client {party} needs CVXPY on {count} rows (limit {ROW_LIMIT}): use a smooth objective, or "
+                f"fewer samples."
+            )
+        rows = [
+            instantiate([average.per_sample], {s: np.asarray(table.values[s.id][row]) for s in samples})[0]
+            for row in range(start, start + count)
+        ]
+        written = cp.sum(cp.hstack(rows)) if average.shape == () else sum(rows[1:], start=rows[0])
+        return written if isinstance(average, total) else written / count
+
+
+def _rename(part: Any, twins: dict[int, cp.Variable]) -> Any:
+    if isinstance(part, cp.Variable):
+        return twins.get(part.id, part)
+    if not getattr(part, "args", None):
+        return part
+    return part.copy([_rename(argument, twins) for argument in part.args])
+
+
+def _solve_tightly(problem: cp.Problem) -> None:
+    tight = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
+    try:
+        problem.solve(solver=cp.CLARABEL, **tight)
+    except cp.SolverError:
+        problem.solve(solver=cp.CLARABEL)

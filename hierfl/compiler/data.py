@@ -1,0 +1,217 @@
+"""The parties' data as the oracles see them: flat tables with offsets, never padded.
+
+Rows of all clients lie one after another in one array per sample; a client is an offset and a count, so that one
+traced program serves ragged clients. Algorithms see data only through ``Party.batch`` (a keyed minibatch) and
+``Party.mean`` (a streamed full pass). A distribution is represented twice: by quantile draws for minibatches, and by a
+fixed quasi-random sample for full passes, so that exact values are repeatable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.quantiles import Quantiles, quasi_random_rows
+from hierfl.errors import DataError
+from hierfl.language.federation import Client
+from hierfl.language.sample import ClientParameter, Sample
+
+CHUNK_SCALARS = 2_000_000
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Table:
+    """One table of all clients (or of the server): ``values[sample id]`` (rows, *shape), a slice per party."""
+
+    values: dict[int, Array]
+    offsets: Array
+    counts: Array
+    quantiles: Quantiles | None
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Leaf ids of the samples, sorted."""
+        return tuple(sorted(self.values))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Population:
+    """All parties of one side: their tables, parameters ``(m, *shape)`` and weights ``(m,)``."""
+
+    tables: tuple[Table, ...]
+    parameters: dict[int, Array]
+    weights: Array
+
+    @property
+    def size(self) -> int:
+        """Number of parties."""
+        return self.weights.shape[0]
+
+    def party(self, index: Any) -> Party:
+        """The view of one party; ``index`` may be traced."""
+        return Party(
+            index=jnp.asarray(index),
+            tables=self.tables,
+            offsets=tuple(table.offsets[index] for table in self.tables),
+            counts=tuple(table.counts[index] for table in self.tables),
+            environment={leaf: values[index] for leaf, values in self.parameters.items()},
+            weight=self.weights[index],
+        )
+
+
+@dataclass(frozen=True)
+class Party:
+    """What one party knows: its rows and its parameters. Pure; lives inside traced code."""
+
+    index: Array
+    tables: tuple[Table, ...]
+    offsets: tuple[Array, ...]
+    counts: tuple[Array, ...]
+    environment: dict[int, Array]
+    weight: Array
+
+    def batch(self, key: Array, size: int, samples: Sequence[int] | None = None) -> Rows:
+        """``size`` rows of each table (those that hold ``samples``), drawn with replacement; depends on the key alone."""
+        values: dict[int, Array] = {}
+        weights: dict[int, Array] = {}
+        counts: dict[int, Array] = {}
+        for place, table in enumerate(self.tables):
+            if samples is not None and not set(samples) & set(table.samples):
+                continue
+            table_key = jax.random.fold_in(key, place)
+            if table.quantiles is not None:
+                rows = table.quantiles.draw(table_key, size, self.index)
+            else:
+                chosen = self.offsets[place] + jax.random.randint(table_key, (size,), 0, self.counts[place])
+                rows = {sample: array[chosen] for sample, array in table.values.items()}
+            for sample in table.samples:
+                values[sample] = rows[sample]
+                weights[sample] = jnp.full((size,), 1.0 / size)
+                counts[sample] = self.counts[place]
+        return Rows(values, weights, counts)
+
+    def mean(self, function: Callable[[Rows], Any], samples: Sequence[int] | None = None) -> Any:
+        """Full-data value of anything affine in the means over rows (a value, a gradient, a mapping), streamed.
+
+        ``function(rows)`` is evaluated on pieces of each table whose weights sum to the piece's share, and the pieces'
+        deviations from ``function(no rows)`` are added up: memory stays that of one piece.
+        """
+        base = function(NO_ROWS)
+        result = base
+        for place, table in enumerate(self.tables):
+            if samples is not None and not set(samples) & set(table.samples):
+                continue
+            size = chunk_size(table)
+
+            def add(piece: Any, carry: Any, place: int = place, size: int = size) -> Any:
+                value = function(self.chunk(place, piece, size))
+                return jax.tree.map(lambda c, v, b: c + (v - b), carry, value, base)
+
+            pieces = -(-self.counts[place] // size)
+            result = jax.lax.fori_loop(0, pieces, add, result)
+        return result
+
+    def chunk(self, place: int, piece: Any, size: int) -> Rows:
+        """The ``piece``-th ``size`` rows of a table, with weights 1/N on its rows and 0 past its end."""
+        table = self.tables[place]
+        count = self.counts[place]
+        local = piece * size + jnp.arange(size)
+        inside = local < count
+        rows = self.offsets[place] + jnp.minimum(local, count - 1)
+        weight = jnp.where(inside, 1.0 / count, 0.0)
+        return Rows(
+            {sample: array[rows] for sample, array in table.values.items()},
+            {sample: weight for sample in table.samples},
+            {sample: count for sample in table.samples},
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Data:
+    """Everything private, as one argument of the compiled programs."""
+
+    clients: Population
+    server: Population | None
+
+    @property
+    def server_party(self) -> Party:
+        """The server's own data."""
+        if self.server is None:
+            raise DataError("the problem has no server term, so the server holds nothing.")
+        return self.server.party(0)
+
+
+def chunk_size(table: Table) -> int:
+    """Rows in one piece of a streamed pass: the mean client where it fits, bounded by memory."""
+    rows = next(iter(table.values.values())).shape[0]
+    scalars = sum(int(np.prod(array.shape[1:], dtype=int)) for array in table.values.values())
+    average = -(-rows // max(1, table.offsets.shape[0]))
+    return max(1, min(average, CHUNK_SCALARS // max(1, scalars)))
+
+
+def population(
+    parties: Sequence[Client],
+    tables: Sequence[Sequence[Sample]],
+    parameters: Sequence[ClientParameter],
+    weights: Sequence[float] | np.ndarray,
+    label: Callable[[int], str],
+) -> Population:
+    """Lay out the data of one side.
+
+    Raises
+    ------
+    DataError
+        If the samples of one table differ in length, or mix arrays with distributions, for a party.
+    """
+    return Population(
+        tables=tuple(_table(parties, samples, label) for samples in tables),
+        parameters={p.id: np.stack([np.asarray(party.parameters[p], dtype=float) for party in parties]) for p in parameters},
+        weights=np.asarray(weights, dtype=float),
+    )
+
+
+def _table(parties: Sequence[Client], samples: Sequence[Sample], label: Callable[[int], str]) -> Table:
+    distributed = [party.is_distribution(sample) for party in parties for sample in samples]
+    if any(distributed) and not all(distributed):
+        names = ", ".join(sample.name() for sample in samples)
+        raise DataError(f"the paired samples {names} mix arrays and distributions; give all of them as one or the other.")
+    if any(distributed):
+        laws = [{sample: party.samples[sample] for sample in samples} for party in parties]
+        blocks = [quasi_random_rows(law) for law in laws]
+        quantiles = Quantiles.of(laws)
+    else:
+        for index, party in enumerate(parties):
+            _check_lengths(party, samples, label(index))
+        blocks = [{sample.id: np.asarray(party.samples[sample]) for sample in samples} for party in parties]
+        quantiles = None
+    counts = np.array([len(next(iter(block.values()))) for block in blocks])
+    values = {sample.id: _stack([block[sample.id] for block in blocks]) for sample in samples}
+    return Table(values, np.concatenate([[0], np.cumsum(counts)[:-1]]), counts, quantiles)
+
+
+def _stack(blocks: Sequence[np.ndarray]) -> np.ndarray:
+    stacked = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    return stacked if stacked.dtype.kind == "f" else stacked.astype(float)
+
+
+def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None:
+    lengths: Mapping[str, int] = {sample.name(): len(party.samples[sample]) for sample in samples}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise DataError(
+            f"{label} holds different numbers of rows for samples that one E pairs ({found}): samples in one E are paired "
+            f"rows of one table; put those of another table into an E of their own."
+        )
+    homes = {index for sample in samples for index, table in enumerate(party.tables) if sample in table}
+    if len(homes) > 1:
+        names = ", ".join(lengths)
+        raise DataError(f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table.")

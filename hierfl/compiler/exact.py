@@ -1,0 +1,323 @@
+"""Exact lower levels: y(x) to a certified residual for every owner of a y, and the implicit function f(x).
+
+An *owner* is whoever has a copy of y: the federation, a client, or a sample. The compiler picks the method once
+(``LowerPlan``); the same traced code then serves every owner, warm-started, and reports its evidence with the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.data import Data, Party, Population
+from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, extragradient, first_step
+from hierfl.compiler.plan import LowerPlan
+from hierfl.compiler.precision import double_precision
+from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.errors import EmptyLowerSetError, LowerLevelError
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+
+TOLERANCE = 1e-9
+ITERATION_LIMIT = 20_000
+EMPTY_TOLERANCE = 1e-9
+
+
+class Evaluation(NamedTuple):
+    """The implicit function at one x; ``value`` is oriented for minimisation, ``solution`` and ``gap`` are per owner."""
+
+    value: Array
+    server: Array
+    clients: Array
+    solution: LowerSolution | None
+    gap: Array
+
+
+class Owner(NamedTuple):
+    """One copy of y: its mapping F, its projection, and products with the Jacobian of F's quadratic part."""
+
+    operator: Callable[[Array], Array]
+    project: Callable[[Array], Array]
+    multiply: Callable[[Array], Array]
+    host_key: Array  # index of the client (or flat row) for methods that run on the host
+    own: dict[int, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLower:
+    """Exact lower solutions of one compiled problem."""
+
+    compiled: CompiledProblem
+
+    @cached_property
+    def plan(self) -> LowerPlan | None:
+        """The method, chosen once; None without a lower level."""
+        return LowerPlan.of(self.compiled) if self.compiled.lower.size else None
+
+    # --- one owner ---------------------------------------------------------------------------------------------
+
+    def solve(self, x: Array, owner: Owner, warm: Array, tolerance: float = TOLERANCE) -> LowerSolution:
+        """y(x) of one owner, from a warm start; traceable."""
+        plan = self._plan()
+        mu = plan.modulus(owner.multiply, x.dtype)
+        if plan.method == "cvxpy":
+            return plan.on_host(x, owner, mu)
+        tolerance = max(tolerance, 1e-6) if not plan.exact_projection else tolerance
+        if x.dtype == jnp.float32:
+            tolerance = max(tolerance, 1e-5)
+        start = owner.project(warm)
+        if plan.method == "closed form":
+            zero = jnp.zeros_like(start)
+            diagonal = owner.multiply(jnp.ones_like(start))
+            y = owner.project(-owner.operator(zero) / diagonal)
+            step, iterations = 1.0 / jnp.max(jnp.abs(diagonal)), jnp.zeros((), int)
+        elif plan.method == "linear system":
+            matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=x.dtype))
+            y = _least_norm_solution(matrix, -owner.operator(jnp.zeros_like(start)), plan.structure.symmetric)
+            step, iterations = 1.0 / jnp.maximum(jnp.linalg.norm(matrix), 1e-300), jnp.zeros((), int)
+        else:
+            iterate = accelerated if plan.method == "accelerated gradient" else extragradient
+            step = first_step(owner.operator, start)
+            y, step, iterations = iterate(owner.operator, owner.project, start, step, mu, tolerance, ITERATION_LIMIT)
+        return certify(owner.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection)
+
+    def client_owner(self, x: Array, party: Party) -> Owner:
+        """The owner of a client-scope y."""
+        compiled, plan = self.compiled, self._plan()
+
+        def mapping(y: Array) -> Array:
+            return party.mean(lambda rows: compiled.operator(x, y, party.environment, rows), compiled.lower_samples)
+
+        def quadratic(y: Array) -> Array:
+            samples = compiled.lower_samples if plan.quadratic.from_data else ()
+            return party.mean(lambda rows: plan.quadratic_operator(x, y, party.environment, rows), samples)
+
+        return Owner(mapping, lambda z: compiled.project_lower(x, z, party.environment), _linear(quadratic, compiled.lower.size, x.dtype),
+                     party.index, party.environment)
+
+    def federation_owner(self, x: Array, clients: Population) -> Owner:
+        """The owner of the federation-scope y: F is the weighted mean over the clients."""
+        compiled, plan = self.compiled, self._plan()
+
+        def weighted(of_party: Callable[[Party], Array]) -> Array:
+            def add(index: Any, carry: Array) -> Array:
+                party = clients.party(index)
+                return carry + party.weight * of_party(party)
+
+            return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(compiled.lower.size, x.dtype))
+
+        def mapping(y: Array) -> Array:
+            return weighted(lambda p: p.mean(lambda rows: compiled.operator(x, y, p.environment, rows), compiled.lower_samples))
+
+        def quadratic(y: Array) -> Array:
+            samples = compiled.lower_samples if plan.quadratic.from_data else ()
+            return weighted(lambda p: p.mean(lambda rows: plan.quadratic_operator(x, y, p.environment, rows), samples))
+
+        public = clients.party(0).environment
+        return Owner(mapping, lambda z: compiled.project_lower(x, z, public), _linear(quadratic, compiled.lower.size, x.dtype),
+                     jnp.zeros((), int), public)
+
+    def sample_owner(self, x: Array, own: dict[int, Array], row: Any = 0) -> Owner:
+        """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
+        compiled, plan = self.compiled, self._plan()
+        return Owner(
+            lambda y: compiled.operator(x, y, own, NO_ROWS),
+            lambda z: compiled.project_lower(x, z, own),
+            _linear(lambda y: plan.quadratic_operator(x, y, own, NO_ROWS), compiled.lower.size, x.dtype),
+            jnp.asarray(row),
+            own,
+        )
+
+    # --- all owners --------------------------------------------------------------------------------------------
+
+    def solve_all(self, x: Array, data: Data, warm: Array | None = None, tolerance: float = TOLERANCE) -> tuple[LowerSolution, Array]:
+        """Solutions of all owners (leading axis: 1, clients, or rows of all clients), and the gap of each Y(x)."""
+        compiled, clients = self.compiled, data.clients
+        zero = jnp.zeros(compiled.lower.size, x.dtype)
+        if compiled.scope == "federation":
+            owner = self.federation_owner(x, clients)
+            solution = self.solve(x, owner, zero if warm is None else warm[0], tolerance)
+            return jax.tree.map(lambda a: a[None], solution), compiled.lower_gap(x, owner.own)[None]
+        if compiled.scope == "client":
+
+            def one_client(job: tuple[Array, Array]) -> tuple[LowerSolution, Array]:
+                party = clients.party(job[0])
+                solution = self.solve(x, self.client_owner(x, party), job[1], tolerance)
+                return solution, compiled.lower_gap(x, party.environment)
+
+            starts = jnp.zeros((clients.size, zero.size), x.dtype) if warm is None else warm
+            return jax.lax.map(one_client, (jnp.arange(clients.size), starts), batch_size=self._batch(clients))
+        return self._solve_rows(x, clients, warm, tolerance)
+
+    def _solve_rows(self, x: Array, clients: Population, warm: Array | None, tolerance: float) -> tuple[LowerSolution, Array]:
+        compiled = self.compiled
+        table = clients.tables[self.row_table(clients)]
+        rows = next(iter(table.values.values())).shape[0]
+        holder = jnp.searchsorted(table.offsets, jnp.arange(rows), side="right") - 1
+
+        def one_row(job: tuple[Array, Array, dict[int, Array], Array]) -> tuple[LowerSolution, Array]:
+            row, client, sample, start = job
+            own = {**clients.party(client).environment, **sample}
+            return self.solve(x, self.sample_owner(x, own, row), start, tolerance), compiled.lower_gap(x, own)
+
+        starts = jnp.zeros((rows, compiled.lower.size), x.dtype) if warm is None else warm
+        jobs = (jnp.arange(rows), holder, table.values, starts)
+        return jax.lax.map(one_row, jobs, batch_size=min(rows, max(1, 1_000_000 // compiled.lower.size)))
+
+    def row_table(self, clients: Population) -> int:
+        """Place of the table whose rows a sample-scope level answers."""
+        wanted = {p.id for p in self.compiled.problem.lower_level.leaves} if self.compiled.problem.lower_level else set()
+        return next(place for place, table in enumerate(clients.tables) if wanted & set(table.samples))
+
+    @cached_property
+    def row_samples(self) -> tuple[int, ...]:
+        """The samples of that table."""
+        clients = self.compiled.static_data.clients
+        return clients.tables[self.row_table(clients)].samples
+
+    def _batch(self, clients: Population) -> int:
+        rows = sum(int(next(iter(t.values.values())).shape[0]) for t in clients.tables) / clients.size
+        return int(np.clip(50_000 / (self.compiled.lower.size * max(1.0, rows)), 1, clients.size))
+
+    # --- the implicit function ---------------------------------------------------------------------------------
+
+    def evaluate(self, x: Array, data: Data, warm: Array | None = None, tolerance: float = TOLERANCE) -> Evaluation:
+        """f(x) with the lower level solved; traceable."""
+        if not self.compiled.lower.size:
+            server, clients = self.value_at(x, None, data)
+            return Evaluation(server + data.clients.weights @ clients, server, clients, None, jnp.zeros(1))
+        solution, gap = self.solve_all(x, data, warm, tolerance)
+        server, clients = self.value_at(x, solution.y, data)
+        return Evaluation(server + data.clients.weights @ clients, server, clients, solution, gap)
+
+    def value_at(self, x: Array, y: Array | None, data: Data) -> tuple[Array, Array]:
+        """(server term, clients' terms (m,)) at x and the owners' y (leading axis as from ``solve_all``)."""
+        compiled = self.compiled
+        population = self._with_answers(data.clients, y) if compiled.scope == "sample" and y is not None else data.clients
+        samples = (*compiled.upper_samples, *(v.id for v in compiled.lower.variables))
+
+        def one(index: Array) -> Array:
+            party = population.party(index)
+            if y is None or compiled.scope == "sample":
+                own_y = None
+            else:
+                own_y = y[0] if compiled.scope == "federation" else y[index]
+            return party.mean(lambda rows: compiled.client_value(x, own_y, party.environment, rows), samples)
+
+        clients = jax.lax.map(one, jnp.arange(population.size))
+        if data.server is None:
+            return jnp.zeros((), x.dtype), clients
+        party = data.server_party
+        shared = y[0] if y is not None and compiled.scope == "federation" else None
+        return party.mean(lambda rows: compiled.server_value(x, shared, party.environment, rows)), clients
+
+    def _with_answers(self, clients: Population, y: Array) -> Population:
+        """The population with y(x, sample) as a further column of the sample's table."""
+        place = self.row_table(clients)
+        table = clients.tables[place]
+        answered = _replace(table, values={**table.values, **self.compiled.lower.split(y)})
+        return _replace(clients, tables=tuple(answered if i == place else t for i, t in enumerate(clients.tables)))
+
+    @cached_property
+    def compiled_evaluation(self) -> Callable[..., Evaluation]:
+        """``evaluate`` as one compiled program of (x, data, warm)."""
+        return jax.jit(self.evaluate, static_argnames="tolerance")
+
+    @cached_property
+    def compiled_value_at(self) -> Callable[..., tuple[Array, Array]]:
+        """``value_at`` as one compiled program of (x, y, data)."""
+        return jax.jit(self.value_at)
+
+    @double_precision
+    def at(self, x: np.ndarray, warm: np.ndarray | None = None, tolerance: float = TOLERANCE) -> Evaluation:
+        """f(x) on the host, checked.
+
+        Raises
+        ------
+        EmptyLowerSetError
+            If Y(x) is empty; names the owner and the constraints.
+        LowerLevelError
+            If some owner's problem was not solved to the tolerance.
+        """
+        evaluation = self.compiled_evaluation(jnp.asarray(x), self.compiled.data(), warm, tolerance=tolerance)
+        evaluation = jax.tree.map(np.asarray, evaluation)
+        self.check(x, evaluation)
+        return evaluation
+
+    def check(self, x: np.ndarray, evaluation: Evaluation) -> None:
+        """Raise the named error for an empty set or an unsolved lower level."""
+        if evaluation.solution is None:
+            return
+        empty = np.flatnonzero(~(np.asarray(evaluation.gap) <= EMPTY_TOLERANCE))
+        if empty.size:
+            raise EmptyLowerSetError(self.empty_message(x, int(empty[0])))
+        solution = evaluation.solution
+        bad = np.flatnonzero(~np.asarray(solution.converged) | ~np.isfinite(solution.y).all(axis=1))
+        if bad.size:
+            self._diagnose(x, solution, int(bad[0]))
+
+    def _diagnose(self, x: np.ndarray, solution: LowerSolution, owner: int) -> None:
+        compiled = self.compiled
+        if compiled.lower_set is not None and not compiled.lower_set.is_exact and compiled.scope != "sample":
+            own = compiled.data().clients.party(owner if compiled.scope == "client" else 0).environment
+            if float(compiled.lower_set.gap(compiled.environment(jnp.asarray(x), None, own))) > EMPTY_TOLERANCE:
+                raise EmptyLowerSetError(self.empty_message(x, owner))
+        raise LowerLevelError(
+            f"the lower level of {self._owner_name(owner)} was not solved at x = {_short(x)}: {self._plan().method} stopped after "
+            f"{int(solution.iterations[owner])} iterations with natural residual {float(solution.residual[owner]):.2e}. It may "
+            f"be unbounded below, not strongly convex, or badly scaled; add a strongly convex term or a bounded set."
+        )
+
+    def empty_message(self, x: np.ndarray, owner: int) -> str:
+        """What an ``EmptyLowerSetError`` says."""
+        level = self.compiled.problem.lower_level
+        constraints = ", ".join(str(c) for c in level.constraints) if level else ""
+        return f"Y(x) of {self._owner_name(owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
+
+    def _owner_name(self, owner: int) -> str:
+        if self.compiled.scope == "federation":
+            return "the federation"
+        if self.compiled.scope == "client":
+            return f"client {owner}"
+        clients = self.compiled.static_data.clients
+        offsets = np.asarray(clients.tables[self.row_table(clients)].offsets)
+        client = int(np.searchsorted(offsets, owner, side="right") - 1)
+        return f"client {client}, sample {owner - int(offsets[client])}"
+
+    def _plan(self) -> LowerPlan:
+        assert self.plan is not None, "asked for a lower level that the problem does not have"
+        return self.plan
+
+
+def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:
+    """Products with the Jacobian of an affine map."""
+    zero = jnp.zeros(size, dtype)
+    return lambda v: jax.jvp(mapping, (zero,), (v,))[1]
+
+
+def _least_norm_solution(matrix: Array, right: Array, symmetric: bool) -> Array:
+    if not symmetric:
+        return jnp.linalg.lstsq(matrix, right)[0]
+    values, vectors = jnp.linalg.eigh(0.5 * (matrix + matrix.T))
+    cut = jnp.finfo(matrix.dtype).eps * matrix.shape[0] * jnp.abs(values).max()
+    safe = jnp.where(jnp.abs(values) > cut, values, jnp.inf)
+    return vectors @ ((vectors.T @ right) / safe)
+
+
+def _replace(instance: Any, **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(instance, **changes)
+
+
+def _short(x: np.ndarray) -> str:
+    return np.array2string(np.asarray(x), threshold=8, precision=6)
+
+

@@ -1,0 +1,139 @@
+"""Solving 0 in F(y) + N_Y(y) to a residual, with F and the projection on Y as black boxes; and the certificate.
+
+Two iterations: accelerated projected gradient with gradient restart (O'Donoghue and Candes, 2015) where F is a gradient
+(or a symmetric affine map), and extragradient (Korpelevich, 1976) for other monotone maps. Neither needs a Lipschitz
+constant: the step starts from a power iteration and shrinks when the observed differences of F ask for it.
+
+The certificate needs none either. For y+ = P_Y(y - s F(y)) the vector e = (y - y+)/s + F(y+) - F(y) lies in
+F(y+) + N_Y(y+); if F is mu-strongly monotone, ||y+ - y*|| <= ||e|| / mu whatever s is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hierfl.compiler.program import Array
+
+Map = Callable[[Array], Array]
+
+
+class LowerSolution(NamedTuple):
+    """A lower-level solution with its evidence; arrays, so that it batches.
+
+    ``residual`` is the natural residual ``||y - P_Y(y - F(y))||``; ``error_bound`` bounds ``||y - y(x)||`` (infinity when
+    no modulus of strong monotonicity is known); ``converged`` says whether the tolerance was met.
+    """
+
+    y: Array
+    residual: Array
+    error_bound: Array
+    strong_convexity: Array
+    iterations: Array
+    converged: Array
+
+
+def certify(operator: Map, project: Map, y: Array, step: Array, mu: Array, iterations: Any, tolerance: float,
+            exact_projection: bool) -> LowerSolution:
+    """One last projected step and the evidence for its result; ``mu`` is 0 where unknown."""
+    force = operator(y)
+    final = project(y - step * force)
+    final_force = operator(final)
+    error = jnp.linalg.norm((y - final) / step + final_force - force)
+    residual = jnp.linalg.norm(final - project(final - final_force))
+    known = (mu > 0) & exact_projection
+    bound = jnp.where(known, error / jnp.where(mu > 0, mu, 1.0), jnp.inf)
+    scale = 1.0 + jnp.linalg.norm(final)
+    floor = _rounding_floor(final, final_force, step)
+    met = jnp.where(mu > 0, error <= jnp.maximum(mu * tolerance * scale, floor), step * error <= jnp.maximum(tolerance * scale, floor))
+    return LowerSolution(final, residual, bound, mu, jnp.asarray(iterations), met)
+
+
+def accelerated(operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int) -> tuple[Array, Array, Array]:
+    """Accelerated projected gradient with restart; returns (y, step, iterations)."""
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+        *_, count, done = state
+        return (count < limit) & ~done
+
+    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        y, ahead, momentum, step, last, last_force, count, _ = state
+        force = operator(ahead)
+        step = _safe_step(step, ahead - last, force - last_force)
+        new = project(ahead - step * force)
+        gap = jnp.linalg.norm(ahead - new)
+        done = gap / step <= _target(new, force, step, mu, tolerance)
+        restart = jnp.vdot(ahead - new, new - y) > 0
+        next_momentum = 0.5 * (1 + jnp.sqrt(1 + 4 * momentum**2))
+        push = jnp.where(restart, 0.0, (momentum - 1) / next_momentum)
+        next_momentum = jnp.where(restart, 1.0, next_momentum)
+        return new, new + push * (new - y), next_momentum, step, ahead, force, count + 1, done
+
+    one = jnp.ones((), start.dtype)
+    initial = (start, start, one, step, start, operator(start), jnp.zeros((), int), jnp.zeros((), bool))
+    final = jax.lax.while_loop(unfinished, advance, initial)
+    return final[0], final[3], final[6]
+
+
+def extragradient(operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int) -> tuple[Array, Array, Array]:
+    """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations)."""
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+        *_, count, done = state
+        return (count < limit) & ~done
+
+    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        y, step, count, _ = state
+        force = operator(y)
+        half = project(y - step * force)
+        half_force = operator(half)
+        moved, changed = jnp.linalg.norm(half - y), jnp.linalg.norm(half_force - force)
+        short = step * changed <= 0.9 * moved + _tiny(y)
+        new = project(y - step * half_force)
+        done = moved / step <= _target(half, force, step, mu, tolerance)
+        shrunk = jnp.where(short, step, jnp.minimum(0.7 * moved / jnp.where(changed > 0, changed, 1.0), 0.7 * step))
+        return jnp.where(short, jnp.where(done, half, new), y), shrunk, count + 1, done
+
+    final = jax.lax.while_loop(unfinished, advance, (start, step, jnp.zeros((), int), jnp.zeros((), bool)))
+    return final[0], final[1], final[2]
+
+
+def first_step(operator: Map, start: Array, iterations: int = 15) -> Array:
+    """1/L from a power iteration on F's Jacobian at the start (L from below, hence the later safeguards)."""
+    probe = jnp.cos(jnp.arange(1, start.size + 1, dtype=start.dtype) ** 2)
+
+    def multiply(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        direction, _ = state
+        image = jax.jvp(operator, (start,), (direction,))[1]
+        size = jnp.linalg.norm(image)
+        return image / jnp.where(size > 0, size, 1.0), size
+
+    _, size = jax.lax.fori_loop(0, iterations, multiply, (probe / jnp.linalg.norm(probe), jnp.zeros((), start.dtype)))
+    force = jnp.linalg.norm(operator(start))
+    flat = 100.0 * (1.0 + jnp.linalg.norm(start)) / jnp.where(force > 0, force, 1.0)  # F constant here: any step will do
+    curved = (size * flat > 1e-6) & jnp.isfinite(size)
+    return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat)
+
+
+def _target(y: Array, force: Array, step: Array, mu: Array, tolerance: float) -> Array:
+    wanted = jnp.where(mu > 0, mu, 1.0 / step) * 0.2 * tolerance * (1.0 + jnp.linalg.norm(y))
+    return jnp.maximum(wanted, 0.5 * _rounding_floor(y, force, step))
+
+
+def _rounding_floor(y: Array, force: Array, step: Array) -> Array:
+    """What rounding alone makes of the residual: nothing below it can be asked for."""
+    return 32 * jnp.finfo(y.dtype).eps * (jnp.linalg.norm(y) / step + jnp.linalg.norm(force))
+
+
+def _safe_step(step: Array, moved: Array, changed: Array) -> Array:
+    """Shrink the step when ||F(a) - F(b)|| shows a Lipschitz constant above 1/step, beyond rounding."""
+    distance, difference = jnp.linalg.norm(moved), jnp.linalg.norm(changed)
+    violated = step * difference > 1.0001 * distance + _tiny(moved)
+    return jnp.where(violated, 0.95 * distance / jnp.where(difference > 0, difference, 1.0), step)
+
+
+def _tiny(like: Array) -> Array:
+    return jnp.asarray(1e-13 if like.dtype == jnp.float64 else 1e-6, like.dtype)

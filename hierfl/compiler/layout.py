@@ -1,0 +1,93 @@
+"""Decisions as flat vectors: several variables side by side, each in C order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from hierfl.errors import DataError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each variable of one level lies in the flat vector of size ``size``."""
+
+    variables: tuple[cp.Variable, ...]
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Start of each variable, and the end."""
+        return tuple(int(n) for n in np.cumsum([0, *(v.size for v in self.variables)]))
+
+    @property
+    def size(self) -> int:
+        """Number of scalars."""
+        return self.offsets[-1]
+
+    def split(self, flat: Any) -> dict[int, Any]:
+        """Flat vector -> leaf id -> array of the variable's shape; works on traced arrays.
+
+        Leading axes of ``flat`` are kept, so a batch ``(B, size)`` gives arrays ``(B, *shape)``.
+        """
+        lead = flat.shape[:-1]
+        return {
+            variable.id: flat[..., start:stop].reshape((*lead, *variable.shape))
+            for variable, start, stop in zip(self.variables, self.offsets, self.offsets[1:])
+        }
+
+    def flatten(self, value: Any, what: str) -> np.ndarray:
+        """A user's value (an array for one variable, else a mapping by variable) as a flat float vector.
+
+        Raises
+        ------
+        DataError
+            Naming the variable, the shape found and the shape expected; or for NaN and infinity.
+        """
+        names = ", ".join(v.name() for v in self.variables)
+        if isinstance(value, Mapping):
+            by_id = {getattr(key, "id", key): array for key, array in value.items()}
+            by_name = {key: array for key, array in value.items() if isinstance(key, str)}
+            known = {v.id for v in self.variables} | {v.name() for v in self.variables}
+            for key in by_id:
+                if key not in known:
+                    raise DataError(f"{what} names {key!r}, which is none of {names}.")
+            missing = [v.name() for v in self.variables if v.id not in by_id and v.name() not in by_name]
+            if missing:
+                raise DataError(f"{what} has no value for {', '.join(missing)}: give {{variable: array}} for {names}.")
+            arrays = [by_id.get(v.id, by_name.get(v.name())) for v in self.variables]
+        elif len(self.variables) > 1:
+            raise DataError(f"{what} must be a mapping {{variable: array}} for the variables {names}.")
+        else:
+            arrays = [value]
+        return np.concatenate([self._piece(v, array, what) for v, array in zip(self.variables, arrays)])
+
+    def unflatten(self, flat: Any) -> Any:
+        """Flat (possibly with leading axes) -> an array for one variable, else ``{variable: array}``; NumPy."""
+        pieces = self.split(np.asarray(flat))
+        if len(self.variables) == 1:
+            return pieces[self.variables[0].id]
+        return {variable: pieces[variable.id] for variable in self.variables}
+
+    def assign(self, flat: Any) -> None:
+        """Set ``.value`` of the variables."""
+        for variable in self.variables:
+            piece = self.split(np.asarray(flat))[variable.id]
+            if variable.attributes.get("sparsity") is None:
+                variable.save_value(np.array(piece))
+
+    @staticmethod
+    def _piece(variable: cp.Variable, value: Any, what: str) -> np.ndarray:
+        try:
+            array = np.asarray(value, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{what} for {variable.name()!r} is not numeric: {error}.") from error
+        if array.shape != variable.shape:
+            raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {variable.shape}.")
+        if not np.isfinite(array).all():
+            raise DataError(f"{what} for {variable.name()!r} contains NaN or infinity.")
+        return array.ravel()

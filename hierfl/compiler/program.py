@@ -1,0 +1,201 @@
+"""Expressions to JAX: a CVXPY tree becomes a flat program in which every distinct subexpression runs once.
+
+Users write ``w @ image`` twice and XLA does not merge the backward passes, so common subexpressions are
+merged here, structurally. A program is evaluated on an environment (leaf id -> array, one value each) and
+on ``Rows`` (leaf id -> a batch of values), over which ``E`` and ``total`` average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.expressions.leaf import Leaf
+
+from hierfl.compiler.registry import lowering_of
+from hierfl.errors import DeclarationError
+from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.sample import Sample
+
+Array = jax.Array
+Environment = Mapping[int, Any]
+
+
+class Rows(NamedTuple):
+    """A batch of samples: what ``E`` averages over.
+
+    ``values[leaf id]`` has shape ``(B, *leaf.shape)``; ``weights[leaf id]`` (B,) sums to one for a minibatch
+    and to the chunk's share for a piece of the full data; ``counts[leaf id]`` is the holder's number of
+    samples, which turns a mean into a total. A table that is absent contributes zero.
+    """
+
+    values: dict[int, Array]
+    weights: dict[int, Array]
+    counts: dict[int, Array]
+
+
+NO_ROWS = Rows({}, {}, {})
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: its function and the places of its arguments in the program."""
+
+    apply: Callable[..., Array]
+    args: tuple[int, ...]
+    shape: tuple[int, ...]
+    text: str
+
+
+@dataclass
+class Program:
+    """A straight-line program for several expressions with shared subexpressions merged.
+
+    Parameters
+    ----------
+    expressions
+        CVXPY expressions over variables, parameters, samples and constants.
+
+    Raises
+    ------
+    UnsupportedAtomError
+        For an atom that hierfl does not compile; names it and says why.
+    """
+
+    expressions: Sequence[Any]
+    _nodes: list[Node] = field(default_factory=list)
+    _leaves: dict[int, int] = field(default_factory=dict)  # place -> leaf id
+    _averages: dict[int, _Average] = field(default_factory=dict)
+    _places: dict[Any, int] = field(default_factory=dict)  # structural key -> place
+    _outputs: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        memo: dict[int, int] = {}
+        self._outputs = [self._place(expression, memo) for expression in self.expressions]
+
+    def __call__(self, environment: Environment, rows: Rows = NO_ROWS) -> tuple[Array, ...]:
+        """Values of the expressions; each has its expression's shape."""
+        values: list[Array] = []
+        for place, node in enumerate(self._nodes):
+            if place in self._leaves:
+                value = jnp.asarray(environment[self._leaves[place]])
+            elif place in self._averages:
+                value = self._averages[place](environment, rows)
+            else:
+                value = node.apply(*(values[argument] for argument in node.args))
+            values.append(_shaped(value, node))
+        return tuple(values[place] for place in self._outputs)
+
+    def _place(self, expression: Any, memo: dict[int, int]) -> int:
+        found = memo.get(id(expression))
+        if found is None:
+            found = memo[id(expression)] = self._add(expression, memo)
+        return found
+
+    def _add(self, expression: Any, memo: dict[int, int]) -> int:
+        shape = tuple(expression.shape)
+        if isinstance(expression, cp.Constant):
+            value = _dense(expression.value).reshape(shape)
+            key: Any = ("constant", shape, value.tobytes())
+            return self._append(key, Node(lambda: value, (), shape, "constant"))
+        if isinstance(expression, Leaf):
+            place = self._append(("leaf", expression.id), Node(_never, (), shape, expression.name()))
+            self._leaves[place] = expression.id
+            return place
+        if isinstance(expression, SampleAverage):
+            average = _Average.of(expression)
+            key = (type(expression).__name__, average.program.signature())
+            place = self._append(key, Node(_never, (), shape, expression.name()))
+            self._averages.setdefault(place, average)
+            return place
+        apply = lowering_of(expression)
+        args = tuple(self._place(argument, memo) for argument in expression.args)
+        key = (type(expression), shape, _data_key(expression), args)
+        return self._append(key, Node(apply, args, shape, type(expression).__name__))
+
+    def _append(self, key: Any, node: Node) -> int:
+        if key not in self._places:
+            self._places[key] = len(self._nodes)
+            self._nodes.append(node)
+        return self._places[key]
+
+    def signature(self) -> Any:
+        """A hashable key: equal for programs that compute the same from the same leaves."""
+        return (tuple(self._places), tuple(self._outputs))
+
+    def __len__(self) -> int:
+        return len(self._nodes) + sum(len(average.program) for average in self._averages.values())
+
+
+@dataclass(frozen=True)
+class _Average:
+    """The mean (or total) over rows of a per-sample program."""
+
+    program: Program
+    samples: tuple[int, ...]
+    leaves: frozenset[int]
+    shape: tuple[int, ...]
+    is_total: bool
+
+    @classmethod
+    def of(cls, expression: SampleAverage) -> _Average:
+        inner = expression.per_sample
+        samples = tuple(sorted(p.id for p in inner.parameters() if isinstance(p, Sample)))
+        leaves = frozenset(leaf.id for leaf in [*inner.variables(), *inner.parameters()])
+        return cls(Program([inner]), samples, leaves, tuple(expression.shape), isinstance(expression, total))
+
+    def __call__(self, environment: Environment, rows: Rows) -> Array:
+        first = self.samples[0]
+        if first not in rows.values:
+            return jnp.zeros(self.shape)
+        batched = {leaf: value for leaf, value in rows.values.items() if leaf in self.leaves}
+
+        def one(row: dict[int, Array]) -> Array:
+            return self.program({**environment, **row})[0]
+
+        per_row = jax.vmap(one)(batched)
+        mean = jnp.tensordot(rows.weights[first], per_row, axes=1)
+        return mean * rows.counts[first] if self.is_total else mean
+
+
+def _never() -> Array:
+    raise AssertionError("leaves and averages are evaluated by their program")
+
+
+def _shaped(value: Array, node: Node) -> Array:
+    if jnp.shape(value) == node.shape:
+        return value
+    if jnp.size(value) != int(np.prod(node.shape, dtype=int)):
+        raise DeclarationError(f"{node.text} returned an array of shape {jnp.shape(value)}; declared {node.shape}.")
+    return jnp.reshape(value, node.shape)
+
+
+def _dense(value: Any) -> np.ndarray:
+    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
+
+
+def _data_key(expression: Any) -> Any:
+    """The atom's own settings (axis, order, index, ...) as a hashable key; unknown ones never merge."""
+    data = expression.get_data()
+    return _hashable(data, expression)
+
+
+def _hashable(data: Any, owner: Any) -> Any:
+    if data is None or isinstance(data, (bool, int, float, str)):
+        return data
+    if isinstance(data, slice):
+        return ("slice", data.start, data.stop, data.step)
+    if isinstance(data, (tuple, list)):
+        return tuple(_hashable(item, owner) for item in data)
+    if isinstance(data, (np.ndarray, np.generic)):
+        array = np.asarray(data)
+        return (array.shape, array.dtype.str, array.tobytes())
+    if callable(data):
+        return id(data)
+    return id(owner)

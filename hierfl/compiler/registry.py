@@ -1,0 +1,62 @@
+"""The table from CVXPY atom class to JAX function; each family of atoms registers its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hierfl.errors import UnsupportedAtomError
+
+Lowering = Callable[..., Any]
+
+_LOWERINGS: dict[type, Lowering] = {}
+_UNSUPPORTED: dict[type, str] = {}
+
+
+def lowers(*atoms: type) -> Callable[[Lowering], Lowering]:
+    """Register ``function(atom, *argument values) -> value`` for these atom classes."""
+
+    def register(function: Lowering) -> Lowering:
+        for atom in atoms:
+            _LOWERINGS[atom] = function
+        return function
+
+    return register
+
+
+def refuses(reason: str, *atoms: type) -> None:
+    """Register atom classes that hierfl does not compile, with the reason."""
+    for atom in atoms:
+        _UNSUPPORTED[atom] = reason
+
+
+def lowering_of(atom: Any) -> Lowering:
+    """The JAX function of one atom of a tree, its settings bound.
+
+    Raises
+    ------
+    UnsupportedAtomError
+        For an atom in no table; names it and gives the reason.
+    """
+    import hierfl.compiler.atoms  # noqa: F401 - fills the tables
+
+    kind = type(atom)
+    if kind in _LOWERINGS:
+        function = _LOWERINGS[kind]
+        return lambda *values: function(atom, *values)
+    reason = _UNSUPPORTED.get(kind, "it is not in hierfl's table; wrap it as hf.Function(callable, *args)")
+    raise UnsupportedAtomError(f"hierfl does not compile the atom {kind.__name__} in {atom.name()}: {reason}.")
+
+
+def lowered_atoms() -> frozenset[type]:
+    """All atom classes that are compiled."""
+    import hierfl.compiler.atoms  # noqa: F401 - fills the tables
+
+    return frozenset(_LOWERINGS)
+
+
+def refused_atoms() -> dict[type, str]:
+    """All atom classes that are refused by name, with the reason."""
+    import hierfl.compiler.atoms  # noqa: F401 - fills the tables
+
+    return dict(_UNSUPPORTED)

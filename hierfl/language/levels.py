@@ -1,0 +1,209 @@
+"""Lower levels: the problem that answers each upper decision x.
+
+A lower level has a *kind* (argmin, argmax, or equilibrium, a variational inequality) and a *scope*, which says
+who has its own copy of y: the whole federation, each client, or each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import cvxpy as cp
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+
+from hierfl.errors import DeclarationError
+from hierfl.language.expectation import SampleAverage
+from hierfl.language.objective import scalar
+from hierfl.language.sample import Sample
+
+SCOPES = ("federation", "client", "sample")
+
+
+class LowerLevel:
+    """Base of the lower levels: variables, the expressions that define y(x), constraints Y(x), scope.
+
+    ``expressions`` holds one scalar (objective) or one mapping per variable (equilibrium).
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, y: Any, expressions: tuple[Expression, ...], constraints: Any, scope: str) -> None:
+        self.variables = _variables(y, type(self).__name__)
+        self.expressions = expressions
+        self.constraints = constraint_tuple(constraints, type(self).__name__)
+        if scope not in SCOPES:
+            raise DeclarationError(f"unknown scope {scope!r} of {type(self).__name__}: write one of {', '.join(SCOPES)}.")
+        self.scope = scope
+        self._check_mentions()
+        self._check_samples()
+
+    @property
+    def expression(self) -> Expression:
+        """The objective, or the first mapping."""
+        return self.expressions[0]
+
+    @property
+    def sign(self) -> float:
+        """-1 for argmax, else +1: ``sign * expression`` is minimised or is the mapping."""
+        return -1.0 if self.kind == "argmax" else 1.0
+
+    @property
+    def leaves(self) -> list[Any]:
+        """All variables and parameters of the level, constraints included."""
+        parts = [*self.expressions, *self.constraints]
+        return [leaf for part in parts for leaf in [*part.variables(), *part.parameters()]]
+
+    def _check_mentions(self) -> None:
+        mentioned = {v.id for expression in self.expressions for v in expression.variables()}
+        for variable in self.variables:
+            if variable.id not in mentioned:
+                what = "mapping" if self.kind == "equilibrium" else "objective"
+                raise DeclarationError(
+                    f"lower variable {variable.name()!r} does not appear in the {what} of {type(self).__name__}: "
+                    f"y(x) would be arbitrary. Remove it from the level or add it to the {what}."
+                )
+
+    def _check_samples(self) -> None:
+        for part in [*self.expressions, *self.constraints]:
+            averages = list(averages_of(part))
+            bare = bare_samples(part)
+            if self.scope == "sample" and averages:
+                raise DeclarationError(
+                    f"{averages[0].name()} in a sample-scope lower level: y(x, sample) is solved for one sample at a "
+                    f"time; write the per-sample expression without E."
+                )
+            if self.scope != "sample" and bare:
+                raise DeclarationError(
+                    f"sample {bare[0].name()!r} is used outside E or total in a {self.scope}-scope lower level "
+                    f"({part}): write hf.E(...) around it, or scope='sample' if y answers each sample."
+                )
+        for constraint in self.constraints:
+            if any(averages_of(constraint)):
+                raise DeclarationError(
+                    f"constraint {constraint} of {type(self).__name__} contains E or total: a set that is known only "
+                    f"through private data cannot be projected on. Pass the number as a hf.ClientParameter."
+                )
+
+    def __repr__(self) -> str:
+        names = ", ".join(v.name() for v in self.variables)
+        return f"{type(self).__name__}({names}; {', '.join(map(str, self.expressions))}; scope={self.scope!r})"
+
+
+class ArgMin(LowerLevel):
+    """y(x) minimises a convex objective over a convex set Y(x).
+
+    Parameters
+    ----------
+    y
+        A ``cp.Variable`` or a list of them.
+    objective
+        Scalar expression, convex in y for every x.
+    constraints
+        CVXPY constraints that define Y(x); jointly convex in y for every x.
+    scope
+        ``"federation"`` (one y; the objective is the weighted mean over clients), ``"client"`` (one y per client) or
+        ``"sample"`` (one y per sample: two-stage, recourse).
+
+    Raises
+    ------
+    DeclarationError
+        Unknown scope, a variable that the objective never mentions, a sample outside ``E``.
+    """
+
+    kind = "argmin"
+
+    def __init__(self, y: Any, objective: Any, constraints: Any = (), scope: str = "federation") -> None:
+        super().__init__(y, (scalar(objective, f"the objective of {type(self).__name__}"),), constraints, scope)
+
+
+class ArgMax(ArgMin):
+    """y(x) maximises a concave objective over a convex set Y(x); parameters as for :class:`ArgMin`."""
+
+    kind = "argmax"
+
+
+class Equilibrium(LowerLevel):
+    """y(x) solves the variational inequality VI(Y(x), G): G(x, y)'(z - y) >= 0 for every z in Y(x).
+
+    Parameters
+    ----------
+    y
+        A ``cp.Variable`` or a list of them.
+    mapping
+        G, of y's shape; for several variables a list with one mapping per variable.
+    constraints, scope
+        As for :class:`ArgMin`.
+
+    Raises
+    ------
+    DeclarationError
+        As :class:`ArgMin`, and if a mapping's shape differs from its variable's.
+    """
+
+    kind = "equilibrium"
+
+    def __init__(self, y: Any, mapping: Any, constraints: Any = (), scope: str = "federation") -> None:
+        variables = _variables(y, "Equilibrium")
+        mappings = tuple(mapping) if isinstance(mapping, (list, tuple)) else (mapping,)
+        if len(mappings) != len(variables):
+            raise DeclarationError(
+                f"Equilibrium has {len(variables)} variables and {len(mappings)} mappings: give one mapping for each."
+            )
+        expressions = tuple(m if isinstance(m, Expression) else cp.Constant(m) for m in mappings)
+        for variable, expression in zip(variables, expressions):
+            if expression.shape != variable.shape:
+                raise DeclarationError(
+                    f"the mapping of {variable.name()!r} has shape {expression.shape}, but {variable.name()!r} has shape "
+                    f"{variable.shape}: G(x, y) must be of y's shape."
+                )
+        super().__init__(y, expressions, constraints, scope)
+
+
+def averages_of(part: Any) -> Iterable[SampleAverage]:
+    """All ``E`` and ``total`` nodes of an expression or constraint."""
+    if isinstance(part, SampleAverage):
+        yield part
+    for argument in getattr(part, "args", ()):
+        yield from averages_of(argument)
+
+
+def bare_samples(part: Any) -> list[Sample]:
+    """Samples that occur outside every ``E`` and ``total``, in order of appearance."""
+    if isinstance(part, SampleAverage):
+        return []
+    if isinstance(part, Sample):
+        return [part]
+    return [sample for argument in getattr(part, "args", ()) for sample in bare_samples(argument)]
+
+
+def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
+    """The constraints as a tuple, each checked to be a CVXPY constraint.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the entry that is none.
+    """
+    if isinstance(constraints, Constraint):
+        constraints = (constraints,)
+    items = tuple(constraints)
+    for place, item in enumerate(items):
+        if not isinstance(item, Constraint):
+            raise DeclarationError(
+                f"constraints[{place}] of {owner} is {item!r} ({type(item).__name__}), not a CVXPY constraint such as y >= 0."
+            )
+    return items
+
+
+def _variables(y: Any, owner: str) -> tuple[cp.Variable, ...]:
+    items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
+    for item in items:
+        if not isinstance(item, cp.Variable):
+            raise DeclarationError(f"{owner} needs a cp.Variable or a list of them, not {item!r} ({type(item).__name__}).")
+    if not items:
+        raise DeclarationError(f"{owner} needs at least one variable.")
+    if len({v.id for v in items}) < len(items):
+        raise DeclarationError(f"{owner} names the same variable twice: {', '.join(v.name() for v in items)}.")
+    return tuple(items)

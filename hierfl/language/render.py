@@ -1,0 +1,164 @@
+r"""A declared problem on paper: ``problem_text`` for the terminal, ``problem_latex`` for a notebook.
+
+Both lay out the same :class:`hierfl.language.statement.Statement`, in the order: objective, lower level, constraints,
+parties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hierfl.language.latex import domain_latex, write_latex
+from hierfl.language.notation import Node
+from hierfl.language.statement import Answer, Condition, Inequality, Program, Statement, statement
+from hierfl.language.symbols import escaped
+from hierfl.language.text import domain_text, write_text
+
+_INDENT = "    "
+
+
+def problem_text(problem: Any) -> str:
+    """The problem as a colleague would write it in an e-mail.
+
+    Parameters
+    ----------
+    problem
+        A ``hierfl.Problem``.
+
+    Returns
+    -------
+    str
+        Several lines, the lower level indented under its ``where``.
+    """
+    said = statement(problem)
+    lines = [*_goal_text(said.program)]
+    for answer in said.answers:
+        lines += [_where_text(answer), *_indented(_task_text(answer.task))]
+    lines += [*_subject_text(said.program.conditions), *([said.parties] if said.parties else [])]
+    return "\n".join(lines)
+
+
+def problem_latex(problem: Any) -> str:
+    r"""The problem as one ``\begin{aligned}`` display, without dollar signs.
+
+    Parameters
+    ----------
+    problem
+        A ``hierfl.Problem``.
+    """
+    rows = " \\\\\n".join(_rows(statement(problem)))
+    return f"\\begin{{aligned}}\n{rows}\n\\end{{aligned}}"
+
+
+# Text
+
+
+def _goal_text(program: Program) -> list[str]:
+    over = ", ".join(map(_member_text, program.variables))
+    return [f"{program.sense} over {over}" if over else program.sense, _INDENT + write_text(program.objective)]
+
+
+def _member_text(variable: Node) -> str:
+    return f"{write_text(variable)} in {domain_text(variable.shape)}"
+
+
+def _subject_text(conditions: Iterable[Condition]) -> list[str]:
+    lead = "subject to "
+    written = [_condition_text(condition) for condition in conditions]
+    return [(lead if number == 0 else " " * len(lead)) + line for number, line in enumerate(written)]
+
+
+def _condition_text(condition: Condition) -> str:
+    return write_text(condition.node) + (" for each client i" if condition.each_client else "")
+
+
+def _where_text(answer: Answer) -> str:
+    unknown, response = write_text(answer.unknown), write_text(answer.response)
+    each = ["each client i"] if answer.each_client else []
+    each += [f"each sample {write_text(answer.sample)}"] if answer.sample else []
+    equation = f"{unknown} = {response}" if response != unknown else unknown
+    return f"where {equation} solves" + (f", for {' and '.join(each)}," if each else "")
+
+
+def _task_text(task: Program | Inequality) -> list[str]:
+    if isinstance(task, Program):
+        return [*_goal_text(task), *_subject_text(task.conditions)]
+    point, other, feasible = map(write_text, (task.point, task.other, task.feasible))
+    members = ", ".join(map(_member_text, task.variables))
+    such_that = ", ".join(map(_condition_text, task.conditions))
+    return [
+        f"VI: find {point} in {feasible} with {write_text(task.condition)} for all {other} in {feasible}",
+        f"{write_text(task.mapping)} = {write_text(task.value)}",
+        f"{feasible} = {{{members}{' : ' if such_that else ''}{such_that}}}",
+    ]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [_INDENT + line for line in lines]
+
+
+# LaTeX: one string per row, the lower level in the second column
+
+
+def _rows(said: Statement) -> list[str]:
+    program = said.program
+    rows = [rf"{_sense_latex(program)} \quad & {write_latex(program.objective)}"]
+    for answer in said.answers:
+        rows += [_where_latex(answer), *(rf"& \quad {line}" for line in _task_latex(answer.task))]
+    rows += [f"{lead}& {line}" for lead, line in _subject_latex(program.conditions)]
+    return [*rows, *([rf"& \text{{{_prose(said.parties)}}}"] if said.parties else [])]
+
+
+def _sense_latex(program: Program) -> str:
+    over = r",\, ".join(map(_member_latex, program.variables))
+    sense = rf"\text{{{program.sense}}}"
+    return rf"\underset{{{over}}}{{{sense}}}" if over else sense
+
+
+def _member_latex(variable: Node) -> str:
+    return rf"{write_latex(variable)} \in {domain_latex(variable.shape)}"
+
+
+def _subject_latex(conditions: Iterable[Condition]) -> list[tuple[str, str]]:
+    lead = r"\text{subject to} \quad "
+    return [("" if number else lead, _condition_latex(condition)) for number, condition in enumerate(conditions)]
+
+
+def _condition_latex(condition: Condition) -> str:
+    return write_latex(condition.node) + (r" \quad \text{for each client } i" if condition.each_client else "")
+
+
+def _where_latex(answer: Answer) -> str:
+    unknown, response = write_latex(answer.unknown), write_latex(answer.response)
+    equation = f"{unknown} = {response}" if response != unknown else unknown
+    each = [r"\text{each client } i"] if answer.each_client else []
+    each += [rf"\text{{each sample }} {write_latex(answer.sample)}"] if answer.sample else []
+    solves = r"\text{ solves, for } " if each else r"\text{ solves}"
+    return rf"\text{{where}} \quad & {equation} {solves}" + r" \text{ and } ".join(each)
+
+
+def _task_latex(task: Program | Inequality) -> list[str]:
+    return _program_latex(task) if isinstance(task, Program) else _inequality_latex(task)
+
+
+def _program_latex(program: Program) -> list[str]:
+    blank = r"\phantom{\text{subject to}} \quad "
+    subject = [f"{lead or blank}{line}" for lead, line in _subject_latex(program.conditions)]
+    return [rf"{_sense_latex(program)} \quad {write_latex(program.objective)}", *subject]
+
+
+def _inequality_latex(task: Inequality) -> list[str]:
+    point, other, feasible = map(write_latex, (task.point, task.other, task.feasible))
+    condition, comma = write_latex(task.condition), r",\, "
+    members = comma.join(map(_member_latex, task.variables))
+    such_that = comma.join(map(_condition_latex, task.conditions))
+    return [
+        rf"\text{{find }} {point} \in {feasible} \text{{ with }} {condition} \quad \forall \, {other} \in {feasible}",
+        f"{write_latex(task.mapping)} = {write_latex(task.value)}",
+        rf"{feasible} = \left\{{ {members}{' : ' if such_that else ''}{such_that} \right\}}",
+    ]
+
+
+def _prose(words: str) -> str:
+    return escaped(words).replace(r"\ ", " ")

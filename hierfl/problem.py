@@ -1,0 +1,218 @@
+"""``Problem``: an objective, a lower level, constraints on x and a federation, together.
+
+The class is the front door; each method hands over to the package that does the work and loads it when needed, so
+that the arrows between the packages stay one-way (language, analysis, compiler, then solvers, runtime, inspect).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+
+from hierfl.analysis.convexity import require_concave, require_convex, require_convex_set
+from hierfl.analysis.roles import Roles
+from hierfl.errors import DataError, DeclarationError
+from hierfl.language.federation import Federation
+from hierfl.language.levels import LowerLevel, constraint_tuple
+from hierfl.language.objective import Objective
+from hierfl.language.render import problem_latex, problem_text
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.inspect.implicit import ImplicitFunction
+    from hierfl.result import Result
+
+
+class Problem:
+    """A hierarchical federated problem.
+
+    Parameters
+    ----------
+    objective
+        ``hf.Minimize(clients=..., server=...)`` or ``hf.Maximize``.
+    lower
+        ``hf.ArgMin``, ``hf.ArgMax`` or ``hf.Equilibrium``; None for a problem in x alone.
+    constraints
+        CVXPY constraints on x, jointly convex; those that mention a ``ClientParameter`` are that client's private X_i.
+        The attributes of the variables (``nonneg``, ``PSD``, ``bounds``) are constraints as well.
+    federation
+        Who holds which data; None for one client without data.
+
+    Raises
+    ------
+    DeclarationError, NotConvexError, DataError
+        When the declaration is made; the message names the culprit and what to write instead.
+    """
+
+    def __init__(
+        self, objective: Objective, lower: LowerLevel | None = None, constraints: Any = (), federation: Federation | None = None
+    ) -> None:
+        if not isinstance(objective, Objective):
+            raise DeclarationError(
+                f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {type(objective).__name__}"
+                f"{' of cvxpy' if isinstance(objective, (cp.Minimize, cp.Maximize)) else ''}."
+            )
+        if lower is not None and not isinstance(lower, LowerLevel):
+            raise DeclarationError(
+                f"lower must be one hf.ArgMin, hf.ArgMax or hf.Equilibrium (several lower variables go into one level as a "
+                f"list), not {type(lower).__name__}."
+            )
+        if federation is not None and not isinstance(federation, Federation):
+            raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")
+        self.objective = objective
+        self.lower_level = lower
+        self.constraints = constraint_tuple(constraints, "Problem")
+        self.federation = federation
+        self.roles = Roles.of(objective, lower, self.constraints)
+        self._check_convexity()
+        self._check_holders()
+
+    @property
+    def upper_variables(self) -> tuple[cp.Variable, ...]:
+        """The variables that the top decides: all that no lower level names."""
+        return self.roles.upper
+
+    @property
+    def lower(self) -> tuple[LowerLevel, ...]:
+        """The lower level as a tuple of one, or empty."""
+        return (self.lower_level,) if self.lower_level else ()
+
+    def compile(self) -> CompiledProblem:
+        """The oracles of the problem; compiled once and kept.
+
+        Raises
+        ------
+        HierflError
+            A subclass that names the atom, the sample or the client that cannot be compiled.
+        """
+        return self._compiled
+
+    @cached_property
+    def _compiled(self) -> CompiledProblem:
+        from hierfl.compiler.compiled import compile_problem
+
+        return compile_problem(self)
+
+    @cached_property
+    def implicit(self) -> ImplicitFunction:
+        """The implicit function f(x), with the lower level solved exactly."""
+        from hierfl.inspect.implicit import ImplicitFunction
+
+        return ImplicitFunction(self)
+
+    def lowering(self) -> str:
+        """What each piece of the problem was lowered to, a line each."""
+        return self.compile().describe()
+
+    def solve(
+        self,
+        solver: Any = None,
+        *,
+        rounds: int = 500,
+        seed: int = 0,
+        x0: Any = None,
+        runtime: Any = None,
+        queries: str = "projected",
+        metrics: Mapping[str, Callable[..., float]] | None = None,
+        evaluate_every: int = 10,
+        callback: Callable[..., Any] | None = None,
+        progress: bool = True,
+    ) -> Result:
+        """Run a federated algorithm on the problem.
+
+        Parameters
+        ----------
+        solver
+            One of ``hierfl.solvers``; None picks the papers' algorithm for the declared class.
+        rounds
+            Communication rounds.
+        seed
+            Seed of all randomness: the same seed gives the same trajectory.
+        x0
+            Start: an array for one upper variable, else ``{variable: array}``; None is the projection of 0 on X.
+        runtime
+            Where the clients run; None is ``hierfl.runtime.InProcess()``.
+        queries
+            ``"projected"`` evaluates the oracles at projections on X; ``"raw"`` at the points themselves, as the papers.
+        metrics
+            ``{"name": function(x, y) -> number}``, evaluated every ``evaluate_every`` rounds on NumPy arrays.
+        evaluate_every
+            Rounds in one compiled block; metrics and the callback run between blocks.
+        callback
+            Called as ``callback(round, x, y)`` between blocks; a true return value stops the run.
+        progress
+            Show a progress bar.
+
+        Returns
+        -------
+        Result
+            The outcome; upper (and federation-scope lower) variables receive their ``.value``.
+
+        Raises
+        ------
+        IncompatibleSolverError, DivergedError, EmptyLowerSetError, LowerLevelError
+            Naming the round, the client and what to change.
+        """
+        from hierfl.runtime.run import run
+
+        return run(
+            self, solver, rounds=rounds, seed=seed, x0=x0, runtime=runtime, queries=queries, metrics=metrics,
+            evaluate_every=evaluate_every, callback=callback, progress=progress,
+        )
+
+    def latex(self) -> str:
+        """The declared mathematics as LaTeX (an ``aligned`` display)."""
+        return problem_latex(self)
+
+    def _repr_latex_(self) -> str:
+        return f"$${self.latex()}$$"
+
+    def __str__(self) -> str:
+        return problem_text(self)
+
+    def __repr__(self) -> str:
+        upper = ", ".join(v.name() for v in self.upper_variables)
+        level = f", lower={self.lower_level!r}" if self.lower_level else ""
+        return f"Problem({self.objective.sense} over {upper}{level}, federation={self.federation!r})"
+
+    def _check_convexity(self) -> None:
+        require_convex_set(self.constraints, self.roles.upper, "the constraints on x")
+        level = self.lower_level
+        if level is None:
+            return
+        require_convex_set(level.constraints, level.variables, f"Y(x) of {type(level).__name__}")
+        if level.kind == "argmin":
+            require_convex(level.expression, level.variables, "the objective of ArgMin")
+        elif level.kind == "argmax":
+            require_concave(level.expression, level.variables, "the objective of ArgMax")
+
+    def _check_holders(self) -> None:
+        federation, roles = self.federation, self.roles
+        client_samples = [sample for table in roles.client_tables for sample in table]
+        server_samples = [sample for table in roles.server_tables for sample in table]
+        if federation is None:
+            needed = [*client_samples, *server_samples, *roles.client_parameters]
+            if needed:
+                raise DataError(
+                    f"nobody holds {type(needed[0]).__name__} {needed[0].name()!r}: give Problem(..., federation=hf.Federation(...))."
+                )
+            return
+        for index, client in enumerate(federation.clients):
+            for sample in client_samples:
+                if sample not in client.samples:
+                    raise DataError(f"client {index} holds no data for sample {sample.name()!r}; add it to Client(samples=...).")
+            for parameter in roles.client_parameters:
+                if parameter not in client.parameters:
+                    raise DataError(
+                        f"client {index} has no value for client parameter {parameter.name()!r}; add it to "
+                        f"Client(parameters=...) or Federation.split(parameters=...)."
+                    )
+        for sample in server_samples:
+            if federation.server is None or sample not in federation.server.samples:
+                raise DataError(
+                    f"the server holds no data for sample {sample.name()!r}: give Federation(server=hf.Client(...)) or "
+                    f"split(server_fraction=...)."
+                )

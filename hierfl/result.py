@@ -1,0 +1,203 @@
+"""The outcome of a run: the decision, its value with the evidence for it, and the run's history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.errors import DataError
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.exact import Evaluation
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How the lower level behind ``Result.value`` was solved, and how accurately; the worst over all owners of a y.
+
+    ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))|| (NaN where the method gives none), ``error_bound`` bounds
+    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown).
+    """
+
+    method: str
+    lower_residual: float
+    error_bound: float
+    strong_convexity: float
+    iterations: int
+
+    @classmethod
+    def of(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
+        """The certificate of one evaluation of the implicit function."""
+        solution = evaluation.solution
+        if solution is None or compiled.exact.plan is None:
+            return cls("no lower level", 0.0, 0.0, float("nan"), 0)
+        return cls(
+            method=compiled.exact.plan.method,
+            lower_residual=float(np.max(solution.residual)),
+            error_bound=float(np.max(solution.error_bound)),
+            strong_convexity=float(np.min(solution.strong_convexity)),
+            iterations=int(np.max(solution.iterations)),
+        )
+
+    def __str__(self) -> str:
+        if self.method == "no lower level":
+            return "no lower level"
+        residual = "unknown" if np.isnan(self.lower_residual) else f"{self.lower_residual:.1e}"
+        bound = f"{self.error_bound:.1e}" if np.isfinite(self.error_bound) else "unknown"
+        return f"lower level by {self.method}: residual {residual}, error of y at most {bound}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run returns. Arrays are NumPy; ``x`` is an array for one upper variable, else ``{variable: array}``.
+
+    Attributes
+    ----------
+    x
+        The last iterate projected on X.
+    iterate, distances
+        The raw last iterate, and its distance to each client's X_i, ``(m,)``.
+    y
+        The exact response y(x): y's shape (federation scope), ``(m, *shape)`` (client scope; one client keeps no axis), or a
+        list over clients of ``(N_i, *shape)`` (sample scope); a dict by variable for several lower variables.
+    value
+        f(x), the implicit function with the lower level solved; ``certificate`` says how accurately.
+    own_value
+        The objective at x with the algorithm's own last y; None where it keeps none.
+    status
+        ``"completed"`` or ``"stopped by callback"``.
+    history
+        Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds.
+    metrics
+        ``round`` and one array per user metric.
+    communication
+        Scalars sent per round and in total; ``monitor`` numbers (history, error codes) are counted apart.
+    settings
+        Solver, rounds, seed, queries.
+    """
+
+    x: Any
+    iterate: Any
+    distances: np.ndarray
+    y: Any
+    value: float
+    own_value: float | None
+    status: str
+    history: dict[str, np.ndarray]
+    metrics: dict[str, np.ndarray]
+    communication: dict[str, int]
+    certificate: Certificate
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        own = "" if self.own_value is None else f" (the algorithm's own y: {self.own_value:.6g})"
+        lines = [
+            f"{self.settings.get('solver', 'solver')}: {self.status} after {self.settings.get('rounds_done')} rounds",
+            f"f(x) = {self.value:.8g}{own}",
+            f"{self.certificate}",
+            f"communication: {self.communication.get('scalars_down', 0):,} scalars down, {self.communication.get('scalars_up', 0):,} up",
+        ]
+        if np.max(self.distances, initial=0.0) > 1e-9:
+            lines.append(f"the raw iterate is up to {np.max(self.distances):.3g} outside X")
+        return "\n".join(lines)
+
+    def to_pandas(self) -> Any:
+        """The history as a DataFrame, one row per round; metrics are NaN between evaluations. Needs pandas."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.history)
+        frame.index = pd.RangeIndex(1, len(frame) + 1, name="round")
+        for name, values in self.metrics.items():
+            if name != "round":
+                column = pd.Series(values, index=self.metrics["round"].astype(int))
+                frame[name] = column.reindex(frame.index)
+        return frame
+
+    def plot(self, ax: Any = None) -> Any:
+        """Convergence: the objective's estimate by round, and the metrics. Returns the matplotlib figure."""
+        from hierfl.inspect.convergence import plot_result
+
+        return plot_result(self, ax)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one ``.npz`` file; arrays by variable name, never pickled."""
+        arrays: dict[str, np.ndarray] = {"distances": self.distances}
+        structure = {name: _store(arrays, name, getattr(self, name)) for name in ("x", "iterate", "y")}
+        for group in ("history", "metrics"):
+            for name, values in getattr(self, group).items():
+                arrays[f"{group}/{name}"] = values
+        note = {
+            "format": FORMAT, "structure": structure, "value": self.value, "own_value": self.own_value, "status": self.status,
+            "communication": self.communication, "certificate": asdict(self.certificate), "settings": self.settings,
+        }
+        with open(path, "wb") as file:
+            np.savez(file, note=np.array(json.dumps(note)), **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """Read a saved result; several variables come back as ``{name: array}``.
+
+        Raises
+        ------
+        DataError
+            If the file is not a saved result of this format.
+        """
+        with np.load(path, allow_pickle=False) as stored:
+            if "note" not in stored:
+                raise DataError(f"{path} is not a saved hierfl result.")
+            note = json.loads(str(stored["note"]))
+            if note.get("format") != FORMAT:
+                raise DataError(f"{path} has format {note.get('format')}; this version reads format {FORMAT}.")
+            arrays = {name: stored[name] for name in stored.files if name != "note"}
+        groups = {group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")} for group in ("history", "metrics")}
+        parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y")}
+        return cls(
+            **parts, **groups, distances=arrays["distances"], value=note["value"], own_value=note["own_value"], status=note["status"],
+            communication=note["communication"], certificate=Certificate(**note["certificate"]), settings=note["settings"],
+        )
+
+
+def public_response(compiled: CompiledProblem, y: np.ndarray) -> Any:
+    """The owners' flat y (owners, size) in the public shapes of ``Result.y``."""
+    if compiled.scope == "federation" or (compiled.scope == "client" and compiled.num_clients == 1):
+        return compiled.lower.unflatten(np.asarray(y)[0])
+    if compiled.scope == "client":
+        return compiled.lower.unflatten(y)
+    clients = compiled.static_data.clients
+    table = clients.tables[compiled.exact.row_table(clients)]
+    pieces = np.split(np.asarray(y), np.asarray(table.offsets)[1:])
+    per_client = [compiled.lower.unflatten(piece) for piece in pieces]
+    if len(compiled.lower.variables) == 1:
+        return per_client
+    return {variable: [piece[variable] for piece in per_client] for variable in compiled.lower.variables}
+
+
+def _store(arrays: dict[str, np.ndarray], name: str, value: Any) -> Any:
+    """Put a value's arrays into ``arrays`` and return what is needed to put them together again."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        keys = [key if isinstance(key, str) else key.name() for key in value]
+        return {"dict": {key: _store(arrays, f"{name}/{key}", item) for key, item in zip(keys, value.values())}}
+    if isinstance(value, list):
+        return {"list": [_store(arrays, f"{name}/{place}", item) for place, item in enumerate(value)]}
+    arrays[name] = np.asarray(value)
+    return "array"
+
+
+def _restore(arrays: Mapping[str, np.ndarray], name: str, structure: Any) -> Any:
+    if structure is None:
+        return None
+    if structure == "array":
+        return arrays[name]
+    if "dict" in structure:
+        return {key: _restore(arrays, f"{name}/{key}", item) for key, item in structure["dict"].items()}
+    return [_restore(arrays, f"{name}/{place}", item) for place, item in enumerate(structure["list"])]

@@ -1,0 +1,41 @@
+"""A progress bar for runs that last longer than a moment."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_QUIET_SECONDS = 1.0
+
+
+class RunProgress:
+    """Shows rounds done and the current objective; appears only after a second."""
+
+    def __init__(self, rounds: int, label: str, enabled: bool) -> None:
+        self._rounds, self._label, self._enabled = rounds, label, enabled
+        self._began = time.perf_counter()
+        self._bar: Progress | None = None
+        self._task = None
+
+    def __enter__(self) -> RunProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, note: str) -> None:
+        """Report progress."""
+        if not self._enabled or time.perf_counter() - self._began < _QUIET_SECONDS:
+            return
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"),
+                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._label, total=self._rounds, note="")  # type: ignore[assignment]
+        assert self._task is not None
+        self._bar.update(self._task, completed=done, note=note)

@@ -1,0 +1,220 @@
+"""``Problem.solve``: bind the solver, run the rounds, and turn the outcome into a ``Result``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.precision import double_precision
+from hierfl.errors import DivergedError, EmptyLowerSetError, IncompatibleSolverError, LowerLevelWarning, SettingError
+from hierfl.result import Certificate, Result, public_response
+from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.progress import RunProgress
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem
+
+Metrics = Mapping[str, Callable[..., float]]
+OWN_VALUE_TOLERANCE = 0.01
+
+
+@double_precision
+def run(
+    problem: Problem, solver: Any, *, rounds: int, seed: int, x0: Any, runtime: Any, queries: str, metrics: Metrics | None,
+    evaluate_every: int, callback: Callable[..., Any] | None, progress: bool,
+) -> Result:
+    """Run a solver; arguments and errors as for :meth:`hierfl.Problem.solve`."""
+    _check_settings(rounds, evaluate_every, queries, seed)
+    compiled = problem.compile()
+    solver = solver if solver is not None else default_solver(compiled)
+    if not hasattr(solver, "bind"):
+        raise SettingError(f"solver must be one of hierfl.solvers, not {type(solver).__name__}.")
+    algorithm = solver.bind(compiled, rounds, queries)
+    start = start_point(compiled, x0)
+    watch = _Watch(compiled, solver, metrics or {}, callback, RunProgress(rounds, type(solver).__name__, progress), queries)
+    with watch.progress:
+        watch.measure(0, jnp.asarray(start), None)
+        outcome = (runtime or InProcess()).execute(compiled, algorithm, start, rounds, seed, evaluate_every, watch)
+    state, memory, history, traffic = outcome
+    iterate = np.asarray(algorithm.decision(state))
+    return _result(compiled, solver, iterate, memory, history, traffic, watch, {"rounds": rounds, "seed": seed, "queries": queries})
+
+
+def default_solver(compiled: CompiledProblem) -> Any:
+    """The papers' algorithm for the declared class.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        Where this version has none.
+    """
+    from hierfl.solvers import ZOHFL
+
+    if compiled.scope == "federation" and compiled.num_clients > 1:
+        raise IncompatibleSolverError(
+            "no solver of this version treats a federation-scope lower level with several clients; problem.implicit(x) "
+            "evaluates it. If every client answers by itself, write scope='client'."
+        )
+    return ZOHFL()
+
+
+def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
+    """The flat start: the given point, or the projection of 0 on X."""
+    if x0 is not None:
+        return compiled.upper.flatten(x0, "x0")
+    public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+    return np.asarray(compiled.project_upper(jnp.zeros(compiled.upper.size), public))
+
+
+class _Watch:
+    """What happens between blocks of rounds: errors, metrics, the callback, the progress bar."""
+
+    def __init__(self, compiled: CompiledProblem, solver: Any, metrics: Metrics, callback: Any, progress: RunProgress, queries: str) -> None:
+        self.compiled, self.solver, self.metrics, self.callback = compiled, solver, metrics, callback
+        self.progress, self.queries = progress, queries
+        self.measured: dict[str, list[float]] = {name: [] for name in ("round", *metrics)}
+        self.stopped = False
+
+    def __call__(self, done: int, x: Any, memory: Any, history: dict[str, np.ndarray]) -> bool:
+        self._raise_faults(done, x, history)
+        self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
+        self.measure(done, x, memory)
+        if self.callback is not None:
+            self.stopped = bool(self.callback(done, *self._public(x, memory)))
+        return self.stopped
+
+    def measure(self, done: int, x: Any, memory: Any) -> None:
+        """Evaluate the user's metrics."""
+        if not self.metrics:
+            return
+        self.measured["round"].append(done)
+        for name, metric in self.metrics.items():
+            self.measured[name].append(float(metric(*self._public(x, memory))))
+
+    def _public(self, x: Any, memory: Any) -> tuple[Any, Any]:
+        y = None
+        if memory is not None and np.ndim(memory) == 2 and np.shape(memory)[1] and self.compiled.lower.size:
+            y = public_response(self.compiled, np.asarray(memory))
+        return self.compiled.upper.unflatten(np.asarray(x)), y
+
+    def _raise_faults(self, done: int, x: Any, history: dict[str, np.ndarray]) -> None:
+        first = done - len(history["objective"])
+        level = self.compiled.problem.lower_level
+        for place, client in enumerate(history["empty"]):
+            if client >= 0:
+                constraints = ", ".join(map(str, level.constraints)) if level else ""
+                near = np.array2string(np.asarray(x), threshold=8, precision=6)
+                raise EmptyLowerSetError(
+                    f"round {first + place}, client {int(client)}: Y(x) is empty at a queried point within the smoothing radius of "
+                    f"x near {near} (queries={self.queries!r}): no y satisfies {constraints}. Declare the x for which it is not "
+                    f"empty in Problem(constraints=...)."
+                )
+        for place in range(len(history["objective"])):
+            client = int(history["fault"][place])
+            if client >= 0:
+                raise DivergedError(
+                    f"round {first + place}, client {client}: f_2 at x +/- smoothing * v is NaN or infinite"
+                    f"{' (or its lower level was not solved)' if level else ''}. Reduce step_size or the lower solver's step "
+                    f"size, or check the domain of the clients term."
+                )
+            if not np.isfinite(history["gradient_norm"][place]) or not np.isfinite(history["objective"][place]):
+                raise DivergedError(f"round {first + place}: the server term or its gradient is NaN or infinite. Reduce step_size.")
+
+
+def _result(
+    compiled: CompiledProblem, solver: Any, iterate: np.ndarray, memory: Any, history: Any, traffic: Any, watch: _Watch, settings: dict[str, Any]
+) -> Result:
+    data = compiled.data()
+    public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+    x = np.asarray(project_on_all(compiled, iterate, public))
+    distances = _distances(compiled, iterate)
+    warm = np.asarray(memory) if compiled.scope in ("client", "federation") else None
+    evaluation = compiled.exact.at(x, warm)
+    sign = compiled.sign
+    own_value = None
+    if warm is not None and compiled.lower.size:
+        server, clients = compiled.exact.compiled_value_at(jnp.asarray(x), jnp.asarray(warm), data)
+        own_value = sign * float(server + np.asarray(data.clients.weights) @ np.asarray(clients))
+    y = None if evaluation.solution is None else public_response(compiled, evaluation.solution.y)
+    compiled.upper.assign(x)
+    if compiled.scope == "federation" and evaluation.solution is not None:
+        compiled.lower.assign(evaluation.solution.y[0])
+    rounds_done = len(history.get("objective", ()))
+    kept = {name: values for name, values in history.items() if name not in ("fault", "empty")}
+    communication = _communication(traffic, rounds_done)
+    result = Result(
+        x=compiled.upper.unflatten(x),
+        iterate=compiled.upper.unflatten(iterate),
+        distances=distances,
+        y=y,
+        value=sign * float(evaluation.value),
+        own_value=own_value,
+        status="stopped by callback" if watch.stopped else "completed",
+        history=kept,
+        metrics={name: np.asarray(values) for name, values in watch.measured.items()} if watch.metrics else {},
+        communication=communication,
+        certificate=Certificate.of(compiled, evaluation),
+        settings={**settings, "solver": str(solver), "rounds_done": rounds_done},
+    )
+    _warn_if_unsolved(result)
+    return result
+
+
+def project_on_all(compiled: CompiledProblem, iterate: np.ndarray, public: Any) -> Any:
+    """The iterate projected on X; with private X_i, on their intersection with the public part."""
+    if compiled.private_set is None:
+        return compiled.project_upper(jnp.asarray(iterate), public)
+    return compiled.full_upper_set.project(jnp.asarray(iterate), public)
+
+
+def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
+    """Distance of the raw iterate to each X_i = public part and client i's own constraints."""
+    point = jnp.asarray(iterate)
+    clients = compiled.data().clients
+    if compiled.private_set is None:
+        own = clients.party(0).environment
+        return np.full(clients.size, float(jnp.linalg.norm(point - compiled.project_upper(point, own))))
+    sets = compiled.client_upper_set
+    return np.array([float(jnp.linalg.norm(point - sets.project(point, clients.party(i).environment))) for i in range(clients.size)])
+
+
+def _communication(traffic: dict[str, int], rounds: int) -> dict[str, int]:
+    down, up = traffic.get("down", 0), traffic.get("up", 0)
+    return {
+        "rounds": rounds,
+        "participants_per_round": traffic["participants_per_round"],
+        "scalars_down_per_round": down,
+        "scalars_up_per_round": up,
+        "monitor_scalars_per_round": traffic.get("monitor", 0),
+        "scalars_down": down * rounds,
+        "scalars_up": up * rounds,
+    }
+
+
+def _warn_if_unsolved(result: Result) -> None:
+    if result.own_value is None:
+        return
+    gap = abs(result.own_value - result.value)
+    if gap > OWN_VALUE_TOLERANCE * (1 + abs(result.value)):
+        warnings.warn(
+            f"the run's own objective value is {result.own_value:.6g}, but f(x) with the lower level solved is "
+            f"{result.value:.6g}: the lower solver stopped short. Take more local_steps, larger steps, or lower=Exact().",
+            LowerLevelWarning,
+            stacklevel=4,
+        )
+
+
+def _check_settings(rounds: int, evaluate_every: int, queries: str, seed: int) -> None:
+    if int(rounds) != rounds or rounds < 0:
+        raise SettingError(f"rounds={rounds}: a whole number, not negative.")
+    if int(evaluate_every) != evaluate_every or evaluate_every < 1:
+        raise SettingError(f"evaluate_every={evaluate_every}: at least 1 round.")
+    if queries not in ("projected", "raw"):
+        raise SettingError(f"queries={queries!r}: write 'projected' or 'raw'.")
+    if int(seed) != seed or seed < 0:
+        raise SettingError(f"seed={seed}: a whole number, not negative.")

@@ -1,0 +1,79 @@
+"""Federated classification with a global model at the server and a personal model at every client ([HFL] §IV).
+
+    min over x of E_server loss(x) + (lam/2) sum_i w_i ||x - y_i(x)||^2,
+    y_i(x) = argmin over y of E_i loss(y) + (mu/2) ||y - x||^2,     loss = multinomial cross-entropy
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+import hierfl as hf
+from hierfl.language.partition import Scheme
+
+
+@dataclass(frozen=True)
+class ClassificationData:
+    """Features ``(N, d)``, integer labels ``(N,)`` in 0..classes-1."""
+
+    features: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def onehot(self) -> np.ndarray:
+        """Labels as rows of an identity matrix, ``(N, classes)``."""
+        return np.eye(int(self.labels.max()) + 1)[self.labels]
+
+
+def cross_entropy(weights: cp.Expression, image: Any, label: Any) -> cp.Expression:
+    """Multinomial cross-entropy of one sample under the linear model ``weights`` (classes, features)."""
+    return cp.log_sum_exp(weights @ image) - label @ (weights @ image)
+
+
+def heterogeneous_classification(
+    data: ClassificationData,
+    clients: int = 10,
+    scheme: Scheme | None = None,
+    server_fraction: float = 0.3,
+    test_fraction: float = 0.1,
+    lam: float = 1.0,
+    mu: float = 0.1,
+    radius: float | None = None,
+    seed: int = 0,
+) -> hf.Problem:
+    """The declaration.
+
+    Parameters
+    ----------
+    data
+        The pool; ``test_fraction`` of it is held out in ``problem.federation.test``, then ``server_fraction`` of the rest
+        goes to the server and the remainder to the clients.
+    scheme
+        Partition over the clients; default ``hf.IID()``.
+    lam, mu
+        Weights of the two proximal terms.
+    radius
+        If given, the personal models stay in a Frobenius ball of this radius around x.
+    """
+    features, classes = data.features.shape[1], data.onehot.shape[1]
+    x, y = cp.Variable((classes, features), name="x"), cp.Variable((classes, features), name="y")
+    image, label = hf.Sample(features, name="image"), hf.Sample(classes, name="label")
+    rho = hf.ClientParameter(nonneg=True, name="rho")
+    federation = hf.Federation.split(
+        {image: data.features, label: data.onehot}, clients=clients, scheme=scheme or hf.IID(), server_fraction=server_fraction,
+        test_fraction=test_fraction, parameters={} if radius is None else {rho: radius}, seed=seed,
+    )
+    return hf.Problem(
+        hf.Minimize(server=hf.E(cross_entropy(x, image, label)), clients=0.5 * lam * cp.sum_squares(x - y)),
+        lower=hf.ArgMin(
+            y,
+            hf.E(cross_entropy(y, image, label)) + 0.5 * mu * cp.sum_squares(y - x),
+            [] if radius is None else [cp.norm(y - x, "fro") <= rho],
+            scope="client",
+        ),
+        federation=federation,
+    )

@@ -1,0 +1,69 @@
+"""The lower level solved to a certified residual inside every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+import jax.numpy as jnp
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.exact import TOLERANCE
+from hierfl.compiler.program import Array
+from hierfl.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Exact lower level, by the compiler's method, warm-started.
+
+    Parameters
+    ----------
+    tolerance
+        Relative error of y that is asked for, where the modulus of strong monotonicity is known.
+    """
+
+    tolerance: float = TOLERANCE
+
+    def bind(self, problem: CompiledProblem, rounds: int) -> BoundExact:
+        """Check the settings.
+
+        Raises
+        ------
+        SettingError
+            For a tolerance that is not positive.
+        """
+        if not self.tolerance > 0:
+            raise SettingError(f"tolerance={self.tolerance} of Exact must be positive.")
+        return BoundExact(problem, self)
+
+    def __str__(self) -> str:
+        return f"Exact(tolerance={self.tolerance:g})"
+
+
+@dataclass(frozen=True, eq=False)
+class BoundExact:
+    """The solver on one problem; pure functions for traced code."""
+
+    problem: CompiledProblem
+    settings: Exact
+
+    def client(self, x: Array, party: Party, start: Array, round_index: Array, key: Array) -> tuple[Array, Array]:
+        """(y, natural residual) of a client-scope y."""
+        exact = self.problem.exact
+        return self._checked(exact.solve(x, exact.client_owner(x, party), start, self.settings.tolerance))
+
+    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array) -> tuple[Array, Array]:
+        """(y, natural residual) of one sample's y."""
+        exact = self.problem.exact
+        owner = exact.sample_owner(x, {**party.environment, **row})
+        return self._checked(exact.solve(x, owner, start, self.settings.tolerance))
+
+    @staticmethod
+    def _checked(solution: object) -> tuple[Array, Array]:
+        """An unsolved lower level becomes NaN, which the run reports as an error, never as a value."""
+        y, residual, converged = solution.y, solution.residual, solution.converged  # type: ignore[attr-defined]
+        return jnp.where(converged, y, jnp.nan), residual
+
+

@@ -1,0 +1,113 @@
+"""Projected stochastic gradient steps on one owner's lower level: Algorithm 2 of ZO-HFL ([HFL]).
+
+    y_{t+1} = P_Y(x) [ y_t - step_t * F(x, y_t; minibatch_t) ],   t = 0, ..., H - 1
+
+F is the gradient of the lower objective (negated for an argmax) or the mapping of an equilibrium.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.errors import SettingError
+from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
+
+
+@dataclass(frozen=True)
+class ProjectedSGD:
+    """Projected SGD, H local steps.
+
+    Parameters
+    ----------
+    steps
+        H: a number, a schedule of the round, or one of these per client; fractions are rounded up. 0 makes a straggler.
+    step_size
+        A number or schedule of the local step t, which restarts at every call; default 0.1 / (t + 1).
+    batch_size
+        Rows of a minibatch; None uses all rows in every step.
+    start
+        ``"warm"``: from the client's previous y; ``"query"``: from the queried x (the paper's; y must be of x's size).
+    """
+
+    steps: Any = 20
+    step_size: Schedule = Decay(0.1, 1.0)
+    batch_size: int | None = 32
+    start: str = "warm"
+
+    def bind(self, problem: CompiledProblem, rounds: int) -> BoundProjectedSGD:
+        """Tabulate the schedules and check the settings.
+
+        Raises
+        ------
+        SettingError
+            Naming the setting.
+        """
+        if self.batch_size is not None and self.batch_size < 1:
+            raise SettingError(f"batch_size={self.batch_size} of ProjectedSGD: at least 1, or None for all rows.")
+        if self.start not in ("warm", "query"):
+            raise SettingError(f"start={self.start!r} of ProjectedSGD: write 'warm' or 'query'.")
+        if self.start == "query" and problem.lower.size != problem.upper.size:
+            raise SettingError(
+                f"start='query' begins at the queried x, but x has {problem.upper.size} scalars and y has {problem.lower.size}."
+            )
+        steps = tabulate_steps(self.steps, rounds, problem.num_clients)
+        sizes = tabulate(self.step_size, max(1, int(steps.max(initial=0))), "step_size of ProjectedSGD")
+        return BoundProjectedSGD(problem, self, steps, sizes)
+
+    def __str__(self) -> str:
+        return f"ProjectedSGD(steps={self.steps}, step_size={self.step_size}, batch_size={self.batch_size})"
+
+
+@dataclass(frozen=True, eq=False)
+class BoundProjectedSGD:
+    """The solver on one problem; pure functions for traced code."""
+
+    problem: CompiledProblem
+    settings: ProjectedSGD
+    steps: np.ndarray
+    sizes: np.ndarray
+
+    def client(self, x: Array, party: Party, start: Array, round_index: Array, key: Array) -> tuple[Array, Array]:
+        """(y, natural residual on the last minibatch) of a client-scope y."""
+        problem, settings = self.problem, self.settings
+
+        def force(y: Array, step_key: Array) -> Array:
+            if not problem.lower_samples:
+                return problem.operator(x, y, party.environment, NO_ROWS)
+            if settings.batch_size is None:
+                return party.mean(lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples)
+            rows = party.batch(step_key, settings.batch_size, problem.lower_samples)
+            return problem.operator(x, y, party.environment, rows)
+
+        return self._descend(x, party.environment, force, start, jnp.asarray(self.steps)[round_index, party.index], key)
+
+    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array) -> tuple[Array, Array]:
+        """(y, natural residual) of one sample's y."""
+        own = {**party.environment, **row}
+
+        def force(y: Array, _: Array) -> Array:
+            return self.problem.operator(x, y, own, NO_ROWS)
+
+        return self._descend(x, own, force, start, jnp.asarray(self.steps)[round_index, party.index], jax.random.key(0))
+
+    def _descend(self, x: Array, own: Any, force: Any, start: Array, count: Array, key: Array) -> tuple[Array, Array]:
+        sizes = jnp.asarray(self.sizes, x.dtype)
+        first = x if self.settings.start == "query" else start
+        first = self.problem.project_lower(x, first, own)
+
+        def step(t: Array, y: Array) -> Array:
+            return self.problem.project_lower(x, y - sizes[t] * force(y, jax.random.fold_in(key, t)), own)
+
+        y = jax.lax.fori_loop(0, count, step, first)
+        last = force(y, jax.random.fold_in(key, count))
+        return y, jnp.linalg.norm(y - self.problem.project_lower(x, y - last, own))
+
+

@@ -1,0 +1,77 @@
+"""Step sizes and local steps as functions of the round: a number, ``Decay(c, p)``, or any callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hierfl.errors import SettingError
+
+Schedule = float | Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Decay:
+    """``c / (r + 1)**p`` at round (or local step) r; a negative ``p`` grows, as in ``ceil(tau * sqrt(r + 1))``."""
+
+    c: float
+    p: float = 0.5
+
+    def __call__(self, r: int) -> float:
+        """The value at r = 0, 1, ..."""
+        return float(self.c / (r + 1) ** self.p)
+
+
+def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
+    """The schedule's values at 0, ..., count - 1, as floats ``(count,)``.
+
+    Raises
+    ------
+    SettingError
+        If a value is negative, NaN or infinite; names the place.
+    """
+    values = np.array([value_of(schedule, r, what) for r in range(count)], dtype=float).reshape(count)
+    bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
+    if bad.size:
+        raise SettingError(f"{what} is {values[bad[0]]} at {bad[0]}: it must be finite and not negative.")
+    return values
+
+
+def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
+    """Local steps H_{i,r} as integers ``(rounds, clients)``, rounded up.
+
+    ``steps`` is a number or schedule for all clients, or a sequence with one number or schedule per client.
+
+    Raises
+    ------
+    SettingError
+        For a wrong number of entries, a negative or non-finite value, or no steps for anybody at any round.
+    """
+    if isinstance(steps, Sequence) and not isinstance(steps, str):
+        if len(steps) != clients:
+            raise SettingError(f"local_steps has {len(steps)} entries for {clients} clients: give one number, or one per client.")
+        table = np.stack([tabulate(s, rounds, f"local_steps of client {i}") for i, s in enumerate(steps)], axis=1)
+    else:
+        table = np.repeat(tabulate(steps, rounds, "local_steps")[:, None], clients, axis=1)
+    table = np.ceil(table - 1e-9).astype(int)
+    if table.size and not table.any():
+        raise SettingError("local_steps is 0 for every client at every round: nobody would ever answer.")
+    return table
+
+
+def value_of(schedule: Schedule, r: int, what: str) -> float:
+    """One value of a number or callable.
+
+    Raises
+    ------
+    SettingError
+        If it is neither a number nor a callable that returns one.
+    """
+    value = schedule(r) if callable(schedule) else schedule
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}.") from error
