@@ -21,7 +21,7 @@ import numpy as np
 
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
+from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Message
@@ -180,6 +180,28 @@ class BoundZOHFL:
         step = jnp.asarray(self.step_sizes)[round_index]
         record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
         return problem.project_upper(x - step * gradient, clients.public), record
+
+    def answers(self, data: Data, x: Array, memory: Array, round_index: Any, key: Array) -> Array:
+        """The y that this run's own lower solver gives at x: (owners, size), for the run's own objective value."""
+        clients = data.clients
+        if self.problem.scope == "sample":
+            return self._row_answers(clients, x, round_index)
+
+        def one(index: Array) -> Array:
+            return self.lower.client(x, clients.party(index), memory[index], round_index, jax.random.fold_in(key, index))[0]
+
+        return jax.lax.map(one, jnp.arange(clients.size))
+
+    def _row_answers(self, clients: Population, x: Array, round_index: Any) -> Array:
+        table = clients.tables[self.problem.exact.row_table(clients)]
+        rows = next(iter(table.values.values())).shape[0]
+        holders = jnp.searchsorted(table.offsets, jnp.arange(rows), side="right") - 1
+        zero = jnp.zeros(self.problem.lower.size, x.dtype)
+
+        def one(job: tuple[Array, dict[int, Array]]) -> Array:
+            return self.lower.sample(x, clients.party(job[0]), job[1], zero, round_index)[0]
+
+        return jax.lax.map(one, (holders, table.values), batch_size=min(rows, max(1, 1_000_000 // zero.size)))
 
     def _server_part(self, clients: Clients, x: Array) -> tuple[Array, Array]:
         """Gradient and value of f_1 on a minibatch of the server."""

@@ -426,8 +426,8 @@ _WRITERS |= {
     "eq": _infix("=", SUM, RELATION),
     "psd_ge": _infix(r"\succeq", SUM, RELATION),
     "psd_le": _infix(r"\preceq", SUM, RELATION),
-    "And": _infix(r"\land", ATOM, ELEMENTWISE),
-    "Or": _infix(r"\lor", ATOM, ELEMENTWISE),
+    "And": _infix(r"\wedge", ATOM, ELEMENTWISE),
+    "Or": _infix(r"\vee", ATOM, ELEMENTWISE),
     "Xor": _infix(r"\oplus", ATOM, ELEMENTWISE),
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from hierfl.compiler.data import Party
+from hierfl.compiler.data import Data, Party
 from hierfl.compiler.program import Array
 
 
@@ -64,6 +64,9 @@ class Algorithm(Protocol):
 
     def round(self, clients: Clients, state: Any, round_index: Array, key: Array) -> tuple[Any, dict[str, Array]]:
         """One communication round: the new state and the round's record."""
+
+    def answers(self, data: Data, x: Array, memory: Any, round_index: Any, key: Array) -> Array:
+        """What the run's own lower solver answers at x, (owners, size): the algorithm's own value is computed from it."""
 
     def decision(self, state: Any) -> Array:
         """The flat x of a state."""

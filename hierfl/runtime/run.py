@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -42,7 +43,7 @@ def run(
         outcome = (runtime or InProcess()).execute(compiled, algorithm, start, rounds, seed, evaluate_every, watch)
     state, memory, history, traffic = outcome
     iterate = np.asarray(algorithm.decision(state))
-    return _result(compiled, solver, iterate, memory, history, traffic, watch, {"rounds": rounds, "seed": seed, "queries": queries})
+    return _result(compiled, solver, algorithm, iterate, memory, history, traffic, watch, {"rounds": rounds, "seed": seed, "queries": queries})
 
 
 def default_solver(compiled: CompiledProblem) -> Any:
@@ -127,7 +128,8 @@ class _Watch:
 
 
 def _result(
-    compiled: CompiledProblem, solver: Any, iterate: np.ndarray, memory: Any, history: Any, traffic: Any, watch: _Watch, settings: dict[str, Any]
+    compiled: CompiledProblem, solver: Any, algorithm: Any, iterate: np.ndarray, memory: Any, history: Any, traffic: Any,
+    watch: _Watch, settings: dict[str, Any],
 ) -> Result:
     data = compiled.data()
     public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
@@ -137,8 +139,10 @@ def _result(
     evaluation = compiled.exact.at(x, warm)
     sign = compiled.sign
     own_value = None
-    if warm is not None and compiled.lower.size:
-        server, clients = compiled.exact.compiled_value_at(jnp.asarray(x), jnp.asarray(warm), data)
+    if compiled.lower.size and settings["rounds"]:
+        last = len(history["objective"]) - 1
+        own_y = jax.jit(algorithm.answers)(data, jnp.asarray(x), memory, last, jax.random.key(settings["seed"]))
+        server, clients = compiled.exact.compiled_value_at(jnp.asarray(x), own_y, data)
         own_value = sign * float(server + np.asarray(data.clients.weights) @ np.asarray(clients))
     y = None if evaluation.solution is None else public_response(compiled, evaluation.solution.y)
     compiled.upper.assign(x)
