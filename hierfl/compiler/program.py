@@ -45,15 +45,16 @@ NO_ROWS = Rows({}, {}, {})
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: its function and the places of its arguments in the program."""
+    """One operation: its function and the places of its arguments in the program, or a constant."""
 
     apply: Callable[..., Array]
     args: tuple[int, ...]
     shape: tuple[int, ...]
     text: str
+    constant: np.ndarray | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     """A straight-line program for several expressions with shared subexpressions merged.
 
@@ -82,8 +83,11 @@ class Program:
     def __call__(self, environment: Environment, rows: Rows = NO_ROWS) -> tuple[Array, ...]:
         """Values of the expressions; each has its expression's shape."""
         values: list[Array] = []
+        precision = self._precision(environment)
         for place, node in enumerate(self._nodes):
-            if place in self._leaves:
+            if node.constant is not None:
+                value = jnp.asarray(node.constant, precision)
+            elif place in self._leaves:
                 value = jnp.asarray(environment[self._leaves[place]])
             elif place in self._averages:
                 value = self._averages[place](environment, rows)
@@ -91,6 +95,12 @@ class Program:
                 value = node.apply(*(values[argument] for argument in node.args))
             values.append(_shaped(value, node))
         return tuple(values[place] for place in self._outputs)
+
+    def _precision(self, environment: Environment) -> Any:
+        """Constants take the precision of the leaves, so that a float32 computation stays one."""
+        found = [jnp.asarray(environment[leaf]).dtype for leaf in self._leaves.values()]
+        floating = [dtype for dtype in found if jnp.issubdtype(dtype, jnp.floating)]
+        return jnp.result_type(*floating) if floating else jnp.zeros(0).dtype
 
     def _place(self, expression: Any, memo: dict[int, int]) -> int:
         found = memo.get(id(expression))
@@ -103,7 +113,7 @@ class Program:
         if isinstance(expression, cp.Constant):
             value = _dense(expression.value).reshape(shape)
             key: Any = ("constant", shape, value.tobytes())
-            return self._append(key, Node(lambda: value, (), shape, "constant"))
+            return self._append(key, Node(_never, (), shape, "constant", value))
         if isinstance(expression, Leaf):
             place = self._append(("leaf", expression.id), Node(_never, (), shape, expression.name()))
             self._leaves[place] = expression.id

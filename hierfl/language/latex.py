@@ -71,31 +71,34 @@ _TEMPLATES = {
     "abs": (r"\left\vert #1 \right\vert", ATOM),
     "ceil": (r"\left\lceil #1 \right\rceil", ATOM),
     "conj": (r"\overline{#1}", POWER),
-    "conv": (r"@1 \ast @2", ELEMENTWISE),
-    "convolve": (r"@1 \ast @2", ELEMENTWISE),
+    "conv": (r"*1 \ast *2", ELEMENTWISE),
+    "convolve": (r"*1 \ast *2", ELEMENTWISE),
     "divide": (r"\frac{#1}{#2}", PRODUCT),
-    "eye_minus_inv": (r"\left(I - @1\right)^{-1}", POWER),
+    "eye_minus_inv": (r"\left(I - *1\right)^{-1}", POWER),
     "floor": (r"\left\lfloor #1 \right\rfloor", ATOM),
-    "kron": (r"@1 \otimes @2", ELEMENTWISE),
+    "kron": (r"*1 \otimes *2", ELEMENTWISE),
     "log1p": (r"\log\left(1 + #1\right)", POWER),
     "logistic": (r"\log\left(1 + \exp\left(#1\right)\right)", POWER),
-    "matrix_frac": (r"@1^{\top} \, @2^{-1} \, @1", PRODUCT),
-    "multiply": (r"@1 \odot @2", ELEMENTWISE),
+    "matrix_frac": (r"@1^{\top} \, @2^{-1} \, *1", PRODUCT),
+    "multiply": (r"*1 \odot *2", ELEMENTWISE),
     "norm1": (r"\left\Vert #1 \right\Vert_{1#,}", ATOM),
     "norm2": (r"\left\Vert #1 \right\Vert_{2#,}", ATOM),
     "norm_fro": (r"\left\Vert #1 \right\Vert_{F}", ATOM),
     "norm_inf": (r"\left\Vert #1 \right\Vert_{\infty#,}", ATOM),
     "norm_nuc": (r"\left\Vert #1 \right\Vert_{\ast}", ATOM),
-    "one_minus_pos": (r"1 - @1", SUM),
-    "outer": (r"@1 \, @2^{\top}", PRODUCT),
-    "quad_form": (r"@1^{\top} \, @2 \, @1", PRODUCT),
+    "one_minus_pos": (r"1 - *1", SUM),
+    "outer": (r"*1 \, @2^{\top}", PRODUCT),
+    "quad_form": (r"@1^{\top} \, *2 \, *1", PRODUCT),
     "quad_over_lin": (r"\frac{\left\Vert #1 \right\Vert_{2#,}^{2}}{#2}", PRODUCT),
     "sqrt": (r"\sqrt{#1}", POWER),
     "tr_inv": (r"\mathrm{tr}\left(@1^{-1}\right)", POWER),
-    "von_neumann_entr": (r"-\mathrm{tr}\left(@1 \log @1\right)", SUM),
-    "xexp": (r"@1 \odot \exp\left(#1\right)", ELEMENTWISE),
+    "von_neumann_entr": (r"-\mathrm{tr}\left(*1 \log @1\right)", SUM),
+    "xexp": (r"*1 \odot \exp\left(#1\right)", ELEMENTWISE),
 }
-"""``#1``: the first operand, delimited by the template; ``@1``: the same as a factor; ``#,``: further subscripts."""
+"""The places: ``#1`` is the first operand where the template delimits it, ``*1`` where it is a factor, ``@1`` where it
+is the base of a superscript; ``#,`` continues a subscript with the settings."""
+
+_PLACES = {"#": RELATION, "*": PRODUCT, "@": ATOM}
 
 
 def expression_latex(expr: Any) -> str:
@@ -146,10 +149,9 @@ def _from_template(node: Node) -> _Latex:
         kind, which = place.groups()
         if which == ",":
             return "".join(rf",\,{setting}" for setting in settings)
-        operand = node.args[int(which) - 1]
-        return write_latex(operand) if kind == "#" else _at(operand, ATOM)
+        return _at(node.args[int(which) - 1], _PLACES[kind])
 
-    return _Latex(re.sub(r"([#@])([,\d])", fill, template), precedence)
+    return _Latex(re.sub(r"([#*@])([,\d])", fill, template), precedence)
 
 
 def _operator(node: Node) -> _Latex:

@@ -261,6 +261,16 @@ def _matmul(expr: Any) -> Node:
     return _product("matmul", expr, (read(left), read(right)))
 
 
+@read.register(cp.atoms.Sum)
+def _sum(expr: Any) -> Node:
+    """A sum; ``trace(A @ B)``, which CVXPY stores as ``sum(multiply(A, B.T))``, is a trace again."""
+    summand = read(expr.args[0])
+    if expr.axis is None and summand.head == "multiply" and summand.args[1].head == "transpose":
+        left, right = summand.args
+        return Node("trace", (Node("matmul", (left, right.args[0]), shape=(left.shape[0], left.shape[0])),))
+    return _operation(expr, (summand,))
+
+
 @read.register(cp.minimum)
 @read.register(cp.maximum)
 def _extreme(expr: Any) -> Node:

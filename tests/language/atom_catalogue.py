@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
-import cvxpy as cp
+import cvxpy
 import cvxpy.atoms
 import cvxpy.constraints
 import numpy as np
@@ -16,6 +16,8 @@ from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise import logic
 from cvxpy.atoms.quad_form import SymbolicQuadForm
 from cvxpy.constraints.constraint import Constraint
+
+cp: Any = cvxpy  # its annotations are narrower than what it accepts
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), symmetric=True, name="X"), cp.Variable((3, 3), symmetric=True, name="Y")
@@ -42,7 +44,8 @@ INSTANCES: list[Any] = [
     cp.PnormApprox(x, 1.5), cp.norm(X, "fro"), cp.norm(X, 2, axis=1), cp.GeoMean(x), cp.geo_mean(x, [1, 2, 1]),
     cp.maximum(x, 0), cp.minimum(x, y, 1), cp.kl_div(x, y), cp.rel_entr(x, y), cp.scalene(x, 1, 2), cp.imag(complex_x),
     cp.conj(complex_x), cp.real(complex_x), cp.hstack([x, y]), cp.vstack([x, y]), cp.concatenate([x, y]),
-    cp.stack([x, y]), cp.bmat([[X, Y], [Y, X]]), cp.vec(X, order="F"), cp.reshape(X, (1, 9), order="C"), cp.broadcast_to(x, (3, 3)),
+    cp.stack([x, y]), cp.bmat([[X, Y], [Y, X]]), cp.vec(X, order="F"), cp.reshape(X, (1, 9), order="C"),
+    cp.broadcast_to(x, (3, 3)),
     cp.promote(t, (3,)), cp.permute_dims(cp.Variable((2, 3, 4)), (1, 0, 2)), cp.kron(A, X), cp.conv(a, x),
     cp.convolve(a, x), cp.outer(x, y), cp.vdot(x, y), cp.quad_form(x, np.eye(3)), SymbolicQuadForm(x, X, x[0]),
     cp.quad_over_lin(x, t), cp.quad_over_lin(X, scale, axis=1), cp.MatrixFrac(x, X), cp.gen_lambda_max(X, Y),
@@ -81,6 +84,7 @@ def classes_in(part: Any) -> set[type]:
 
 
 def _subclasses(cls: type) -> Iterator[type]:
-    for sub in cls.__subclasses__():
+    subclasses: list[type] = cls.__subclasses__()
+    for sub in subclasses:
         yield sub
         yield from _subclasses(sub)
