@@ -17,15 +17,15 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from datasets import load
+from hierfl.models import ClassificationData, heterogeneous_classification
+from hierfl.models.heterogeneous_classification import cross_entropy
+from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 from rich.console import Console
 from rich.table import Table
 
 import hierfl as hf
 from hierfl.inspect.partition import plot_partition
 from hierfl.inspect.style import house_style
-from hierfl.models import ClassificationData, heterogeneous_classification
-from hierfl.models.heterogeneous_classification import cross_entropy
-from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 
 SETTINGS = ((1000.0, 0.9), (1.0, 0.5), (0.1, 0.1))
 

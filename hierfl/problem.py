@@ -202,7 +202,7 @@ class Problem:
             return
         for index, client in enumerate(federation.clients):
             for sample in client_samples:
-                if sample not in client.samples:
+                if not client.holds(sample):
                     raise DataError(f"client {index} holds no data for sample {sample.name()!r}; add it to Client(samples=...).")
             for parameter in roles.client_parameters:
                 if parameter not in client.parameters:
@@ -211,7 +211,7 @@ class Problem:
                         f"Client(parameters=...) or Federation.split(parameters=...)."
                     )
         for sample in server_samples:
-            if federation.server is None or sample not in federation.server.samples:
+            if federation.server is None or not federation.server.holds(sample):
                 raise DataError(
                     f"the server holds no data for sample {sample.name()!r}: give Federation(server=hf.Client(...)) or "
                     f"split(server_fraction=...)."

@@ -18,6 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hierfl.solvers.directions import check_directions, draw_directions
+from hierfl.solvers.lower import Exact, ProjectedSGD
+from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
@@ -25,9 +28,6 @@ from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Message
-from hierfl.solvers.directions import check_directions, draw_directions
-from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 ABSENT = ("unbiased", "renormalise", "zero")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hierfl.analysis.hoist import hoist
 from hierfl.errors import DeclarationError, NotConvexError
+from hierfl.language.text import expression_text
 
 _REFUSED = ("boolean", "integer", "complex", "imag", "hermitian", "sparsity")
 
@@ -39,9 +40,9 @@ def require_convex_set(constraints: Sequence[Any], keep: Sequence[cp.Variable], 
         if hoisted.is_dcp():
             continue
         culprit = next((c for c in map(_smallest, hoisted.args) if c is not None), None)
-        where = f": {culprit} has no curvature that CVXPY can prove" if culprit is not None else ""
+        where = f": {expression_text(culprit)} has no curvature that CVXPY can prove" if culprit is not None else ""
         raise NotConvexError(
-            f"the constraint {constraint} in {what} is not convex in {_names(keep)}{where}. Write convex <= concave, or "
+            f"the constraint {expression_text(constraint)} in {what} is not convex in {_names(keep)}{where}. Write convex <= concave, or "
             f"affine == affine."
         )
 
@@ -97,7 +98,7 @@ def _require(expression: Any, keep: Sequence[cp.Variable], what: str, curvature:
     if hoisted.is_convex() if curvature == "convex" else hoisted.is_concave():
         return
     culprit = _smallest(hoisted)
-    found = f"{culprit} has no curvature that CVXPY can prove" if culprit is not None else f"{hoisted} is {hoisted.curvature.lower()}"
+    found = f"{expression_text(culprit)} has no curvature that CVXPY can prove" if culprit is not None else f"{expression_text(hoisted)} is {hoisted.curvature.lower()}"
     raise NotConvexError(
         f"{what} must be {curvature} in {_names(keep)} for every x, but {found}. Rewrite it with CVXPY's atoms, declare signs "
         f"(nonneg=True), or assert it with hf.Function(..., convex=True)."

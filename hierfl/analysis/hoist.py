@@ -16,6 +16,7 @@ import numpy as np
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.language.expectation import SampleAverage
+from hierfl.language.text import expression_text
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _stand_in(node: Any) -> cp.Parameter:
         attributes["nonneg"] = True
     elif node.is_nonpos():
         attributes["nonpos"] = True
-    return cp.Parameter(node.shape, name=f"({node.name()})", **attributes)
+    return cp.Parameter(node.shape, name=expression_text(node), **attributes)
 
 
 def _attributes(leaf: Leaf) -> dict[str, Any]:

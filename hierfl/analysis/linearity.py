@@ -12,6 +12,7 @@ from cvxpy.expressions.expression import Expression
 from hierfl.errors import DeclarationError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.levels import averages_of
+from hierfl.language.text import expression_text
 
 
 def require_affine_in_averages(expression: Expression, what: str) -> None:
@@ -24,14 +25,14 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
     """
     if isinstance(expression, SampleAverage):
         for inner in averages_of(expression.per_sample):
-            raise DeclarationError(f"{inner.name()} is nested in {expression.name()}: a mean of a mean is not supported.")
+            raise DeclarationError(f"{expression_text(inner)} is nested in {expression_text(expression)}: a mean of a mean is not supported.")
         return
     holders = [argument for argument in expression.args if any(averages_of(argument))]
     for argument in holders:
         require_affine_in_averages(argument, what)
     if holders and not _is_affine_in(expression, holders):
         raise DeclarationError(
-            f"{expression} in {what} is not affine in its mean {next(iter(averages_of(expression))).name()}: a minibatch "
+            f"{expression_text(expression)} in {what} is not affine in its mean {expression_text(next(iter(averages_of(expression))))}: a minibatch "
             f"would bias it. Means and totals may only be added, scaled, or put through affine atoms."
         )
 

@@ -18,6 +18,7 @@ from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, averages_of, bare_samples
 from hierfl.language.objective import Objective
 from hierfl.language.sample import ClientParameter, Sample
+from hierfl.language.text import expression_text
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,14 @@ def _check_constraints(constraints: Sequence[Any], lower_ids: set[int]) -> None:
         for variable in constraint.variables():
             if variable.id in lower_ids:
                 raise DeclarationError(
-                    f"lower variable {variable.name()!r} appears in the upper constraint {constraint}: the same variable "
+                    f"lower variable {variable.name()!r} appears in the upper constraint {expression_text(constraint)}: the same variable "
                     f"cannot be decided at both levels. Constraints on y belong to the lower level's Y(x)."
                 )
         for average in averages_of(constraint):
-            raise DeclarationError(f"{average.name()} in the constraint {constraint} on x: X cannot depend on private data.")
+            raise DeclarationError(f"{expression_text(average)} in the constraint {expression_text(constraint)} on x: X cannot depend on private data.")
         for sample in bare_samples(constraint):
             raise DeclarationError(
-                f"sample {sample.name()!r} in the constraint {constraint} on x: X cannot depend on private data. "
+                f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x: X cannot depend on private data. "
                 f"A private constant of a client is a hf.ClientParameter."
             )
 
@@ -115,7 +116,7 @@ def _check_constraints(constraints: Sequence[Any], lower_ids: set[int]) -> None:
 def _check_term(term: Any, what: str, lower: LowerLevel | None) -> None:
     for sample in bare_samples(term):
         raise DeclarationError(
-            f"sample {sample.name()!r} is used outside E or total in the {what} term {term}: write hf.E(...) around the "
+            f"sample {sample.name()!r} is used outside E or total in the {what} term {expression_text(term)}: write hf.E(...) around the "
             f"per-sample expression."
         )
     require_affine_in_averages(term, f"the {what} term")
@@ -125,11 +126,11 @@ def _check_term(term: Any, what: str, lower: LowerLevel | None) -> None:
         for parameter in term.parameters():
             if isinstance(parameter, ClientParameter):
                 raise DeclarationError(
-                    f"client parameter {parameter.name()!r} in the server term {term}: the server does not know it."
+                    f"client parameter {parameter.name()!r} in the server term {expression_text(term)}: the server does not know it."
                 )
         if mentioned and lower is not None and lower.scope != "federation":
             raise DeclarationError(
-                f"lower variable {mentioned[0].name()!r} has {lower.scope} scope and appears in the server term {term}: "
+                f"lower variable {mentioned[0].name()!r} has {lower.scope} scope and appears in the server term {expression_text(term)}: "
                 f"there is one copy for each {lower.scope}. Put the term into clients=..."
             )
     if lower is not None and lower.scope == "sample":
@@ -137,7 +138,7 @@ def _check_term(term: Any, what: str, lower: LowerLevel | None) -> None:
         if outside:
             raise DeclarationError(
                 f"lower variable {outside[0].name()!r} answers each sample, so it must stand under hf.E in the {what} term "
-                f"{term}."
+                f"{expression_text(term)}."
             )
 
 
@@ -201,5 +202,5 @@ def refuse_total_of_distribution(parts: Iterable[Any], distributions: set[int]) 
         for average in averages_of(part):
             if isinstance(average, total) and any(p.id in distributions for p in average.parameters()):
                 raise DataError(
-                    f"{average.name()} sums over a distribution, which has no number of samples: write hf.E(...) instead."
+                    f"{expression_text(average)} sums over a distribution, which has no number of samples: write hf.E(...) instead."
                 )

@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from hierfl.compiler.program import Array
 from hierfl.compiler.recognise import AffineRows, Coefficients, NormBound, Other
+from hierfl.language.text import expression_text
 from hierfl.projections import affine, ball, box, halfspace, simplex
 
 Values = Mapping[int, Any]
@@ -431,4 +432,4 @@ class SimplexBlock:
 
 
 def _names(pieces: Any) -> str:
-    return ", ".join(dict.fromkeys(str(piece.original) for piece in pieces))
+    return ", ".join(dict.fromkeys(expression_text(piece.original) for piece in pieces))

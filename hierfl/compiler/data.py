@@ -211,7 +211,7 @@ def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None
             f"{label} holds different numbers of rows for samples that one E pairs ({found}): samples in one E are paired "
             f"rows of one table; put those of another table into an E of their own."
         )
-    homes = {index for sample in samples for index, table in enumerate(party.tables) if sample in table}
+    homes = {index for sample in samples for index, table in enumerate(party.tables) if any(sample is other for other in table)}
     if len(homes) > 1:
         names = ", ".join(lengths)
         raise DataError(f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table.")

@@ -21,6 +21,7 @@ from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import EmptyLowerSetError, LowerLevelError
+from hierfl.language.text import expression_text
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
@@ -278,7 +279,7 @@ class ExactLower:
     def empty_message(self, x: np.ndarray, owner: int) -> str:
         """What an ``EmptyLowerSetError`` says."""
         level = self.compiled.problem.lower_level
-        constraints = ", ".join(str(c) for c in level.constraints) if level else ""
+        constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
         return f"Y(x) of {self._owner_name(owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
 
     def _owner_name(self, owner: int) -> str:

@@ -20,6 +20,7 @@ from hierfl.compiler.cvxpy_set import CvxpyBlock
 from hierfl.compiler.program import Array, Program
 from hierfl.compiler.recognise import Coefficients, NormBound, Other, coefficients, pieces_of
 from hierfl.errors import HierflError
+from hierfl.language.text import expression_text
 
 _COMPARE_LIMIT = 100
 
@@ -111,7 +112,7 @@ class CompiledSet:
                 error = max(error, float(np.linalg.norm(z - p) - np.linalg.norm(z - other)) if np.isfinite(p).all() else np.inf)
         if not error <= 1e-5 * scale:
             raise HierflError(
-                f"internal error: the {self.kind} projection on {self.label} ({', '.join(map(str, self.constraints))}) is off by "
+                f"internal error: the {self.kind} projection on {self.label} ({', '.join(map(expression_text, self.constraints))}) is off by "
                 f"{error:.1e}. Please report it."
             )
 

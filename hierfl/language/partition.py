@@ -1,25 +1,155 @@
-"""Interim."""
+"""Partition schemes: how a pool of samples is spread over clients. Seeded; nothing is lost or used twice."""
+
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
 import numpy as np
-class Scheme: ...
+
+from hierfl.errors import DataError
+
+_TRIES = 1000
+
+
+class Scheme(Protocol):
+    """A rule that spreads a pool of row numbers over clients."""
+
+    def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        """Row numbers of each client: a partition of ``pool``, whose entries index a data set of ``rows`` rows."""
+
+
 @dataclass(frozen=True)
-class IID(Scheme):
-    def assign(self, pool, clients, rng):
-        return [np.sort(p) for p in np.array_split(rng.permutation(pool), clients)]
+class IID:
+    """Equal shares (up to one sample) of a random order."""
+
+    def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        """See :class:`Scheme`."""
+        count = _enough(pool, clients, "IID()", 1)
+        return np.array_split(rng.permutation(pool), count)
+
+
 @dataclass(frozen=True, eq=False)
-class Dirichlet(Scheme):
-    alpha: float; labels: Any; min_samples: int = 10
-    def assign(self, pool, clients, rng):
-        lab=np.asarray(self.labels)[pool]
-        for _ in range(1000):
-            parts=[[] for _ in range(clients)]
-            for c in np.unique(lab):
-                idx=rng.permutation(pool[lab==c]); p=rng.dirichlet(np.full(clients,self.alpha))
-                for k,s in enumerate(np.split(idx,(np.cumsum(p)[:-1]*len(idx)).astype(int))): parts[k].append(s)
-            parts=[np.concatenate(p) for p in parts]
-            if min(map(len,parts))>=self.min_samples: return parts
-        raise ValueError
-class Shards(Scheme): ...
-class Quantity(Scheme): ...
-class ByGroup(Scheme): ...
+class Dirichlet:
+    """Per class, the clients' shares are drawn from Dirichlet(alpha): the smaller alpha, the more heterogeneous.
+
+    Parameters
+    ----------
+    alpha
+        Concentration, positive.
+    labels
+        Class of every row of the data set, ``(N,)``, or one-hot ``(N, classes)``.
+    min_samples
+        Redraw until every client has at least this many.
+
+    Raises
+    ------
+    DataError
+        If alpha is not positive, the labels do not match, or no draw gives every client enough.
+    """
+
+    alpha: float
+    labels: Any
+    min_samples: int = 10
+
+    def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        """See :class:`Scheme`."""
+        if not (np.isfinite(self.alpha) and self.alpha > 0):
+            raise DataError(f"Dirichlet(alpha={self.alpha}): alpha must be positive.")
+        labels = class_labels(self.labels, rows, "Dirichlet")[pool]
+        count = _enough(pool, clients, f"Dirichlet(min_samples={self.min_samples})", self.min_samples)
+        members = [pool[labels == c] for c in np.unique(labels)]
+        for _ in range(_TRIES):
+            cuts = [_cuts(rng.dirichlet(np.full(count, self.alpha)), len(rows_of)) for rows_of in members]
+            sizes = np.sum([np.diff([0, *cut, len(rows_of)]) for cut, rows_of in zip(cuts, members)], axis=0)
+            if sizes.min() >= self.min_samples:
+                pieces = [np.split(rng.permutation(rows_of), cut) for rows_of, cut in zip(members, cuts)]
+                return [np.concatenate([piece[k] for piece in pieces]) for k in range(count)]
+        raise DataError(
+            f"Dirichlet({self.alpha:g}) gave some of {count} clients fewer than {self.min_samples} of {len(pool)} samples in {_TRIES} "
+            f"draws: lower min_samples, raise alpha, or use fewer clients."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """Sort by label, cut into ``k`` shards per client, deal them at random (McMahan et al., 2017); arguments as above."""
+
+    k: int
+    labels: Any
+
+    def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        """See :class:`Scheme`."""
+        if int(self.k) != self.k or self.k < 1:
+            raise DataError(f"Shards(k={self.k}): at least one shard per client.")
+        labels = class_labels(self.labels, rows, "Shards")
+        count = _enough(pool, clients, f"Shards(k={self.k})", self.k)
+        shuffled = rng.permutation(pool)
+        ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+        shards = np.array_split(ordered, count * self.k)
+        dealt = rng.permutation(count * self.k).reshape(count, self.k)
+        return [np.concatenate([shards[s] for s in hand]) for hand in dealt]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The same distribution for all, unequal amounts: sizes are Dirichlet(alpha) shares, at least one each."""
+
+    alpha: float
+
+    def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        """See :class:`Scheme`."""
+        if not (np.isfinite(self.alpha) and self.alpha > 0):
+            raise DataError(f"Quantity(alpha={self.alpha}): alpha must be positive.")
+        count = _enough(pool, clients, "Quantity", 1)
+        cuts = _cuts(rng.dirichlet(np.full(count, self.alpha)), len(pool) - count)
+        sizes = 1 + np.diff([0, *cuts, len(pool) - count])
+        return np.split(rng.permutation(pool), np.cumsum(sizes)[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class ByGroup:
+    """One client for each distinct value of ``groups`` ``(N,)``, in sorted order; ``clients`` may be omitted."""
+
+    groups: Any
+
+    def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        """See :class:`Scheme`."""
+        groups = class_labels(self.groups, rows, "ByGroup")
+        names = np.unique(groups)
+        if clients is not None and clients != len(names):
+            raise DataError(f"ByGroup has {len(names)} distinct groups, but clients={clients}; omit clients or make them agree.")
+        parts = [pool[groups[pool] == name] for name in names]
+        for name, part in zip(names, parts):
+            if part.size == 0:
+                raise DataError(f"group {name!r} has no samples left after the test and server shares.")
+        return parts
+
+
+def class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
+    """One label per row, from labels ``(N,)`` or one-hot rows ``(N, classes)``.
+
+    Raises
+    ------
+    DataError
+        If the number of labels is not the number of rows.
+    """
+    array = np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] > 1:
+        array = np.argmax(array, axis=1)
+    array = array.reshape(-1)
+    if len(array) != rows:
+        raise DataError(f"{owner} has {len(array)} labels for {rows} rows of data: one label for each row of the whole data set.")
+    return array
+
+
+def _cuts(shares: np.ndarray, total: int) -> np.ndarray:
+    return np.floor(np.cumsum(shares)[:-1] * total + 1e-9).astype(int).clip(0, total)
+
+
+def _enough(pool: np.ndarray, clients: int | None, owner: str, least: int) -> int:
+    if clients is None:
+        raise DataError(f"{owner} needs clients=...: the number of clients.")
+    if len(pool) < clients * max(1, least):
+        raise DataError(f"{owner}: {len(pool)} samples cannot give each of {clients} clients at least {max(1, least)}.")
+    return clients

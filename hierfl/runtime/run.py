@@ -13,6 +13,7 @@ import numpy as np
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import DivergedError, EmptyLowerSetError, IncompatibleSolverError, LowerLevelWarning, SettingError
+from hierfl.language.text import expression_text
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runtime.in_process import InProcess
 from hierfl.runtime.progress import RunProgress
@@ -108,7 +109,7 @@ class _Watch:
         level = self.compiled.problem.lower_level
         for place, client in enumerate(history["empty"]):
             if client >= 0:
-                constraints = ", ".join(map(str, level.constraints)) if level else ""
+                constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
                 near = np.array2string(np.asarray(x), threshold=8, precision=6)
                 raise EmptyLowerSetError(
                     f"round {first + place}, client {int(client)}: Y(x) is empty at a queried point within the smoothing radius of "

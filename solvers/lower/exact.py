@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 import jax.numpy as jnp
 
 from hierfl.compiler.compiled import CompiledProblem

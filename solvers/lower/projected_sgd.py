@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import SettingError
-from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
 
 
 @dataclass(frozen=True)

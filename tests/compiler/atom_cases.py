@@ -8,7 +8,15 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.wraps import Wrap, nonneg_wrap, nonpos_wrap, nsd_wrap, psd_wrap, skew_symmetric_wrap, symmetric_wrap
+from cvxpy.atoms.affine.wraps import (
+    Wrap,
+    nonneg_wrap,
+    nonpos_wrap,
+    nsd_wrap,
+    psd_wrap,
+    skew_symmetric_wrap,
+    symmetric_wrap,
+)
 from cvxpy.atoms.condition_number import condition_number
 from cvxpy.atoms.cumprod import cumprod
 from cvxpy.atoms.elementwise.hyperbolic import asinh, atanh, sinh, tanh

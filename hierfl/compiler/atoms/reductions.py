@@ -85,13 +85,16 @@ def _dot_of_sorted(atom: Any, value: Any, weights: Any) -> Any:
 @lowers(GeoMean, GeoMeanApprox)
 def _geometric_mean(atom: Any, value: Any) -> Any:
     weights = jnp.asarray(np.array([float(w) for w in atom.w]), value.dtype)
-    used = np.array([float(w) > 0 for w in atom.w])
-    flat = jnp.ravel(value)
-    positive = flat > 0
-    logs = jnp.where(used, jnp.log(jnp.where(positive, flat, 1.0)), 0.0)
-    broken = jnp.any(used & ~positive)
-    outside = jnp.any(used & (flat < 0))
-    inner = jnp.exp(weights @ logs)
+    if atom.axis is None:
+        kept = jnp.ravel(value, order="F")[np.asarray(atom._keep)]
+    else:
+        axes = atom.axis if isinstance(atom.axis, tuple) else (atom.axis,)
+        moved = jnp.moveaxis(value, axes, range(len(axes)))
+        size = int(np.prod(moved.shape[: len(axes)], dtype=int))
+        kept = jnp.reshape(moved, (size, *moved.shape[len(axes) :]), order="F")[np.asarray(atom._keep)]
+    positive = kept > 0
+    inner = jnp.exp(jnp.tensordot(weights, jnp.log(jnp.where(positive, kept, 1.0)), axes=1))
+    broken, outside = jnp.any(~positive, axis=0), jnp.any(kept < 0, axis=0)
     return jnp.where(outside, -jnp.inf, jnp.where(broken, 0.0, inner))
 
 

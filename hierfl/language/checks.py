@@ -1,0 +1,104 @@
+"""Checks of the numbers that parties hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from hierfl.errors import DataError
+
+_BLOCK = 1_000_000
+
+
+def is_frozen_distribution(value: Any) -> bool:
+    """Whether a value is a frozen ``scipy.stats`` distribution."""
+    return hasattr(value, "rvs") and not isinstance(value, np.ndarray)
+
+
+def check_array(array: np.ndarray, what: str) -> None:
+    """Numeric, real and finite; read in blocks, so that memory-mapped arrays stay on disk.
+
+    Raises
+    ------
+    DataError
+        Saying how many entries are not finite, and in which row first.
+    """
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{what} has dtype {array.dtype}; expected real numbers.")
+    if array.dtype.kind != "f":
+        return
+    if array.ndim == 0:
+        if not np.isfinite(array):
+            raise DataError(f"{what} is {float(array)}; expected a finite number.")
+        return
+    rows = max(1, _BLOCK // max(1, array[0:1].size))
+    bad = [start + np.flatnonzero(~np.isfinite(array[start : start + rows]).reshape(len(array[start : start + rows]), -1).all(axis=1))
+           for start in range(0, len(array), rows)]
+    found = np.concatenate(bad) if bad else np.zeros(0, int)
+    if found.size:
+        raise DataError(f"{what} contains NaN or infinity in {found.size} of {len(array)} rows, first in row {int(found[0])}.")
+
+
+def check_attributes(leaf: Any, array: np.ndarray, what: str) -> None:
+    """The values respect the leaf's declared attributes (sign, bounds, symmetry, definiteness).
+
+    Raises
+    ------
+    DataError
+        Naming the attribute.
+    """
+    on = {name: value for name, value in leaf.attributes.items() if value is not None and value is not False}
+    broken = None
+    if "nonneg" in on and (array < 0).any():
+        broken = "nonneg"
+    elif "pos" in on and (array <= 0).any():
+        broken = "pos"
+    elif "nonpos" in on and (array > 0).any():
+        broken = "nonpos"
+    elif "neg" in on and (array >= 0).any():
+        broken = "neg"
+    elif "bounds" in on and ((array < on["bounds"][0]).any() or (array > on["bounds"][1]).any()):
+        broken = "bounds"
+    elif on.keys() & {"symmetric", "PSD", "NSD"} and not np.allclose(array, np.swapaxes(array, -1, -2)):
+        broken = "symmetric"
+    elif "PSD" in on and np.linalg.eigvalsh(array).min() < -1e-9:
+        broken = "PSD"
+    elif "NSD" in on and np.linalg.eigvalsh(array).max() > 1e-9:
+        broken = "NSD"
+    elif "integer" in on and not np.array_equal(array, np.round(array)):
+        broken = "integer"
+    elif "boolean" in on and not np.isin(array, (0, 1)).all():
+        broken = "boolean"
+    if broken:
+        raise DataError(f"{what} is declared {broken}, but its values are not.")
+
+
+def check_distribution(sample: Any, law: Any, who: str) -> None:
+    """A univariate frozen law that broadcasts to the sample's shape, or a multivariate normal of that size.
+
+    Raises
+    ------
+    DataError
+        Naming the sample and what is supported.
+    """
+    what = f"sample {sample.name()!r} of {who}"
+    if hasattr(law, "ppf"):
+        try:
+            point = np.asarray(law.ppf(np.full((1, *sample.shape), 0.5)), dtype=float)
+        except ValueError as error:
+            raise DataError(f"{what}: the distribution does not broadcast to the sample's shape {sample.shape}: {error}.") from error
+        if point.shape != (1, *sample.shape):
+            raise DataError(f"{what}: the distribution has shape {point.shape[1:]}; expected {sample.shape}.")
+        if not np.isfinite(point).all():
+            raise DataError(f"{what}: the distribution's median is not finite; are its parameters valid?")
+        return
+    if isinstance(law, type(stats.multivariate_normal(np.zeros(2)))):
+        if np.shape(law.mean) != sample.shape:
+            raise DataError(f"{what}: the multivariate normal has dimension {np.shape(law.mean)}; expected {sample.shape}.")
+        return
+    raise DataError(
+        f"{what}: {type(law).__name__} has no inverse CDF. Supported are univariate frozen scipy.stats distributions (array loc "
+        f"and scale broadcast) and multivariate_normal."
+    )
