@@ -51,7 +51,9 @@ def read_mnist(folder: Path) -> ClassificationData:
 
 def _read_idx(path: Path) -> np.ndarray:
     if not path.exists():
-        raise DataError(f"no file {path}: give the folder that holds {', '.join(f for files in FILES.values() for f in files)}.")
+        raise DataError(
+            f"no file {path}: give the folder that holds {', '.join(f for files in FILES.values() for f in files)}."
+        )
     with gzip.open(path, "rb") as file:
         content = file.read()
     if content[:3] != b"\x00\x00\x08":

@@ -62,20 +62,24 @@ def training_problem(features: np.ndarray, labels: np.ndarray, classes: int) -> 
     ), x
 
 
-def train(features: np.ndarray, labels: np.ndarray, classes: int, *, x0: Any = None, solver: ZOHFL, rounds: int, seed: int) -> np.ndarray:
+def train(
+    features: np.ndarray, labels: np.ndarray, classes: int, *, x0: Any = None, solver: ZOHFL, rounds: int, seed: int
+) -> np.ndarray:
     """Stochastic gradient training with the algorithm's own server step."""
     problem, _ = training_problem(features, labels, classes)
     return problem.solve(solver, rounds=rounds, seed=seed, x0=x0, evaluate_every=100).x
 
 
-def client_test_accuracy(problem: hf.Problem, models: np.ndarray, test: tuple[np.ndarray, np.ndarray]) -> float:
+def client_test_accuracy(federation: hf.Federation, models: np.ndarray, test: tuple[np.ndarray, np.ndarray]) -> float:
     """Mean over clients of the personal model's accuracy on test data, reweighted to the client's own label shares."""
     features, labels = test
     scores = []
-    for client, model in zip(problem.federation.clients, models):
+    for client, model in zip(federation.clients, models):
         own = np.bincount(_labels_of(client), minlength=model.shape[0]) / len(_labels_of(client))
         correct = np.argmax(features @ model.T, axis=1) == labels
-        per_class = np.array([correct[labels == c].mean() if (labels == c).any() else 0.0 for c in range(model.shape[0])])
+        per_class = np.array(
+            [correct[labels == c].mean() if (labels == c).any() else 0.0 for c in range(model.shape[0])]
+        )
         scores.append(100.0 * float(own @ per_class))
     return float(np.mean(scores))
 
@@ -91,8 +95,11 @@ def _held(client: hf.Client, name: str) -> np.ndarray:
 def run_setting(data: ClassificationData, alpha: float, beta: float, options: argparse.Namespace) -> Outcome:
     """One heterogeneity, all five accuracies."""
     scheme = hf.Dirichlet(alpha, labels=data.labels, min_samples=10)
-    problem = heterogeneous_classification(data, clients=options.clients, scheme=scheme, lam=options.lam, mu=options.mu, seed=options.seed)
+    problem = heterogeneous_classification(
+        data, clients=options.clients, scheme=scheme, lam=options.lam, mu=options.mu, seed=options.seed
+    )
     federation = problem.federation
+    assert federation is not None and federation.test is not None and federation.server is not None
     by_name = {sample.name(): array for sample, array in federation.test.items()}
     test = by_name["image"], np.argmax(by_name["label"], axis=1)
     classes = by_name["label"].shape[1]
@@ -102,33 +109,79 @@ def run_setting(data: ClassificationData, alpha: float, beta: float, options: ar
 
     pretraining = ZOHFL(step_size=options.pretrain_step, batch_size=128)
     x0 = train(*server, classes, solver=pretraining, rounds=options.pretrain_rounds, seed=options.seed)
-    ceiling = train(*pooled, classes, x0=x0, solver=ZOHFL(step_size=Decay(options.pretrain_step, 0.25), batch_size=128),
-                    rounds=options.pooled_rounds, seed=options.seed)
+    ceiling = train(
+        *pooled,
+        classes,
+        x0=x0,
+        solver=ZOHFL(step_size=Decay(options.pretrain_step, 0.25), batch_size=128),
+        rounds=options.pooled_rounds,
+        seed=options.seed,
+    )
     step = Decay(0.01, 0.5)
-    alone = train(*server, classes, x0=x0, solver=ZOHFL(step_size=step, batch_size=128), rounds=options.rounds, seed=options.seed)
+    alone = train(
+        *server, classes, x0=x0, solver=ZOHFL(step_size=step, batch_size=128), rounds=options.rounds, seed=options.seed
+    )
     solver = ZOHFL(
-        smoothing=0.1, step_size=step, participation=beta, batch_size=128, common_random_numbers=not options.independent,
-        lower=ProjectedSGD(steps=Decay(options.tau, -0.5), step_size=Decay(0.1, 1.0), batch_size=options.batch, start="query" if options.cold else "warm"),
+        smoothing=0.1,
+        step_size=step,
+        participation=beta,
+        batch_size=128,
+        common_random_numbers=not options.independent,
+        lower=ProjectedSGD(
+            steps=Decay(options.tau, -0.5),
+            step_size=Decay(0.1, 1.0),
+            batch_size=options.batch,
+            start="query" if options.cold else "warm",
+        ),
     )
     began = time.perf_counter()
     result = problem.solve(
-        solver, rounds=options.rounds, seed=options.seed, x0=x0, metrics={"test accuracy (%)": lambda x, y: accuracy(x, *test)}
+        solver,
+        rounds=options.rounds,
+        seed=options.seed,
+        x0=x0,
+        metrics={"test accuracy (%)": lambda x, y: accuracy(x, *test)},
     )
     seconds = time.perf_counter() - began
     counts = np.stack([np.bincount(_labels_of(c), minlength=classes) for c in federation.clients])
     return Outcome(
-        alpha, beta, accuracy(x0, *test), accuracy(alone, *test), accuracy(result.x, *test),
-        client_test_accuracy(problem, result.y, test), accuracy(ceiling, *test), result.value, seconds, result, counts,
+        alpha,
+        beta,
+        accuracy(x0, *test),
+        accuracy(alone, *test),
+        accuracy(result.x, *test),
+        client_test_accuracy(federation, result.y, test),
+        accuracy(ceiling, *test),
+        result.value,
+        seconds,
+        result,
+        counts,
     )
 
 
 def print_outcomes(console: Console, name: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:
     """The table of accuracies."""
-    table = Table(title=f"Test accuracy (%) on {name}: {options.rounds} rounds, {options.clients} clients, tau = {options.tau}, minibatch {options.batch}")
-    for column in ("alpha, beta", "start x0", "server only", "ZO-HFL, global", "ZO-HFL, personal*", "pooled (ceiling)", "f(x)", "seconds"):
+    table = Table(
+        title=f"Test accuracy (%) on {name}: {options.rounds} rounds, {options.clients} clients, tau = {options.tau}, minibatch {options.batch}"
+    )
+    for column in (
+        "alpha, beta",
+        "start x0",
+        "server only",
+        "ZO-HFL, global",
+        "ZO-HFL, personal*",
+        "pooled (ceiling)",
+        "f(x)",
+        "seconds",
+    ):
         table.add_column(column, justify="right")
     for o in outcomes:
-        table.add_row(f"{o.alpha:g}, {o.beta:g}", *(f"{v:.2f}" for v in (o.start, o.server_only, o.zohfl, o.personal, o.pooled)), f"{o.value:.5f}", f"{o.seconds:.1f}")
+        table.add_row(
+            f"{o.alpha:g}, {o.beta:g}",
+            *(f"{v:.2f}" for v in (o.start, o.server_only, o.zohfl, o.personal, o.pooled)),
+            f"{o.value:.5f}",
+            f"{o.seconds:.1f}",
+        )
     console.print(table)
     console.print("* exact personal models y_i(x), on the test data reweighted to each client's own label shares")
     console.print("f(x) is the implicit function: " + str(outcomes[-1].result.certificate))
@@ -158,11 +211,24 @@ def save_figures(outcomes: list[Outcome], folder: Path) -> list[Path]:
         axes[1].set(xlabel="round", ylabel="test accuracy (%)", title="global model")
         axes[0].legend()
         bars, ax = plt.subplots(figsize=(8.0, 3.8))
-        series = {"start x0": "start", "server only": "server_only", "ZO-HFL, global": "zohfl", "ZO-HFL, personal": "personal", "pooled": "pooled"}
+        series = {
+            "start x0": "start",
+            "server only": "server_only",
+            "ZO-HFL, global": "zohfl",
+            "ZO-HFL, personal": "personal",
+            "pooled": "pooled",
+        }
         for place, (label, field) in enumerate(series.items()):
-            ax.bar(np.arange(len(outcomes)) + 0.16 * (place - 2), [getattr(o, field) for o in outcomes], 0.15, label=label)
+            ax.bar(
+                np.arange(len(outcomes)) + 0.16 * (place - 2), [getattr(o, field) for o in outcomes], 0.15, label=label
+            )
         low = min(getattr(o, f) for o in outcomes for f in series.values())
-        ax.set(xticks=range(len(outcomes)), ylim=(max(0.0, low - 5), 100.5), ylabel="test accuracy (%)", title="Accuracy by heterogeneity")
+        ax.set(
+            xticks=range(len(outcomes)),
+            ylim=(max(0.0, low - 5), 100.5),
+            ylabel="test accuracy (%)",
+            title="Accuracy by heterogeneity",
+        )
         ax.set_xticklabels([f"α = {o.alpha:g}, β = {o.beta:g}" for o in outcomes])
         ax.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     paths = []
@@ -176,7 +242,9 @@ def save_figures(outcomes: list[Outcome], folder: Path) -> list[Path]:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", help="folder with MNIST's four idx.gz files (default: the environment variable HIERFL_DATA)")
+    parser.add_argument(
+        "--data", help="folder with MNIST's four idx.gz files (default: the environment variable HIERFL_DATA)"
+    )
     parser.add_argument("--download", action="store_true", help="fetch MNIST with scikit-learn's fetch_openml")
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--clients", type=int, default=10)
@@ -184,12 +252,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1, help="minibatch of a local step")
     parser.add_argument("--lam", type=float, default=1.0)
     parser.add_argument("--mu", type=float, default=0.1)
-    parser.add_argument("--independent", action="store_true", help="independent samples for the two evaluations of a pair, as in the paper")
+    parser.add_argument(
+        "--independent",
+        action="store_true",
+        help="independent samples for the two evaluations of a pair, as in the paper",
+    )
     parser.add_argument("--cold", action="store_true", help="start every local run at the queried x, as in the paper")
     parser.add_argument("--pretrain-rounds", type=int, default=200)
     parser.add_argument("--pretrain-step", type=float, default=0.1)
     parser.add_argument("--pooled-rounds", type=int, default=2000)
-    parser.add_argument("--settings", type=int, nargs="*", default=[0, 1, 2], help="which of the three (alpha, beta) to run")
+    parser.add_argument(
+        "--settings", type=int, nargs="*", default=[0, 1, 2], help="which of the three (alpha, beta) to run"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--figures", type=Path, default=Path("figures"))
     return parser.parse_args(arguments)
@@ -201,7 +275,9 @@ def main(arguments: list[str] | None = None) -> list[Outcome]:
     console = Console()
     name, data = load(options.data, options.download)
     console.rule(f"[bold]{name}: {data.features.shape[0]} images, {data.features.shape[1]} pixels")
-    declared = heterogeneous_classification(data, clients=options.clients, lam=options.lam, mu=options.mu, seed=options.seed)
+    declared = heterogeneous_classification(
+        data, clients=options.clients, lam=options.lam, mu=options.mu, seed=options.seed
+    )
     console.print(str(declared), markup=False, highlight=False)
     console.rule("lowered to")
     console.print(declared.lowering(), markup=False, highlight=False)

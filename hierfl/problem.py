@@ -48,7 +48,11 @@ class Problem:
     """
 
     def __init__(
-        self, objective: Objective, lower: LowerLevel | None = None, constraints: Any = (), federation: Federation | None = None
+        self,
+        objective: Objective,
+        lower: LowerLevel | None = None,
+        constraints: Any = (),
+        federation: Federation | None = None,
     ) -> None:
         if not isinstance(objective, Objective):
             raise DeclarationError(
@@ -159,8 +163,17 @@ class Problem:
         from hierfl.runtime.run import run
 
         return run(
-            self, solver, rounds=rounds, seed=seed, x0=x0, runtime=runtime, queries=queries, metrics=metrics,
-            evaluate_every=evaluate_every, callback=callback, progress=progress,
+            self,
+            solver,
+            rounds=rounds,
+            seed=seed,
+            x0=x0,
+            runtime=runtime,
+            queries=queries,
+            metrics=metrics,
+            evaluate_every=evaluate_every,
+            callback=callback,
+            progress=progress,
         )
 
     def latex(self) -> str:
@@ -203,7 +216,9 @@ class Problem:
         for index, client in enumerate(federation.clients):
             for sample in client_samples:
                 if not client.holds(sample):
-                    raise DataError(f"client {index} holds no data for sample {sample.name()!r}; add it to Client(samples=...).")
+                    raise DataError(
+                        f"client {index} holds no data for sample {sample.name()!r}; add it to Client(samples=...)."
+                    )
             for parameter in roles.client_parameters:
                 if parameter not in client.parameters:
                     raise DataError(

@@ -135,8 +135,14 @@ class Result:
             for name, values in getattr(self, group).items():
                 arrays[f"{group}/{name}"] = values
         note = {
-            "format": FORMAT, "structure": structure, "value": self.value, "own_value": self.own_value, "status": self.status,
-            "communication": self.communication, "certificate": asdict(self.certificate), "settings": self.settings,
+            "format": FORMAT,
+            "structure": structure,
+            "value": self.value,
+            "own_value": self.own_value,
+            "status": self.status,
+            "communication": self.communication,
+            "certificate": asdict(self.certificate),
+            "settings": self.settings,
         }
         with open(path, "wb") as file:
             np.savez(file, note=np.array(json.dumps(note)), **arrays)  # type: ignore[arg-type]
@@ -157,15 +163,25 @@ class Result:
             if note.get("format") != FORMAT:
                 raise DataError(f"{path} has format {note.get('format')}; this version reads format {FORMAT}.")
             arrays = {name: stored[name] for name in stored.files if name != "note"}
-        groups = {group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")} for group in ("history", "metrics")}
+        groups = {
+            group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")}
+            for group in ("history", "metrics")
+        }
         parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y")}
         return cls(
-            **parts, **groups, distances=arrays["distances"], value=note["value"], own_value=note["own_value"], status=note["status"],
-            communication=note["communication"], certificate=Certificate(**note["certificate"]), settings=note["settings"],
+            **parts,
+            **groups,
+            distances=arrays["distances"],
+            value=note["value"],
+            own_value=note["own_value"],
+            status=note["status"],
+            communication=note["communication"],
+            certificate=Certificate(**note["certificate"]),
+            settings=note["settings"],
         )
 
 
-def public_response(compiled: CompiledProblem, y: np.ndarray) -> Any:
+def public_response(compiled: CompiledProblem, y: Any) -> Any:
     """The owners' flat y (owners, size) in the public shapes of ``Result.y``."""
     if compiled.scope == "federation" or (compiled.scope == "client" and compiled.num_clients == 1):
         return compiled.lower.unflatten(np.asarray(y)[0])

@@ -5,4 +5,10 @@ from hierfl.models.heterogeneous_classification import ClassificationData, heter
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
 from hierfl.models.stackelberg_cournot import stackelberg_cournot
 
-__all__ = ["ClassificationData", "coupled_minimax", "heterogeneous_classification", "nonsmooth_toy", "stackelberg_cournot"]
+__all__ = [
+    "ClassificationData",
+    "coupled_minimax",
+    "heterogeneous_classification",
+    "nonsmooth_toy",
+    "stackelberg_cournot",
+]

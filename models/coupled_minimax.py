@@ -1,6 +1,6 @@
 """A minimax problem whose inner constraints depend on x: exchanging min and max changes the answer.
 
-    min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0 of x^2 + y,   f(x) = x^2 - x, optimum (1/2, -1/2)
+min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0 of x^2 + y,   f(x) = x^2 - x, optimum (1/2, -1/2)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Federated classification with a global model at the server and a personal model at every client ([HFL] §IV).
 
-    min over x of E_server loss(x) + (lam/2) sum_i w_i ||x - y_i(x)||^2,
-    y_i(x) = argmin over y of E_i loss(y) + (mu/2) ||y - x||^2,     loss = multinomial cross-entropy
+min over x of E_server loss(x) + (lam/2) sum_i w_i ||x - y_i(x)||^2,
+y_i(x) = argmin over y of E_i loss(y) + (mu/2) ||y - x||^2,     loss = multinomial cross-entropy
 """
 
 from __future__ import annotations
@@ -64,8 +64,13 @@ def heterogeneous_classification(
     image, label = hf.Sample(features, name="image"), hf.Sample(classes, name="label")
     rho = hf.ClientParameter(nonneg=True, name="rho")
     federation = hf.Federation.split(
-        {image: data.features, label: data.onehot}, clients=clients, scheme=scheme or hf.IID(), server_fraction=server_fraction,
-        test_fraction=test_fraction, parameters={} if radius is None else {rho: radius}, seed=seed,
+        {image: data.features, label: data.onehot},
+        clients=clients,
+        scheme=scheme or hf.IID(),
+        server_fraction=server_fraction,
+        test_fraction=test_fraction,
+        parameters={} if radius is None else {rho: radius},
+        seed=seed,
     )
     return hf.Problem(
         hf.Minimize(server=hf.E(cross_entropy(x, image, label)), clients=0.5 * lam * cp.sum_squares(x - y)),

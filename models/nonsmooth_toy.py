@@ -1,6 +1,6 @@
 """The nonsmooth implicit function of [HFL] (3): a kink in every coordinate, from smooth data.
 
-    min over x of 1/2 ||x + 1 - y(x)||^2,   y(x) = argmin over y >= 0 of ||y - x||^2 = max(0, x)
+min over x of 1/2 ||x + 1 - y(x)||^2,   y(x) = argmin over y >= 0 of ||y - x||^2 = max(0, x)
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ import scipy.stats
 import hierfl as hf
 
 
-def stackelberg_cournot(followers: int = 10, slope: float = 0.5, clients: int = 10, leader_cost: float = 0.1) -> hf.Problem:
+def stackelberg_cournot(
+    followers: int = 10, slope: float = 0.5, clients: int = 10, leader_cost: float = 0.1
+) -> hf.Problem:
     """The game, with c_j = linspace(.09, .11) and capacities linspace(2, 4) over the followers.
 
     Parameters

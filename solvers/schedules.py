@@ -52,7 +52,9 @@ def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
     """
     if isinstance(steps, Sequence) and not isinstance(steps, str):
         if len(steps) != clients:
-            raise SettingError(f"local_steps has {len(steps)} entries for {clients} clients: give one number, or one per client.")
+            raise SettingError(
+                f"local_steps has {len(steps)} entries for {clients} clients: give one number, or one per client."
+            )
         table = np.stack([tabulate(s, rounds, f"local_steps of client {i}") for i, s in enumerate(steps)], axis=1)
     else:
         table = np.repeat(tabulate(steps, rounds, "local_steps")[:, None], clients, axis=1)
@@ -74,4 +76,6 @@ def value_of(schedule: Schedule, r: int, what: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise SettingError(f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}.") from error
+        raise SettingError(
+            f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}."
+        ) from error

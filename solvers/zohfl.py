@@ -29,6 +29,7 @@ from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Message
 
+PAPER_STEP = Decay(0.01, 0.5)
 ABSENT = ("unbiased", "renormalise", "zero")
 
 
@@ -67,7 +68,7 @@ class ZOHFL:
     """
 
     smoothing: float = 0.1
-    step_size: Schedule = Decay(0.01, 0.5)
+    step_size: Schedule = PAPER_STEP
     local_steps: Any = None
     lower: ProjectedSGD | Exact | None = None
     directions: int = 1
@@ -166,7 +167,12 @@ class BoundZOHFL:
         x, settings, problem = state, self.settings, self.problem
         own_term = problem.client_program is not None
         gradient, value = self._server_part(clients, x)
-        record = {"objective": value, "lower_residual": jnp.zeros(()), "fault": jnp.full((), -1), "empty": jnp.full((), -1)}
+        record = {
+            "objective": value,
+            "lower_residual": jnp.zeros(()),
+            "fault": jnp.full((), -1),
+            "empty": jnp.full((), -1),
+        }
         if own_term:
             size = clients.participants.shape[0]
             directions = draw_directions(key, settings.directions * size, problem.upper.size, settings.direction_kind)
@@ -188,7 +194,9 @@ class BoundZOHFL:
             return self._row_answers(clients, x, round_index)
 
         def one(index: Array) -> Array:
-            return self.lower.client(x, clients.party(index), memory[index], round_index, jax.random.fold_in(key, index))[0]
+            return self.lower.client(
+                x, clients.party(index), memory[index], round_index, jax.random.fold_in(key, index)
+            )[0]
 
         return jax.lax.map(one, jnp.arange(clients.size))
 
@@ -271,7 +279,11 @@ class BoundZOHFL:
                 return problem.client_value(x, None, party.environment, rows), jnp.zeros(()), jnp.zeros(())
             y, residuals, gaps = jax.vmap(one)({leaf: rows.values[leaf] for leaf in table})
             weight = rows.weights[table[0]]
-            return problem.client_value(x, y, party.environment, rows), weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
+            return (
+                problem.client_value(x, y, party.environment, rows),
+                weight @ residuals,
+                weight @ jnp.maximum(gaps, 0.0),
+            )
 
         mean, residual, gap = self._upper_mean(party, key, value)
         return jnp.zeros(0), mean, residual, gap
@@ -301,7 +313,9 @@ class BoundZOHFL:
 
         return jax.vmap(jax.vmap(difference))(directions, payload)
 
-    def _client_record(self, clients: Clients, monitor: dict[str, Array], differences: Array, server: Array) -> dict[str, Array]:
+    def _client_record(
+        self, clients: Clients, monitor: dict[str, Array], differences: Array, server: Array
+    ) -> dict[str, Array]:
         finite = jnp.isfinite(differences).all(axis=1)
         empty = ~(monitor["gap"] <= 1e-9)
 

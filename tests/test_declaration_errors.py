@@ -46,7 +46,9 @@ def test_sample_scope_answers_must_stand_under_a_mean() -> None:
     x, y, u, _ = leaves()
     with pytest.raises(hf.DeclarationError, match=r"'y' answers each sample.*under hf.E"):
         hf.Problem(
-            hf.Minimize(clients=hf.E(u @ x) + cp.sum(y)), lower=hf.ArgMin(y, cp.sum_squares(y - u), scope="sample"), federation=one_client(u)
+            hf.Minimize(clients=hf.E(u @ x) + cp.sum(y)),
+            lower=hf.ArgMin(y, cp.sum_squares(y - u), scope="sample"),
+            federation=one_client(u),
         )
 
 
@@ -91,7 +93,9 @@ def test_unsupported_distribution() -> None:
 
 def test_total_of_a_distribution() -> None:
     x, s = cp.Variable(name="x"), hf.Sample(name="s")
-    problem = hf.Problem(hf.Minimize(clients=hf.total(cp.square(x - s))), federation=hf.Federation([hf.Client({s: scipy.stats.norm()})]))
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.total(cp.square(x - s))), federation=hf.Federation([hf.Client({s: scipy.stats.norm()})])
+    )
     with pytest.raises(hf.DataError, match="no number of samples"):
         problem.compile()
 
@@ -106,7 +110,8 @@ def test_client_parameter_missing_for_all() -> None:
     x, y, _, rho = leaves()
     with pytest.raises(hf.DataError, match="client 0 has no value for client parameter 'rho'"):
         hf.Problem(
-            hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y), [cp.norm(y) <= rho], scope="client"),
+            hf.Minimize(clients=cp.sum_squares(x - y)),
+            lower=hf.ArgMin(y, quadratic(x, y), [cp.norm(y) <= rho], scope="client"),
             federation=hf.Federation([hf.Client()]),
         )
 
@@ -152,7 +157,9 @@ def test_unknown_scope() -> None:
 def test_same_variable_at_both_levels() -> None:
     x, y, *_ = leaves()
     with pytest.raises(hf.DeclarationError, match="'y' appears in the upper constraint"):
-        hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)), constraints=[y >= 0])
+        hf.Problem(
+            hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)), constraints=[y >= 0]
+        )
     with pytest.raises(hf.DeclarationError, match="no upper variable"):
         hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower=hf.ArgMin(y, cp.sum_squares(y)))
     with pytest.raises(hf.DeclarationError, match="twice"):
@@ -169,7 +176,8 @@ def test_lower_variable_that_the_objective_never_mentions() -> None:
 def test_solver_that_cannot_treat_the_class() -> None:
     x, y, u, _ = leaves()
     problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, hf.E(cp.sum_squares(y - u)) + quadratic(x, y)),
+        hf.Minimize(clients=cp.sum_squares(x - y)),
+        lower=hf.ArgMin(y, hf.E(cp.sum_squares(y - u)) + quadratic(x, y)),
         federation=hf.Federation([hf.Client({u: np.ones((2, 2))}), hf.Client({u: np.zeros((3, 2))})]),
     )
     for solver in (ZOHFL(), None):
@@ -200,7 +208,9 @@ def test_mean_of_something_without_a_sample() -> None:
         hf.E(cp.sum_squares(x))
 
 
-@pytest.mark.parametrize("use", [cp.square, cp.exp, lambda e: cp.maximum(e, 1), lambda e: e * e, lambda e: 1 / e, cp.norm])
+@pytest.mark.parametrize(
+    "use", [cp.square, cp.exp, lambda e: cp.maximum(e, 1), lambda e: e * e, lambda e: 1 / e, cp.norm]
+)
 def test_mean_used_nonlinearly(use) -> None:
     x, _, u, _ = leaves()
     with pytest.raises(hf.DeclarationError, match="not affine in its mean"):
@@ -274,14 +284,26 @@ def test_black_box_in_the_lower_level_and_in_the_server_term() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"smoothing": 0.0}, {"smoothing": -1.0}, {"smoothing": float("nan")}, {"directions": 0}, {"participation": 0.0},
-        {"participation": 1.5}, {"step_size": -1.0}, {"step_size": lambda r: float("nan")}, {"local_steps": 0}, {"batch_size": 0},
-        {"absent": "never"}, {"direction_kind": "gaussian"}, {"local_steps": [1, 2, 3]},
+        {"smoothing": 0.0},
+        {"smoothing": -1.0},
+        {"smoothing": float("nan")},
+        {"directions": 0},
+        {"participation": 0.0},
+        {"participation": 1.5},
+        {"step_size": -1.0},
+        {"step_size": lambda r: float("nan")},
+        {"local_steps": 0},
+        {"batch_size": 0},
+        {"absent": "never"},
+        {"direction_kind": "gaussian"},
+        {"local_steps": [1, 2, 3]},
     ],
 )
 def test_solver_settings_out_of_range(settings: dict) -> None:
     x, y, *_ = leaves()
-    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y), scope="client"))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y), scope="client")
+    )
     with pytest.raises(hf.SettingError):
         problem.solve(ZOHFL(**settings), rounds=5, progress=False)
 
@@ -296,14 +318,21 @@ def test_two_lower_solvers_at_once() -> None:
 def test_wrong_points() -> None:
     x, y, *_ = leaves()
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
-    for point, message in ((np.ones(3), r"'x' has shape \(3,\); expected \(2,\)"), (np.array([1.0, np.nan]), "NaN"), ("abc", "numeric")):
+    for point, message in (
+        (np.ones(3), r"'x' has shape \(3,\); expected \(2,\)"),
+        (np.array([1.0, np.nan]), "NaN"),
+        ("abc", "numeric"),
+    ):
         with pytest.raises(hf.DataError, match=message):
             problem.implicit(point)
 
 
 def test_empty_lower_set_names_point_client_and_constraint() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x - y)), lower=hf.ArgMin(y, cp.square(y - x), [y >= x, y <= 1 - x], scope="client"))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(x - y)),
+        lower=hf.ArgMin(y, cp.square(y - x), [y >= x, y <= 1 - x], scope="client"),
+    )
     assert problem.implicit(0.25) == pytest.approx(0.0)
     with pytest.raises(hf.EmptyLowerSetError, match=r"client 0.*x = \[2\.\]"):
         problem.implicit(2.0)

@@ -59,7 +59,9 @@ def check_attributes(variables: Sequence[cp.Variable]) -> None:
         for attribute in _REFUSED:
             value = variable.attributes.get(attribute)
             if value is not None and value is not False:
-                raise DeclarationError(f"variable {variable.name()!r} is declared {attribute}; hierfl treats real continuous variables.")
+                raise DeclarationError(
+                    f"variable {variable.name()!r} is declared {attribute}; hierfl treats real continuous variables."
+                )
 
 
 def attribute_constraints(variables: Sequence[cp.Variable]) -> list[Any]:
@@ -98,7 +100,11 @@ def _require(expression: Any, keep: Sequence[cp.Variable], what: str, curvature:
     if hoisted.is_convex() if curvature == "convex" else hoisted.is_concave():
         return
     culprit = _smallest(hoisted)
-    found = f"{expression_text(culprit)} has no curvature that CVXPY can prove" if culprit is not None else f"{expression_text(hoisted)} is {hoisted.curvature.lower()}"
+    found = (
+        f"{expression_text(culprit)} has no curvature that CVXPY can prove"
+        if culprit is not None
+        else f"{expression_text(hoisted)} is {hoisted.curvature.lower()}"
+    )
     raise NotConvexError(
         f"{what} must be {curvature} in {_names(keep)} for every x, but {found}. Rewrite it with CVXPY's atoms, declare signs "
         f"(nonneg=True), or assert it with hf.Function(..., convex=True)."

@@ -94,7 +94,12 @@ def _stand_in(node: Any) -> cp.Parameter:
     if isinstance(node, Leaf):
         return cp.Parameter(node.shape, name=node.name(), **_attributes(node))
     attributes: dict[str, bool] = {}
-    if len(node.shape) == 2 and node.shape[0] == node.shape[1] and node.shape[0] > 1 and (node.is_psd() or node.is_nsd()):
+    if (
+        len(node.shape) == 2
+        and node.shape[0] == node.shape[1]
+        and node.shape[0] > 1
+        and (node.is_psd() or node.is_nsd())
+    ):
         attributes["PSD" if node.is_psd() else "NSD"] = True
     elif node.is_nonneg():
         attributes["nonneg"] = True

@@ -25,7 +25,9 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
     """
     if isinstance(expression, SampleAverage):
         for inner in averages_of(expression.per_sample):
-            raise DeclarationError(f"{expression_text(inner)} is nested in {expression_text(expression)}: a mean of a mean is not supported.")
+            raise DeclarationError(
+                f"{expression_text(inner)} is nested in {expression_text(expression)}: a mean of a mean is not supported."
+            )
         return
     holders = [argument for argument in expression.args if any(averages_of(argument))]
     for argument in holders:

@@ -61,8 +61,11 @@ class Roles:
                 require_affine_in_averages(expression, f"the {type(lower).__name__}")
         parameters = _unique(p for part in parts for p in part.parameters())
         _check_names([*upper, *lower_variables, *parameters])
-        client_side = [part for part in (objective.clients, *((*lower.expressions, *lower.constraints) if lower else ()))
-                       if part is not None]
+        client_side = [
+            part
+            for part in (objective.clients, *((*lower.expressions, *lower.constraints) if lower else ()))
+            if part is not None
+        ]
         return cls(
             upper=upper,
             lower=lower_variables,
@@ -92,7 +95,11 @@ def _check_upper(upper: Sequence[cp.Variable], lower: Sequence[cp.Variable]) -> 
         names = ", ".join(v.name() for v in lower)
         raise DeclarationError(
             "the problem has no upper variable: "
-            + (f"{names} is declared by the lower level, and no other variable appears." if names else "no cp.Variable appears.")
+            + (
+                f"{names} is declared by the lower level, and no other variable appears."
+                if names
+                else "no cp.Variable appears."
+            )
         )
 
 
@@ -105,7 +112,9 @@ def _check_constraints(constraints: Sequence[Any], lower_ids: set[int]) -> None:
                     f"cannot be decided at both levels. Constraints on y belong to the lower level's Y(x)."
                 )
         for average in averages_of(constraint):
-            raise DeclarationError(f"{expression_text(average)} in the constraint {expression_text(constraint)} on x: X cannot depend on private data.")
+            raise DeclarationError(
+                f"{expression_text(average)} in the constraint {expression_text(constraint)} on x: X cannot depend on private data."
+            )
         for sample in bare_samples(constraint):
             raise DeclarationError(
                 f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x: X cannot depend on private data. "

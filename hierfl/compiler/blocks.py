@@ -25,8 +25,13 @@ _DENSE_ENTRIES = 4_000_000
 class Block(Protocol):
     """A projection of some entries of the flat vector."""
 
-    kind: str
-    entries: np.ndarray
+    @property
+    def kind(self) -> str:
+        """``"box"``, ``"ball"``, ..."""
+
+    @property
+    def entries(self) -> np.ndarray:
+        """Places in the flat vector."""
 
     def project(self, z: Array, values: Values) -> Array:
         """Project these entries."""
@@ -95,7 +100,9 @@ class Rows:
         return jax.jacfwd(on_entries)(jnp.zeros(len(entries)))
 
 
-def make_blocks(pieces: Sequence[Piece], size: int, twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter]) -> list[Block]:
+def make_blocks(
+    pieces: Sequence[Piece], size: int, twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter]
+) -> list[Block]:
     """Split into independent blocks and choose a projection for each."""
     bounds: list[Rows] = []
     coupling: list[tuple[np.ndarray, Rows | Piece]] = []
@@ -145,7 +152,9 @@ def _split_rows(piece: Piece) -> tuple[Rows | None, list[tuple[np.ndarray, Rows 
     return (Rows(piece, single, equality) if single.size else None), several
 
 
-def _components(coupling: Sequence[tuple[np.ndarray, Rows | Piece]], size: int) -> tuple[np.ndarray, list[tuple[np.ndarray, list[Rows | Piece]]]]:
+def _components(
+    coupling: Sequence[tuple[np.ndarray, Rows | Piece]], size: int
+) -> tuple[np.ndarray, list[tuple[np.ndarray, list[Rows | Piece]]]]:
     """(mask of coupled entries, [(entries, members)]) of the connected components."""
     coupled = np.zeros(size, bool)
     if not coupling:
@@ -202,7 +211,11 @@ def _is_orthant(bounds: Sequence[Rows], entries: np.ndarray) -> bool:
     seen: list[int] = []
     for rows in bounds:
         inside = np.isin(_columns(rows), entries)
-        fixed = not any(leaf for leaf in rows.piece.found.expression.parameters()) if isinstance(rows.piece.found, AffineRows) else False
+        fixed = (
+            not any(leaf for leaf in rows.piece.found.expression.parameters())
+            if isinstance(rows.piece.found, AffineRows)
+            else False
+        )
         if rows.equality or not rows.constant or not fixed or (rows.pattern.data[inside] >= 0).any():
             return False
         if np.abs(np.asarray(rows.b({}))[inside]).max(initial=0.0) > 0:
@@ -278,18 +291,27 @@ class BallBlock:
         matrix = piece.coefficients.matrix[:, entries]
         gram = sp.csr_array(matrix.T @ matrix)
         diagonal = gram.diagonal()
-        if np.ptp(diagonal) > 1e-12 * diagonal.max() or abs(gram - sp.diags_array(diagonal)).max() > 1e-12 * diagonal.max():
+        if (
+            np.ptp(diagonal) > 1e-12 * diagonal.max()
+            or abs(gram - sp.diags_array(diagonal)).max() > 1e-12 * diagonal.max()
+        ):
             return None
         return cls(entries, piece, float(np.sqrt(diagonal[0])), matrix)
 
     def _centre_radius(self, values: Values) -> tuple[Array, Array, Array]:
-        assert self.piece.offsets is not None and self.piece.radius is not None and isinstance(self.piece.found, NormBound)
+        assert (
+            self.piece.offsets is not None and self.piece.radius is not None and isinstance(self.piece.found, NormBound)
+        )
         b = self.piece.offsets(values)
         right = self.piece.radius(values)[0]
         rows, columns = self.matrix.nonzero()
         weights = jnp.asarray(self.matrix.tocsr()[rows, columns])
         centre = -jnp.zeros(len(self.entries)).at[columns].add(weights * b[rows]) / self.alpha**2
-        missing = jnp.sum(b * b) - self.alpha**2 * jnp.sum(centre * centre) if self.matrix.shape[0] > len(self.entries) else 0.0
+        missing = (
+            jnp.sum(b * b) - self.alpha**2 * jnp.sum(centre * centre)
+            if self.matrix.shape[0] > len(self.entries)
+            else 0.0
+        )
         square = (right if self.piece.found.squared else right * jnp.abs(right)) - missing
         return centre, jnp.sqrt(jnp.maximum(square, 0.0)) / self.alpha, square
 
@@ -340,7 +362,9 @@ class DisjointHalfspacesBlock:
         """One step along each normal."""
         matrix = sp.coo_array(sp.vstack([rows.pattern[:, self.entries] for rows in self.members]))
         row, column = matrix.coords
-        return halfspace.project_disjoint(z, jnp.asarray(row), jnp.asarray(column), jnp.asarray(matrix.data), self._offsets(values))
+        return halfspace.project_disjoint(
+            z, jnp.asarray(row), jnp.asarray(column), jnp.asarray(matrix.data), self._offsets(values)
+        )
 
     def _offsets(self, values: Values) -> Array:
         return jnp.concatenate([rows.b(values) for rows in self.members])
@@ -363,7 +387,9 @@ def _halfspace_blocks(found: Sequence[tuple[np.ndarray, Rows]]) -> list[Block]:
         by_piece: dict[int, list[Rows]] = {}
         for _, rows in constant:
             by_piece.setdefault(id(rows.piece), []).append(rows)
-        merged = tuple(Rows(rows[0].piece, np.concatenate([r.index for r in rows]), False) for rows in by_piece.values())
+        merged = tuple(
+            Rows(rows[0].piece, np.concatenate([r.index for r in rows]), False) for rows in by_piece.values()
+        )
         blocks.append(DisjointHalfspacesBlock(np.sort(np.concatenate([entries for entries, _ in constant])), merged))
     return blocks
 

@@ -84,14 +84,20 @@ class CompiledProblem:
     def client_term_is_public(self) -> bool:
         """Whether the server can evaluate the clients' term itself, given x and y."""
         term = self.problem.objective.clients
-        return term is not None and not self.upper_samples and not any(isinstance(p, ClientParameter) for p in term.parameters())
+        return (
+            term is not None
+            and not self.upper_samples
+            and not any(isinstance(p, ClientParameter) for p in term.parameters())
+        )
 
     def data(self) -> Data:
         """The parties' data, with the present values of plain ``cp.Parameter`` constants."""
         public: dict[int, np.ndarray] = {}
         for parameter in self.problem.roles.parameters:
             if parameter.value is None:
-                raise DeclarationError(f"parameter {parameter.name()!r} has no value: set {parameter.name()}.value before solving.")
+                raise DeclarationError(
+                    f"parameter {parameter.name()!r} has no value: set {parameter.name()}.value before solving."
+                )
             public[parameter.id] = np.asarray(parameter.value, dtype=float)
         clients, server = self.static_data.clients, self.static_data.server
         return Data(_with_public(clients, public), None if server is None else _with_public(server, public))
@@ -166,7 +172,9 @@ class CompiledProblem:
         """X: the intersection of all X_i; only a simulation can know it."""
         public, private = _split_constraints([*self.problem.constraints, *attribute_constraints(self.upper.variables)])
         federation = self.problem.federation
-        owned = [c for client in (federation.clients if federation else ()) for c in instantiate(private, client.parameters)]
+        owned = [
+            c for client in (federation.clients if federation else ()) for c in instantiate(private, client.parameters)
+        ]
         return compile_set([*public, *owned], self.upper.variables, label="X")
 
     @cached_property
@@ -195,7 +203,10 @@ def compile_problem(problem: Problem) -> CompiledProblem:
     objective, level, roles, federation = problem.objective, problem.lower_level, problem.roles, problem.federation
     parties = federation.clients if federation else (Client(),)
     expressions = [*objective.terms, *(level.expressions if level else ())]
-    for side, tables in ((parties, roles.client_tables), ((federation.server,) if federation and federation.server else (), roles.server_tables)):
+    for side, tables in (
+        (parties, roles.client_tables),
+        ((federation.server,) if federation and federation.server else (), roles.server_tables),
+    ):
         law_ids = {s.id for table in tables for s in table for party in side if party.is_distribution(s)}
         refuse_total_of_distribution(expressions, law_ids)
     if level is not None:
@@ -204,7 +215,9 @@ def compile_problem(problem: Problem) -> CompiledProblem:
             raise DeclarationError(
                 f"{box.name()} is a BlackBox in the lower level, which needs gradients: wrap a JAX function in hf.Function."
             )
-    clients = population(parties, roles.client_tables, roles.client_parameters, weights_of(problem), lambda i: f"client {i}")
+    clients = population(
+        parties, roles.client_tables, roles.client_parameters, weights_of(problem), lambda i: f"client {i}"
+    )
     server = None
     if objective.server is not None:
         holder = federation.server if federation and federation.server else Client()
@@ -255,14 +268,18 @@ def weights_of(problem: Problem) -> np.ndarray:
     roles = problem.roles
     samples = roles.lower_samples or tuple(s for table in roles.client_tables for s in table)
     if not samples:
-        raise DataError("weights='samples' needs samples at the clients; the problem uses none. Write weights='uniform'.")
+        raise DataError(
+            "weights='samples' needs samples at the clients; the problem uses none. Write weights='uniform'."
+        )
     tables = [table for table in roles.client_tables if any(s in samples for s in table)]
     counts = np.zeros(federation.num_clients)
     for index, client in enumerate(federation.clients):
         for table in tables:
             count = client.num_samples(table[0])
             if count is None:
-                raise DataError(f"weights='samples' counts rows, but client {index} holds a distribution for {table[0].name()!r}.")
+                raise DataError(
+                    f"weights='samples' counts rows, but client {index} holds a distribution for {table[0].name()!r}."
+                )
             counts[index] += count
     return counts / counts.sum()
 

@@ -85,7 +85,8 @@ def probe(multiply: Any, size: int, seed: int = 0) -> Structure:
         diagonal=is_diagonal,
         isotropic=is_diagonal and bool(np.ptp(diagonal) <= 1e-12 * (1.0 + np.abs(diagonal).max())),
         positive=bool((diagonal > 0).all()),
-        symmetric=is_diagonal or bool(abs(u @ image_v - v @ image_u) <= 1e-9 * (1.0 + np.linalg.norm(u) * np.linalg.norm(image_v))),
+        symmetric=is_diagonal
+        or bool(abs(u @ image_v - v @ image_u) <= 1e-9 * (1.0 + np.linalg.norm(u) * np.linalg.norm(image_v))),
     )
 
 

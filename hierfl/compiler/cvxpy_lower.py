@@ -46,10 +46,16 @@ class CvxpyLower:
         leaves = tuple(owner.own)
 
         def on_host(point: np.ndarray, index: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return self._solve(np.asarray(point, float), int(index), dict(zip(leaves, map(np.asarray, values)))).astype(point.dtype)
+            return self._solve(np.asarray(point, float), int(index), dict(zip(leaves, map(np.asarray, values)))).astype(
+                point.dtype
+            )
 
         y = jax.pure_callback(
-            on_host, jax.ShapeDtypeStruct((size,), x.dtype), x, owner.host_key, *(owner.own[leaf] for leaf in leaves),
+            on_host,
+            jax.ShapeDtypeStruct((size,), x.dtype),
+            x,
+            owner.host_key,
+            *(owner.own[leaf] for leaf in leaves),
             vmap_method="sequential",
         )
         unknown = jnp.asarray(jnp.nan, x.dtype)
@@ -77,7 +83,12 @@ class CvxpyLower:
         objective, *rest = hoisted.expressions
         parameters = list(hoisted.parameters)
         program = Program([hoisted.parameters[p] for p in parameters])
-        return cp.Problem(cp.Minimize(objective), rest), parameters, program, [hoisted.twins[v] for v in level.variables]
+        return (
+            cp.Problem(cp.Minimize(objective), rest),
+            parameters,
+            program,
+            [hoisted.twins[v] for v in level.variables],
+        )
 
     def _parametrised(self, x: np.ndarray, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
         problem, parameters, program, twins = self._template
@@ -90,7 +101,10 @@ class CvxpyLower:
     def _with_data(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
         level = self.compiled.problem.lower_level
         assert level is not None
-        hoisted_level = hoist([level.sign * level.expression, *level.constraints, *attribute_constraints(level.variables)], level.variables)
+        hoisted_level = hoist(
+            [level.sign * level.expression, *level.constraints, *attribute_constraints(level.variables)],
+            level.variables,
+        )
         twins = [hoisted_level.twins[v] for v in level.variables]
         rename = {v.id: twin for v, twin in zip(level.variables, twins)}
         clients = self.compiled.static_data.clients
@@ -101,8 +115,12 @@ class CvxpyLower:
         for party in parties:
             private = {leaf: np.asarray(v) for leaf, v in self.compiled.data().clients.party(party).environment.items()}
             known = {**own, **private, **decisions}
-            leaves = {leaf: known[leaf.id] for part in [level.expression, *level.constraints] for leaf in
-                      [*part.variables(), *part.parameters()] if leaf.id in known}
+            leaves = {
+                leaf: known[leaf.id]
+                for part in [level.expression, *level.constraints]
+                for leaf in [*part.variables(), *part.parameters()]
+                if leaf.id in known
+            }
             expanded = self._expand(level.sign * level.expression, party)
             weight = float(clients.weights[party]) if level.scope == "federation" else 1.0
             terms.append(weight * _rename(instantiate([expanded], leaves)[0], rename))

@@ -34,19 +34,36 @@ class CvxpyBlock:
     kind: str = "cvxpy"
 
     @classmethod
-    def of(cls, entries: np.ndarray, pieces: Sequence[Piece], twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter]) -> CvxpyBlock:
+    def of(
+        cls,
+        entries: np.ndarray,
+        pieces: Sequence[Piece],
+        twins: Sequence[cp.Variable],
+        parameters: Sequence[cp.Parameter],
+    ) -> CvxpyBlock:
         """Build min ||y - z||^2 over these pieces' constraints."""
         from hierfl.compiler.recognise import Other
 
         constraints = list({id(p.constraint): p.constraint for p in pieces}.values())
         used = {leaf.id for c in constraints for leaf in c.parameters()}
-        flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins]) if len(twins) > 1 else cp.reshape(twins[0], (twins[0].size,), order="C")
+        flat = (
+            cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
+            if len(twins) > 1
+            else cp.reshape(twins[0], (twins[0].size,), order="C")
+        )
         target = cp.Parameter(len(entries), name="z")
         distance = cp.sum_squares(flat[entries] - target)
-        reasons = tuple(dict.fromkeys(p.found.reason for p in pieces if isinstance(p.found, Other))) or ("coupled constraints without a closed form",)
+        reasons = tuple(dict.fromkeys(p.found.reason for p in pieces if isinstance(p.found, Other))) or (
+            "coupled constraints without a closed form",
+        )
         return cls(
-            entries, cp.Problem(cp.Minimize(distance), constraints), cp.Problem(cp.Minimize(0), constraints), target, tuple(twins),
-            tuple(p for p in parameters if p.id in used), reasons,
+            entries,
+            cp.Problem(cp.Minimize(distance), constraints),
+            cp.Problem(cp.Minimize(0), constraints),
+            target,
+            tuple(twins),
+            tuple(p for p in parameters if p.id in used),
+            reasons,
         )
 
     def project(self, z: Array, values: Mapping[int, Any]) -> Array:
@@ -61,7 +78,9 @@ class CvxpyBlock:
                 return np.full(len(self.entries), np.nan, point.dtype)
             return np.concatenate([np.ravel(v) for v in solution])[self.entries].astype(point.dtype)
 
-        return jax.pure_callback(on_host, jax.ShapeDtypeStruct(z.shape, z.dtype), z, *self._given(values), vmap_method="sequential")
+        return jax.pure_callback(
+            on_host, jax.ShapeDtypeStruct(z.shape, z.dtype), z, *self._given(values), vmap_method="sequential"
+        )
 
     def gap(self, values: Mapping[int, Any]) -> Array:
         """+inf when CVXPY finds the constraints infeasible, else -inf."""
@@ -72,7 +91,9 @@ class CvxpyBlock:
             feasible = self.feasibility.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
             return np.asarray(-np.inf if feasible else np.inf)
 
-        return jax.pure_callback(on_host, jax.ShapeDtypeStruct((), jnp.zeros(()).dtype), *self._given(values), vmap_method="sequential")
+        return jax.pure_callback(
+            on_host, jax.ShapeDtypeStruct((), jnp.zeros(()).dtype), *self._given(values), vmap_method="sequential"
+        )
 
     def explain(self) -> str:
         """Why there is no closed form, and how often CVXPY canonicalises."""

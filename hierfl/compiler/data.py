@@ -22,6 +22,7 @@ from hierfl.errors import DataError
 from hierfl.language.federation import Client
 from hierfl.language.sample import ClientParameter, Sample
 
+Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
 CHUNK_SCALARS = 2_000_000
 
 
@@ -30,9 +31,9 @@ CHUNK_SCALARS = 2_000_000
 class Table:
     """One table of all clients (or of the server): ``values[sample id]`` (rows, *shape), a slice per party."""
 
-    values: dict[int, Array]
-    offsets: Array
-    counts: Array
+    values: dict[int, Numbers]
+    offsets: Numbers
+    counts: Numbers
     quantiles: Quantiles | None
 
     @property
@@ -47,8 +48,8 @@ class Population:
     """All parties of one side: their tables, parameters ``(m, *shape)`` and weights ``(m,)``."""
 
     tables: tuple[Table, ...]
-    parameters: dict[int, Array]
-    weights: Array
+    parameters: dict[int, Numbers]
+    weights: Numbers
 
     @property
     def size(self) -> int:
@@ -174,7 +175,9 @@ def population(
     """
     return Population(
         tables=tuple(_table(parties, samples, label) for samples in tables),
-        parameters={p.id: np.stack([np.asarray(party.parameters[p], dtype=float) for party in parties]) for p in parameters},
+        parameters={
+            p.id: np.stack([np.asarray(party.parameters[p], dtype=float) for party in parties]) for p in parameters
+        },
         weights=np.asarray(weights, dtype=float),
     )
 
@@ -183,7 +186,9 @@ def _table(parties: Sequence[Client], samples: Sequence[Sample], label: Callable
     distributed = [party.is_distribution(sample) for party in parties for sample in samples]
     if any(distributed) and not all(distributed):
         names = ", ".join(sample.name() for sample in samples)
-        raise DataError(f"the paired samples {names} mix arrays and distributions; give all of them as one or the other.")
+        raise DataError(
+            f"the paired samples {names} mix arrays and distributions; give all of them as one or the other."
+        )
     if any(distributed):
         laws = [{sample: party.samples[sample] for sample in samples} for party in parties]
         blocks = [quasi_random_rows(law) for law in laws]
@@ -211,7 +216,14 @@ def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None
             f"{label} holds different numbers of rows for samples that one E pairs ({found}): samples in one E are paired "
             f"rows of one table; put those of another table into an E of their own."
         )
-    homes = {index for sample in samples for index, table in enumerate(party.tables) if any(sample is other for other in table)}
+    homes = {
+        index
+        for sample in samples
+        for index, table in enumerate(party.tables)
+        if any(sample is other for other in table)
+    }
     if len(homes) > 1:
         names = ", ".join(lengths)
-        raise DataError(f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table.")
+        raise DataError(
+            f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table."
+        )

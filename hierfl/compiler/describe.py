@@ -18,11 +18,20 @@ def describe(compiled: CompiledProblem) -> str:
     plan = compiled.exact.plan
     if plan is not None and compiled.lower_set is not None and compiled.lower_program is not None:
         names = ", ".join(v.name() for v in compiled.lower.variables)
-        lines.append(f"y = ({names}): {compiled.lower.size} scalars per {compiled.scope}; Y(x): {_indent(compiled.lower_set.explain())}")
-        lines.append(f"lower level: a JAX program of {len(compiled.lower_program)} operations; exact by {plan.method} ({plan.reason})")
-        modulus = f"mu = {plan.constant_modulus:.6g}" if plan.modulus_mode == "constant" and plan.constant_modulus > 0 else (
-            "mu unknown, so errors of y are not bounded" if plan.modulus_mode in ("unknown", "constant") else
-            f"mu computed for each {compiled.scope} ({plan.modulus_mode} Hessian of the quadratic part)"
+        lines.append(
+            f"y = ({names}): {compiled.lower.size} scalars per {compiled.scope}; Y(x): {_indent(compiled.lower_set.explain())}"
+        )
+        lines.append(
+            f"lower level: a JAX program of {len(compiled.lower_program)} operations; exact by {plan.method} ({plan.reason})"
+        )
+        modulus = (
+            f"mu = {plan.constant_modulus:.6g}"
+            if plan.modulus_mode == "constant" and plan.constant_modulus > 0
+            else (
+                "mu unknown, so errors of y are not bounded"
+                if plan.modulus_mode in ("unknown", "constant")
+                else f"mu computed for each {compiled.scope} ({plan.modulus_mode} Hessian of the quadratic part)"
+            )
         )
         lines.append(f"strong convexity: {modulus}")
     rows = [int(table.counts.sum()) for table in compiled.static_data.clients.tables]

@@ -100,8 +100,13 @@ class ExactLower:
             samples = compiled.lower_samples if plan.quadratic.from_data else ()
             return party.mean(lambda rows: plan.quadratic_operator(x, y, party.environment, rows), samples)
 
-        return Owner(mapping, lambda z: compiled.project_lower(x, z, party.environment), _linear(quadratic, compiled.lower.size, x.dtype),
-                     party.index, party.environment)
+        return Owner(
+            mapping,
+            lambda z: compiled.project_lower(x, z, party.environment),
+            _linear(quadratic, compiled.lower.size, x.dtype),
+            party.index,
+            party.environment,
+        )
 
     def federation_owner(self, x: Array, clients: Population) -> Owner:
         """The owner of the federation-scope y: F is the weighted mean over the clients."""
@@ -115,15 +120,22 @@ class ExactLower:
             return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(compiled.lower.size, x.dtype))
 
         def mapping(y: Array) -> Array:
-            return weighted(lambda p: p.mean(lambda rows: compiled.operator(x, y, p.environment, rows), compiled.lower_samples))
+            return weighted(
+                lambda p: p.mean(lambda rows: compiled.operator(x, y, p.environment, rows), compiled.lower_samples)
+            )
 
         def quadratic(y: Array) -> Array:
             samples = compiled.lower_samples if plan.quadratic.from_data else ()
             return weighted(lambda p: p.mean(lambda rows: plan.quadratic_operator(x, y, p.environment, rows), samples))
 
         public = clients.party(0).environment
-        return Owner(mapping, lambda z: compiled.project_lower(x, z, public), _linear(quadratic, compiled.lower.size, x.dtype),
-                     jnp.zeros((), int), public)
+        return Owner(
+            mapping,
+            lambda z: compiled.project_lower(x, z, public),
+            _linear(quadratic, compiled.lower.size, x.dtype),
+            jnp.zeros((), int),
+            public,
+        )
 
     def sample_owner(self, x: Array, own: dict[int, Array], row: Any = 0) -> Owner:
         """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
@@ -138,7 +150,9 @@ class ExactLower:
 
     # --- all owners --------------------------------------------------------------------------------------------
 
-    def solve_all(self, x: Array, data: Data, warm: Array | None = None, tolerance: float = TOLERANCE) -> tuple[LowerSolution, Array]:
+    def solve_all(
+        self, x: Array, data: Data, warm: Array | None = None, tolerance: float = TOLERANCE
+    ) -> tuple[LowerSolution, Array]:
         """Solutions of all owners (leading axis: 1, clients, or rows of all clients), and the gap of each Y(x)."""
         compiled, clients = self.compiled, data.clients
         zero = jnp.zeros(compiled.lower.size, x.dtype)
@@ -157,7 +171,9 @@ class ExactLower:
             return jax.lax.map(one_client, (jnp.arange(clients.size), starts), batch_size=self._batch(clients))
         return self._solve_rows(x, clients, warm, tolerance)
 
-    def _solve_rows(self, x: Array, clients: Population, warm: Array | None, tolerance: float) -> tuple[LowerSolution, Array]:
+    def _solve_rows(
+        self, x: Array, clients: Population, warm: Array | None, tolerance: float
+    ) -> tuple[LowerSolution, Array]:
         compiled = self.compiled
         table = clients.tables[self.row_table(clients)]
         rows = next(iter(table.values.values())).shape[0]
@@ -174,7 +190,9 @@ class ExactLower:
 
     def row_table(self, clients: Population) -> int:
         """Place of the table whose rows a sample-scope level answers."""
-        wanted = {p.id for p in self.compiled.problem.lower_level.leaves} if self.compiled.problem.lower_level else set()
+        wanted = (
+            {p.id for p in self.compiled.problem.lower_level.leaves} if self.compiled.problem.lower_level else set()
+        )
         return next(place for place, table in enumerate(clients.tables) if wanted & set(table.samples))
 
     @cached_property
@@ -201,7 +219,9 @@ class ExactLower:
     def value_at(self, x: Array, y: Array | None, data: Data) -> tuple[Array, Array]:
         """(server term, clients' terms (m,)) at x and the owners' y (leading axis as from ``solve_all``)."""
         compiled = self.compiled
-        population = self._with_answers(data.clients, y) if compiled.scope == "sample" and y is not None else data.clients
+        population = (
+            self._with_answers(data.clients, y) if compiled.scope == "sample" and y is not None else data.clients
+        )
         samples = (*compiled.upper_samples, *(v.id for v in compiled.lower.variables))
 
         def one(index: Array) -> Array:
@@ -320,5 +340,3 @@ def _replace(instance: Any, **changes: Any) -> Any:
 
 def _short(x: np.ndarray) -> str:
     return np.array2string(np.asarray(x), threshold=8, precision=6)
-
-

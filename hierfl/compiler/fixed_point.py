@@ -36,8 +36,16 @@ class LowerSolution(NamedTuple):
     converged: Array
 
 
-def certify(operator: Map, project: Map, y: Array, step: Array, mu: Array, iterations: Any, tolerance: float,
-            exact_projection: bool) -> LowerSolution:
+def certify(
+    operator: Map,
+    project: Map,
+    y: Array,
+    step: Array,
+    mu: Array,
+    iterations: Any,
+    tolerance: float,
+    exact_projection: bool,
+) -> LowerSolution:
     """One last projected step and the evidence for its result; ``mu`` is 0 where unknown."""
     force = operator(y)
     final = project(y - step * force)
@@ -48,11 +56,17 @@ def certify(operator: Map, project: Map, y: Array, step: Array, mu: Array, itera
     bound = jnp.where(known, error / jnp.where(mu > 0, mu, 1.0), jnp.inf)
     scale = 1.0 + jnp.linalg.norm(final)
     floor = _rounding_floor(final, final_force, step)
-    met = jnp.where(mu > 0, error <= jnp.maximum(mu * tolerance * scale, floor), step * error <= jnp.maximum(tolerance * scale, floor))
+    met = jnp.where(
+        mu > 0,
+        error <= jnp.maximum(mu * tolerance * scale, floor),
+        step * error <= jnp.maximum(tolerance * scale, floor),
+    )
     return LowerSolution(final, residual, bound, mu, jnp.asarray(iterations), met)
 
 
-def accelerated(operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int) -> tuple[Array, Array, Array]:
+def accelerated(
+    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int
+) -> tuple[Array, Array, Array]:
     """Accelerated projected gradient with restart; returns (y, step, iterations)."""
 
     def unfinished(state: tuple[Array, ...]) -> Array:
@@ -73,12 +87,23 @@ def accelerated(operator: Map, project: Map, start: Array, step: Array, mu: Arra
         return new, new + push * (new - y), next_momentum, step, ahead, force, count + 1, done
 
     one = jnp.ones((), start.dtype)
-    initial = (start, start, one, step, start, operator(start), jnp.zeros((), int), jnp.zeros((), bool))
+    initial: tuple[Array, ...] = (
+        start,
+        start,
+        one,
+        step,
+        start,
+        operator(start),
+        jnp.zeros((), int),
+        jnp.zeros((), bool),
+    )
     final = jax.lax.while_loop(unfinished, advance, initial)
     return final[0], final[3], final[6]
 
 
-def extragradient(operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int) -> tuple[Array, Array, Array]:
+def extragradient(
+    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int
+) -> tuple[Array, Array, Array]:
     """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations)."""
 
     def unfinished(state: tuple[Array, ...]) -> Array:
@@ -97,7 +122,8 @@ def extragradient(operator: Map, project: Map, start: Array, step: Array, mu: Ar
         shrunk = jnp.where(short, step, jnp.minimum(0.7 * moved / jnp.where(changed > 0, changed, 1.0), 0.7 * step))
         return jnp.where(short, jnp.where(done, half, new), y), shrunk, count + 1, done
 
-    final = jax.lax.while_loop(unfinished, advance, (start, step, jnp.zeros((), int), jnp.zeros((), bool)))
+    initial: tuple[Array, ...] = (start, step, jnp.zeros((), int), jnp.zeros((), bool))
+    final = jax.lax.while_loop(unfinished, advance, initial)
     return final[0], final[1], final[2]
 
 
@@ -113,7 +139,9 @@ def first_step(operator: Map, start: Array, iterations: int = 15) -> Array:
 
     _, size = jax.lax.fori_loop(0, iterations, multiply, (probe / jnp.linalg.norm(probe), jnp.zeros((), start.dtype)))
     force = jnp.linalg.norm(operator(start))
-    flat = 100.0 * (1.0 + jnp.linalg.norm(start)) / jnp.where(force > 0, force, 1.0)  # F constant here: any step will do
+    flat = (
+        100.0 * (1.0 + jnp.linalg.norm(start)) / jnp.where(force > 0, force, 1.0)
+    )  # F constant here: any step will do
     curved = (size * flat > 1e-6) & jnp.isfinite(size)
     return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat)
 

@@ -74,7 +74,11 @@ class LowerPlan:
         rough = nonsmooth_atom(level.expressions, {v.id for v in level.variables})
         if rough is not None and level.kind != "equilibrium":
             method, reason = "cvxpy", f"{type(rough).__name__} is not smooth in y"
-        elif quadratic.complete and structure.positive and (structure.isotropic or (structure.diagonal and kind in ("box", "free"))):
+        elif (
+            quadratic.complete
+            and structure.positive
+            and (structure.isotropic or (structure.diagonal and kind in ("box", "free")))
+        ):
             method, reason = "closed form", "a projection of the unconstrained solution: the Hessian is diagonal"
         elif quadratic.complete and kind == "free" and size <= _LINEAR_SYSTEM_LIMIT:
             method, reason = "linear system", "F is affine and y is unconstrained"
@@ -89,7 +93,9 @@ class LowerPlan:
             from hierfl.compiler.cvxpy_lower import CvxpyLower
 
             if _has_user_atom(level.expressions):
-                raise NotConvexError(f"the lower level needs CVXPY ({reason}), which cannot see into a hf.Function in it.")
+                raise NotConvexError(
+                    f"the lower level needs CVXPY ({reason}), which cannot see into a hf.Function in it."
+                )
             host = CvxpyLower(compiled)
         return cls(compiled, method, reason, quadratic, structure, mode, constant, exact, host)
 
@@ -138,7 +144,9 @@ def _has_user_atom(expressions: Any) -> bool:
     return any(isinstance(e, UserAtom) or _has_user_atom(getattr(e, "args", ())) for e in expressions)
 
 
-def _quadratic_operator(compiled: CompiledProblem, part: QuadraticPart, x: Array, y: Array, own: Any, rows: Rows) -> Array:
+def _quadratic_operator(
+    compiled: CompiledProblem, part: QuadraticPart, x: Array, y: Array, own: Any, rows: Rows
+) -> Array:
     if part.program is None:
         return jnp.zeros(compiled.lower.size, x.dtype)
     program, sign = part.program, part.gradient_of
@@ -155,7 +163,9 @@ def _modulus(compiled: CompiledProblem, part: QuadraticPart) -> tuple[Structure,
     points = [_random_point(compiled, seed) for seed in (0, 1)]
     products = [_product_at(compiled, part, *point) for point in points]
     found = [probe(product, size, seed) for seed, product in enumerate(products)]
-    structure = Structure(*(all(getattr(s, field) for s in found) for field in ("diagonal", "isotropic", "symmetric", "positive")))
+    structure = Structure(
+        *(all(getattr(s, field) for s in found) for field in ("diagonal", "isotropic", "symmetric", "positive"))
+    )
     vector = np.random.default_rng(7).standard_normal(size)
     first, second = (np.asarray(product(vector)) for product in products)
     constant = not part.from_data and bool(np.allclose(first, second, rtol=1e-12, atol=1e-13))

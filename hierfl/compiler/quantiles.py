@@ -40,7 +40,9 @@ class Quantiles:
         """``size`` independent rows of the party with this (traced) index: sample id -> (size, *shape)."""
         rows = {}
         for place, sample in enumerate(self.laws[0]):
-            uniform = jax.random.uniform(jax.random.fold_in(key, place), (size, *sample.shape), minval=_tiny(), maxval=1.0)
+            uniform = jax.random.uniform(
+                jax.random.fold_in(key, place), (size, *sample.shape), minval=_tiny(), maxval=1.0
+            )
             rows[sample.id] = self._transform(sample, uniform, index)
         return rows
 
@@ -59,7 +61,7 @@ class Quantiles:
         return jax.pure_callback(on_host, shape, uniform, index, vmap_method="sequential")
 
 
-class _Laws(tuple):  # type: ignore[type-arg]
+class _Laws(tuple):
     """Compared by identity: distributions are static data of a compiled program."""
 
     def __hash__(self) -> int:
@@ -76,7 +78,8 @@ def quasi_random_rows(laws: Mapping[Sample, Any], points: int = QUASI_RANDOM_POI
     uniform = np.clip(uniform, _tiny(), 1 - _tiny())
     pieces = np.split(uniform, np.cumsum(sizes)[:-1], axis=1)
     return {
-        sample.id: inverse_cdf(law, piece.reshape(points, *sample.shape)) for (sample, law), piece in zip(laws.items(), pieces)
+        sample.id: inverse_cdf(law, piece.reshape(points, *sample.shape))
+        for (sample, law), piece in zip(laws.items(), pieces)
     }
 
 

@@ -53,9 +53,16 @@ Piece = AffineRows | NormBound | Other
 def pieces_of(constraint: Any) -> list[Piece]:
     """The pieces of one hoisted constraint."""
     if isinstance(constraint, (Equality, Zero)):
-        return [AffineRows(constraint.args[0] - constraint.args[1] if isinstance(constraint, Equality) else constraint.args[0], True)]
+        return [
+            AffineRows(
+                constraint.args[0] - constraint.args[1] if isinstance(constraint, Equality) else constraint.args[0],
+                True,
+            )
+        ]
     if isinstance(constraint, (Inequality, NonPos)):
-        return _at_most_zero(constraint.args[0] - constraint.args[1] if isinstance(constraint, Inequality) else constraint.args[0])
+        return _at_most_zero(
+            constraint.args[0] - constraint.args[1] if isinstance(constraint, Inequality) else constraint.args[0]
+        )
     if isinstance(constraint, NonNeg):
         return _at_most_zero(-constraint.args[0])
     if isinstance(constraint, SOC) and constraint.args[0].size == 1 and not constraint.args[0].variables():
@@ -85,7 +92,12 @@ def _unscaled(term: Any) -> tuple[Any, Any]:
         for scale, atom in (term.args, term.args[::-1]):
             if not scale.variables() and scale.is_nonneg() and scale.size == 1:
                 return atom, scale
-    if isinstance(term, DivExpression) and not term.args[1].variables() and term.args[1].is_nonneg() and term.args[1].size == 1:
+    if (
+        isinstance(term, DivExpression)
+        and not term.args[1].variables()
+        and term.args[1].is_nonneg()
+        and term.args[1].size == 1
+    ):
         return term.args[0], 1 / term.args[1]
     return term, None
 
@@ -109,7 +121,13 @@ def _largest_absolute(atom: Any, bound: Any) -> list[Piece]:
 
 def _euclidean(atom: Any, bound: Any) -> list[Piece]:
     if float(atom.p) != 2 or atom.axis is not None or not atom.args[0].is_affine():
-        return [Other(f"the {float(atom.p):g}-norm" if float(atom.p) != 2 else "a norm of a nonlinear expression or along an axis")]
+        return [
+            Other(
+                f"the {float(atom.p):g}-norm"
+                if float(atom.p) != 2
+                else "a norm of a nonlinear expression or along an axis"
+            )
+        ]
     return [NormBound(atom.args[0], bound, False)]
 
 
@@ -121,7 +139,12 @@ def _square(atom: Any, bound: Any) -> list[Piece]:
 
 
 def _sum_of_squares(atom: Any, bound: Any) -> list[Piece]:
-    if atom.args[1].variables() or not atom.args[0].is_affine() or atom.size != 1 or getattr(atom, "axis", None) is not None:
+    if (
+        atom.args[1].variables()
+        or not atom.args[0].is_affine()
+        or atom.size != 1
+        or getattr(atom, "axis", None) is not None
+    ):
         return [Other("quad_over_lin with a variable denominator, a nonlinear argument, or an axis")]
     return [NormBound(atom.args[0], bound * atom.args[1], True)]
 

@@ -109,7 +109,9 @@ class CompiledSet:
         if self.size <= _COMPARE_LIMIT:
             other = reference_projection(self, z, environment)
             if other is not None:
-                error = max(error, float(np.linalg.norm(z - p) - np.linalg.norm(z - other)) if np.isfinite(p).all() else np.inf)
+                error = max(
+                    error, float(np.linalg.norm(z - p) - np.linalg.norm(z - other)) if np.isfinite(p).all() else np.inf
+                )
         if not error <= 1e-5 * scale:
             raise HierflError(
                 f"internal error: the {self.kind} projection on {self.label} ({', '.join(map(expression_text, self.constraints))}) is off by "
@@ -139,15 +141,30 @@ def compile_set(constraints: Sequence[Any], variables: Sequence[cp.Variable], *,
             continue  # nothing about y: a condition on x alone, which the upper level declares
         for found in pieces_of(constraint):
             pieces.append(_compiled_piece(original, constraint, found, twins, parameters, size))
-    depends_on = frozenset(leaf.id for tree in hoisted.parameters.values() for leaf in [*tree.variables(), *tree.parameters()])
+    depends_on = frozenset(
+        leaf.id for tree in hoisted.parameters.values() for leaf in [*tree.variables(), *tree.parameters()]
+    )
     blocks = make_blocks(pieces, size, twins, parameters)
     return CompiledSet(
-        label, size, tuple(blocks), parameters, Program([hoisted.parameters[p] for p in parameters]), depends_on, tuple(constraints),
+        label,
+        size,
+        tuple(blocks),
+        parameters,
+        Program([hoisted.parameters[p] for p in parameters]),
+        depends_on,
+        tuple(constraints),
         tuple(variables),
     )
 
 
-def _compiled_piece(original: Any, constraint: Any, found: Any, twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], size: int) -> Piece:
+def _compiled_piece(
+    original: Any,
+    constraint: Any,
+    found: Any,
+    twins: Sequence[cp.Variable],
+    parameters: Sequence[cp.Parameter],
+    size: int,
+) -> Piece:
     if isinstance(found, Other):
         return Piece(original, constraint, found, None, None, None, _support(constraint, twins))
     expression = found.argument if isinstance(found, NormBound) else found.expression

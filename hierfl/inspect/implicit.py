@@ -66,7 +66,9 @@ class ImplicitFunction:
         public = {p.id: jnp.asarray(p.value, float) for p in self._problem.roles.parameters}
         warm, values = None, []
         for shift in np.concatenate([shifts, -shifts]):
-            evaluation = compiled.exact.at(np.asarray(compiled.project_upper(jnp.asarray(center + shift), public)), warm)
+            evaluation = compiled.exact.at(
+                np.asarray(compiled.project_upper(jnp.asarray(center + shift), public)), warm
+            )
             warm = None if evaluation.solution is None else evaluation.solution.y
             values.append(float(evaluation.value))
         return compiled.sign * float(np.mean(values))

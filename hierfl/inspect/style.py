@@ -13,11 +13,21 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 def house_style() -> Iterator[None]:
     """Matplotlib settings of hierfl within the block."""
     import matplotlib as mpl
+    from cycler import cycler
 
     settings = {
-        "axes.prop_cycle": mpl.cycler(color=COLOURS), "axes.grid": True, "grid.alpha": 0.25, "axes.spines.top": False,
-        "axes.spines.right": False, "figure.dpi": 110, "savefig.dpi": 150, "savefig.bbox": "tight", "font.size": 10,
-        "legend.frameon": False, "lines.linewidth": 1.6, "figure.constrained_layout.use": True,
+        "axes.prop_cycle": cycler(color=COLOURS),
+        "axes.grid": True,
+        "grid.alpha": 0.25,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "figure.dpi": 110,
+        "savefig.dpi": 150,
+        "savefig.bbox": "tight",
+        "font.size": 10,
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+        "figure.constrained_layout.use": True,
     }
     with mpl.rc_context(settings):
         yield

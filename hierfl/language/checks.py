@@ -34,11 +34,18 @@ def check_array(array: np.ndarray, what: str) -> None:
             raise DataError(f"{what} is {float(array)}; expected a finite number.")
         return
     rows = max(1, _BLOCK // max(1, array[0:1].size))
-    bad = [start + np.flatnonzero(~np.isfinite(array[start : start + rows]).reshape(len(array[start : start + rows]), -1).all(axis=1))
-           for start in range(0, len(array), rows)]
+    bad = [
+        start
+        + np.flatnonzero(
+            ~np.isfinite(array[start : start + rows]).reshape(len(array[start : start + rows]), -1).all(axis=1)
+        )
+        for start in range(0, len(array), rows)
+    ]
     found = np.concatenate(bad) if bad else np.zeros(0, int)
     if found.size:
-        raise DataError(f"{what} contains NaN or infinity in {found.size} of {len(array)} rows, first in row {int(found[0])}.")
+        raise DataError(
+            f"{what} contains NaN or infinity in {found.size} of {len(array)} rows, first in row {int(found[0])}."
+        )
 
 
 def check_attributes(leaf: Any, array: np.ndarray, what: str) -> None:
@@ -88,7 +95,9 @@ def check_distribution(sample: Any, law: Any, who: str) -> None:
         try:
             point = np.asarray(law.ppf(np.full((1, *sample.shape), 0.5)), dtype=float)
         except ValueError as error:
-            raise DataError(f"{what}: the distribution does not broadcast to the sample's shape {sample.shape}: {error}.") from error
+            raise DataError(
+                f"{what}: the distribution does not broadcast to the sample's shape {sample.shape}: {error}."
+            ) from error
         if point.shape != (1, *sample.shape):
             raise DataError(f"{what}: the distribution has shape {point.shape[1:]}; expected {sample.shape}.")
         if not np.isfinite(point).all():
@@ -96,7 +105,9 @@ def check_distribution(sample: Any, law: Any, who: str) -> None:
         return
     if isinstance(law, type(stats.multivariate_normal(np.zeros(2)))):
         if np.shape(law.mean) != sample.shape:
-            raise DataError(f"{what}: the multivariate normal has dimension {np.shape(law.mean)}; expected {sample.shape}.")
+            raise DataError(
+                f"{what}: the multivariate normal has dimension {np.shape(law.mean)}; expected {sample.shape}."
+            )
         return
     raise DataError(
         f"{what}: {type(law).__name__} has no inverse CDF. Supported are univariate frozen scipy.stats distributions (array loc "

@@ -45,7 +45,9 @@ class Client:
     ) -> None:
         self.name = name
         tables = (samples,) if isinstance(samples, Mapping) else tuple(samples)
-        self.tables: tuple[tuple[Sample, ...], ...] = () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables)
+        self.tables: tuple[tuple[Sample, ...], ...] = (
+            () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables)
+        )
         who = "the client" if name is None else f"client {name!r}"
         self.samples: dict[Sample, Any] = {}
         for table in tables:
@@ -72,7 +74,9 @@ class Client:
         return None if self.is_distribution(sample) else len(self.samples[sample])
 
     def __repr__(self) -> str:
-        held = ", ".join(f"{s.name()}: {'distribution' if self.is_distribution(s) else self.num_samples(s)}" for s in self.samples)
+        held = ", ".join(
+            f"{s.name()}: {'distribution' if self.is_distribution(s) else self.num_samples(s)}" for s in self.samples
+        )
         given = ", ".join(p.name() for p in self.parameters)
         return f"Client({held}{'; ' + given if given else ''})"
 
@@ -203,7 +207,9 @@ class Federation:
                 for leaf in everything.values():
                     if leaf not in getattr(client, of):
                         label = f"client {index}" + (f" ({client.name!r})" if client.name else "")
-                        raise DataError(f"{label} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...).")
+                        raise DataError(
+                            f"{label} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
+                        )
 
     def _checked_weights(self, weights: Any) -> Any:
         if isinstance(weights, str):
@@ -212,7 +218,9 @@ class Federation:
             return weights
         array = np.asarray(weights, dtype=float)
         if array.shape != (self.num_clients,):
-            raise DataError(f"weights have shape {array.shape}; expected one number for each of {self.num_clients} clients.")
+            raise DataError(
+                f"weights have shape {array.shape}; expected one number for each of {self.num_clients} clients."
+            )
         if not np.isfinite(array).all() or (array < 0).any() or array.sum() <= 0:
             raise DataError("weights must be finite, not negative, and not all zero.")
         return array
@@ -227,10 +235,14 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
     array = value if isinstance(value, np.ndarray) else np.asarray(value)
     what = f"sample {sample.name()!r} of {who}"
     if array.ndim == 0:
-        raise DataError(f"{what} is a single number; give an array (N, *{sample.shape}) with the samples along the first axis.")
+        raise DataError(
+            f"{what} is a single number; give an array (N, *{sample.shape}) with the samples along the first axis."
+        )
     if array.shape[1:] != sample.shape:
         hint = " Is it transposed?" if array.shape[::-1][1:] == sample.shape and array.ndim > 1 else ""
-        raise DataError(f"{what} has shape {array.shape}; expected (N, {', '.join(map(str, sample.shape))}) with samples along the first axis.{hint}")
+        raise DataError(
+            f"{what} has shape {array.shape}; expected (N, {', '.join(map(str, sample.shape))}) with samples along the first axis.{hint}"
+        )
     if len(array) == 0:
         raise DataError(f"{what} has no rows: every party that holds a sample needs at least one.")
     check_array(array, what)
@@ -240,7 +252,9 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
 
 def _parameter_value(parameter: Any, value: Any, who: str) -> np.ndarray:
     if not isinstance(parameter, ClientParameter):
-        raise DataError(f"{who}: {parameter!r} is not a hf.ClientParameter; parameters= takes {{hf.ClientParameter: value}}.")
+        raise DataError(
+            f"{who}: {parameter!r} is not a hf.ClientParameter; parameters= takes {{hf.ClientParameter: value}}."
+        )
     array = np.asarray(value)
     what = f"client parameter {parameter.name()!r} of {who}"
     if array.shape != parameter.shape:
@@ -253,7 +267,9 @@ def _parameter_value(parameter: Any, value: Any, who: str) -> np.ndarray:
 def _check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: str) -> None:
     kinds = {is_frozen_distribution(values[s]) for s in table}
     if len(kinds) > 1:
-        raise DataError(f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)}); give all as one or the other.")
+        raise DataError(
+            f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)}); give all as one or the other."
+        )
     if kinds == {False}:
         lengths = {s.name(): len(values[s]) for s in table}
         if len(set(lengths.values())) > 1:

@@ -14,8 +14,14 @@ from hierfl.errors import DeclarationError, NotConvexError
 class UserAtom(Atom):
     """An atom whose value is computed by a callable of the arguments' values."""
 
-    def __init__(self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (),
-                 convex: bool = False, name: str | None = None) -> None:
+    def __init__(
+        self,
+        callable: Callable[..., Any],
+        *args: Any,
+        shape: int | tuple[int, ...] = (),
+        convex: bool = False,
+        name: str | None = None,
+    ) -> None:
         if not args:
             raise DeclarationError(f"{type(self).__name__} needs at least one argument besides its callable.")
         self.callable = callable
@@ -54,8 +60,13 @@ class UserAtom(Atom):
 
     def copy(self, args: Any = None, id_objects: Any = None) -> UserAtom:
         """The same atom over other arguments."""
-        return type(self)(self.callable, *(args or self.args), shape=self.declared_shape,
-                          convex=self.asserted_convex, name=self.label_name)
+        return type(self)(
+            self.callable,
+            *(args or self.args),
+            shape=self.declared_shape,
+            convex=self.asserted_convex,
+            name=self.label_name,
+        )
 
     def name(self) -> str:
         """Text form: the callable's name and the arguments."""
@@ -67,7 +78,9 @@ class UserAtom(Atom):
 
     def canonicalize(self) -> Any:
         """Refused: no conic form is known."""
-        raise NotConvexError(f"{self.name()} is user code: CVXPY has no conic form of it, so no CVXPY solver can treat it.")
+        raise NotConvexError(
+            f"{self.name()} is user code: CVXPY has no conic form of it, so no CVXPY solver can treat it."
+        )
 
     def _grad(self, values: Any) -> Any:
         raise NotImplementedError
@@ -103,8 +116,9 @@ class BlackBox(UserAtom):
     problem is compiled for an algorithm that needs one.
     """
 
-    def __init__(self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (),
-                 name: str | None = None) -> None:
+    def __init__(
+        self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (), name: str | None = None
+    ) -> None:
         super().__init__(callable, *args, shape=shape, name=name)
 
     def copy(self, args: Any = None, id_objects: Any = None) -> BlackBox:

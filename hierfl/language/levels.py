@@ -34,7 +34,9 @@ class LowerLevel:
         self.expressions = expressions
         self.constraints = constraint_tuple(constraints, type(self).__name__)
         if scope not in SCOPES:
-            raise DeclarationError(f"unknown scope {scope!r} of {type(self).__name__}: write one of {', '.join(SCOPES)}.")
+            raise DeclarationError(
+                f"unknown scope {scope!r} of {type(self).__name__}: write one of {', '.join(SCOPES)}."
+            )
         self.scope = scope
         self._check_mentions()
         self._check_samples()
@@ -201,7 +203,9 @@ def _variables(y: Any, owner: str) -> tuple[cp.Variable, ...]:
     items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
     for item in items:
         if not isinstance(item, cp.Variable):
-            raise DeclarationError(f"{owner} needs a cp.Variable or a list of them, not {item!r} ({type(item).__name__}).")
+            raise DeclarationError(
+                f"{owner} needs a cp.Variable or a list of them, not {item!r} ({type(item).__name__})."
+            )
     if not items:
         raise DeclarationError(f"{owner} needs at least one variable.")
     if len({v.id for v in items}) < len(items):

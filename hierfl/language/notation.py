@@ -191,8 +191,13 @@ def value_node(value: Any) -> Node:
 @read.register(SampleAverage)
 def _average(average: SampleAverage) -> Node:
     samples = tuple(parameter.name() for parameter in average.per_sample.parameters())
-    return Node("average", (read(average.per_sample),), value=average.symbol, options=(("over", samples),),
-                shape=tuple(average.shape))
+    return Node(
+        "average",
+        (read(average.per_sample),),
+        value=average.symbol,
+        options=(("over", samples),),
+        shape=tuple(average.shape),
+    )
 
 
 @read.register(UserAtom)
@@ -336,8 +341,9 @@ def _reshape(expr: Any) -> Node:
     argument = expr.args[0]
     if argument.shape == expr.shape:
         return read(argument)
-    node = Node("reshape", (read(argument),), value=tuple(expr.shape), options=(("order", expr.order),),
-                shape=tuple(expr.shape))
+    node = Node(
+        "reshape", (read(argument),), value=tuple(expr.shape), options=(("order", expr.order),), shape=tuple(expr.shape)
+    )
     return replace(node, head="vec", value=None) if expr.ndim == 1 and argument.ndim > 1 else node
 
 

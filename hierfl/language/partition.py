@@ -118,7 +118,9 @@ class ByGroup:
         groups = class_labels(self.groups, rows, "ByGroup")
         names = np.unique(groups)
         if clients is not None and clients != len(names):
-            raise DataError(f"ByGroup has {len(names)} distinct groups, but clients={clients}; omit clients or make them agree.")
+            raise DataError(
+                f"ByGroup has {len(names)} distinct groups, but clients={clients}; omit clients or make them agree."
+            )
         parts = [pool[groups[pool] == name] for name in names]
         for name, part in zip(names, parts):
             if part.size == 0:
@@ -139,7 +141,9 @@ def class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
         array = np.argmax(array, axis=1)
     array = array.reshape(-1)
     if len(array) != rows:
-        raise DataError(f"{owner} has {len(array)} labels for {rows} rows of data: one label for each row of the whole data set.")
+        raise DataError(
+            f"{owner} has {len(array)} labels for {rows} rows of data: one label for each row of the whole data set."
+        )
     return array
 
 

@@ -157,8 +157,11 @@ def _one_per_client(level: Any) -> bool:
 
 
 def _answer(level: Any, upper: tuple[cp.Variable, ...], clients: int) -> Answer:
-    mentioned = {leaf.id: leaf for part in [*level.expressions, *level.constraints]
-                 for leaf in [*part.variables(), *part.parameters()]}
+    mentioned = {
+        leaf.id: leaf
+        for part in [*level.expressions, *level.constraints]
+        for leaf in [*part.variables(), *part.parameters()]
+    }
     samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
     decisions = tuple(read(x) for x in upper if x.id in mentioned)
     index = "i" if clients > 1 and _one_per_client(level) else ""
@@ -219,7 +222,9 @@ def _equilibrium(level: Any, decisions: Nodes, samples: Nodes, index: str, clien
 
 
 _TASKS: dict[str, Callable[..., Program | Inequality]] = {
-    "argmin": _minimum, "argmax": _maximum, "equilibrium": _equilibrium,
+    "argmin": _minimum,
+    "argmax": _maximum,
+    "equilibrium": _equilibrium,
 }
 
 

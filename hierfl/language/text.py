@@ -241,8 +241,10 @@ def _relation(symbol: str) -> _Writer:
     return write
 
 
-_WRITERS |= {head: _relation(symbol) for head, symbol in
-             {"le": "<=", "ge": ">=", "eq": "==", "psd_ge": ">>", "psd_le": "<<"}.items()}
+_WRITERS |= {
+    head: _relation(symbol)
+    for head, symbol in {"le": "<=", "ge": ">=", "eq": "==", "psd_ge": ">>", "psd_le": "<<"}.items()
+}
 
 
 @_writes("member")
@@ -260,5 +262,3 @@ def domain_text(shape: tuple[int, ...]) -> str:
     if not shape:
         return "R"
     return f"R^{shape[0]}" if len(shape) == 1 else f"R^({' x '.join(map(str, shape))})"
-
-

@@ -38,7 +38,14 @@ class InProcess:
     schedule: str | None = None
 
     def execute(
-        self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, block: int, at_end: BlockEnd
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
     ) -> tuple[Any, Any, History, dict[str, int]]:
         """Run ``rounds`` rounds in blocks; ``at_end(rounds done, x, memory, block's records)`` stops the run when true.
 
@@ -68,12 +75,18 @@ class InProcess:
         joined = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]} if blocks else {}
         return state, memory, joined, {**traffic, "participants_per_round": cohort}
 
-    def _block_program(self, problem: CompiledProblem, algorithm: Algorithm, cohort: int, block: int, traffic: dict[str, int]) -> Any:
+    def _block_program(
+        self, problem: CompiledProblem, algorithm: Algorithm, cohort: int, block: int, traffic: dict[str, int]
+    ) -> Any:
         """``(state, memory, data, key, first round, count) -> (state, memory, records)``; records have ``block`` rows."""
 
-        def one_round(state: Any, memory: Any, data: Data, key: Array, index: Array) -> tuple[Any, Any, dict[str, Array]]:
+        def one_round(
+            state: Any, memory: Any, data: Data, key: Array, index: Array
+        ) -> tuple[Any, Any, dict[str, Array]]:
             round_key = jax.random.fold_in(key, index)
-            clients = InProcessClients(problem, data, memory, cohort, round_key, algorithm.absent, self._one_by_one(), traffic)
+            clients = InProcessClients(
+                problem, data, memory, cohort, round_key, algorithm.absent, self._one_by_one(), traffic
+            )
             state, record = algorithm.round(clients, state, index, jax.random.fold_in(round_key, 2**31 - 1))
             return state, clients.memory, record
 

@@ -27,8 +27,18 @@ OWN_VALUE_TOLERANCE = 0.01
 
 @double_precision
 def run(
-    problem: Problem, solver: Any, *, rounds: int, seed: int, x0: Any, runtime: Any, queries: str, metrics: Metrics | None,
-    evaluate_every: int, callback: Callable[..., Any] | None, progress: bool,
+    problem: Problem,
+    solver: Any,
+    *,
+    rounds: int,
+    seed: int,
+    x0: Any,
+    runtime: Any,
+    queries: str,
+    metrics: Metrics | None,
+    evaluate_every: int,
+    callback: Callable[..., Any] | None,
+    progress: bool,
 ) -> Result:
     """Run a solver; arguments and errors as for :meth:`hierfl.Problem.solve`."""
     _check_settings(rounds, evaluate_every, queries, seed)
@@ -38,13 +48,25 @@ def run(
         raise SettingError(f"solver must be one of hierfl.solvers, not {type(solver).__name__}.")
     algorithm = solver.bind(compiled, rounds, queries)
     start = start_point(compiled, x0)
-    watch = _Watch(compiled, solver, metrics or {}, callback, RunProgress(rounds, type(solver).__name__, progress), queries)
+    watch = _Watch(
+        compiled, solver, metrics or {}, callback, RunProgress(rounds, type(solver).__name__, progress), queries
+    )
     with watch.progress:
         watch.measure(0, jnp.asarray(start), None)
         outcome = (runtime or InProcess()).execute(compiled, algorithm, start, rounds, seed, evaluate_every, watch)
     state, memory, history, traffic = outcome
     iterate = np.asarray(algorithm.decision(state))
-    return _result(compiled, solver, algorithm, iterate, memory, history, traffic, watch, {"rounds": rounds, "seed": seed, "queries": queries})
+    return _result(
+        compiled,
+        solver,
+        algorithm,
+        iterate,
+        memory,
+        history,
+        traffic,
+        watch,
+        {"rounds": rounds, "seed": seed, "queries": queries},
+    )
 
 
 def default_solver(compiled: CompiledProblem) -> Any:
@@ -76,7 +98,15 @@ def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
 class _Watch:
     """What happens between blocks of rounds: errors, metrics, the callback, the progress bar."""
 
-    def __init__(self, compiled: CompiledProblem, solver: Any, metrics: Metrics, callback: Any, progress: RunProgress, queries: str) -> None:
+    def __init__(
+        self,
+        compiled: CompiledProblem,
+        solver: Any,
+        metrics: Metrics,
+        callback: Any,
+        progress: RunProgress,
+        queries: str,
+    ) -> None:
         self.compiled, self.solver, self.metrics, self.callback = compiled, solver, metrics, callback
         self.progress, self.queries = progress, queries
         self.measured: dict[str, list[float]] = {name: [] for name in ("round", *metrics)}
@@ -125,12 +155,21 @@ class _Watch:
                     f"size, or check the domain of the clients term."
                 )
             if not np.isfinite(history["gradient_norm"][place]) or not np.isfinite(history["objective"][place]):
-                raise DivergedError(f"round {first + place}: the server term or its gradient is NaN or infinite. Reduce step_size.")
+                raise DivergedError(
+                    f"round {first + place}: the server term or its gradient is NaN or infinite. Reduce step_size."
+                )
 
 
 def _result(
-    compiled: CompiledProblem, solver: Any, algorithm: Any, iterate: np.ndarray, memory: Any, history: Any, traffic: Any,
-    watch: _Watch, settings: dict[str, Any],
+    compiled: CompiledProblem,
+    solver: Any,
+    algorithm: Any,
+    iterate: np.ndarray,
+    memory: Any,
+    history: Any,
+    traffic: Any,
+    watch: _Watch,
+    settings: dict[str, Any],
 ) -> Result:
     data = compiled.data()
     public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
@@ -185,7 +224,9 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
         own = clients.party(0).environment
         return np.full(clients.size, float(jnp.linalg.norm(point - compiled.project_upper(point, own))))
     sets = compiled.client_upper_set
-    return np.array([float(jnp.linalg.norm(point - sets.project(point, clients.party(i).environment))) for i in range(clients.size)])
+    return np.array(
+        [float(jnp.linalg.norm(point - sets.project(point, clients.party(i).environment))) for i in range(clients.size)]
+    )
 
 
 def _communication(traffic: dict[str, int], rounds: int) -> dict[str, int]:

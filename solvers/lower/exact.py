@@ -53,7 +53,9 @@ class BoundExact:
         exact = self.problem.exact
         return self._checked(exact.solve(x, exact.client_owner(x, party), start, self.settings.tolerance))
 
-    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array) -> tuple[Array, Array]:
+    def sample(
+        self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array
+    ) -> tuple[Array, Array]:
         """(y, natural residual) of one sample's y."""
         exact = self.problem.exact
         owner = exact.sample_owner(x, {**party.environment, **row})
@@ -64,5 +66,3 @@ class BoundExact:
         """An unsolved lower level becomes NaN, which the run reports as an error, never as a value."""
         y, residual, converged = solution.y, solution.residual, solution.converged  # type: ignore[attr-defined]
         return jnp.where(converged, y, jnp.nan), residual
-
-

@@ -20,6 +20,8 @@ from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import SettingError
 
+PAPER_STEP = Decay(0.1, 1.0)
+
 
 @dataclass(frozen=True)
 class ProjectedSGD:
@@ -38,7 +40,7 @@ class ProjectedSGD:
     """
 
     steps: Any = 20
-    step_size: Schedule = Decay(0.1, 1.0)
+    step_size: Schedule = PAPER_STEP
     batch_size: int | None = 32
     start: str = "warm"
 
@@ -89,7 +91,9 @@ class BoundProjectedSGD:
 
         return self._descend(x, party.environment, force, start, jnp.asarray(self.steps)[round_index, party.index], key)
 
-    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array) -> tuple[Array, Array]:
+    def sample(
+        self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array
+    ) -> tuple[Array, Array]:
         """(y, natural residual) of one sample's y."""
         own = {**party.environment, **row}
 
@@ -109,5 +113,3 @@ class BoundProjectedSGD:
         y = jax.lax.fori_loop(0, count, step, first)
         last = force(y, jax.random.fold_in(key, count))
         return y, jnp.linalg.norm(y - self.problem.project_lower(x, y - last, own))
-
-

@@ -137,7 +137,10 @@ CASES = [
     Case("pos", lambda x: cp.pos(x), (M,)),
     Case("neg", lambda x: cp.neg(x), (M,)),
     Case("square", lambda x: cp.square(x), (M,)),
-    *[Case(f"power {p}", lambda x, p=p: cp.power(x, p), (V,), (positive,)) for p in (-2, -0.5, 0, 0.3, 1, 1.5, 2, 3, 4, 2.7)],
+    *[
+        Case(f"power {p}", lambda x, p=p: cp.power(x, p), (V,), (positive,))
+        for p in (-2, -0.5, 0, 0.3, 1, 1.5, 2, 3, 4, 2.7)
+    ],
     Case("even power", lambda x: cp.power(x, 4), (V,)),
     Case("inv_pos", lambda x: cp.inv_pos(x), (V,), (positive,)),
     Case("sqrt", lambda x: cp.sqrt(x), (V,), (positive,)),

@@ -115,22 +115,52 @@ KINKS = [
     ("abs at 0", lambda x: cp.norm1(x), x3, lambda g: np.all(np.abs(g) <= 1)),
     ("norm2 at 0", lambda x: cp.norm(x), x3, lambda g: np.linalg.norm(g) <= 1),
     ("pnorm 3 at 0", lambda x: cp.pnorm(x, 3), x3, lambda g: np.linalg.norm(g, 1.5) <= 1 + 1e-12),
-    ("norm_inf at ties", lambda x: cp.norm_inf(x), np.ones(3), lambda g: np.isclose(np.abs(g).sum(), 1) and np.all(g >= 0)),
+    (
+        "norm_inf at ties",
+        lambda x: cp.norm_inf(x),
+        np.ones(3),
+        lambda g: np.isclose(np.abs(g).sum(), 1) and np.all(g >= 0),
+    ),
     ("norm_inf at 0", lambda x: cp.norm_inf(x), x3, lambda g: np.abs(g).sum() <= 1 + 1e-12),
     ("max at ties", lambda x: cp.max(x), np.ones(3), lambda g: np.isclose(g.sum(), 1) and np.all(g >= 0)),
     ("maximum at ties", lambda x: cp.sum(cp.maximum(x, 0)), x3, lambda g: np.all((g >= 0) & (g <= 1))),
     ("minimum at ties", lambda x: cp.sum(cp.minimum(x, 0)), x3, lambda g: np.all((g >= 0) & (g <= 1))),
     ("pos at 0", lambda x: cp.sum(cp.pos(x)), x3, lambda g: np.all((g >= 0) & (g <= 1))),
-    ("sum_largest at ties", lambda x: cp.sum_largest(x, 2), np.ones(3), lambda g: np.isclose(g.sum(), 2) and np.all((g >= 0) & (g <= 1))),
+    (
+        "sum_largest at ties",
+        lambda x: cp.sum_largest(x, 2),
+        np.ones(3),
+        lambda g: np.isclose(g.sum(), 2) and np.all((g >= 0) & (g <= 1)),
+    ),
     ("power 1.5 at 0", lambda x: cp.sum(cp.power(x, 1.5)), x3, lambda g: np.all(g == 0)),
     ("sqrt at 0", lambda x: cp.sum(cp.sqrt(x)), x3, lambda g: np.all(g > 1e100)),
     ("entr at 0", lambda x: cp.sum(cp.entr(x)), x3, lambda g: np.all(g > 1e100)),
     ("huber at the joint", lambda x: cp.sum(cp.huber(x)), np.ones(3), lambda g: np.allclose(g, 2)),
     ("nuclear norm at 0", lambda x: cp.normNuc(cp.reshape(x, (3, 1), order="F")), x3, lambda g: np.linalg.norm(g) <= 1),
-    ("spectral norm at 0", lambda x: cp.sigma_max(cp.reshape(x, (3, 1), order="F")), x3, lambda g: np.linalg.norm(g) <= 1),
-    ("lambda_max at repeated eigenvalues", lambda x: cp.lambda_max(cp.diag(x)), np.ones(3), lambda g: np.isclose(g.sum(), 1)),
-    ("log_sum_exp far out", lambda x: cp.log_sum_exp(x), np.array([1e4, 0.0, -1e4]), lambda g: np.allclose(g, [1, 0, 0])),
-    ("logistic far out", lambda x: cp.sum(cp.logistic(x)), np.array([1e4, 0.0, -1e4]), lambda g: np.allclose(g, [1, 0.5, 0])),
+    (
+        "spectral norm at 0",
+        lambda x: cp.sigma_max(cp.reshape(x, (3, 1), order="F")),
+        x3,
+        lambda g: np.linalg.norm(g) <= 1,
+    ),
+    (
+        "lambda_max at repeated eigenvalues",
+        lambda x: cp.lambda_max(cp.diag(x)),
+        np.ones(3),
+        lambda g: np.isclose(g.sum(), 1),
+    ),
+    (
+        "log_sum_exp far out",
+        lambda x: cp.log_sum_exp(x),
+        np.array([1e4, 0.0, -1e4]),
+        lambda g: np.allclose(g, [1, 0, 0]),
+    ),
+    (
+        "logistic far out",
+        lambda x: cp.sum(cp.logistic(x)),
+        np.array([1e4, 0.0, -1e4]),
+        lambda g: np.allclose(g, [1, 0.5, 0]),
+    ),
     ("geo_mean at 0", lambda x: cp.geo_mean(x), x3, lambda g: True),
     ("pnorm 0.5 at an edge", lambda x: cp.pnorm(x, 0.5), np.array([0.0, 1.0, 2.0]), lambda g: True),
 ]
@@ -148,13 +178,24 @@ def test_gradient_at_kinks_is_a_subgradient_and_never_nan(name, build_at, point,
 def test_second_derivatives_where_they_exist() -> None:
     x = cp.Variable(3)
     a = np.random.default_rng(0).standard_normal((5, 3))
-    for expression in (cp.log_sum_exp(a @ x), cp.sum(cp.logistic(a @ x)), cp.norm(a @ x + 1), cp.sum_squares(a @ x), cp.quad_form(x, a.T @ a)):
+    for expression in (
+        cp.log_sum_exp(a @ x),
+        cp.sum(cp.logistic(a @ x)),
+        cp.norm(a @ x + 1),
+        cp.sum_squares(a @ x),
+        cp.quad_form(x, a.T @ a),
+    ):
         program = Program([expression])
         point = jnp.array([0.3, -0.2, 0.5])
         gradient = jax.grad(lambda v, p=program: p({x.id: v})[0].reshape(()))
         hessian = np.asarray(jax.hessian(lambda v, p=program: p({x.id: v})[0].reshape(()))(point))
         h = 1e-6
-        numeric = np.stack([(np.asarray(gradient(point.at[j].add(h))) - np.asarray(gradient(point.at[j].add(-h)))) / (2 * h) for j in range(3)])
+        numeric = np.stack(
+            [
+                (np.asarray(gradient(point.at[j].add(h))) - np.asarray(gradient(point.at[j].add(-h)))) / (2 * h)
+                for j in range(3)
+            ]
+        )
         np.testing.assert_allclose(hessian, numeric, rtol=1e-5, atol=1e-5)
 
 

@@ -18,12 +18,25 @@ rho = hf.ClientParameter(nonneg=True, name="rho")
 mathtext = MathTextParser("path")
 
 
-@pytest.mark.parametrize("name, latex", [
-    ("x", "x"), ("rho", r"\rho"), ("image", r"\mathrm{image}"), ("x1", "x_{1}"), ("x_12", "x_{12}"),
-    ("y_hat", r"\hat{y}"), ("y_hat1", r"\hat{y}_{1}"), ("lambda_max", r"\lambda_{\mathrm{max}}"),
-    ("mu_bar_i", r"\bar{\mu}_{i}"), ("my name", r"\mathrm{my\ name}"), ("50%", r"\mathrm{50\%}"), ("λ", "λ"),
-    ("_x", r"\mathrm{\_x}"), ("__", r"\mathrm{\_\_}"),
-])
+@pytest.mark.parametrize(
+    "name, latex",
+    [
+        ("x", "x"),
+        ("rho", r"\rho"),
+        ("image", r"\mathrm{image}"),
+        ("x1", "x_{1}"),
+        ("x_12", "x_{12}"),
+        ("y_hat", r"\hat{y}"),
+        ("y_hat1", r"\hat{y}_{1}"),
+        ("lambda_max", r"\lambda_{\mathrm{max}}"),
+        ("mu_bar_i", r"\bar{\mu}_{i}"),
+        ("my name", r"\mathrm{my\ name}"),
+        ("50%", r"\mathrm{50\%}"),
+        ("λ", "λ"),
+        ("_x", r"\mathrm{\_x}"),
+        ("__", r"\mathrm{\_\_}"),
+    ],
+)
 def test_names_become_symbols(name: str, latex: str) -> None:
     assert symbol(name) == latex
     mathtext.parse(f"${latex}$")
@@ -33,42 +46,45 @@ def test_a_clients_index_joins_the_other_subscripts() -> None:
     assert symbol("y_hat1", "i") == r"\hat{y}_{1, i}"
 
 
-@pytest.mark.parametrize("expression, latex", [
-    (cp.sum_squares(x - y), r"\left\Vert x - y \right\Vert_{2}^{2}"),
-    (cp.sum_squares(X), r"\left\Vert X \right\Vert_{F}^{2}"),
-    (cp.norm(X - Y, "fro"), r"\left\Vert X - Y \right\Vert_{F}"),
-    (cp.norm1(x), r"\left\Vert x \right\Vert_{1}"),
-    (cp.norm(t), r"\left\vert t \right\vert"),
-    (cp.square(t), "t^{2}"),
-    (cp.square(x), r"x^{\circ 2}"),
-    (cp.square(t + 1), r"\left(t + 1\right)^{2}"),
-    (cp.square(cp.exp(t)), r"\left(\exp\left(t\right)\right)^{2}"),
-    (0.5 * t, r"\frac{1}{2} \, t"),
-    (t * 2, r"t \cdot 2"),
-    (1e-5 * t, r"10^{-5} \, t"),
-    (x / t, r"\frac{x}{t}"),
-    (cp.multiply(x, y), r"x \odot y"),
-    (X @ cp.multiply(x, y), r"X \, \left(x \odot y\right)"),
-    (x @ y, r"x^{\top} \, y"),
-    (x @ X @ y, r"x^{\top} \, X \, y"),
-    ((X @ x) @ y, r"\left(X \, x\right)^{\top} \, y"),
-    (x @ X, r"X^{\top} \, x"),
-    (x @ X.T, r"X \, x"),
-    (label @ (w @ image), r"\mathrm{label}^{\top} \, w \, \mathrm{image}"),
-    (cp.sum(x), r"\mathbf{1}^{\top} x"),
-    (cp.log_sum_exp(x), r"\log\sum\exp\left(x\right)"),
-    (cp.maximum(x, 0), r"\max\left(x,\, 0\right)"),
-    (X.T, r"X^{\top}"),
-    (x[0], "x_{0}"),
-    ((x + y)[1], r"\left[x + y\right]_{1}"),
-    (cp.quad_form(x, cp.Constant(np.eye(3), name="Q")), r"x^{\top} \, Q \, x"),
-    (hf.E(image @ x), r"\mathbb{E}\left[\mathrm{image}^{\top} \, x\right]"),
-    (hf.total(image @ x), r"\sum_{\mathrm{image}}\left[\mathrm{image}^{\top} \, x\right]"),
-    (cp.norm(y - x) <= rho, r"\left\Vert y - x \right\Vert_{2} \leq \rho"),
-    (X >> 0, r"X \succeq 0"),
-    (X >> Y, r"X \succeq Y"),
-    (x + y == 1, "x + y = 1"),
-])
+@pytest.mark.parametrize(
+    "expression, latex",
+    [
+        (cp.sum_squares(x - y), r"\left\Vert x - y \right\Vert_{2}^{2}"),
+        (cp.sum_squares(X), r"\left\Vert X \right\Vert_{F}^{2}"),
+        (cp.norm(X - Y, "fro"), r"\left\Vert X - Y \right\Vert_{F}"),
+        (cp.norm1(x), r"\left\Vert x \right\Vert_{1}"),
+        (cp.norm(t), r"\left\vert t \right\vert"),
+        (cp.square(t), "t^{2}"),
+        (cp.square(x), r"x^{\circ 2}"),
+        (cp.square(t + 1), r"\left(t + 1\right)^{2}"),
+        (cp.square(cp.exp(t)), r"\left(\exp\left(t\right)\right)^{2}"),
+        (0.5 * t, r"\frac{1}{2} \, t"),
+        (t * 2, r"t \cdot 2"),
+        (1e-5 * t, r"10^{-5} \, t"),
+        (x / t, r"\frac{x}{t}"),
+        (cp.multiply(x, y), r"x \odot y"),
+        (X @ cp.multiply(x, y), r"X \, \left(x \odot y\right)"),
+        (x @ y, r"x^{\top} \, y"),
+        (x @ X @ y, r"x^{\top} \, X \, y"),
+        ((X @ x) @ y, r"\left(X \, x\right)^{\top} \, y"),
+        (x @ X, r"X^{\top} \, x"),
+        (x @ X.T, r"X \, x"),
+        (label @ (w @ image), r"\mathrm{label}^{\top} \, w \, \mathrm{image}"),
+        (cp.sum(x), r"\mathbf{1}^{\top} x"),
+        (cp.log_sum_exp(x), r"\log\sum\exp\left(x\right)"),
+        (cp.maximum(x, 0), r"\max\left(x,\, 0\right)"),
+        (X.T, r"X^{\top}"),
+        (x[0], "x_{0}"),
+        ((x + y)[1], r"\left[x + y\right]_{1}"),
+        (cp.quad_form(x, cp.Constant(np.eye(3), name="Q")), r"x^{\top} \, Q \, x"),
+        (hf.E(image @ x), r"\mathbb{E}\left[\mathrm{image}^{\top} \, x\right]"),
+        (hf.total(image @ x), r"\sum_{\mathrm{image}}\left[\mathrm{image}^{\top} \, x\right]"),
+        (cp.norm(y - x) <= rho, r"\left\Vert y - x \right\Vert_{2} \leq \rho"),
+        (X >> 0, r"X \succeq 0"),
+        (X >> Y, r"X \succeq Y"),
+        (x + y == 1, "x + y = 1"),
+    ],
+)
 def test_notation(expression: object, latex: str) -> None:
     assert expression_latex(expression) == latex
 

@@ -16,12 +16,23 @@ feature, rho = hf.Sample(2, name="feature"), hf.ClientParameter(nonneg=True, nam
 loss = hf.E(cp.square(feature @ x - 1))
 
 
-def declared(objective: hf.Minimize | hf.Maximize, upper: tuple[cp.Variable, ...] = (x,), lower: Any = None,
-             constraints: tuple[Any, ...] = (), clients: int = 0, server: object = None) -> Any:
+def declared(
+    objective: hf.Minimize | hf.Maximize,
+    upper: tuple[cp.Variable, ...] = (x,),
+    lower: Any = None,
+    constraints: tuple[Any, ...] = (),
+    clients: int = 0,
+    server: object = None,
+) -> Any:
     """What rendering needs of a ``hf.Problem``; no data are involved."""
     federation = SimpleNamespace(num_clients=clients, server=server, weights_label="uniform") if clients else None
-    return SimpleNamespace(objective=objective, lower=(lower,) if lower else (), upper_variables=upper,
-                           constraints=constraints, federation=federation)
+    return SimpleNamespace(
+        objective=objective,
+        lower=(lower,) if lower else (),
+        upper_variables=upper,
+        constraints=constraints,
+        federation=federation,
+    )
 
 
 def lines(problem: Any) -> list[str]:
@@ -36,9 +47,12 @@ def personalised_learning() -> Any:
         return cp.log_sum_exp(model @ image) - label @ (model @ image)
 
     return declared(
-        hf.Minimize(server=hf.E(cross_entropy(w)), clients=0.5 * cp.sum_squares(w - v)), (w,),
+        hf.Minimize(server=hf.E(cross_entropy(w)), clients=0.5 * cp.sum_squares(w - v)),
+        (w,),
         hf.ArgMin(v, hf.E(cross_entropy(v)) + 0.5 * cp.sum_squares(v - w), [cp.norm(v - w, "fro") <= rho], "client"),
-        (w >= 0,), clients=10, server=A_SERVER,
+        (w >= 0,),
+        clients=10,
+        server=A_SERVER,
     )
 
 
@@ -46,8 +60,11 @@ def market(cap: Any = 20) -> Any:
     quantity, supply, demand = cp.Variable(name="x"), cp.Variable(3, name="y", nonneg=True), hf.Sample(name="a")
     mapping = 2 * supply - demand + 0.5 * (quantity + cp.sum(supply))
     return declared(
-        hf.Minimize(clients=hf.E(cp.square(quantity) - quantity * (demand - cp.sum(supply)))), (quantity,),
-        hf.Equilibrium(supply, mapping, [supply <= cap], scope="sample"), (quantity >= 0, quantity <= 10), clients=4,
+        hf.Minimize(clients=hf.E(cp.square(quantity) - quantity * (demand - cp.sum(supply)))),
+        (quantity,),
+        hf.Equilibrium(supply, mapping, [supply <= cap], scope="sample"),
+        (quantity >= 0, quantity <= 10),
+        clients=4,
     )
 
 
@@ -56,21 +73,25 @@ def two_unknowns() -> Any:
     return declared(
         hf.Minimize(clients=loss + cp.trace(z)),
         lower=hf.ArgMin([y, z], hf.E(cp.square(feature @ y)) + cp.sum_squares(z) + cp.sum_squares(y - x), [y <= rho]),
-        constraints=(cp.norm1(x) <= rho,), clients=3,
+        constraints=(cp.norm1(x) <= rho,),
+        clients=3,
     )
 
 
 def coupled_minimax() -> Any:
     a, b = cp.Variable(name="a"), cp.Variable(name="b", bounds=[-1, None])
-    return declared(hf.Minimize(clients=cp.square(a) + b), (a,), hf.ArgMax(b, cp.square(a) + b, [a + b <= 0]),
-                    (cp.abs(a) <= 1,))
+    return declared(
+        hf.Minimize(clients=cp.square(a) + b), (a,), hf.ArgMax(b, cp.square(a) + b, [a + b <= 0]), (cp.abs(a) <= 1,)
+    )
 
 
 PROBLEMS = [personalised_learning, market, two_unknowns, coupled_minimax]
 
 
 def test_one_y_per_client() -> None:
-    assert problem_text(personalised_learning()) == """\
+    assert (
+        problem_text(personalised_learning())
+        == """\
 minimize over x in R^(10 x 785)
     E_server[log_sum_exp(x @ image) - label @ (x @ image)] + sum_i w_i * 0.5 * sum_squares(x - y_i)
 where y_i = y_i(x) solves, for each client i,
@@ -79,10 +100,13 @@ where y_i = y_i(x) solves, for each client i,
     subject to norm(y - x, "fro") <= rho_i
 subject to x >= 0
 with 10 clients (weights uniform) and a server that holds data"""
+    )
 
 
 def test_one_y_per_sample_of_an_equilibrium() -> None:
-    assert problem_text(market()) == """\
+    assert (
+        problem_text(market())
+        == """\
 minimize over x in R
     sum_i w_i * E_i[square(x) - x * (a - sum(y))]
 where y = y(x, a) solves, for each client i and each sample a,
@@ -92,6 +116,7 @@ where y = y(x, a) solves, for each client i and each sample a,
 subject to x >= 0
            x <= 10
 with 4 clients (weights uniform)"""
+    )
 
 
 def test_a_samples_y_that_depends_on_a_clients_constant_has_the_clients_index() -> None:
@@ -101,7 +126,9 @@ def test_a_samples_y_that_depends_on_a_clients_constant_has_the_clients_index() 
 
 
 def test_one_y_for_the_federation_minimises_the_mean_over_clients() -> None:
-    assert problem_text(two_unknowns()) == """\
+    assert (
+        problem_text(two_unknowns())
+        == """\
 minimize over x in R^2
     sum_i w_i * (E_i[square(feature @ x - 1)] + trace(z))
 where (y, z) = (y, z)(x) solves
@@ -111,10 +138,13 @@ where (y, z) = (y, z)(x) solves
                y <= rho_i for each client i
 subject to norm1(x) <= rho_i for each client i
 with 3 clients (weights uniform)"""
+    )
 
 
 def test_without_a_federation_there_are_no_sums_and_no_indices() -> None:
-    assert problem_text(coupled_minimax()) == """\
+    assert (
+        problem_text(coupled_minimax())
+        == """\
 minimize over a in R
     square(a) + b
 where b = b(a) solves
@@ -123,25 +153,30 @@ where b = b(a) solves
     subject to b >= -1
                a + b <= 0
 subject to abs(a) <= 1"""
+    )
 
 
 def test_without_a_lower_level() -> None:
     assert lines(declared(hf.Minimize(clients=loss), clients=3)) == [
-        "minimize over x in R^2", "    sum_i w_i * E_i[square(feature @ x - 1)]", "with 3 clients (weights uniform)",
+        "minimize over x in R^2",
+        "    sum_i w_i * E_i[square(feature @ x - 1)]",
+        "with 3 clients (weights uniform)",
     ]
 
 
 def test_a_lone_client_has_no_index() -> None:
     problem = declared(hf.Minimize(clients=loss, server=cp.sum_squares(x)), clients=1, server=A_SERVER)
     assert lines(problem)[1:] == [
-        "    sum_squares(x) + E[square(feature @ x - 1)]", "with 1 client and a server that holds data",
+        "    sum_squares(x) + E[square(feature @ x - 1)]",
+        "with 1 client and a server that holds data",
     ]
 
 
 def test_a_maximised_negative_is_subtracted() -> None:
     problem = declared(hf.Maximize(server=-cp.sum_squares(x), clients=-loss), clients=3)
     assert lines(problem)[:2] == [
-        "maximize over x in R^2", "    -sum_squares(x) - sum_i w_i * E_i[square(feature @ x - 1)]",
+        "maximize over x in R^2",
+        "    -sum_squares(x) - sum_i w_i * E_i[square(feature @ x - 1)]",
     ]
 
 
@@ -161,27 +196,37 @@ def test_a_matrix_equilibrium_uses_the_inner_product_and_free_letters() -> None:
     ]
 
 
-@pytest.mark.parametrize("attributes, condition", [
-    ({"nonneg": True}, "v >= 0"), ({"nonpos": True}, "v <= 0"), ({"PSD": True}, "v >> 0"), ({"NSD": True}, "v << 0"),
-    ({"symmetric": True}, "v == v.T"), ({"diag": True}, "v is diagonal"), ({"bounds": [0, None]}, "v >= 0"),
-    ({"bounds": [None, cp.Parameter((2, 2), name="top")]}, "v <= top"),
-])
+@pytest.mark.parametrize(
+    "attributes, condition",
+    [
+        ({"nonneg": True}, "v >= 0"),
+        ({"nonpos": True}, "v <= 0"),
+        ({"PSD": True}, "v >> 0"),
+        ({"NSD": True}, "v << 0"),
+        ({"symmetric": True}, "v == v.T"),
+        ({"diag": True}, "v is diagonal"),
+        ({"bounds": [0, None]}, "v >= 0"),
+        ({"bounds": [None, cp.Parameter((2, 2), name="top")]}, "v <= top"),
+    ],
+)
 def test_attributes_of_a_variable_are_constraints(attributes: dict[str, Any], condition: str) -> None:
     v = cp.Variable((2, 2), name="v", **attributes)
     assert lines(declared(hf.Minimize(clients=cp.sum_squares(v)), (v,)))[2:] == [f"subject to {condition}"]
 
 
 def test_the_latex_is_one_aligned_display() -> None:
-    assert problem_latex(coupled_minimax()) == "\n".join([
-        r"\begin{aligned}",
-        r"\underset{a \in \mathbb{R}}{\text{minimize}} \quad & a^{2} + b \\",
-        r"\text{where} \quad & b = b\left(a\right) \text{ solves} \\",
-        r"& \quad \underset{b \in \mathbb{R}}{\text{maximize}} \quad a^{2} + b \\",
-        r"& \quad \text{subject to} \quad b \geq -1 \\",
-        r"& \quad \phantom{\text{subject to}} \quad a + b \leq 0 \\",
-        r"\text{subject to} \quad & \left\vert a \right\vert \leq 1",
-        r"\end{aligned}",
-    ])
+    assert problem_latex(coupled_minimax()) == "\n".join(
+        [
+            r"\begin{aligned}",
+            r"\underset{a \in \mathbb{R}}{\text{minimize}} \quad & a^{2} + b \\",
+            r"\text{where} \quad & b = b\left(a\right) \text{ solves} \\",
+            r"& \quad \underset{b \in \mathbb{R}}{\text{maximize}} \quad a^{2} + b \\",
+            r"& \quad \text{subject to} \quad b \geq -1 \\",
+            r"& \quad \phantom{\text{subject to}} \quad a + b \leq 0 \\",
+            r"\text{subject to} \quad & \left\vert a \right\vert \leq 1",
+            r"\end{aligned}",
+        ]
+    )
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

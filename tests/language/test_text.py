@@ -18,42 +18,103 @@ w, image, label = cp.Variable((2, 3), name="w"), hf.Sample(3, name="image"), hf.
 rho = hf.ClientParameter(nonneg=True, name="rho")
 
 
-
-@pytest.mark.parametrize("source", [
-    "sum_squares(x - y)", "0.5 * sum_squares(x - y)", "square(x)", "sqrt(x)", "x**3", "x**1.5", "inv_pos(x)",
-    "t**(1 / 3)",
-    "norm(x)", 'norm(X - Y, "fro")', 'norm(X, "nuc")', "norm1(x)", "norm_inf(x)", "norm(X, axis=1)", "pnorm(x, p=3)",
-    "x - y", "x - 1", "-x", "-(x + y)", "x - (y + t)", "2 * x", "x * t", "x / 2", "1 / t", "multiply(x, y)",
-    "X @ x", "x @ X @ y", "x @ (X @ y)", "X.T", "(X + Y).T", "x[0]", "X[0, :]", "x[1:3]", "x[[0, 2]]", "(x + y)[::2]",
-    "sum(y)", "sum(X, axis=0)", "mean(x)", "max(x)", "maximum(x, y, 0)", "log_sum_exp(x)", "sum_largest(x, k=2)",
-    "huber(x, M=2)", "trace(X)", "trace(X @ Y.T)", "diag(x)", "hstack([x, y])", "vstack([x, y])", "outer(x, y)",
-    "quad_over_lin(x, t)",
-    "log_det(X)", "lambda_max(X)", "sigma_max(X)", "abs(x)", "exp(-x)", "x + X", "kl_div(x, y)", 'vec(X, order="F")',
-    "log_sum_exp(w @ image) - label @ (w @ image)", "x + [1, 2, 0.5]",
-    "norm(y - x) <= rho", "x >= 0", "x <= y", "x + y == 1", "X >> 0", "X >> Y", "X << 0",
-])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "sum_squares(x - y)",
+        "0.5 * sum_squares(x - y)",
+        "square(x)",
+        "sqrt(x)",
+        "x**3",
+        "x**1.5",
+        "inv_pos(x)",
+        "t**(1 / 3)",
+        "norm(x)",
+        'norm(X - Y, "fro")',
+        'norm(X, "nuc")',
+        "norm1(x)",
+        "norm_inf(x)",
+        "norm(X, axis=1)",
+        "pnorm(x, p=3)",
+        "x - y",
+        "x - 1",
+        "-x",
+        "-(x + y)",
+        "x - (y + t)",
+        "2 * x",
+        "x * t",
+        "x / 2",
+        "1 / t",
+        "multiply(x, y)",
+        "X @ x",
+        "x @ X @ y",
+        "x @ (X @ y)",
+        "X.T",
+        "(X + Y).T",
+        "x[0]",
+        "X[0, :]",
+        "x[1:3]",
+        "x[[0, 2]]",
+        "(x + y)[::2]",
+        "sum(y)",
+        "sum(X, axis=0)",
+        "mean(x)",
+        "max(x)",
+        "maximum(x, y, 0)",
+        "log_sum_exp(x)",
+        "sum_largest(x, k=2)",
+        "huber(x, M=2)",
+        "trace(X)",
+        "trace(X @ Y.T)",
+        "diag(x)",
+        "hstack([x, y])",
+        "vstack([x, y])",
+        "outer(x, y)",
+        "quad_over_lin(x, t)",
+        "log_det(X)",
+        "lambda_max(X)",
+        "sigma_max(X)",
+        "abs(x)",
+        "exp(-x)",
+        "x + X",
+        "kl_div(x, y)",
+        'vec(X, order="F")',
+        "log_sum_exp(w @ image) - label @ (w @ image)",
+        "x + [1, 2, 0.5]",
+        "norm(y - x) <= rho",
+        "x >= 0",
+        "x <= y",
+        "x + y == 1",
+        "X >> 0",
+        "X >> Y",
+        "X << 0",
+    ],
+)
 def test_a_line_that_a_user_writes_is_read_back_unchanged(source: str) -> None:
     assert expression_text(evaluated(source)) == source
 
 
-@pytest.mark.parametrize("expression, text", [
-    (x - (-y), "x + y"),
-    (x + (-2) * y, "x - 2 * y"),
-    ((x - y) + (y - t), "x - y + y - t"),
-    (1 * cp.square(t), "square(t)"),
-    (cp.norm(X, 2), "sigma_max(X)"),
-    (cp.pos(x), "maximum(x, 0)"),
-    (cp.neg(x), "-minimum(x, 0)"),
-    (cp.var(x), "sum_squares(x - mean(x, keepdims=True)) / 3"),
-    (cp.scalar_product(x, y), "sum(multiply(x, y))"),
-    (cp.quad_form(x, np.eye(3)), "quad_form(x, [3x3 constant])"),
-    (np.ones((2, 3)) @ x, "[2x3 constant] @ x"),
-    (cp.Constant(np.eye(3), name="A") @ x, "A @ x"),
-    (cp.psd_wrap(X), "X"),
-    (1e-5 * t, "1e-05 * t"),
-    (cp.SOC(t, x), "norm(x) <= t"),
-    (cp.FiniteSet(t, [1, 2]), "FiniteSet(t, [1, 2])"),
-])
+@pytest.mark.parametrize(
+    "expression, text",
+    [
+        (x - (-y), "x + y"),
+        (x + (-2) * y, "x - 2 * y"),
+        ((x - y) + (y - t), "x - y + y - t"),
+        (1 * cp.square(t), "square(t)"),
+        (cp.norm(X, 2), "sigma_max(X)"),
+        (cp.pos(x), "maximum(x, 0)"),
+        (cp.neg(x), "-minimum(x, 0)"),
+        (cp.var(x), "sum_squares(x - mean(x, keepdims=True)) / 3"),
+        (cp.scalar_product(x, y), "sum(multiply(x, y))"),
+        (cp.quad_form(x, np.eye(3)), "quad_form(x, [3x3 constant])"),
+        (np.ones((2, 3)) @ x, "[2x3 constant] @ x"),
+        (cp.Constant(np.eye(3), name="A") @ x, "A @ x"),
+        (cp.psd_wrap(X), "X"),
+        (1e-5 * t, "1e-05 * t"),
+        (cp.SOC(t, x), "norm(x) <= t"),
+        (cp.FiniteSet(t, [1, 2]), "FiniteSet(t, [1, 2])"),
+    ],
+)
 def test_what_cvxpy_rewrites_is_read_as_mathematics(expression: object, text: str) -> None:
     assert expression_text(expression) == text
 
@@ -99,8 +160,7 @@ def test_every_atom_and_constraint_is_one_line_without_cvxpys_internals(part: ob
 
 # Evaluating the text gives the expression back
 
-NAMES = {**vars(builtins), **vars(cp.atoms), **vars(cp),
-         **{v.name(): v for v in (x, y, t, X, Y, w, image, label, rho)}}
+NAMES = {**vars(builtins), **vars(cp.atoms), **vars(cp), **{v.name(): v for v in (x, y, t, X, Y, w, image, label, rho)}}
 
 
 def evaluated(source: str) -> object:

@@ -81,7 +81,11 @@ def _sum(atom: Any, value: Any) -> Any:
 
 @lowers(Concatenate)
 def _concatenate(atom: Any, *values: Any) -> Any:
-    return jnp.concatenate(values, axis=atom.axis) if atom.axis is not None else jnp.concatenate([jnp.ravel(v) for v in values])
+    return (
+        jnp.concatenate(values, axis=atom.axis)
+        if atom.axis is not None
+        else jnp.concatenate([jnp.ravel(v) for v in values])
+    )
 
 
 @lowers(Hstack)
@@ -149,7 +153,9 @@ def _special_index(atom: Any, value: Any) -> Any:
     return value[_clean(atom.key)]
 
 
-@lowers(Wrap, nonneg_wrap, nonpos_wrap, psd_wrap, nsd_wrap, symmetric_wrap, hermitian_wrap, skew_symmetric_wrap, real, conj)
+@lowers(
+    Wrap, nonneg_wrap, nonpos_wrap, psd_wrap, nsd_wrap, symmetric_wrap, hermitian_wrap, skew_symmetric_wrap, real, conj
+)
 def _identity(atom: Any, value: Any) -> Any:
     return value
 
@@ -168,5 +174,3 @@ def _clean(key: Any) -> Any:
             part = slice(part.start, None, part.step)
         cleaned.append(np.asarray(part) if isinstance(part, list) else part)
     return tuple(cleaned)
-
-

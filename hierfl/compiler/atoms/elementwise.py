@@ -156,7 +156,15 @@ def _atanh(atom: Any, value: Any) -> Any:
     return jnp.arctanh(value)
 
 
-refuses("it is a logic atom of boolean variables, which hierfl does not treat", LogicExpression, Not, _NaryLogicExpression, And, Or, Xor)
+refuses(
+    "it is a logic atom of boolean variables, which hierfl does not treat",
+    LogicExpression,
+    Not,
+    _NaryLogicExpression,
+    And,
+    Or,
+    Xor,
+)
 
 
 def _larger(a: Any, b: Any) -> Any:

@@ -43,7 +43,11 @@ def _log_determinant(atom: Any, value: Any) -> Any:
 @lowers(tr_inv)
 def _trace_of_inverse(atom: Any, value: Any) -> Any:
     definite = jnp.linalg.eigvalsh(_symmetric(value))[0] > 0
-    return jnp.where(definite, jnp.trace(jnp.linalg.inv(jnp.where(definite, value, jnp.eye(value.shape[0], dtype=value.dtype)))), jnp.inf)
+    return jnp.where(
+        definite,
+        jnp.trace(jnp.linalg.inv(jnp.where(definite, value, jnp.eye(value.shape[0], dtype=value.dtype)))),
+        jnp.inf,
+    )
 
 
 @lowers(cp.lambda_max)
@@ -88,7 +92,10 @@ refuses("its value is a symbol of CVXPY's quadratic canonicalisation, never writ
 refuses("support functions are defined by a conic program and have no closed form", SuppFuncAtom)
 refuses("quantum atoms act on complex Hermitian matrices", quantum_rel_entr, von_neumann_entr)
 refuses("the Perron-Frobenius eigenvalue belongs to geometric programs, which hierfl does not treat", cp.pf_eigenvalue)
-refuses("its definition holds a second expression tree; write t * f(x / t) with the atoms of f, or wrap it in hf.Function", perspective)
+refuses(
+    "its definition holds a second expression tree; write t * f(x / t) with the atoms of f, or wrap it in hf.Function",
+    perspective,
+)
 
 
 def _symmetric(value: Any) -> Any:

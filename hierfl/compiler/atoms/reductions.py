@@ -117,7 +117,10 @@ def _length(atom: Any, value: Any) -> Any:
 
 @lowers(cp.dist_ratio)
 def _distance_ratio(atom: Any, value: Any, *_: Any) -> Any:
-    a, b = (jnp.asarray(np.asarray(part.value if hasattr(part, "value") else part, dtype=float), value.dtype) for part in (atom.a, atom.b))
+    a, b = (
+        jnp.asarray(np.asarray(part.value if hasattr(part, "value") else part, dtype=float), value.dtype)
+        for part in (atom.a, atom.b)
+    )
     return jnp.linalg.norm(value - a) / jnp.linalg.norm(value - b)
 
 

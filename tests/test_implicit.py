@@ -1,0 +1,366 @@
+"""The implicit function and the response, against closed forms, NumPy and CVXPY."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hierfl as hf
+from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 7, 300])
+def test_nonsmooth_toy_is_exact_in_any_dimension(dimension: int) -> None:
+    problem = nonsmooth_toy(dimension)
+    for x in np.random.default_rng(dimension).standard_normal((3, dimension)) * 2:
+        assert problem.implicit(x) == pytest.approx(np.where(x >= 0, 0.5, (x + 1) ** 2 / 2).sum(), abs=1e-9)
+        np.testing.assert_allclose(problem.implicit.response(x), np.maximum(x, 0), atol=1e-9)
+
+
+@pytest.mark.parametrize("x", [-1.0, -0.3, 0.0, 0.25, 1.0])
+def test_coupled_minimax_is_x_squared_minus_x(x: float) -> None:
+    problem = coupled_minimax()
+    assert problem.implicit(x) == pytest.approx(x * x - x, abs=1e-9)
+    assert problem.implicit.response(x) == pytest.approx(-x, abs=1e-9)
+
+
+def test_cournot_values_and_total() -> None:
+    problem = stackelberg_cournot()
+    assert problem.implicit(2.0) == pytest.approx(-1.728881, abs=1e-4)
+    assert problem.implicit(5.0) == pytest.approx(-2.767451, abs=1e-4)
+
+
+def test_cournot_total_at_a_fixed_demand() -> None:
+    cost, cap = np.linspace(0.09, 0.11, 10), np.linspace(2, 4, 10)
+    x, y, a = cp.Variable(name="x"), cp.Variable(10, name="y"), hf.Sample(name="a")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(a * cp.sum(y)) + 0 * x),
+        lower=hf.Equilibrium(
+            y, cp.multiply(cost + 0.5, y) - a + 0.5 * (x + cp.sum(y)), [y >= 0, y <= cap], scope="sample"
+        ),
+        federation=hf.Federation([hf.Client({a: np.array([10.0])})]),
+    )
+    (response,) = problem.implicit.response(2.0)
+    assert response.shape == (1, 10)
+    assert response.sum() == pytest.approx(16.07162346, abs=1e-7)
+    assert problem.implicit.certificate(2.0).error_bound < 1e-7
+
+
+def ragged(weights: object) -> tuple[hf.Problem, list[np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal((n, 3)) for n in (1, 5, 17)]
+    x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - y) + hf.E(cp.square(u @ x))),
+        lower=hf.ArgMin(y, hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x), scope="client"),
+        federation=hf.Federation([hf.Client({u: d}) for d in data], weights=weights),
+    )
+    return problem, data, rng.standard_normal(3)
+
+
+@pytest.mark.parametrize(
+    ("weights", "w"),
+    [("uniform", np.ones(3) / 3), ("samples", np.array([1, 5, 17]) / 23), ([0.2, 0.5, 0.1], np.array([0.2, 0.5, 0.1]))],
+)
+def test_ragged_clients_and_the_three_weightings(weights: object, w: np.ndarray) -> None:
+    problem, data, x = ragged(weights)
+    answers = [(d.mean(axis=0) + x) / 2 for d in data]
+    expected = sum(w_i * (np.sum((x - y) ** 2) + np.mean((d @ x) ** 2)) for w_i, y, d in zip(w, answers, data))
+    assert problem.implicit(x) == pytest.approx(expected, abs=1e-9)
+    np.testing.assert_allclose(problem.implicit.response(x), answers, atol=1e-9)
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5), seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_any_ragged_sizes(sizes: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = [rng.standard_normal(n) for n in sizes]
+    x, s = cp.Variable(name="x"), hf.Sample(name="s")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(x - s)) + hf.total(x * s)),
+        federation=hf.Federation([hf.Client({s: d}) for d in data]),
+    )
+    expected = np.mean([np.mean((0.7 - d) ** 2) + 0.7 * d.sum() for d in data])
+    assert problem.implicit(0.7) == pytest.approx(expected, abs=1e-9)
+
+
+def test_one_sample_beside_ten_thousand() -> None:
+    rng = np.random.default_rng(1)
+    data = [rng.standard_normal((1, 2)), rng.standard_normal((10_000, 2))]
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.log_sum_exp(cp.multiply(u, x)))),
+        federation=hf.Federation([hf.Client({u: d}) for d in data]),
+    )
+    point = np.array([0.3, -2.0])
+    expected = np.mean([np.log(np.exp(d * point).sum(axis=1)).mean() for d in data])
+    assert problem.implicit(point) == pytest.approx(expected, abs=1e-10)
+
+
+def test_memory_mapped_and_integer_arrays(tmp_path: Path) -> None:
+    values = np.arange(40, dtype=np.uint8).reshape(20, 2)
+    stored = np.memmap(tmp_path / "u.bin", dtype=np.uint8, mode="w+", shape=(20, 2))
+    stored[:] = values
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation([hf.Client({u: stored})])
+    )
+    assert problem.implicit(np.ones(2)) == pytest.approx(((1.0 - values) ** 2).sum(axis=1).mean())
+
+
+def test_training_and_validation_tables_of_different_lengths() -> None:
+    rng = np.random.default_rng(2)
+    train, valid = rng.standard_normal((11, 2)), rng.standard_normal((4, 2))
+    x, y = cp.Variable(nonneg=True, name="x"), cp.Variable(2, name="y")
+    u, v = hf.Sample(2, name="u"), hf.Sample(2, name="v")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(v @ y - 1))),
+        lower=hf.ArgMin(y, hf.E(cp.square(u @ y - 1)) + x * cp.sum_squares(y), scope="client"),
+        federation=hf.Federation([hf.Client([{u: train}, {v: valid}]), hf.Client([{u: valid}, {v: train}])]),
+    )
+
+    def ridge(a: np.ndarray) -> np.ndarray:
+        return np.linalg.solve(a.T @ a / len(a) + 0.5 * np.eye(2), a.mean(axis=0))
+
+    expected = (np.mean((valid @ ridge(train) - 1) ** 2) + np.mean((train @ ridge(valid) - 1) ** 2)) / 2
+    assert problem.implicit(0.5) == pytest.approx(expected, abs=1e-8)
+
+
+def test_federation_scope_is_the_weighted_mean_and_intersects_private_bounds() -> None:
+    x, y, u, cap = (
+        cp.Variable(name="x"),
+        cp.Variable(2, name="y"),
+        hf.Sample(2, name="u"),
+        hf.ClientParameter(name="cap"),
+    )
+    clients = [
+        hf.Client({u: np.array([[1.0, 5.0]])}, {cap: 2.0}),
+        hf.Client({u: np.array([[3.0, 1.0], [5.0, 1.0]])}, {cap: 3.0}),
+    ]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y) * 1.0 + 0 * x, server=cp.square(x) + cp.sum(y)),
+        lower=hf.ArgMin(y, hf.E(cp.sum_squares(y - u)) + cp.square(x) * 0, [y <= cap]),
+        federation=hf.Federation(clients),
+    )
+    np.testing.assert_allclose(problem.implicit.response(1.0), np.minimum([2.5, 3.0], 2.0), atol=1e-9)
+    assert problem.implicit(1.0) == pytest.approx(4.0 + 1.0 + 4.0)
+
+
+def test_several_upper_and_lower_variables() -> None:
+    a, b = cp.Variable(2, name="a"), cp.Variable(name="b")
+    y, z = cp.Variable(2, name="y"), cp.Variable((2, 2), name="z")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y) + cp.sum(z) + b),
+        lower=hf.ArgMin(
+            [y, z], cp.sum_squares(y - a) + cp.sum_squares(z - b), [y >= 0, cp.norm(z, "fro") <= 1], scope="client"
+        ),
+        federation=hf.Federation([hf.Client(), hf.Client()]),
+    )
+    at = {a: np.array([-1.0, 2.0]), b: 3.0}
+    response = problem.implicit.response(at)
+    np.testing.assert_allclose(response[y], [[0, 2]] * 2, atol=1e-9)
+    np.testing.assert_allclose(response[z], np.full((2, 2, 2), 0.5), atol=1e-9)
+    assert problem.implicit(at) == pytest.approx(2 + 2 + 3)
+    assert problem.implicit({"a": np.array([-1.0, 2.0]), "b": 3.0}) == pytest.approx(7)
+
+
+def test_maximise_reports_the_users_sign() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Maximize(clients=3 - cp.square(x - y)), lower=hf.ArgMin(y, cp.square(y - 1)))
+    assert problem.implicit(2.0) == pytest.approx(2.0)
+
+
+def test_distributions_by_quasi_random_sample() -> None:
+    x, s, v = cp.Variable(name="x"), hf.Sample(name="s"), hf.Sample(2, name="v")
+    clients = [
+        hf.Client({s: scipy.stats.norm(1, 2), v: scipy.stats.expon(scale=[1.0, 2.0])}),
+        hf.Client({s: scipy.stats.norm(0, 1), v: scipy.stats.expon(scale=[3.0, 1.0])}),
+    ]
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - s) + cp.sum(v))), federation=hf.Federation(clients))
+    assert problem.implicit(0.5) == pytest.approx(((0.25 + 4 + 3) + (0.25 + 1 + 4)) / 2, abs=0.02)
+    assert problem.implicit(0.5) == problem.implicit(0.5)
+
+
+def test_multivariate_normal_sample() -> None:
+    covariance = np.array([[2.0, 0.5], [0.5, 1.0]])
+    x, v = cp.Variable(2, name="x"), hf.Sample(2, name="v")
+    law = scipy.stats.multivariate_normal([1.0, -1.0], covariance)
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(v @ x))), federation=hf.Federation([hf.Client({v: law})]))
+    point = np.array([1.0, 2.0])
+    assert problem.implicit(point) == pytest.approx(point @ (covariance + np.outer([1, -1], [1, -1])) @ point, rel=1e-2)
+
+
+@pytest.mark.parametrize("scope", ["federation", "client", "sample"])
+@pytest.mark.parametrize("kind", ["argmin", "argmax", "equilibrium"])
+def test_every_kind_in_every_scope(kind: str, scope: str) -> None:
+    rng = np.random.default_rng(4)
+    data = [rng.standard_normal((n, 2)) + 1 for n in (2, 3)]
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+    mean = (lambda e: e) if scope == "sample" else hf.E
+    lower = {
+        "argmin": lambda: hf.ArgMin(y, mean(cp.sum_squares(y - u)) + cp.sum_squares(y - x), [y >= 0], scope=scope),
+        "argmax": lambda: hf.ArgMax(y, -mean(cp.sum_squares(y - u)) - cp.sum_squares(y - x), [y >= 0], scope=scope),
+        "equilibrium": lambda: hf.Equilibrium(y, mean(y - u) + y - x, [y >= 0], scope=scope),
+    }[kind]()
+    objective = hf.E(cp.sum_squares(y - x) * (1 + 0 * u[0])) if scope == "sample" else cp.sum_squares(y - x)
+    problem = hf.Problem(
+        hf.Minimize(clients=objective), lower=lower, federation=hf.Federation([hf.Client({u: d}) for d in data])
+    )
+    point = np.array([0.5, -2.0])
+    if scope == "sample":
+        answers = [np.maximum((d + point) / 2, 0) for d in data]
+        expected = np.mean([((a - point) ** 2).sum(axis=1).mean() for a in answers])
+    elif scope == "client":
+        answers = [np.maximum((d.mean(axis=0) + point) / 2, 0) for d in data]
+        expected = np.mean([((a - point) ** 2).sum() for a in answers])
+    else:
+        centre = np.mean([d.mean(axis=0) for d in data], axis=0)
+        answers = np.maximum((centre + point) / 2, 0)
+        expected = ((answers - point) ** 2).sum()
+    found = problem.implicit.response(point)
+    for mine, theirs in zip(found, answers):
+        np.testing.assert_allclose(mine, theirs, atol=1e-9)
+    assert problem.implicit(point) == pytest.approx(expected, abs=1e-9)
+
+
+def test_monotone_map_that_is_no_gradient() -> None:
+    m = np.array([[1.0, 5.0], [-5.0, 1.0]])
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.Equilibrium(y, m @ y - x, [y >= 0]))
+    assert "extragradient" in problem.lowering()
+    point = np.array([6.0, 2.0])
+    y_of_x = problem.implicit.response(point)
+    force = m @ y_of_x - point
+    assert np.all(y_of_x >= 0) and np.all(force >= -1e-8) and abs(y_of_x @ force) < 1e-7
+    certificate = problem.implicit.certificate(point)
+    assert certificate.strong_convexity == pytest.approx(1.0)
+    assert certificate.error_bound < 1e-7
+
+
+def test_personalised_softmax_in_a_ball_agrees_with_cvxpy() -> None:
+    rng = np.random.default_rng(5)
+    features, labels = rng.standard_normal((30, 4)), np.eye(3)[rng.integers(3, size=30)]
+    x, y, rho = (
+        cp.Variable((3, 4), name="x"),
+        cp.Variable((3, 4), name="y"),
+        hf.ClientParameter(nonneg=True, name="rho"),
+    )
+    image, label = hf.Sample(4, name="image"), hf.Sample(3, name="label")
+    problem = hf.Problem(
+        hf.Minimize(clients=0.5 * cp.sum_squares(x - y)),
+        lower=hf.ArgMin(
+            y,
+            hf.E(cp.log_sum_exp(y @ image) - label @ (y @ image)) + 0.05 * cp.sum_squares(y - x),
+            [cp.norm(y - x, "fro") <= rho],
+            scope="client",
+        ),
+        federation=hf.Federation([hf.Client({image: features, label: labels}, {rho: r}) for r in (0.3, 100.0)]),
+    )
+    assert "ball" in problem.lowering()
+    point = rng.standard_normal((3, 4))
+    found = problem.implicit.response(point)
+    certificate = problem.implicit.certificate(point)
+    for radius, mine in zip((0.3, 100.0), found):
+        w = cp.Variable((3, 4))
+        scores = w @ features.T
+        loss = (cp.sum(cp.log_sum_exp(scores, axis=0)) - cp.sum(cp.multiply(labels.T, scores))) / 30
+        cp.Problem(cp.Minimize(loss + 0.05 * cp.sum_squares(w - point)), [cp.norm(w - point, "fro") <= radius]).solve(
+            solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+        )
+        np.testing.assert_allclose(mine, w.value, atol=2e-5)
+    assert 0.1 - 1e-12 <= certificate.strong_convexity <= 0.1 + 1e-12
+    assert certificate.error_bound < 1e-6
+
+
+def test_error_bound_is_never_below_the_true_error() -> None:
+    rng = np.random.default_rng(6)
+    for seed in range(5):
+        a = np.random.default_rng(seed).standard_normal((6, 4))
+        q = a.T @ a + 0.1 * np.eye(4)
+        x, y = cp.Variable(4, name="x"), cp.Variable(4, name="y")
+        problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, 0.5 * cp.quad_form(y, q) - x @ y))
+        point = rng.standard_normal(4)
+        error = np.linalg.norm(problem.implicit.response(point) - np.linalg.solve(q, point))
+        certificate = problem.implicit.certificate(point)
+        assert error <= certificate.error_bound + 1e-15
+        assert certificate.strong_convexity <= np.linalg.eigvalsh(q)[0] * (1 + 1e-12)
+        assert certificate.strong_convexity == pytest.approx(np.linalg.eigvalsh(q)[0], rel=1e-6)
+
+
+def test_nonsmooth_lower_level_by_cvxpy() -> None:
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, 0.5 * cp.sum_squares(y - x) + cp.norm1(y)))
+    point = np.array([3.0, 0.5, -2.0])
+    np.testing.assert_allclose(problem.implicit.response(point), [2, 0, -1], atol=1e-6)
+    assert "cvxpy" in problem.lowering()
+
+
+def test_nonsmooth_lower_level_with_data_by_cvxpy() -> None:
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal(9)
+    x, y, s = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="s")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y - x)),
+        lower=hf.ArgMin(y, hf.E(cp.abs(y - s)) + 0 * x, scope="client"),
+        federation=hf.Federation([hf.Client({s: data}), hf.Client({s: data[:5]})]),
+    )
+    np.testing.assert_allclose(problem.implicit.response(0.0), [np.median(data), np.median(data[:5])], atol=1e-6)
+
+
+def test_moving_polyhedron_without_a_closed_form() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y)),
+        lower=hf.ArgMin(y, cp.sum_squares(y - 3), [cp.sum(y) <= x[0], y[0] - 2 * y[1] <= x[1], y >= 0]),
+    )
+    point = np.array([2.0, -1.0])
+    np.testing.assert_allclose(problem.implicit.response(point), [1, 1], atol=2e-6)  # both rows active
+    with pytest.raises(hf.EmptyLowerSetError):
+        problem.implicit(np.array([-1.0, 0.0]))
+
+
+def test_plain_parameters_are_read_at_every_evaluation() -> None:
+    x, y, p = cp.Variable(name="x"), cp.Variable(name="y"), cp.Parameter(nonneg=True, name="p")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(y)), lower=hf.ArgMin(y, cp.square(y - p * x)))
+    with pytest.raises(hf.DeclarationError, match=r"parameter 'p' has no value"):
+        problem.implicit(1.0)
+    for value in (1.0, 2.0):
+        p.value = value
+        assert problem.implicit(3.0) == pytest.approx((3 * value) ** 2)
+
+
+def test_function_atom_in_both_levels() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.Function(lambda v: jnp.sum(jnp.cosh(v)), y, convex=True, name="cosh")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.Function(lambda a, b: jnp.sum(jnp.sin(a) * b), x, y)),
+        lower=hf.ArgMin(y, lower + 0.5 * cp.sum_squares(y - x)),
+    )
+    point = np.array([0.7, -1.5])
+    answer = np.array([scipy.optimize.brentq(lambda t, c=c: np.sinh(t) + t - c, -5, 5, xtol=1e-14) for c in point])
+    np.testing.assert_allclose(problem.implicit.response(point), answer, atol=1e-8)
+    assert problem.implicit(point) == pytest.approx(np.sum(np.sin(point) * answer), abs=1e-8)
+
+
+def test_no_lower_level_and_smoothing_of_a_kink() -> None:
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x)))
+    assert problem.implicit(-2.0) == 2.0
+    assert problem.implicit.response(-2.0) is None
+    assert problem.implicit.smoothed(0.0, 0.5, samples=4000) == pytest.approx(0.25, abs=0.01)
+
+
+def test_evaluation_never_touches_the_users_variables() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    x.value = np.ones(2)
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, 0.5 * cp.sum_squares(y - x) + cp.norm1(y)))
+    problem.implicit(np.zeros(2))
+    np.testing.assert_array_equal(x.value, np.ones(2))
+    assert y.value is None
