@@ -6,8 +6,8 @@ Objectives are oriented so that everything is minimised: a ``Maximize`` is negat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,17 @@ class CompiledProblem:
     client_program: Program | None
     server_program: Program | None
     lower_program: Program | None
+    _kept: dict[Any, Any] = field(default_factory=dict)
+
+    def keep(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Make once and keep: a second solve with the same settings compiles nothing. Unhashable keys are not kept."""
+        try:
+            hash(key)
+        except TypeError:
+            return make()
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     @property
     def num_clients(self) -> int:

@@ -75,10 +75,9 @@ class Layout:
 
     def assign(self, flat: Any) -> None:
         """Set ``.value`` of the variables."""
+        pieces = self.split(np.asarray(flat))
         for variable in self.variables:
-            piece = self.split(np.asarray(flat))[variable.id]
-            if variable.attributes.get("sparsity") is None:
-                variable.save_value(np.array(piece))
+            variable.save_value(np.array(pieces[variable.id]))
 
     @staticmethod
     def _piece(variable: cp.Variable, value: Any, what: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import cvxpy as cp
@@ -18,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.compiler.registry import lowering_of
+from hierfl.compiler.registry import arguments_of, is_shared, lowering_of
 from hierfl.errors import DeclarationError
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.sample import Sample
@@ -83,12 +84,13 @@ class Program:
     def __call__(self, environment: Environment, rows: Rows = NO_ROWS) -> tuple[Array, ...]:
         """Values of the expressions; each has its expression's shape."""
         values: list[Array] = []
-        precision = self._precision(environment)
+        precision = self.precision(environment)
         for place, node in enumerate(self._nodes):
             if node.constant is not None:
                 value = jnp.asarray(node.constant, precision)
             elif place in self._leaves:
                 value = jnp.asarray(environment[self._leaves[place]])
+                value = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(precision)
             elif place in self._averages:
                 value = self._averages[place](environment, rows)
             else:
@@ -96,9 +98,9 @@ class Program:
             values.append(_shaped(value, node))
         return tuple(values[place] for place in self._outputs)
 
-    def _precision(self, environment: Environment) -> Any:
-        """Constants take the precision of the leaves, so that a float32 computation stays one."""
-        found = [jnp.asarray(environment[leaf]).dtype for leaf in self._leaves.values()]
+    def precision(self, environment: Environment) -> Any:
+        """The precision of the leaves, which constants take too, so that a float32 computation stays one."""
+        found = [jnp.asarray(environment[leaf]).dtype for leaf in self._leaves.values() if leaf in environment]
         floating = [dtype for dtype in found if jnp.issubdtype(dtype, jnp.floating)]
         return jnp.result_type(*floating) if floating else jnp.zeros(0).dtype
 
@@ -125,7 +127,7 @@ class Program:
             self._averages.setdefault(place, average)
             return place
         apply = lowering_of(expression)
-        args = tuple(self._place(argument, memo) for argument in expression.args)
+        args = tuple(self._place(argument, memo) for argument in arguments_of(expression))
         key = (type(expression), shape, _data_key(expression), args)
         return self._append(key, Node(apply, args, shape, type(expression).__name__))
 
@@ -163,15 +165,15 @@ class _Average:
     def __call__(self, environment: Environment, rows: Rows) -> Array:
         first = self.samples[0]
         if first not in rows.values:
-            return jnp.zeros(self.shape)
+            return jnp.zeros(self.shape, self.program.precision(environment))
         batched = {leaf: value for leaf, value in rows.values.items() if leaf in self.leaves}
 
         def one(row: dict[int, Array]) -> Array:
             return self.program({**environment, **row})[0]
 
         per_row = jax.vmap(one)(batched)
-        mean = jnp.tensordot(rows.weights[first], per_row, axes=1)
-        return mean * rows.counts[first] if self.is_total else mean
+        mean = jnp.tensordot(jnp.asarray(rows.weights[first], per_row.dtype), per_row, axes=1)
+        return mean * jnp.asarray(rows.counts[first], per_row.dtype) if self.is_total else mean
 
 
 def _never() -> Array:
@@ -181,24 +183,30 @@ def _never() -> Array:
 def _shaped(value: Array, node: Node) -> Array:
     if jnp.shape(value) == node.shape:
         return value
-    if jnp.size(value) != int(np.prod(node.shape, dtype=int)):
+    if [n for n in jnp.shape(value) if n != 1] != [n for n in node.shape if n != 1]:
         raise DeclarationError(f"{node.text} returned an array of shape {jnp.shape(value)}; declared {node.shape}.")
     return jnp.reshape(value, node.shape)
 
 
 def _dense(value: Any) -> np.ndarray:
-    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
+    dense = np.asarray(value.toarray() if sp.issparse(value) else value)
+    if np.iscomplexobj(dense):
+        raise DeclarationError(f"hierfl treats real numbers only; found the complex constant {dense}.")
+    return dense.astype(float)
 
 
 def _data_key(expression: Any) -> Any:
     """The atom's own settings (axis, order, index, ...) as a hashable key; unknown ones never merge."""
-    data = expression.get_data()
-    return _hashable(data, expression)
+    return _hashable(expression.get_data(), expression) if is_shared(expression) else id(expression)
 
 
 def _hashable(data: Any, owner: Any) -> Any:
-    if data is None or isinstance(data, (bool, int, float, str)):
+    if data is None or isinstance(data, (bool, int, float, Fraction, str)):
         return data
+    if isinstance(data, cp.Constant):
+        return ("constant", tuple(data.shape), _dense(data.value).tobytes())
+    if isinstance(data, Leaf):
+        return ("leaf", data.id)
     if isinstance(data, slice):
         return ("slice", data.start, data.stop, data.step)
     if isinstance(data, (tuple, list)):

@@ -10,18 +10,41 @@ from hierfl.errors import UnsupportedAtomError
 Lowering = Callable[..., Any]
 
 _LOWERINGS: dict[type, Lowering] = {}
+_SETTINGS: dict[type, tuple[str, ...]] = {}
+_UNSHARED: set[type] = set()
 _UNSUPPORTED: dict[type, str] = {}
 
 
-def lowers(*atoms: type) -> Callable[[Lowering], Lowering]:
-    """Register ``function(atom, *argument values) -> value`` for these atom classes."""
+def lowers(*atoms: type, settings: tuple[str, ...] = (), shared: bool = True) -> Callable[[Lowering], Lowering]:
+    """Register ``function(atom, *argument values, *setting values) -> value`` for these atom classes.
+
+    Parameters
+    ----------
+    settings
+        Attributes of the atom that hold expressions beside ``args`` (the ``M`` of huber): they may be parameters.
+    shared
+        Whether two atoms of equal arguments and ``get_data()`` are the same function, so that they run once.
+    """
 
     def register(function: Lowering) -> Lowering:
         for atom in atoms:
             _LOWERINGS[atom] = function
+            _SETTINGS[atom] = settings
+            if not shared:
+                _UNSHARED.add(atom)
         return function
 
     return register
+
+
+def arguments_of(atom: Any) -> list[Any]:
+    """The expressions that an atom of the table is a function of."""
+    return [*atom.args, *(getattr(atom, name) for name in _SETTINGS[type(atom)])]
+
+
+def is_shared(atom: Any) -> bool:
+    """Whether equal arguments and settings make the same function."""
+    return type(atom) not in _UNSHARED
 
 
 def refuses(reason: str, *atoms: type) -> None:

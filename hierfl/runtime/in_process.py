@@ -55,11 +55,15 @@ class InProcess:
             raise SettingError(f"schedule={self.schedule!r} of InProcess: write 'map', 'vmap' or None.")
         cohort = cohort_size(algorithm.participation, problem.num_clients)
         data = problem.data()
-        traffic: dict[str, int] = {}
-        program = jax.jit(self._block_program(problem, algorithm, cohort, block, traffic))
+        key = jax.random.key(seed)
         state = algorithm.init(jnp.asarray(x0))
         memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), algorithm.memory())
-        key = jax.random.key(seed)
+        if rounds == 0:
+            return state, memory, {}, {"participants_per_round": cohort}
+        program, traffic = problem.keep(
+            ("program", self, algorithm, block),
+            lambda: self._program(problem, algorithm, cohort, block, state, memory, data, key),
+        )
         blocks: list[History] = []
         done = 0
         while done < rounds:
@@ -75,14 +79,20 @@ class InProcess:
         joined = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]} if blocks else {}
         return state, memory, joined, {**traffic, "participants_per_round": cohort}
 
-    def _block_program(
-        self, problem: CompiledProblem, algorithm: Algorithm, cohort: int, block: int, traffic: dict[str, int]
-    ) -> Any:
-        """``(state, memory, data, key, first round, count) -> (state, memory, records)``; records have ``block`` rows."""
+    def _program(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        cohort: int,
+        block: int,
+        state: Any,
+        memory: Any,
+        data: Data,
+        key: Array,
+    ) -> tuple[Any, dict[str, int]]:
+        """(program, scalars sent in a round): ``program(state, memory, data, key, first round, count)`` runs a block."""
 
-        def one_round(
-            state: Any, memory: Any, data: Data, key: Array, index: Array
-        ) -> tuple[Any, Any, dict[str, Array]]:
+        def one_round(state: Any, memory: Any, data: Data, key: Array, index: Array, traffic: dict[str, int]) -> Any:
             round_key = jax.random.fold_in(key, index)
             clients = InProcessClients(
                 problem, data, memory, cohort, round_key, algorithm.absent, self._one_by_one(), traffic
@@ -90,18 +100,20 @@ class InProcess:
             state, record = algorithm.round(clients, state, index, jax.random.fold_in(round_key, 2**31 - 1))
             return state, clients.memory, record
 
+        traffic: dict[str, int] = {}
+        shapes = jax.eval_shape(lambda *a: one_round(*a, traffic), state, memory, data, key, jnp.asarray(0))[2]
+
         def program(state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
-            shapes = jax.eval_shape(one_round, state, memory, data, key, jnp.asarray(first))[2]
             records = jax.tree.map(lambda s: jnp.zeros((block, *s.shape), s.dtype), shapes)
 
             def body(place: Array, carry: Any) -> Any:
                 state, memory, records = carry
-                state, memory, record = one_round(state, memory, data, key, first + place)
+                state, memory, record = one_round(state, memory, data, key, first + place, {})
                 return state, memory, jax.tree.map(lambda all_, new: all_.at[place].set(new), records, record)
 
             return jax.lax.fori_loop(0, count, body, (state, memory, records))
 
-        return program
+        return jax.jit(program), traffic
 
     def _one_by_one(self) -> bool:
         return self.schedule == "map" or (self.schedule is None and jax.default_backend() == "cpu")

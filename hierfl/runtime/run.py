@@ -46,7 +46,7 @@ def run(
     solver = solver if solver is not None else default_solver(compiled)
     if not hasattr(solver, "bind"):
         raise SettingError(f"solver must be one of hierfl.solvers, not {type(solver).__name__}.")
-    algorithm = solver.bind(compiled, rounds, queries)
+    algorithm = compiled.keep(("algorithm", solver, rounds, queries), lambda: solver.bind(compiled, rounds, queries))
     start = start_point(compiled, x0)
     watch = _Watch(
         compiled, solver, metrics or {}, callback, RunProgress(rounds, type(solver).__name__, progress), queries
@@ -179,7 +179,7 @@ def _result(
     evaluation = compiled.exact.at(x, warm)
     sign = compiled.sign
     own_value = None
-    if compiled.lower.size and settings["rounds"]:
+    if compiled.lower.size and history:
         last = len(history["objective"]) - 1
         own_y = jax.jit(algorithm.answers)(data, jnp.asarray(x), memory, last, jax.random.key(settings["seed"]))
         server, clients = compiled.exact.compiled_value_at(jnp.asarray(x), own_y, data)

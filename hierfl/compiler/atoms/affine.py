@@ -76,16 +76,12 @@ def _broadcast(atom: Any, value: Any) -> Any:
 
 @lowers(Sum)
 def _sum(atom: Any, value: Any) -> Any:
-    return jnp.sum(value, axis=atom.axis, keepdims=atom.keepdims)
+    return jnp.sum(value, axis=atom.axis)
 
 
 @lowers(Concatenate)
 def _concatenate(atom: Any, *values: Any) -> Any:
-    return (
-        jnp.concatenate(values, axis=atom.axis)
-        if atom.axis is not None
-        else jnp.concatenate([jnp.ravel(v) for v in values])
-    )
+    return jnp.concatenate(values, axis=atom.axis)
 
 
 @lowers(Hstack)
@@ -125,7 +121,7 @@ def _diagonal_to_vector(atom: Any, value: Any) -> Any:
 
 @lowers(Trace)
 def _trace(atom: Any, value: Any) -> Any:
-    return jnp.trace(value)
+    return jnp.trace(value, axis1=-2, axis2=-1)
 
 
 @lowers(transpose)
@@ -140,17 +136,19 @@ def _reshape(atom: Any, value: Any) -> Any:
 
 @lowers(upper_tri)
 def _upper_triangle(atom: Any, value: Any) -> Any:
-    return value[np.triu_indices(value.shape[0], k=1)]
+    rows, columns = np.triu_indices(value.shape[-1], k=1)
+    return value[..., rows, columns]
 
 
 @lowers(index)
 def _index(atom: Any, value: Any) -> Any:
-    return value[_clean(atom.key)]
+    return value[atom._orig_key]  # as CVXPY evaluates it; its normalised key ends negative steps at -1
 
 
 @lowers(special_index)
 def _special_index(atom: Any, value: Any) -> Any:
-    return value[_clean(atom.key)]
+    keys = atom.key if isinstance(atom.key, tuple) else (atom.key,)
+    return value[tuple(np.asarray(key) if isinstance(key, list) else key for key in keys)]
 
 
 @lowers(
@@ -163,14 +161,3 @@ def _identity(atom: Any, value: Any) -> Any:
 @lowers(imag)
 def _imaginary(atom: Any, value: Any) -> Any:
     return jnp.zeros_like(value)
-
-
-def _clean(key: Any) -> Any:
-    """CVXPY's keys as NumPy understands them: negative-step slices end at None, not at -1."""
-    keys = key if isinstance(key, tuple) else (key,)
-    cleaned = []
-    for part in keys:
-        if isinstance(part, slice) and part.step is not None and part.step < 0 and part.stop == -1:
-            part = slice(part.start, None, part.step)
-        cleaned.append(np.asarray(part) if isinstance(part, list) else part)
-    return tuple(cleaned)

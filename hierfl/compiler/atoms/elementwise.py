@@ -1,4 +1,4 @@
-"""Elementwise atoms, with a fixed element of the subdifferential at kinks and +-infinity, never NaN, at the domain's edge."""
+"""Elementwise atoms: at kinks a fixed element of the subdifferential; at the edge of a domain a huge slope, never NaN."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import functools
 from typing import Any
 
 import cvxpy as cp
-import jax
 import jax.numpy as jnp
 import jax.scipy.special as special
-import numpy as np
 from cvxpy.atoms.elementwise.hyperbolic import asinh, atanh, sinh, tanh
 from cvxpy.atoms.elementwise.logic import And, LogicExpression, Not, Or, Xor, _NaryLogicExpression
 from cvxpy.atoms.elementwise.normcdf import normcdf
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.atoms.elementwise.trig import cos, sin, tan
 
+from hierfl.compiler.atoms.safe import steep
 from hierfl.compiler.registry import lowers, refuses
+from hierfl.errors import UnsupportedAtomError
+
+_DECIMALS = 4  # CVXPY rounds to its ATOM_EVAL_TOL before ceil and floor
 
 
 @lowers(cp.abs)
@@ -26,12 +28,12 @@ def _absolute(atom: Any, value: Any) -> Any:
 
 @lowers(cp.ceil)
 def _ceiling(atom: Any, value: Any) -> Any:
-    return jnp.ceil(value)
+    return jnp.ceil(jnp.round(value, _DECIMALS))
 
 
 @lowers(cp.floor)
 def _floor(atom: Any, value: Any) -> Any:
-    return jnp.floor(value)
+    return jnp.floor(jnp.round(value, _DECIMALS))
 
 
 @lowers(cp.sign)
@@ -63,7 +65,7 @@ def _logistic(atom: Any, value: Any) -> Any:
 def _entropy(atom: Any, value: Any) -> Any:
     inside = value > 0
     safe = jnp.where(inside, value, 1.0)
-    edge = jnp.where(value == 0, _infinite_slope(value), -jnp.inf)
+    edge = jnp.where(value == 0, steep(value), -jnp.inf)
     return jnp.where(inside, -safe * jnp.log(safe), edge)
 
 
@@ -72,7 +74,7 @@ def _relative_entropy(atom: Any, x: Any, y: Any) -> Any:
     x, y = jnp.broadcast_arrays(x, y)
     inside = (x > 0) & (y > 0)
     safe_x, safe_y = jnp.where(inside, x, 1.0), jnp.where(inside, y, 1.0)
-    edge = jnp.where((x == 0) & (y >= 0), -_infinite_slope(x), jnp.inf)
+    edge = jnp.where((x == 0) & (y >= 0), -steep(x), jnp.inf)
     return jnp.where(inside, safe_x * (jnp.log(safe_x) - jnp.log(safe_y)), edge)
 
 
@@ -86,9 +88,8 @@ def _x_exp_x(atom: Any, value: Any) -> Any:
     return value * jnp.exp(value)
 
 
-@lowers(cp.huber)
-def _huber(atom: Any, value: Any) -> Any:
-    bound = jnp.asarray(np.asarray(atom.M.value, dtype=float), value.dtype)
+@lowers(cp.huber, settings=("M",))
+def _huber(atom: Any, value: Any, bound: Any) -> Any:
     size = jnp.abs(value)
     inner = jnp.minimum(size, bound)
     return inner**2 + 2 * bound * (size - inner)
@@ -96,24 +97,25 @@ def _huber(atom: Any, value: Any) -> Any:
 
 @lowers(cp.maximum)
 def _maximum(atom: Any, *values: Any) -> Any:
-    return functools.reduce(_larger, values)
+    return functools.reduce(jnp.maximum, values)  # at ties half of each derivative
 
 
 @lowers(cp.minimum)
 def _minimum(atom: Any, *values: Any) -> Any:
-    return -functools.reduce(_larger, [-value for value in values])
+    return functools.reduce(jnp.minimum, values)
 
 
 @lowers(Power, PowerApprox)
 def _power(atom: Any, value: Any) -> Any:
-    exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
-    if exponent.is_integer() and exponent >= 0:
-        return value ** int(exponent)
+    if not isinstance(atom.p, cp.Constant):
+        raise UnsupportedAtomError(
+            f"hierfl does not compile the power {atom.name()}: its exponent {atom.p.name()!r} is a parameter and decides "
+            f"the curvature; write it as a number."
+        )
+    exponent = float(atom.p.value)
     if exponent.is_integer():
-        return _negative_integer_power(value, int(exponent))
-    if exponent < 0:
-        return jnp.where(value > 0, jnp.where(value > 0, value, 1.0) ** exponent, jnp.inf)
-    return _root(value, exponent)
+        return value ** int(exponent) if exponent >= 0 else _reciprocal(value ** int(-exponent))
+    return _fractional_power(value, exponent)
 
 
 @lowers(normcdf)
@@ -167,31 +169,13 @@ refuses(
 )
 
 
-def _larger(a: Any, b: Any) -> Any:
-    """max with the derivative of the first argument at ties: one element of the subdifferential."""
-    return jnp.where(a >= b, a, b)
+def _reciprocal(value: Any) -> Any:
+    return jnp.where(value == 0, jnp.inf, 1.0 / jnp.where(value == 0, 1.0, value))
 
 
-def _negative_integer_power(value: Any, exponent: int) -> Any:
-    safe = jnp.where(value == 0, 1.0, value)
-    return jnp.where(value == 0, jnp.inf, safe**exponent)
-
-
-def _root(value: Any, exponent: float) -> Any:
-    """value**p for fractional p > 0: NaN below 0 as in CVXPY; slope at 0 is 0 for p > 1 and +inf for p < 1."""
+def _fractional_power(value: Any, exponent: float) -> Any:
+    """NaN below 0, as in CVXPY; at 0 infinite (p < 0), or with a huge (p < 1) or no slope (p > 1)."""
     inside = value > 0
     safe = jnp.where(inside, value, 1.0)
-    at_zero = jnp.zeros_like(value) if exponent > 1 else _infinite_slope(value)
+    at_zero = jnp.inf if exponent < 0 else steep(value) if exponent < 1 else jnp.zeros_like(value)
     return jnp.where(inside, safe**exponent, jnp.where(value == 0, at_zero, jnp.nan))
-
-
-@jax.custom_jvp
-def _infinite_slope(value: Any) -> Any:
-    """0 with derivative +infinity: the edge of a domain where the function is finite and its slope is not."""
-    return jnp.zeros_like(value)
-
-
-@_infinite_slope.defjvp
-def _infinite_slope_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    (value,), (tangent,) = primals, tangents
-    return jnp.zeros_like(value), tangent * jnp.asarray(jnp.finfo(value.dtype).max, value.dtype)

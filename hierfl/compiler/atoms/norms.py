@@ -1,4 +1,4 @@
-"""Norms; at the origin their gradient is 0, an element of the subdifferential."""
+"""Norms; at the origin their gradient is 0, an element of the subdifferential (p < 1: see ``_concave_pnorm``)."""
 
 from __future__ import annotations
 
@@ -11,80 +11,62 @@ from cvxpy.atoms.norm_nuc import normNuc
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 from cvxpy.atoms.sigma_max import sigma_max
 
-from hierfl.compiler.atoms.reductions import first_largest
+from hierfl.compiler.atoms.safe import first_largest, norm2, steep
+from hierfl.compiler.atoms.spectral import largest_singular_value, singular_value_sum
 from hierfl.compiler.registry import lowers
 
 
 @lowers(cp.norm1)
 def _norm1(atom: Any, value: Any) -> Any:
-    return jnp.sum(jnp.abs(value), axis=atom.axis, keepdims=atom.keepdims)
+    return jnp.sum(jnp.abs(value), axis=atom.axis)
 
 
 @lowers(cp.norm_inf)
 def _norm_inf(atom: Any, value: Any) -> Any:
-    return first_largest(jnp.abs(value), atom.axis, atom.keepdims)
+    return first_largest(jnp.abs(value), atom.axis)
 
 
 @lowers(Pnorm, PnormApprox)
 def _pnorm(atom: Any, value: Any) -> Any:
-    p, axis, keepdims = float(atom.p), atom.axis, atom.keepdims
-    if p < 1:
-        return _small_pnorm(value, p, axis, keepdims)
-    size = jnp.abs(value)
-    scale = jax.lax.stop_gradient(jnp.max(size, axis=axis, keepdims=True))
-    zero = scale == 0
-    ratio = size / jnp.where(zero, 1.0, scale)
-    power = ratio * ratio if p == 2 else jnp.where(ratio > 0, jnp.where(ratio > 0, ratio, 1.0) ** p, 0.0)
-    total = jnp.sum(power, axis=axis, keepdims=True)
-    root = jnp.where(zero, 0.0, jnp.where(zero, 1.0, total) ** (1.0 / p))
-    result = root * scale
-    return result if keepdims else jnp.squeeze(result, axis=axis) if axis is not None else jnp.reshape(result, ())
-
-
-def _small_pnorm(value: Any, p: float, axis: Any, keepdims: bool) -> Any:
-    """p < 1 (concave, on nonnegative values): -inf outside; 0 as soon as an entry is 0 for negative p."""
-    positive = value > 0
-    safe = jnp.where(positive, value, 1.0)
-    power = jnp.where(positive, safe**p, 0.0)
-    total = jnp.sum(power, axis=axis, keepdims=keepdims)
-    some = total > 0
-    root = jnp.where(some, jnp.where(some, total, 1.0) ** (1.0 / p), 0.0)
-    if p < 0:
-        root = jnp.where(jnp.any(value == 0, axis=axis, keepdims=keepdims), 0.0, root)
-    return jnp.where(jnp.any(value < 0, axis=axis, keepdims=keepdims), -jnp.inf, root)
+    p = float(atom.p)
+    if p == 2:
+        return norm2(value, atom.axis)
+    return _convex_pnorm(value, p, atom.axis) if p > 1 else _concave_pnorm(value, p, atom.axis)
 
 
 @lowers(sigma_max)
 def _spectral_norm(atom: Any, value: Any) -> Any:
-    return _largest_singular_value(value)
+    return largest_singular_value(value)
 
 
 @lowers(normNuc)
 def _nuclear_norm(atom: Any, value: Any) -> Any:
-    return _sum_of_singular_values(value)
+    return singular_value_sum(value)
 
 
-@jax.custom_jvp
-def _largest_singular_value(value: Any) -> Any:
-    return jnp.linalg.svd(value, compute_uv=False)[0]
+def _convex_pnorm(value: Any, p: float, axis: Any) -> Any:
+    """p > 1, relative to the largest entry: neither overflow nor 0 ** negative in the derivative."""
+    size = jnp.abs(value)
+    scale = jax.lax.stop_gradient(jnp.max(size, axis=axis, keepdims=True))
+    ratio = size / jnp.where(scale == 0, 1.0, scale)
+    some = ratio > 0
+    total = jnp.sum(jnp.where(some, jnp.where(some, ratio, 1.0) ** p, 0.0), axis=axis, keepdims=True)
+    return scale * jnp.where(scale == 0, 1.0, total) ** (1.0 / p)
 
 
-@_largest_singular_value.defjvp
-def _largest_singular_value_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    (value,), (tangent,) = primals, tangents
-    u, s, vt = jnp.linalg.svd(value, full_matrices=False)
-    slope = jnp.where(s[0] > 0, u[:, 0] @ tangent @ vt[0], 0.0)
-    return s[0], slope
+def _concave_pnorm(value: Any, p: float, axis: Any) -> Any:
+    """p < 1: -inf as soon as an entry is negative; where entries are 0, an element of the superdifferential.
 
-
-@jax.custom_jvp
-def _sum_of_singular_values(value: Any) -> Any:
-    return jnp.sum(jnp.linalg.svd(value, compute_uv=False))
-
-
-@_sum_of_singular_values.defjvp
-def _sum_of_singular_values_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    (value,), (tangent,) = primals, tangents
-    u, s, vt = jnp.linalg.svd(value, full_matrices=False)
-    kept = s > s[0] * jnp.finfo(value.dtype).eps * max(value.shape)
-    return jnp.sum(s), jnp.sum((u * kept) @ vt * tangent)
+    The norm of k equal entries t is k**(1/p) t, so the gradient at 0 is k**(1/p - 1) in each of them. For p < 0 this
+    holds for the zero entries alone (the norm is 0 along the others); for 0 < p < 1 a single zero entry has infinite slope.
+    """
+    zero = value == 0
+    safe = jnp.where(value > 0, value, 1.0)
+    edge = 0.0 if p < 0 else steep(value)
+    total = jnp.sum(jnp.where(zero, edge, safe**p), axis=axis, keepdims=True)
+    regular = jnp.where(total == 0, 1.0, total) ** (1.0 / p)
+    zeros = jnp.maximum(jnp.sum(zero, axis=axis, keepdims=True), 1).astype(value.dtype)
+    origin = zeros ** (1.0 / p - 1.0) * jnp.sum(jnp.where(zero, value, 0.0), axis=axis, keepdims=True)
+    flat = (jnp.any if p < 0 else jnp.all)(zero, axis=axis, keepdims=True)
+    outside = jnp.any(value < 0, axis=axis, keepdims=True)
+    return jnp.where(outside, -jnp.inf, jnp.where(flat, origin, regular))

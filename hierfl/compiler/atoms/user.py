@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -9,40 +10,76 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.registry import lowers
-from hierfl.errors import DeclarationError
+from hierfl.errors import DeclarationError, DivergedError
 from hierfl.language.function import BlackBox, Function
 
 
 @lowers(Function)
 def _function(atom: Any, *values: Any) -> Any:
     result = jnp.asarray(atom.callable(*values))
-    if result.shape != atom.declared_shape:
-        raise DeclarationError(
-            f"hf.Function {atom.label_name!r} returned an array of shape {result.shape}; declared shape={atom.declared_shape}."
-        )
-    return result
+    _check_shape(f"hf.Function {atom.label_name!r}", result.shape, atom.declared_shape)
+    return result.astype(jnp.result_type(*values))
 
 
 @lowers(BlackBox)
 def _black_box(atom: Any, *values: Any) -> Any:
-    def on_host(*arrays: np.ndarray) -> np.ndarray:
-        result = np.asarray(atom.callable(*map(np.asarray, arrays)))
-        if result.shape != atom.declared_shape:
-            raise DeclarationError(
-                f"hf.BlackBox {atom.label_name!r} returned an array of shape {result.shape}; declared shape={atom.declared_shape}."
-            )
-        return result.astype(values[0].dtype)
+    """One call to the host for a whole vmapped batch; differentiating is refused."""
+    precision = jnp.result_type(*values)
+    ndims = [jnp.ndim(value) for value in values]
 
     @jax.custom_jvp
     def call(*arrays: Any) -> Any:
-        out = jax.ShapeDtypeStruct(atom.declared_shape, arrays[0].dtype)
-        return jax.pure_callback(on_host, out, *arrays, vmap_method="sequential")
+        out = jax.ShapeDtypeStruct(atom.declared_shape, precision)
+        return jax.pure_callback(on_host, out, *arrays, vmap_method="broadcast_all")
+
+    def on_host(*arrays: Any) -> np.ndarray:
+        inputs = [np.asarray(array) for array in arrays]
+        batch = inputs[0].shape[: inputs[0].ndim - ndims[0]]
+        results = np.empty((*batch, *atom.declared_shape), precision)
+        for place in np.ndindex(batch):
+            results[place] = _on_one(atom, [array[place] for array in inputs])
+        return results
 
     @call.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         raise DeclarationError(
-            f"hf.BlackBox {atom.label_name!r} has values only and was asked for a gradient: use it in a term that a zeroth-order "
-            f"algorithm such as ZOHFL only evaluates, or write it for JAX as a hf.Function."
+            f"hf.BlackBox {atom.label_name!r} has values only and was asked for a gradient: use it in a term that a "
+            f"zeroth-order algorithm such as ZOHFL only evaluates, or write it for JAX as a hf.Function."
         )
 
     return call(*values)
+
+
+def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:
+    label = f"hf.BlackBox {atom.label_name!r}"
+    with _Named(label, arrays):
+        result = np.asarray(atom.callable(*arrays))
+    _check_shape(label, result.shape, atom.declared_shape)
+    if np.isnan(result).any() and not any(np.isnan(array).any() for array in arrays):
+        raise DivergedError(f"{label} returned NaN at {_shown(arrays)}.")
+    return result
+
+
+def _check_shape(label: str, found: tuple[int, ...], declared: tuple[int, ...]) -> None:
+    if found != declared:
+        raise DeclarationError(f"{label} returned an array of shape {found}; declared shape={declared}.")
+
+
+class _Named:
+    """Says in whose callable, and at which arguments, an exception was raised: JAX only shows the message."""
+
+    def __init__(self, label: str, arrays: list[np.ndarray]) -> None:
+        self.label, self.arrays = label, arrays
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, Exception):
+            raise DeclarationError(
+                f"{self.label} raised {type(error).__name__}: {error} at {_shown(self.arrays)}."
+            ) from error
+
+
+def _shown(arrays: list[np.ndarray]) -> str:
+    return ", ".join(np.array2string(array, threshold=6, precision=4) for array in arrays)

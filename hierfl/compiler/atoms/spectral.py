@@ -1,0 +1,111 @@
+"""Weighted sums of eigenvalues and of singular values, with first and second derivatives that survive repeated values.
+
+JAX differentiates eigenvectors, which divides by the gaps between eigenvalues. Here the gradient is written down,
+V diag(w) V' or U diag(w) V', and so is its derivative, by divided differences of the weights: 0 where both agree
+(Lewis and Sendov, Twice differentiable spectral functions, 2001).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Weights = tuple[float, ...]
+
+
+def symmetric(value: Any) -> Any:
+    """The symmetric part of a matrix, or of each matrix of a batch."""
+    return 0.5 * (value + jnp.swapaxes(value, -1, -2))
+
+
+def eigenvalue_sum(weights: Weights, matrix: Any) -> Any:
+    """sum_i weights[i] * (i-th largest eigenvalue) of the symmetric part; missing weights are 0."""
+    ascending = (0.0,) * (matrix.shape[-1] - len(weights)) + tuple(reversed(weights))
+    return _eigenvalue_sum(ascending, symmetric(matrix))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _eigenvalue_sum(weights: Weights, matrix: Any) -> Any:
+    return jnp.linalg.eigvalsh(matrix) @ jnp.asarray(weights, matrix.dtype)
+
+
+@_eigenvalue_sum.defjvp
+def _eigenvalue_sum_jvp(weights: Weights, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (matrix,), (tangent,) = primals, tangents
+    gradient = _eigenvalue_gradient(weights, matrix)
+    return jnp.sum(gradient * matrix, axis=(-2, -1)), jnp.sum(gradient * tangent, axis=(-2, -1))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _eigenvalue_gradient(weights: Weights, matrix: Any) -> Any:
+    _, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.asarray(weights, matrix.dtype)) @ jnp.swapaxes(vectors, -1, -2)
+
+
+@_eigenvalue_gradient.defjvp
+def _eigenvalue_gradient_jvp(weights: Weights, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (matrix,), (tangent,) = primals, tangents
+    values, vectors = jnp.linalg.eigh(matrix)
+    transposed = jnp.swapaxes(vectors, -1, -2)
+    w = jnp.asarray(weights, matrix.dtype)
+    slopes = _quotient(w[:, None] - w, values[..., :, None] - values[..., None, :])
+    curvature = vectors @ (slopes * (transposed @ tangent @ vectors)) @ transposed
+    return (vectors * w) @ transposed, curvature
+
+
+def largest_singular_value(matrix: Any) -> Any:
+    """The spectral norm; derivative 0 at 0."""
+    return _singular_value_sum(True, matrix)
+
+
+def singular_value_sum(matrix: Any) -> Any:
+    """The nuclear norm; its gradient is U V' without the singular vectors of value 0."""
+    return _singular_value_sum(False, matrix)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _singular_value_sum(largest: bool, matrix: Any) -> Any:
+    values = jnp.linalg.svd(matrix, compute_uv=False)
+    return values[0] if largest else jnp.sum(values)
+
+
+@_singular_value_sum.defjvp
+def _singular_value_sum_jvp(largest: bool, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (matrix,), (tangent,) = primals, tangents
+    gradient = _singular_gradient(largest, matrix)
+    return jnp.sum(gradient * matrix), jnp.sum(gradient * tangent)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _singular_gradient(largest: bool, matrix: Any) -> Any:
+    u, values, vt = jnp.linalg.svd(matrix, full_matrices=False)
+    return (u * _weights(largest, values, matrix)) @ vt
+
+
+@_singular_gradient.defjvp
+def _singular_gradient_jvp(largest: bool, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (matrix,), (tangent,) = primals, tangents
+    u, s, vt = jnp.linalg.svd(matrix, full_matrices=False)
+    w = _weights(largest, s, matrix)
+    inner = u.T @ tangent @ vt.T
+    even = _quotient(w[:, None] - w, s[:, None] - s) * symmetric(inner)
+    odd = _quotient(w[:, None] + w, s[:, None] + s) * (inner - symmetric(inner))
+    ratio = _quotient(w, s)
+    left = ((tangent - u @ (u.T @ tangent)) @ vt.T * ratio) @ vt  # outside the range of U, then of V
+    right = (u * ratio) @ (u.T @ tangent - inner @ vt)
+    return (u * w) @ vt, u @ (even + odd) @ vt + left + right
+
+
+def _weights(largest: bool, values: Any, matrix: Any) -> Any:
+    positive = values > values[0] * jnp.finfo(matrix.dtype).eps * max(matrix.shape)
+    return jnp.where(positive & (jnp.arange(values.shape[0]) == 0) if largest else positive, 1.0, 0.0).astype(
+        matrix.dtype
+    )
+
+
+def _quotient(numerator: Any, denominator: Any) -> Any:
+    """numerator / denominator, 0 where the denominator is 0."""
+    return jnp.where(denominator == 0, 0.0, numerator / jnp.where(denominator == 0, 1.0, denominator))

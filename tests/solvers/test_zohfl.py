@@ -1,0 +1,310 @@
+"""ZO-HFL: the printed algorithm, its options, and its results on problems with known answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+import hierfl as hf
+from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
+from hierfl.solvers import ZOHFL, Decay, Exact, ProjectedSGD
+from hierfl.solvers.directions import draw_directions
+
+RADIUS = 0.8
+
+
+def personalised_ridge(
+    sizes: tuple[int, ...] = (4, 7, 1), **federation: object
+) -> tuple[hf.Problem, list[np.ndarray], np.ndarray]:
+    """f_1 = E_server (u'x - 1)^2, f_2 = ||x - y||^2 / 2, h = E (u'y - 1)^2 / 2 + ||y - x||^2 / 4, ||y - x|| <= RADIUS."""
+    rng = np.random.default_rng(0)
+    data, server = [rng.standard_normal((n, 3)) for n in sizes], rng.standard_normal((5, 3))
+    x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    problem = hf.Problem(
+        hf.Minimize(server=hf.E(cp.square(u @ x - 1)), clients=0.5 * cp.sum_squares(x - y)),
+        lower=hf.ArgMin(
+            y,
+            hf.E(0.5 * cp.square(u @ y - 1)) + 0.25 * cp.sum_squares(y - x),
+            [cp.norm(y - x) <= RADIUS],
+            scope="client",
+        ),
+        federation=hf.Federation([hf.Client({u: d}) for d in data], server=hf.Client({u: server}), **federation),
+    )
+    return problem, data, server
+
+
+def transcription(
+    data: list[np.ndarray], server: np.ndarray, x: np.ndarray, rounds: int, seed: int, eta: float, common: bool
+) -> np.ndarray:
+    """Algorithms 1 and 2 of [HFL] in plain NumPy, minibatch 1, started at the query; draws replayed from the same keys."""
+    m, n = len(data), len(x)
+    run_key = jax.random.key(seed)
+    for r in range(rounds):
+        round_key = jax.random.fold_in(run_key, r)
+        directions = np.asarray(draw_directions(jax.random.fold_in(round_key, 2**31 - 1), m, n, "independent"))
+        server_key = jax.random.fold_in(jax.random.fold_in(round_key, 2**31 - 3), 0)
+        xi = server[np.asarray(jax.random.randint(server_key, (1,), 0, len(server)))]
+        gradient = (2 * (xi @ x - 1)) @ xi
+        for i, own in enumerate(data):
+            pair_key = jax.random.split(jax.random.fold_in(round_key, i), 1)[0]
+            keys = [pair_key, pair_key] if common else list(jax.random.split(pair_key))
+            values = []
+            for sign, key in zip((1, -1), keys):
+                query = x + sign * eta * directions[i]
+                lower_key = jax.random.split(key)[0]
+                y = query.copy()
+                for t in range(int(np.ceil(2 * np.sqrt(r + 1)))):
+                    row = int(
+                        jax.random.randint(jax.random.fold_in(jax.random.fold_in(lower_key, t), 0), (1,), 0, len(own))[
+                            0
+                        ]
+                    )
+                    y = y - 0.1 / (t + 1) * ((own[row] @ y - 1) * own[row] + 0.5 * (y - query))
+                    length = np.linalg.norm(y - query)
+                    y = query + (y - query) * min(1.0, RADIUS / length) if length > 0 else y
+                values.append(0.5 * np.sum((query - y) ** 2))
+            gradient = gradient + (1 / m) * n / (2 * eta) * (values[0] - values[1]) * directions[i]
+        x = x - 0.01 / np.sqrt(r + 1) * gradient
+    return x
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_agrees_step_for_step_with_a_numpy_transcription(common: bool, x64: None) -> None:
+    problem, data, server = personalised_ridge()
+    solver = ZOHFL(
+        smoothing=0.1,
+        batch_size=1,
+        common_random_numbers=common,
+        lower=ProjectedSGD(steps=Decay(2, -0.5), batch_size=1, start="query"),
+    )
+    start = np.array([0.3, -0.4, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.LowerLevelWarning)
+        result = problem.solve(solver, rounds=20, seed=3, x0=start, progress=False)
+    expected = transcription(data, server, start, 20, 3, 0.1, common)
+    np.testing.assert_allclose(result.x, expected, atol=1e-10)
+
+
+def test_coupled_minimax_in_both_orders() -> None:
+    settings = ZOHFL(step_size=0.1, smoothing=0.1)
+    assert coupled_minimax().solve(settings, rounds=500, progress=False).x == pytest.approx(0.5, abs=0.02)
+    reverse = coupled_minimax(reversed_order=True).solve(settings, rounds=500, progress=False)
+    assert reverse.x == pytest.approx(1.0, abs=0.02)
+    assert reverse.y == pytest.approx(-1.0, abs=0.02)
+    assert reverse.value == pytest.approx(2.0, abs=0.05)
+
+
+def test_nonsmooth_toy_reaches_its_minimum_from_the_left() -> None:
+    result = nonsmooth_toy(3).solve(ZOHFL(step_size=0.1), rounds=300, x0=np.full(3, -0.3), progress=False)
+    np.testing.assert_allclose(result.x, -1, atol=1e-3)
+    assert result.value == pytest.approx(0, abs=1e-5)
+
+
+def test_cournot_leader_in_sample_scope() -> None:
+    result = stackelberg_cournot(clients=4).solve(
+        ZOHFL(step_size=0.3, batch_size=64), rounds=100, x0=2.0, progress=False
+    )
+    assert result.value == pytest.approx(-2.7705, abs=5e-3)
+    assert result.certificate.error_bound < 1e-6
+
+
+def test_no_lower_level_trains_at_the_server_and_at_the_clients() -> None:
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((50, 2))
+    target = a @ np.array([1.0, -2.0])
+    x, u, v = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="v")
+    loss = hf.E(cp.square(u @ x - v))
+    server = hf.Problem(
+        hf.Minimize(server=loss), federation=hf.Federation([hf.Client()], server=hf.Client({u: a, v: target}))
+    )
+    np.testing.assert_allclose(server.solve(ZOHFL(step_size=0.05), rounds=300, progress=False).x, [1, -2], atol=1e-2)
+    clients = hf.Problem(
+        hf.Minimize(clients=loss),
+        federation=hf.Federation([hf.Client({u: a[:5], v: target[:5]}), hf.Client({u: a[5:], v: target[5:]})]),
+    )
+    np.testing.assert_allclose(
+        clients.solve(ZOHFL(step_size=0.05, smoothing=0.01), rounds=600, progress=False).x, [1, -2], atol=5e-2
+    )
+
+
+def test_black_box_clients_need_values_only() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.BlackBox(lambda v: float(np.sum((v - 1) ** 2)), x)))
+    np.testing.assert_allclose(
+        problem.solve(ZOHFL(step_size=0.1, smoothing=0.01), rounds=100, progress=False).x, 1, atol=1e-2
+    )
+
+
+def test_projected_server_step_keeps_x_feasible() -> None:
+    x = cp.Variable(4, name="x", nonneg=True)
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - np.array([2.0, -1.0, 0.5, 0.0]))), constraints=[cp.sum(x) == 1]
+    )
+    result = problem.solve(
+        ZOHFL(step_size=0.05, smoothing=0.05, directions=4, direction_kind="orthonormal"), rounds=400, progress=False
+    )
+    assert result.x.min() >= 0 and result.x.sum() == pytest.approx(1)
+    np.testing.assert_allclose(result.x, [1, 0, 0, 0], atol=0.05)
+    assert np.max(result.distances) < 1e-9
+
+
+def test_private_constraints_on_x() -> None:
+    x, cap = cp.Variable(name="x"), hf.ClientParameter(name="cap")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(x - 5)),
+        constraints=[x >= 0, x <= cap],
+        federation=hf.Federation([hf.Client(parameters={cap: 1.0}), hf.Client(parameters={cap: 3.0})]),
+    )
+    result = problem.solve(ZOHFL(step_size=0.1), rounds=200, progress=False)
+    assert result.x == pytest.approx(1.0)  # on X, the intersection
+    assert result.iterate == pytest.approx(5.0, abs=1e-3)  # the server projects on the public part only
+    np.testing.assert_allclose(result.distances, [4, 2], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "directions"), [("independent", 1), ("independent", 3), ("orthonormal", 3), ("orthonormal", 7)]
+)
+def test_directions_are_uniform_on_the_sphere(kind: str, directions: int, x64: None) -> None:
+    n, draws = 5, 4000
+    keys = jax.random.split(jax.random.key(0), draws)
+    v = np.asarray(jax.vmap(lambda k: draw_directions(k, directions, n, kind))(keys))
+    np.testing.assert_allclose(np.linalg.norm(v, axis=2), 1)
+    assert np.abs(v.mean(axis=0)).max() < 6 / np.sqrt(n * draws)  # unbiased: raw QR columns would fail here
+    second = np.einsum("kqi,kqj->qij", v, v) / draws
+    assert np.abs(second - np.eye(n) / n).max() < 6 * 0.3 / np.sqrt(draws)
+    if kind == "orthonormal" and directions <= n:
+        np.testing.assert_allclose(
+            np.einsum("kpi,kqi->kpq", v, v),
+            np.broadcast_to(np.eye(directions), (draws, directions, directions)),
+            atol=1e-12,
+        )
+
+
+def test_estimator_is_unbiased_for_a_quadratic() -> None:
+    """One round from x0 moves by -step * ĝ; its mean over seeds is the gradient, since smoothing leaves it alone."""
+    x = cp.Variable(3, name="x")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x)), federation=hf.Federation([hf.Client() for _ in range(3)])
+    )
+    x0 = np.array([1.0, -2.0, 0.5])
+    moves = []
+    for participation in (1.0, 0.34):
+        steps = np.array(
+            [
+                x0
+                - problem.solve(
+                    ZOHFL(step_size=1.0, participation=participation), rounds=1, seed=s, x0=x0, progress=False
+                ).x
+                for s in range(150)
+            ]
+        )
+        moves.append(steps.mean(axis=0))
+        spread = steps.std(axis=0) / np.sqrt(len(steps))
+        assert np.all(np.abs(moves[-1] - 2 * x0) < 5.5 * spread)
+
+
+def test_common_random_numbers_cut_the_variance() -> None:
+    problem, _, _ = personalised_ridge((30, 20))
+    norms = {}
+    for common in (True, False):
+        lower = ProjectedSGD(steps=10, step_size=0.1, batch_size=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hf.LowerLevelWarning)
+            result = problem.solve(
+                ZOHFL(smoothing=1e-3, step_size=1e-9, lower=lower, common_random_numbers=common),
+                rounds=50,
+                progress=False,
+            )
+        norms[common] = np.mean(result.history["gradient_norm"] ** 2)
+    assert norms[False] > 100 * norms[True]
+
+
+def test_local_steps_may_differ_by_client_and_stragglers_make_none() -> None:
+    problem, _, _ = personalised_ridge()
+    with pytest.warns(hf.LowerLevelWarning, match="stopped short"):
+        result = problem.solve(ZOHFL(local_steps=[0, 3, Decay(2, -0.5)], step_size=0.001), rounds=8, progress=False)
+    assert np.isfinite(result.value)
+
+
+def test_exact_lower_level_matches_its_own_value() -> None:
+    problem, _, _ = personalised_ridge()
+    result = problem.solve(
+        ZOHFL(lower=Exact(), step_size=0.02, batch_size=None, participation=0.5), rounds=60, progress=False
+    )
+    assert result.own_value == pytest.approx(result.value, abs=1e-8)
+
+
+def test_full_batches_are_deterministic_up_to_directions() -> None:
+    problem, _, _ = personalised_ridge()
+    run = lambda: problem.solve(
+        ZOHFL(batch_size=None, lower=ProjectedSGD(batch_size=None, steps=200, step_size=0.3)), rounds=5, progress=False
+    )  # noqa: E731
+    assert run().value == run().value
+
+
+def test_other_seeds_differ() -> None:
+    problem, _, _ = personalised_ridge()
+    a, b = (problem.solve(ZOHFL(lower=Exact()), rounds=3, seed=s, progress=False).x for s in (0, 1))
+    assert np.abs(a - b).max() > 0
+
+
+SCRIPT = """
+import warnings; warnings.simplefilter("ignore")
+import numpy as np
+from tests.solvers.test_zohfl import personalised_ridge
+from hierfl.solvers import ZOHFL
+problem, _, _ = personalised_ridge()
+print(problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.tobytes().hex())
+"""
+
+
+def test_same_seed_same_bits_in_two_processes() -> None:
+    outputs = [
+        subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert len(outputs[0].strip()) == 48
+    assert outputs[0] == outputs[1]
+
+
+def test_communication_as_printed_is_2n_down_and_2m_up() -> None:
+    problem, _, _ = personalised_ridge()
+    result = problem.solve(ZOHFL(lower=Exact(), participation=0.6), rounds=4, progress=False)
+    assert result.communication["participants_per_round"] == 2
+    assert result.communication["scalars_down_per_round"] == 2 * (3 + 3)
+    assert result.communication["scalars_up_per_round"] == 2 * 2 * 3
+    assert result.communication["scalars_up"] == 4 * 12
+
+
+def test_private_upper_terms_send_one_difference_per_direction() -> None:
+    x, s = cp.Variable(2, name="x"), hf.Sample(2, name="s")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(x - s))),
+        federation=hf.Federation([hf.Client({s: scipy.stats.norm()})] * 3),
+    )
+    result = problem.solve(ZOHFL(directions=2), rounds=2, progress=False)
+    assert result.communication["scalars_up_per_round"] == 3 * 2
+
+
+def test_absent_clients_keep_their_memory_and_rounds_of_zero_are_allowed() -> None:
+    problem, _, _ = personalised_ridge()
+    result = problem.solve(ZOHFL(lower=Exact()), rounds=0, x0=np.ones(3), progress=False)
+    np.testing.assert_array_equal(result.x, np.ones(3))
+
+
+def test_raw_queries_look_outside_x() -> None:
+    x = cp.Variable(name="x")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.BlackBox(lambda v: float(v) if v <= 1 else 100.0, x)), constraints=[x <= 1, x >= 0]
+    )
+    projected = problem.solve(ZOHFL(smoothing=0.1, step_size=0.0), rounds=3, x0=1.0, progress=False)
+    raw = problem.solve(ZOHFL(smoothing=0.1, step_size=0.0), rounds=3, x0=1.0, queries="raw", progress=False)
+    assert projected.history["objective"].max() <= 1
+    assert raw.history["objective"].max() > 10

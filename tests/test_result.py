@@ -1,0 +1,91 @@
+"""What a run returns: shapes, history, metrics, saving, plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cvxpy as cp
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import ZOHFL, Exact
+
+mpl.use("Agg")
+
+
+def two_variables() -> tuple[hf.Problem, cp.Variable, cp.Variable]:
+    a, b = cp.Variable(2, name="a"), cp.Variable(name="b")
+    y, z = cp.Variable(2, name="y"), cp.Variable(name="z")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(a - 1) + cp.square(b + 1) + cp.sum_squares(y) + cp.square(z)),
+        lower=hf.ArgMin([y, z], cp.sum_squares(y - a) + cp.square(z - b), scope="client"),
+        federation=hf.Federation([hf.Client(), hf.Client()]),
+    )
+    return problem, a, b
+
+
+def solved(**options: object) -> hf.Result:
+    problem, _, _ = two_variables()
+    return problem.solve(ZOHFL(step_size=0.1, lower=Exact()), rounds=60, progress=False, **options)
+
+
+def test_values_are_set_on_upper_variables_and_shapes_are_public() -> None:
+    problem, a, b = two_variables()
+    result = problem.solve(ZOHFL(step_size=0.1, lower=Exact()), rounds=300, progress=False)
+    np.testing.assert_allclose(a.value, [0.5, 0.5], atol=0.02)
+    assert b.value == pytest.approx(-0.5, abs=0.02)
+    assert set(result.x) == {a, b}
+    assert {v.name(): value.shape for v, value in result.y.items()} == {"y": (2, 2), "z": (2,)}
+
+
+def test_history_has_a_row_per_round_and_metrics_per_evaluation() -> None:
+    result = solved(metrics={"distance": lambda x, y: sum(float(np.sum(v**2)) for v in x.values())}, evaluate_every=25)
+    assert {"objective", "gradient_norm", "lower_residual", "step_size", "seconds"} == set(result.history)
+    assert all(len(values) == 60 for values in result.history.values())
+    np.testing.assert_array_equal(result.metrics["round"], [0, 25, 50, 60])
+    frame = result.to_pandas()
+    assert frame.shape == (60, 6)
+    assert frame["distance"].notna().sum() == 3
+
+
+def test_callback_sees_rounds_and_can_stop() -> None:
+    seen = []
+    result = solved(callback=lambda r, x, y: seen.append(r) or r >= 20, evaluate_every=10)
+    assert seen == [10, 20]
+    assert result.status == "stopped by callback"
+    assert len(result.history["objective"]) == 20
+
+
+def test_saved_results_come_back_whole(tmp_path: Path) -> None:
+    result = solved(metrics={"m": lambda x, y: 1.0})
+    result.save(tmp_path / "run.npz")
+    again = hf.Result.load(tmp_path / "run.npz")
+    assert again.value == result.value and again.status == result.status and again.certificate == result.certificate
+    assert again.communication == result.communication and again.settings == result.settings
+    for variable, value in result.x.items():
+        np.testing.assert_array_equal(again.x[variable.name()], value)
+    for name, values in {**result.history, **result.metrics}.items():
+        np.testing.assert_array_equal({**again.history, **again.metrics}[name], values)
+    np.savez(tmp_path / "other.npz", a=1)
+    with pytest.raises(hf.DataError, match="not a saved hierfl result"):
+        hf.Result.load(tmp_path / "other.npz")
+
+
+def test_plot_has_labelled_axes_for_objective_and_metrics() -> None:
+    figure = solved(metrics={"accuracy": lambda x, y: 0.5}).plot()
+    assert [ax.get_xlabel() for ax in figure.axes] == ["round", "round"]
+    assert [ax.get_ylabel() for ax in figure.axes] == ["objective", "accuracy"]
+
+
+def test_printing_says_how_the_value_was_obtained() -> None:
+    text = str(solved())
+    assert "f(x) =" in text and "lower level by closed form" in text and "error of y at most" in text
+
+
+def test_printed_problem_reads_as_mathematics() -> None:
+    problem, _, _ = two_variables()
+    assert "minimize over" in str(problem)
+    assert r"\begin{aligned}" in problem.latex()
+    assert problem._repr_latex_().startswith("$$")
