@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import numpy as np
-from hierfl.models import ClassificationData
 
 from hierfl.errors import DataError
+from hierfl.models import ClassificationData
 
 FILES = {
     "features": ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"),

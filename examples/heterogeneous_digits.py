@@ -9,6 +9,7 @@ on everybody's pooled data would reach (the ceiling). Run ``python examples/hete
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,15 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from datasets import load
-from hierfl.models import ClassificationData, heterogeneous_classification
-from hierfl.models.heterogeneous_classification import cross_entropy
-from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 from rich.console import Console
 from rich.table import Table
 
 import hierfl as hf
 from hierfl.inspect.partition import plot_partition
 from hierfl.inspect.style import house_style
+from hierfl.models import ClassificationData, heterogeneous_classification
+from hierfl.models.heterogeneous_classification import cross_entropy
+from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 
 SETTINGS = ((1000.0, 0.9), (1.0, 0.5), (0.1, 0.1))
 
@@ -258,9 +259,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="independent samples for the two evaluations of a pair, as in the paper",
     )
     parser.add_argument("--cold", action="store_true", help="start every local run at the queried x, as in the paper")
-    parser.add_argument("--pretrain-rounds", type=int, default=200)
+    parser.add_argument("--pretrain-rounds", type=int, default=2000)
     parser.add_argument("--pretrain-step", type=float, default=0.1)
-    parser.add_argument("--pooled-rounds", type=int, default=2000)
+    parser.add_argument("--pooled-rounds", type=int, default=4000)
     parser.add_argument(
         "--settings", type=int, nargs="*", default=[0, 1, 2], help="which of the three (alpha, beta) to run"
     )
@@ -272,7 +273,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> list[Outcome]:
     """Run the main job and return its outcomes."""
     options = parse(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 118)
     name, data = load(options.data, options.download)
     console.rule(f"[bold]{name}: {data.features.shape[0]} images, {data.features.shape[1]} pixels")
     declared = heterogeneous_classification(

@@ -18,9 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hierfl.solvers.directions import check_directions, draw_directions
-from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
@@ -28,6 +25,9 @@ from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Message
+from hierfl.solvers.directions import check_directions, draw_directions
+from hierfl.solvers.lower import Exact, ProjectedSGD
+from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 PAPER_STEP = Decay(0.01, 0.5)
 ABSENT = ("unbiased", "renormalise", "zero")
@@ -158,9 +158,13 @@ class BoundZOHFL:
         """x."""
         return state
 
-    def memory(self) -> Array:
-        """A client remembers its last y, for a warm start (none in sample scope)."""
-        return jnp.zeros(self.problem.lower.size if self.problem.scope in ("client", "federation") else 0)
+    def memory(self, x0: Array) -> Array:
+        """A client remembers its last y, for a warm start: at first x0 where y has x's shapes, else 0."""
+        problem = self.problem
+        if problem.scope not in ("client", "federation"):
+            return jnp.zeros(0, x0.dtype)
+        alike = [v.shape for v in problem.upper.variables] == [v.shape for v in problem.lower.variables]
+        return x0 if alike else jnp.zeros(problem.lower.size, x0.dtype)
 
     def round(self, clients: Clients, state: Array, round_index: Array, key: Array) -> tuple[Array, dict[str, Array]]:
         """Lines 3 to 8 of Algorithm 1."""

@@ -6,9 +6,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.stats
-from hierfl.solvers import ZOHFL
 
 import hierfl as hf
+from hierfl.solvers import ZOHFL
 
 
 def leaves() -> tuple:

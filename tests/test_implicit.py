@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
+from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 7, 300])

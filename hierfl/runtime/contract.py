@@ -59,7 +59,7 @@ class Algorithm(Protocol):
     def init(self, x0: Array) -> Any:
         """The server's state at round 0."""
 
-    def memory(self) -> Any:
+    def memory(self, x0: Array) -> Any:
         """One client's memory at round 0 (a pytree of arrays)."""
 
     def round(self, clients: Clients, state: Any, round_index: Array, key: Array) -> tuple[Any, dict[str, Array]]:

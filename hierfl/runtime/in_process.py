@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -57,7 +58,9 @@ class InProcess:
         data = problem.data()
         key = jax.random.key(seed)
         state = algorithm.init(jnp.asarray(x0))
-        memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), algorithm.memory())
+        memory = jax.tree.map(
+            lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), algorithm.memory(jnp.asarray(x0))
+        )
         if rounds == 0:
             return state, memory, {}, {"participants_per_round": cohort}
         program, traffic = problem.keep(
@@ -101,7 +104,8 @@ class InProcess:
             return state, clients.memory, record
 
         traffic: dict[str, int] = {}
-        shapes = jax.eval_shape(lambda *a: one_round(*a, traffic), state, memory, data, key, jnp.asarray(0))[2]
+        counted = partial(one_round, traffic=traffic)
+        shapes = jax.eval_shape(counted, state, memory, data, key, jnp.asarray(0))[2]
 
         def program(state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
             records = jax.tree.map(lambda s: jnp.zeros((block, *s.shape), s.dtype), shapes)

@@ -251,7 +251,7 @@ def _warn_if_unsolved(result: Result) -> None:
             f"the run's own objective value is {result.own_value:.6g}, but f(x) with the lower level solved is "
             f"{result.value:.6g}: the lower solver stopped short. Take more local_steps, larger steps, or lower=Exact().",
             LowerLevelWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import SettingError
+from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
 
 PAPER_STEP = Decay(0.1, 1.0)
 
@@ -36,7 +36,7 @@ class ProjectedSGD:
     batch_size
         Rows of a minibatch; None uses all rows in every step.
     start
-        ``"warm"``: from the client's previous y; ``"query"``: from the queried x (the paper's; y must be of x's size).
+        ``"warm"``: from the client's previous y (at first from x0 where y has x's shape, else from 0); ``"query"``: from the queried x (the paper's; y must be of x's size).
     """
 
     steps: Any = 20

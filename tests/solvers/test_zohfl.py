@@ -243,10 +243,9 @@ def test_exact_lower_level_matches_its_own_value() -> None:
 
 def test_full_batches_are_deterministic_up_to_directions() -> None:
     problem, _, _ = personalised_ridge()
-    run = lambda: problem.solve(
-        ZOHFL(batch_size=None, lower=ProjectedSGD(batch_size=None, steps=200, step_size=0.3)), rounds=5, progress=False
-    )  # noqa: E731
-    assert run().value == run().value
+    solver = ZOHFL(batch_size=None, lower=ProjectedSGD(batch_size=None, steps=200, step_size=0.3))
+    first, second = (problem.solve(solver, rounds=5, progress=False) for _ in range(2))
+    assert first.value == second.value
 
 
 def test_other_seeds_differ() -> None:
