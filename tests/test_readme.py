@@ -1,0 +1,31 @@
+"""Every Python snippet of the README runs, in order, and prints what the README says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+def test_snippets_print_what_the_readme_says() -> None:
+    assert len(BLOCKS) == README.count("```python") == 3
+    names: dict[str, object] = {}
+    for code, expected in BLOCKS:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), names)
+        lines = [line for line in printed.getvalue().splitlines() if "ZOHFL ━" not in line]
+        assert [line.rstrip() for line in lines] == expected.rstrip("\n").splitlines()
+
+
+def test_the_readmes_picture_and_files_exist() -> None:
+    root = Path(__file__).parent.parent
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (root / target).exists(), target
