@@ -245,7 +245,8 @@ class BoxBlock:
             where = np.array([place[int(c)] for c in _columns(rows)[mine]])
             a = jnp.asarray(rows.pattern.data[mine]) if rows.constant else rows.row_sums(values)[mine]
             b = rows.b(values)[mine]
-            limit = -b / jnp.where(a == 0, 1.0, a) + 0.0  # never a negative zero
+            limit = -b / jnp.where(a == 0, 1.0, a)
+            limit = jnp.where(limit == 0, 0.0, limit)  # never a negative zero
             above = jnp.where(a > 0, limit, jnp.inf)
             below = jnp.where(a < 0, limit, -jnp.inf)
             if rows.equality:
