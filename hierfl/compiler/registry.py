@@ -13,6 +13,7 @@ _LOWERINGS: dict[type, Lowering] = {}
 _SETTINGS: dict[type, tuple[str, ...]] = {}
 _UNSHARED: set[type] = set()
 _UNSUPPORTED: dict[type, str] = {}
+_CONDITIONS: dict[type, Callable[[Any], str | None]] = {}
 
 
 def lowers(*atoms: type, settings: tuple[str, ...] = (), shared: bool = True) -> Callable[[Lowering], Lowering]:
@@ -53,21 +54,28 @@ def refuses(reason: str, *atoms: type) -> None:
         _UNSUPPORTED[atom] = reason
 
 
+def refuses_when(reason_of: Callable[[Any], str | None], *atoms: type) -> None:
+    """Register what makes an atom of these compiled classes unsupported: ``reason_of(atom)``, None where it is fine."""
+    for atom in atoms:
+        _CONDITIONS[atom] = reason_of
+
+
 def lowering_of(atom: Any) -> Lowering:
     """The JAX function of one atom of a tree, its settings bound.
 
     Raises
     ------
     UnsupportedAtomError
-        For an atom in no table; names it and gives the reason.
+        For an atom in no table or of a refused kind; names it and gives the reason.
     """
     import hierfl.compiler.atoms  # noqa: F401 - fills the tables
 
     kind = type(atom)
-    if kind in _LOWERINGS:
+    reason = _CONDITIONS[kind](atom) if kind in _CONDITIONS else None
+    if kind in _LOWERINGS and reason is None:
         function = _LOWERINGS[kind]
         return lambda *values: function(atom, *values)
-    reason = _UNSUPPORTED.get(kind, "it is not in hierfl's table; wrap it as hf.Function(callable, *args)")
+    reason = reason or _UNSUPPORTED.get(kind, "it is not in hierfl's table; wrap it as hf.Function(callable, *args)")
     raise UnsupportedAtomError(f"hierfl does not compile the atom {kind.__name__} in {atom.name()}: {reason}.")
 
 

@@ -73,24 +73,24 @@ class LowerLevel:
             bare = bare_samples(part)
             if self.scope == "sample" and averages:
                 raise DeclarationError(
-                    f"{averages[0].name()} in a sample-scope lower level: y(x, sample) is solved for one sample at a "
+                    f"{_text(averages[0])} in a sample-scope lower level: y(x, sample) is solved for one sample at a "
                     f"time; write the per-sample expression without E."
                 )
             if self.scope != "sample" and bare:
                 raise DeclarationError(
                     f"sample {bare[0].name()!r} is used outside E or total in a {self.scope}-scope lower level "
-                    f"({part}): write hf.E(...) around it, or scope='sample' if y answers each sample."
+                    f"({_text(part)}): write hf.E(...) around it, or scope='sample' if y answers each sample."
                 )
         for constraint in self.constraints:
             if any(averages_of(constraint)):
                 raise DeclarationError(
-                    f"constraint {constraint} of {type(self).__name__} contains E or total: a set that is known only "
+                    f"constraint {_text(constraint)} of {type(self).__name__} contains E or total: a set that is known only "
                     f"through private data cannot be projected on. Pass the number as a hf.ClientParameter."
                 )
 
     def __repr__(self) -> str:
         names = ", ".join(v.name() for v in self.variables)
-        return f"{type(self).__name__}({names}; {', '.join(map(str, self.expressions))}; scope={self.scope!r})"
+        return f"{type(self).__name__}({names}; {', '.join(map(_text, self.expressions))}; scope={self.scope!r})"
 
 
 class ArgMin(LowerLevel):
@@ -211,3 +211,9 @@ def _variables(y: Any, owner: str) -> tuple[cp.Variable, ...]:
     if len({v.id for v in items}) < len(items):
         raise DeclarationError(f"{owner} names the same variable twice: {', '.join(v.name() for v in items)}.")
     return tuple(items)
+
+
+def _text(part: Any) -> str:
+    from hierfl.language.text import expression_text  # rendering reads the classes of this module
+
+    return expression_text(part)

@@ -241,6 +241,5 @@ def test_perspective_at_zero_is_the_recession_function() -> None:
 
 def test_perspective_of_a_parametrised_function_is_refused() -> None:
     p, x, t = cp.Parameter(nonneg=True, name="p"), cp.Variable(), cp.Variable(nonneg=True)
-    program = Program([cp.perspective(p * cp.square(x), t)])
     with pytest.raises(hf.UnsupportedAtomError, match="'p', which CVXPY hides"):
-        program({x.id: 1.0, t.id: 1.0, p.id: 1.0})
+        Program([cp.perspective(p * cp.square(x), t)])

@@ -15,8 +15,7 @@ from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.atoms.elementwise.trig import cos, sin, tan
 
 from hierfl.compiler.atoms.safe import steep
-from hierfl.compiler.registry import lowers, refuses
-from hierfl.errors import UnsupportedAtomError
+from hierfl.compiler.registry import lowers, refuses, refuses_when
 
 _DECIMALS = 4  # CVXPY rounds to its ATOM_EVAL_TOL before ceil and floor
 
@@ -107,11 +106,6 @@ def _minimum(atom: Any, *values: Any) -> Any:
 
 @lowers(Power, PowerApprox)
 def _power(atom: Any, value: Any) -> Any:
-    if not isinstance(atom.p, cp.Constant):
-        raise UnsupportedAtomError(
-            f"hierfl does not compile the power {atom.name()}: its exponent {atom.p.name()!r} is a parameter and decides "
-            f"the curvature; write it as a number."
-        )
     exponent = float(atom.p.value)
     if exponent.is_integer():
         return value ** int(exponent) if exponent >= 0 else _reciprocal(value ** int(-exponent))
@@ -167,6 +161,17 @@ refuses(
     Or,
     Xor,
 )
+
+
+def _parametrised_exponent(atom: Any) -> str | None:
+    if isinstance(atom.p, cp.Constant):
+        return None
+    return (
+        f"its exponent {atom.p.name()!r} is a parameter, and the exponent decides the curvature; write it as a number"
+    )
+
+
+refuses_when(_parametrised_exponent, Power, PowerApprox)
 
 
 def _reciprocal(value: Any) -> Any:

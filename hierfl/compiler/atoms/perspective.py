@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from cvxpy.atoms.perspective import perspective
 
-from hierfl.compiler.registry import lowers
-from hierfl.errors import UnsupportedAtomError
+from hierfl.compiler.registry import lowers, refuses_when
 
 
 @lowers(perspective, shared=False)
@@ -32,11 +31,22 @@ def _perspective(atom: Any, t: Any, *points: Any) -> Any:
 def _scaled(atom: Any, expression: Any, t: Any, points: Any) -> Any:
     from hierfl.compiler.program import Program
 
-    if expression.parameters():
-        raise UnsupportedAtomError(
-            f"hierfl does not compile the atom perspective in {atom.name()}: its function holds the parameter "
-            f"{expression.parameters()[0].name()!r}, which CVXPY hides; write t * f(x / t) with the atoms of f."
-        )
     program = Program([expression])
     environment = {variable.id: point / t for variable, point in zip(atom.f.variables(), points)}
     return t * jnp.reshape(program(environment)[0], ())
+
+
+def _hidden_leaves(atom: Any) -> str | None:
+    parts = [atom.f] if atom.f_recession is None else [atom.f, atom.f_recession]
+    parameters = [parameter.name() for part in parts for parameter in part.parameters()]
+    if parameters:
+        return (
+            f"its function holds the parameter {parameters[0]!r}, which CVXPY hides; "
+            f"write t * f(x / t) with the atoms of f"
+        )
+    if not {v.id for part in parts for v in part.variables()} <= {v.id for v in atom.f.variables()}:
+        return "its recession function has variables that the function itself has not"
+    return None
+
+
+refuses_when(_hidden_leaves, perspective)
