@@ -282,7 +282,8 @@ def weights_of(problem: Problem) -> np.ndarray:
         raise DataError(
             "weights='samples' needs samples at the clients; the problem uses none. Write weights='uniform'."
         )
-    tables = [table for table in roles.client_tables if any(s in samples for s in table)]
+    wanted = {sample.id for sample in samples}
+    tables = [table for table in roles.client_tables if any(s.id in wanted for s in table)]
     counts = np.zeros(federation.num_clients)
     for index, client in enumerate(federation.clients):
         for table in tables:

@@ -18,6 +18,7 @@ import numpy as np
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.fixed_point import LowerSolution
+from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array, Program
 from hierfl.errors import LowerLevelError
 from hierfl.language.expectation import SampleAverage, total
@@ -50,14 +51,8 @@ class CvxpyLower:
                 point.dtype
             )
 
-        y = jax.pure_callback(
-            on_host,
-            jax.ShapeDtypeStruct((size,), x.dtype),
-            x,
-            owner.host_key,
-            *(owner.own[leaf] for leaf in leaves),
-            vmap_method="sequential",
-        )
+        given = (owner.own[leaf] for leaf in leaves)
+        y = call_on_host(on_host, (size,), x.dtype, x, owner.host_key, *given)
         unknown = jnp.asarray(jnp.nan, x.dtype)
         return LowerSolution(y, unknown, jnp.asarray(jnp.inf, x.dtype), mu, jnp.zeros((), int), jnp.isfinite(y).all())
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
 
 if TYPE_CHECKING:
@@ -75,12 +75,10 @@ class CvxpyBlock:
             _solve(self.problem)
             solution = [twin.value for twin in self.twins]
             if self.problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(v is None for v in solution):
-                return np.full(len(self.entries), np.nan, point.dtype)
-            return np.concatenate([np.ravel(v) for v in solution])[self.entries].astype(point.dtype)
+                return np.full(len(self.entries), np.nan)
+            return np.concatenate([np.ravel(v) for v in solution])[self.entries]
 
-        return jax.pure_callback(
-            on_host, jax.ShapeDtypeStruct(z.shape, z.dtype), z, *self._given(values), vmap_method="sequential"
-        )
+        return call_on_host(on_host, z.shape, z.dtype, z, *self._given(values))
 
     def gap(self, values: Mapping[int, Any]) -> Array:
         """+inf when CVXPY finds the constraints infeasible, else -inf."""
@@ -91,9 +89,7 @@ class CvxpyBlock:
             feasible = self.feasibility.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
             return np.asarray(-np.inf if feasible else np.inf)
 
-        return jax.pure_callback(
-            on_host, jax.ShapeDtypeStruct((), jnp.zeros(()).dtype), *self._given(values), vmap_method="sequential"
-        )
+        return call_on_host(on_host, (), jnp.zeros(()).dtype, *self._given(values))
 
     def explain(self) -> str:
         """Why there is no closed form, and how often CVXPY canonicalises."""

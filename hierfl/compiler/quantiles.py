@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from hierfl.compiler.host import call_on_host
 from hierfl.language.sample import Sample
 
 QUASI_RANDOM_POINTS = 1024
@@ -55,10 +56,9 @@ class Quantiles:
             return location + scale * standard
 
         def on_host(points: np.ndarray, party: np.ndarray) -> np.ndarray:
-            return inverse_cdf(laws[int(party)], np.asarray(points, dtype=float)).astype(points.dtype)
+            return inverse_cdf(laws[int(party)], np.asarray(points, dtype=float))
 
-        shape = jax.ShapeDtypeStruct(uniform.shape, uniform.dtype)
-        return jax.pure_callback(on_host, shape, uniform, index, vmap_method="sequential")
+        return call_on_host(on_host, uniform.shape, uniform.dtype, uniform, index)
 
 
 class _Laws(tuple):

@@ -14,6 +14,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.elementwise.power import Power
 from cvxpy.atoms.pnorm import Pnorm
 from cvxpy.constraints.nonpos import Inequality, NonNeg, NonPos
@@ -79,6 +80,9 @@ def _at_most_zero(expression: Any) -> list[Piece]:
         return [Other("a sum of several terms in y")]
     rest = [term for term in terms if not term.variables()]
     bound = -sum(rest[1:], start=rest[0]) if rest else cp.Constant(np.zeros(expression.shape))
+    flipped = rough[0].args[0] if isinstance(rough[0], NegExpression) else None
+    if isinstance(flipped, (cp.min, cp.minimum)):
+        return _smallest(flipped, bound)
     atom, scale = _unscaled(rough[0])
     rule = next((rule for kind, rule in _EPIGRAPHS.items() if isinstance(atom, kind)), None)
     if rule is None:
@@ -113,6 +117,13 @@ def _largest(atom: Any, bound: Any) -> list[Piece]:
     if any(not argument.is_affine() for argument in atom.args) or getattr(atom, "axis", None) is not None:
         return [Other(f"{type(atom).__name__} of a nonlinear expression or along an axis")]
     return [AffineRows(argument - bound, False) for argument in atom.args]
+
+
+def _smallest(atom: Any, bound: Any) -> list[Piece]:
+    """-min(...) <= bound."""
+    if any(not argument.is_affine() for argument in atom.args) or getattr(atom, "axis", None) is not None:
+        return [Other(f"{type(atom).__name__} of a nonlinear expression or along an axis")]
+    return [AffineRows(-argument - bound, False) for argument in atom.args]
 
 
 def _largest_absolute(atom: Any, bound: Any) -> list[Piece]:

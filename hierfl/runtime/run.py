@@ -11,8 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.exact import EMPTY_TOLERANCE
 from hierfl.compiler.precision import double_precision
-from hierfl.errors import DivergedError, EmptyLowerSetError, IncompatibleSolverError, LowerLevelWarning, SettingError
+from hierfl.errors import (
+    DeclarationError,
+    DivergedError,
+    EmptyLowerSetError,
+    IncompatibleSolverError,
+    LowerLevelWarning,
+    SettingError,
+)
 from hierfl.language.text import expression_text
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runtime.in_process import InProcess
@@ -47,6 +55,8 @@ def run(
     if not hasattr(solver, "bind"):
         raise SettingError(f"solver must be one of hierfl.solvers, not {type(solver).__name__}.")
     algorithm = compiled.keep(("algorithm", solver, rounds, queries), lambda: solver.bind(compiled, rounds, queries))
+    compiled.data()  # every plain parameter has a value
+    require_nonempty(compiled)
     start = start_point(compiled, x0)
     watch = _Watch(
         compiled, solver, metrics or {}, callback, RunProgress(rounds, type(solver).__name__, progress), queries
@@ -85,6 +95,21 @@ def default_solver(compiled: CompiledProblem) -> Any:
             "evaluates it. If every client answers by itself, write scope='client'."
         )
     return ZOHFL()
+
+
+def require_nonempty(compiled: CompiledProblem) -> None:
+    """X has a point.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the constraints.
+    """
+    public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+    known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
+    if not float(known.gap(public)) <= EMPTY_TOLERANCE:
+        constraints = ", ".join(map(expression_text, known.constraints))
+        raise DeclarationError(f"X is empty: no x satisfies {constraints}.")
 
 
 def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:

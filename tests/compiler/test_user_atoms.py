@@ -48,7 +48,7 @@ def test_wrong_shape_of_a_function_is_named_at_trace(x) -> None:
         jax.eval_shape(evaluate(hf.Function(flatten, x), x), POINT)
 
 
-def test_black_box_runs_on_the_host_once_per_batch(x) -> None:
+def test_black_box_runs_on_the_host_one_row_at_a_time(x) -> None:
     seen: list[tuple[int, ...]] = []
 
     def simulate(v: np.ndarray, w: np.ndarray) -> np.ndarray:

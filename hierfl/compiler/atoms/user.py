@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.host import call_on_host
 from hierfl.compiler.registry import lowers
 from hierfl.errors import DeclarationError, DivergedError
 from hierfl.language.function import BlackBox, Function
@@ -23,22 +24,12 @@ def _function(atom: Any, *values: Any) -> Any:
 
 @lowers(BlackBox)
 def _black_box(atom: Any, *values: Any) -> Any:
-    """One call to the host for a whole vmapped batch; differentiating is refused."""
+    """A call to the host; differentiating is refused."""
     precision = jnp.result_type(*values)
-    ndims = [jnp.ndim(value) for value in values]
 
     @jax.custom_jvp
     def call(*arrays: Any) -> Any:
-        out = jax.ShapeDtypeStruct(atom.declared_shape, precision)
-        return jax.pure_callback(on_host, out, *arrays, vmap_method="broadcast_all")
-
-    def on_host(*arrays: Any) -> np.ndarray:
-        inputs = [np.asarray(array) for array in arrays]
-        batch = inputs[0].shape[: inputs[0].ndim - ndims[0]]
-        results = np.empty((*batch, *atom.declared_shape), precision)
-        for place in np.ndindex(batch):
-            results[place] = _on_one(atom, [array[place] for array in inputs])
-        return results
+        return call_on_host(lambda *given: _on_one(atom, list(given)), atom.declared_shape, precision, *arrays)
 
     @call.defjvp
     def _(primals: Any, tangents: Any) -> Any:

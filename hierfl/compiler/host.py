@@ -1,0 +1,53 @@
+"""Calls from compiled code to functions on the host, in full precision on every thread.
+
+JAX converts a callback's arguments on the thread that runs it, where the double-precision setting of the calling
+thread does not hold: doubles would arrive as singles. They therefore travel as pairs of 32-bit words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def call_on_host(function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, *arguments: Any) -> jax.Array:
+    """``function(*arguments)`` on NumPy arrays, from compiled code; batches run one after another.
+
+    Parameters
+    ----------
+    function
+        Called with one NumPy array per argument; returns an array of ``shape``, cast to ``dtype``.
+    shape, dtype
+        Of the result.
+    *arguments
+        Floating-point arrays, or integers (which arrive as 32-bit).
+    """
+    packed = [_pack(jnp.asarray(argument)) for argument in arguments]
+    wide = jnp.dtype(dtype) == jnp.float64
+    result = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32) if wide else jax.ShapeDtypeStruct(shape, dtype)
+
+    def on_host(*words: Any) -> np.ndarray:
+        arrays = [_unpack(np.asarray(w), is_wide) for w, (_, is_wide) in zip(words, packed)]
+        value = np.ascontiguousarray(np.asarray(function(*arrays), dtype=dtype).reshape(shape))
+        return value.view(np.uint32).reshape(*shape, 2) if wide and shape else _words(value) if wide else value
+
+    words = jax.pure_callback(on_host, result, *(array for array, _ in packed), vmap_method="sequential")
+    return jax.lax.bitcast_convert_type(words, jnp.float64) if wide else words
+
+
+def _pack(array: jax.Array) -> tuple[jax.Array, bool]:
+    if array.dtype == jnp.float64:
+        return jax.lax.bitcast_convert_type(array, jnp.uint32), True
+    return (array.astype(jnp.int32) if jnp.issubdtype(array.dtype, jnp.integer) else array), False
+
+
+def _unpack(words: np.ndarray, wide: bool) -> np.ndarray:
+    return np.ascontiguousarray(words, dtype=np.uint32).view(np.float64)[..., 0] if wide else words
+
+
+def _words(value: np.ndarray) -> np.ndarray:
+    return value.reshape(1).view(np.uint32)
