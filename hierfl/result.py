@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -156,6 +157,8 @@ class Result:
         DataError
             If the file is not a saved result of this format.
         """
+        if not zipfile.is_zipfile(path):
+            raise DataError(f"{path} is not a saved hierfl result.")
         with np.load(path, allow_pickle=False) as stored:
             if "note" not in stored:
                 raise DataError(f"{path} is not a saved hierfl result.")

@@ -5,25 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from hierfl.errors import SettingError
-
 KINDS = ("independent", "orthonormal")
-
-
-def check_directions(count: int, kind: str, size: int) -> None:
-    """Check the settings against the number of upper scalars.
-
-    Raises
-    ------
-    SettingError
-        For fewer than one direction or an unknown kind.
-    """
-    if int(count) != count or count < 1:
-        raise SettingError(f"directions={count}: at least one direction is needed.")
-    if kind not in KINDS:
-        raise SettingError(f"direction_kind={kind!r}: write one of {', '.join(KINDS)}.")
-    if size < 1:
-        raise SettingError("the problem has no upper scalars.")
 
 
 def draw_directions(key: jax.Array, count: int, size: int, kind: str) -> jax.Array:

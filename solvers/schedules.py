@@ -50,7 +50,7 @@ def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
     SettingError
         For a wrong number of entries, a negative or non-finite value, or no steps for anybody at any round.
     """
-    if isinstance(steps, Sequence) and not isinstance(steps, str):
+    if isinstance(steps, (Sequence, np.ndarray)) and not isinstance(steps, str):
         if len(steps) != clients:
             raise SettingError(
                 f"local_steps has {len(steps)} entries for {clients} clients: give one number, or one per client."
@@ -73,9 +73,6 @@ def value_of(schedule: Schedule, r: int, what: str) -> float:
         If it is neither a number nor a callable that returns one.
     """
     value = schedule(r) if callable(schedule) else schedule
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise SettingError(
-            f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}."
-        ) from error
+    if value is None or isinstance(value, (str, bool)) or np.ndim(value) != 0 or not np.isreal(value):
+        raise SettingError(f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}.")
+    return float(value)

@@ -25,7 +25,8 @@ from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Message
-from hierfl.solvers.directions import check_directions, draw_directions
+from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
+from hierfl.solvers.directions import KINDS, draw_directions
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
@@ -79,16 +80,17 @@ class ZOHFL:
     common_random_numbers: bool = True
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.smoothing) and self.smoothing > 0):
-            raise SettingError(f"smoothing={self.smoothing} must be positive and finite.")
+        require_number(self.smoothing, "smoothing", 0, np.inf)
+        require_count(self.directions, "directions")
+        require_choice(self.direction_kind, "direction_kind", KINDS)
+        require_number(self.participation, "participation", 0, 1)
+        require_choice(self.absent, "absent", ABSENT)
+        require_count(self.batch_size, "batch_size", or_none=True)
+        require_flag(self.common_random_numbers, "common_random_numbers")
         if self.local_steps is not None and self.lower is not None:
             raise SettingError("local_steps is short for lower=ProjectedSGD(steps=...); give one of the two, not both.")
-        if self.absent not in ABSENT:
-            raise SettingError(f"absent={self.absent!r}: write one of {', '.join(ABSENT)}.")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise SettingError(f"batch_size={self.batch_size}: at least 1, or None for all rows.")
-        if not 0 < self.participation <= 1:
-            raise SettingError(f"participation={self.participation}: a fraction of the clients in (0, 1].")
+        if self.lower is not None and not isinstance(self.lower, (ProjectedSGD, Exact)):
+            raise SettingError(f"lower={self.lower!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundZOHFL:
         """The algorithm for one problem, schedules tabulated.
@@ -99,7 +101,6 @@ class ZOHFL:
             Naming what the solver needs and what the problem has.
         """
         _check_class(problem)
-        check_directions(self.directions, self.direction_kind, problem.upper.size)
         steps = tabulate(self.step_size, rounds, "step_size")
         lower = self._lower(problem).bind(problem, rounds) if problem.lower.size else None
         return BoundZOHFL(problem, self, steps, lower, queries)
@@ -122,6 +123,12 @@ def _check_class(problem: CompiledProblem) -> None:
             f"class; its implicit function can be evaluated. If every client answers by itself, write scope='client'."
         )
     server = problem.problem.objective.server
+    lower_ids = {v.id for v in problem.lower.variables}
+    if server is not None and any(v.id in lower_ids for v in server.variables()):
+        raise IncompatibleSolverError(
+            "ZOHFL differentiates the server term in x alone, but it mentions the lower variables: move it to clients=..., "
+            "whose term is only evaluated."
+        )
     box = uses_black_box([server]) if server is not None else None
     if box is not None:
         raise IncompatibleSolverError(

@@ -205,7 +205,9 @@ def test_cvxpy_refuses_to_solve_or_evaluate_a_mean() -> None:
 def test_mean_of_something_without_a_sample() -> None:
     x, *_ = leaves()
     with pytest.raises(hf.DeclarationError, match="no Sample"):
-        hf.E(cp.sum_squares(x))
+        hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x))))
+    with pytest.raises(hf.DeclarationError, match="no Sample"):
+        hf.E(1.0)
 
 
 @pytest.mark.parametrize(
@@ -295,6 +297,11 @@ def test_black_box_in_the_lower_level_and_in_the_server_term() -> None:
         {"local_steps": 0},
         {"batch_size": 0},
         {"absent": "never"},
+        {"batch_size": 1.5},
+        {"directions": True},
+        {"common_random_numbers": "no"},
+        {"lower": "exact"},
+        {"local_steps": "5"},
         {"direction_kind": "gaussian"},
         {"local_steps": [1, 2, 3]},
     ],
@@ -352,3 +359,75 @@ def test_divergence_names_the_round_and_keeps_its_cause() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
     with pytest.raises(hf.DivergedError, match=r"round \d+"):
         problem.solve(ZOHFL(step_size=1e6), rounds=50, x0=np.ones(2), progress=False)
+
+
+def test_a_condition_on_x_alone_is_no_constraint_of_y() -> None:
+    x, y, *_ = leaves()
+    with pytest.raises(hf.DeclarationError, match="x\\[0\\].*does not mention the lower variables"):
+        hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [x[0] >= 0, y >= 0]))
+
+
+def test_a_row_whose_coefficients_vanish_can_empty_the_set() -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [0 * cp.sum(y) <= x[0], y >= 0])
+    )
+    assert problem.implicit(np.ones(2)) == pytest.approx(2)
+    with pytest.raises(hf.EmptyLowerSetError):
+        problem.implicit(-np.ones(2))
+
+
+def test_linear_objective_without_bounds_is_unbounded_in_any_scale() -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, cp.sum(y) + x[0]))
+    with pytest.raises(hf.LowerLevelError):
+        problem.implicit(np.ones(2))
+
+
+def test_empty_set_of_upper_decisions() -> None:
+    x, *_ = leaves()
+    for constraints in ([x >= 1, x <= 0], [cp.sum(x) >= 1, cp.norm(x) <= 0.1]):
+        problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), constraints=constraints)
+        with pytest.raises(hf.DeclarationError, match="X is empty"):
+            problem.solve(ZOHFL(), rounds=1, progress=False)
+
+
+def test_undefined_values_are_errors_not_nan() -> None:
+    x, *_ = leaves()
+    with pytest.raises(hf.DivergedError, match="not defined"):
+        hf.Problem(hf.Minimize(clients=cp.sum(cp.log(x)))).implicit(np.array([-1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"solver": ZOHFL},
+        {"solver": "ZOHFL"},
+        {"rounds": "3"},
+        {"rounds": -1},
+        {"seed": None},
+        {"queries": "none"},
+        {"runtime": "x"},
+        {"metrics": [1]},
+        {"metrics": {"m": 3}},
+        {"metrics": {"m": lambda x, y: None}},
+        {"callback": 3},
+        {"evaluate_every": 0},
+    ],
+)
+def test_wrong_arguments_of_solve(arguments: dict) -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
+    with pytest.raises(hf.SettingError):
+        problem.solve(**{"rounds": 2, "progress": False, **arguments})
+
+
+def test_wrong_holdings() -> None:
+    u = hf.Sample(2, name="u")
+    for samples in (None, np.ones((3, 2)), [1], {u: [[1, 2], [3]]}, {u: scipy.stats.norm}):
+        with pytest.raises(hf.DataError):
+            hf.Client(samples)
+    with pytest.raises(hf.DataError, match="below 0"):
+        hf.Client({hf.Sample(name="s", nonneg=True): scipy.stats.norm()})
+    with pytest.raises(hf.DataError, match="instance of a partition scheme"):
+        hf.Federation.split({u: np.ones((9, 2))}, clients=2, scheme=hf.IID)

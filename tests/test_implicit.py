@@ -364,3 +364,28 @@ def test_evaluation_never_touches_the_users_variables() -> None:
     problem.implicit(np.zeros(2))
     np.testing.assert_array_equal(x.value, np.ones(2))
     assert y.value is None
+
+
+def test_recourse_cost_in_y_alone_may_stand_under_the_mean() -> None:
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+    data = np.random.default_rng(0).standard_normal((5, 2))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x) + hf.E(cp.sum(y)) + hf.total(cp.sum_squares(y))),
+        lower=hf.ArgMin(y, cp.sum_squares(y - x - u), [y >= 0], scope="sample"),
+        federation=hf.Federation([hf.Client({u: data})]),
+    )
+    point = np.array([0.2, -0.3])
+    answers = np.maximum(point + data, 0)
+    expected = point @ point + answers.sum(axis=1).mean() + (answers**2).sum()
+    assert problem.implicit(point) == pytest.approx(expected, abs=1e-9)
+
+
+def test_weights_by_samples_count_the_lower_table() -> None:
+    x, y, u, v = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="u"), hf.Sample(name="v")
+    clients = [hf.Client([{u: np.zeros(3)}, {v: np.ones(9)}]), hf.Client([{u: np.ones(1)}, {v: np.zeros(9)}])]
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(y - v)) + 0 * x),
+        lower=hf.ArgMin(y, hf.E(cp.square(y - u)), scope="client"),
+        federation=hf.Federation(clients, weights="samples"),
+    )
+    assert problem.implicit(0.0) == pytest.approx(0.75 * 1 + 0.25 * 1)

@@ -57,7 +57,9 @@ class Roles:
             if term is not None:
                 _check_term(term, what, lower)
         if lower:
+            _check_lower_constraints(lower)
             for expression in lower.expressions:
+                _check_averages(expression, set())
                 require_affine_in_averages(expression, f"the {type(lower).__name__}")
         parameters = _unique(p for part in parts for p in part.parameters())
         _check_names([*upper, *lower_variables, *parameters])
@@ -105,6 +107,8 @@ def _check_upper(upper: Sequence[cp.Variable], lower: Sequence[cp.Variable]) -> 
 
 def _check_constraints(constraints: Sequence[Any], lower_ids: set[int]) -> None:
     for constraint in constraints:
+        if not constraint.variables():
+            raise DeclarationError(f"the constraint {expression_text(constraint)} on x mentions no variable.")
         for variable in constraint.variables():
             if variable.id in lower_ids:
                 raise DeclarationError(
@@ -122,6 +126,16 @@ def _check_constraints(constraints: Sequence[Any], lower_ids: set[int]) -> None:
             )
 
 
+def _check_lower_constraints(lower: LowerLevel) -> None:
+    own = {v.id for v in lower.variables}
+    for constraint in lower.constraints:
+        if not any(v.id in own for v in constraint.variables()):
+            raise DeclarationError(
+                f"the constraint {expression_text(constraint)} of {type(lower).__name__} does not mention the lower variables: a "
+                f"condition on x alone belongs to Problem(constraints=...)."
+            )
+
+
 def _check_term(term: Any, what: str, lower: LowerLevel | None) -> None:
     for sample in bare_samples(term):
         raise DeclarationError(
@@ -129,6 +143,8 @@ def _check_term(term: Any, what: str, lower: LowerLevel | None) -> None:
             f"per-sample expression."
         )
     require_affine_in_averages(term, f"the {what} term")
+    answers = {v.id for v in lower.variables} if lower is not None and lower.scope == "sample" else set()
+    _check_averages(term, answers)
     lower_ids = {v.id: v for v in lower.variables} if lower else {}
     mentioned = [lower_ids[v.id] for v in term.variables() if v.id in lower_ids]
     if what == "server":
@@ -148,6 +164,15 @@ def _check_term(term: Any, what: str, lower: LowerLevel | None) -> None:
             raise DeclarationError(
                 f"lower variable {outside[0].name()!r} answers each sample, so it must stand under hf.E in the {what} term "
                 f"{expression_text(term)}."
+            )
+
+
+def _check_averages(part: Any, answers: set[int]) -> None:
+    for average in averages_of(part):
+        if not _samples(average.parameters()) and not any(v.id in answers for v in average.variables()):
+            raise DeclarationError(
+                f"{expression_text(average)} contains no Sample: there is nothing to average over. Write the expression itself, "
+                f"or declare its data with hf.Sample."
             )
 
 

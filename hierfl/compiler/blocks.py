@@ -114,6 +114,7 @@ def make_blocks(
         else:
             coupling.append((piece.support, piece))
     blocks: list[Block] = []
+    blocks += [ConditionBlock(rows) for rows in map(_empty_rows, pieces) if rows is not None]
     coupled, groups = _components(coupling, size)
     free_bounds = _bounded_entries(bounds, ~coupled)
     if free_bounds.size:
@@ -150,6 +151,14 @@ def _split_rows(piece: Piece) -> tuple[Rows | None, list[tuple[np.ndarray, Rows 
         columns = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]
         several.append((np.sort(columns), Rows(piece, np.array([row]), equality)))
     return (Rows(piece, single, equality) if single.size else None), several
+
+
+def _empty_rows(piece: Piece) -> Rows | None:
+    """Rows whose coefficients all vanish: conditions on the environment alone."""
+    if piece.coefficients is None or not isinstance(piece.found, AffineRows):
+        return None
+    empty = np.flatnonzero(np.diff(piece.coefficients.matrix.indptr) == 0)
+    return Rows(piece, empty, piece.found.equality) if empty.size else None
 
 
 def _components(
@@ -222,6 +231,32 @@ def _is_orthant(bounds: Sequence[Rows], entries: np.ndarray) -> bool:
             return False
         seen += list(_columns(rows)[inside])
     return sorted(seen) == sorted(entries)
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionBlock:
+    """A condition that no entry of y takes part in: it can only make the set empty."""
+
+    rows: Rows
+    kind: str = "condition"
+
+    @property
+    def entries(self) -> np.ndarray:
+        """None."""
+        return np.zeros(0, int)
+
+    def project(self, z: Array, values: Values) -> Array:
+        """Nothing to move."""
+        return z
+
+    def gap(self, values: Values) -> Array:
+        """The violation of the condition."""
+        b = self.rows.b(values)
+        return jnp.max(jnp.abs(b) if self.rows.equality else b)
+
+    def explain(self) -> str:
+        """The condition."""
+        return f"condition on x: {_names([self.rows.piece])}"
 
 
 @dataclass(frozen=True, eq=False)

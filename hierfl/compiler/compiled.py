@@ -78,8 +78,9 @@ class CompiledProblem:
 
     @cached_property
     def upper_samples(self) -> tuple[int, ...]:
-        """Samples that the clients' upper term averages over."""
-        return _sample_ids(self.problem.objective.clients)
+        """Samples that the clients' upper term averages over; in sample scope also those that y answers."""
+        own = _sample_ids(self.problem.objective.clients)
+        return tuple(dict.fromkeys([*own, *self.lower_samples])) if self.scope == "sample" else own
 
     @cached_property
     def lower_samples(self) -> tuple[int, ...]:
@@ -130,11 +131,21 @@ class CompiledProblem:
             if not rows.values:
                 rows_with_y = rows
             else:
-                rows_with_y = rows._replace(values={**rows.values, **self.lower.split(y)})
+                rows_with_y = self._with_answers(rows, y)
             value = self.client_program(self.environment(x, None, own), rows_with_y)[0]
         else:
             value = self.client_program(self.environment(x, y, own), rows)[0]
         return self.sign * jnp.reshape(value, ())
+
+    def _with_answers(self, rows: Rows, y: Array) -> Rows:
+        """The rows with y (B, size) as further columns, weighted as the sample's own table is."""
+        table = self.exact.row_samples[0]
+        answers = self.lower.split(y)
+        return Rows(
+            {**rows.values, **answers},
+            {**rows.weights, **dict.fromkeys(answers, rows.weights[table])},
+            {**rows.counts, **dict.fromkeys(answers, rows.counts[table])},
+        )
 
     def server_value(self, x: Array, y: Array | None, own: Environment, rows: Rows) -> Array:
         """The server's upper term on these rows."""

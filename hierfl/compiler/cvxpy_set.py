@@ -70,6 +70,8 @@ class CvxpyBlock:
         """Through a callback; accurate to the solver's tolerance (about 1e-8)."""
 
         def on_host(point: np.ndarray, *given: np.ndarray) -> np.ndarray:
+            if not all(np.isfinite(array).all() for array in (point, *given)):
+                return np.full(len(self.entries), np.nan)  # an earlier failure passes through
             self._set(given)
             self.target.save_value(np.asarray(point, dtype=float))
             _solve(self.problem)

@@ -20,7 +20,7 @@ from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, ext
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array
-from hierfl.errors import EmptyLowerSetError, LowerLevelError
+from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
 from hierfl.language.text import expression_text
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class ExactLower:
         elif plan.method == "linear system":
             matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=x.dtype))
             y = _least_norm_solution(matrix, -owner.operator(jnp.zeros_like(start)), plan.structure.symmetric)
-            step, iterations = 1.0 / jnp.maximum(jnp.linalg.norm(matrix), 1e-300), jnp.zeros((), int)
+            size = jnp.linalg.norm(matrix)
+            step, iterations = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0), jnp.zeros((), int)
         else:
             iterate = accelerated if plan.method == "accelerated gradient" else extragradient
             step = first_step(owner.operator, start)
@@ -270,6 +271,8 @@ class ExactLower:
         evaluation = self.compiled_evaluation(jnp.asarray(x), self.compiled.data(), warm, tolerance=tolerance)
         evaluation = jax.tree.map(np.asarray, evaluation)
         self.check(x, evaluation)
+        if np.isnan(evaluation.value):
+            raise DivergedError(f"f is not defined (NaN) at x = {_short(x)}: a term is outside its domain there.")
         return evaluation
 
     def check(self, x: np.ndarray, evaluation: Evaluation) -> None:

@@ -59,7 +59,7 @@ def certify(
     met = jnp.where(
         mu > 0,
         error <= jnp.maximum(mu * tolerance * scale, floor),
-        step * error <= jnp.maximum(tolerance * scale, floor),
+        step * error <= jnp.maximum(tolerance * _bounded_scale(final), step * floor),
     )
     return LowerSolution(final, residual, bound, mu, jnp.asarray(iterations), met)
 
@@ -147,8 +147,13 @@ def first_step(operator: Map, start: Array, iterations: int = 15) -> Array:
 
 
 def _target(y: Array, force: Array, step: Array, mu: Array, tolerance: float) -> Array:
-    wanted = jnp.where(mu > 0, mu, 1.0 / step) * 0.2 * tolerance * (1.0 + jnp.linalg.norm(y))
+    wanted = 0.2 * tolerance * jnp.where(mu > 0, mu * (1.0 + jnp.linalg.norm(y)), _bounded_scale(y) / step)
     return jnp.maximum(wanted, 0.5 * _rounding_floor(y, force, step))
+
+
+def _bounded_scale(y: Array) -> Array:
+    """1 + ||y||, but at most 1000: iterates that run off to infinity must never look converged."""
+    return 1.0 + jnp.minimum(jnp.linalg.norm(y), 999.0)
 
 
 def _rounding_floor(y: Array, force: Array, step: Array) -> Array:

@@ -82,9 +82,11 @@ class Layout:
     @staticmethod
     def _piece(variable: cp.Variable, value: Any, what: str) -> np.ndarray:
         try:
-            array = np.asarray(value, dtype=float)
+            array = np.real(np.asarray(value)).astype(float)
         except (TypeError, ValueError) as error:
             raise DataError(f"{what} for {variable.name()!r} is not numeric: {error}.") from error
+        if np.iscomplexobj(value):
+            raise DataError(f"{what} for {variable.name()!r} is complex; hierfl treats real problems only.")
         if array.shape != variable.shape:
             raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {variable.shape}.")
         if not np.isfinite(array).all():

@@ -22,7 +22,6 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.compiler.registry import arguments_of, is_shared, lowering_of
 from hierfl.errors import DeclarationError
 from hierfl.language.expectation import SampleAverage, total
-from hierfl.language.sample import Sample
 
 Array = jax.Array
 Environment = Mapping[int, Any]
@@ -150,7 +149,6 @@ class _Average:
     """The mean (or total) over rows of a per-sample program."""
 
     program: Program
-    samples: tuple[int, ...]
     leaves: frozenset[int]
     shape: tuple[int, ...]
     is_total: bool
@@ -158,15 +156,14 @@ class _Average:
     @classmethod
     def of(cls, expression: SampleAverage) -> _Average:
         inner = expression.per_sample
-        samples = tuple(sorted(p.id for p in inner.parameters() if isinstance(p, Sample)))
         leaves = frozenset(leaf.id for leaf in [*inner.variables(), *inner.parameters()])
-        return cls(Program([inner]), samples, leaves, tuple(expression.shape), isinstance(expression, total))
+        return cls(Program([inner]), leaves, tuple(expression.shape), isinstance(expression, total))
 
     def __call__(self, environment: Environment, rows: Rows) -> Array:
-        first = self.samples[0]
-        if first not in rows.values:
-            return jnp.zeros(self.shape, self.program.precision(environment))
         batched = {leaf: value for leaf, value in rows.values.items() if leaf in self.leaves}
+        if not batched:
+            return jnp.zeros(self.shape, self.program.precision(environment))
+        first = next(iter(batched))
 
         def one(row: dict[int, Array]) -> Array:
             return self.program({**environment, **row})[0]

@@ -45,11 +45,12 @@ class CompiledSet:
     @property
     def kind(self) -> str:
         """Kinds of the blocks."""
-        kinds = list(dict.fromkeys(block.kind for block in self.blocks))
+        moving = [block for block in self.blocks if len(block.entries)]
+        kinds = list(dict.fromkeys(block.kind for block in moving))
         covered = sum(len(block.entries) for block in self.blocks)
         if not kinds:
             return "free"
-        if len(self.blocks) == 1 and (covered == self.size or kinds[0] in ("box", "cvxpy")):
+        if len(moving) == 1 and (covered == self.size or kinds[0] in ("box", "cvxpy")):
             return kinds[0]
         return "product of " + ", ".join([*kinds, *(["free"] if covered < self.size else [])])
 

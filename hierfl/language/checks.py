@@ -91,7 +91,12 @@ def check_distribution(sample: Any, law: Any, who: str) -> None:
         Naming the sample and what is supported.
     """
     what = f"sample {sample.name()!r} of {who}"
+    if isinstance(law, (stats.rv_continuous, stats.rv_discrete)):
+        raise DataError(
+            f"{what}: {law.name} is a family of distributions; freeze it with its parameters, such as stats.norm(0, 1)."
+        )
     if hasattr(law, "ppf"):
+        _check_support(sample, law, what)
         try:
             point = np.asarray(law.ppf(np.full((1, *sample.shape), 0.5)), dtype=float)
         except ValueError as error:
@@ -113,3 +118,12 @@ def check_distribution(sample: Any, law: Any, who: str) -> None:
         f"{what}: {type(law).__name__} has no inverse CDF. Supported are univariate frozen scipy.stats distributions (array loc "
         f"and scale broadcast) and multivariate_normal."
     )
+
+
+def _check_support(sample: Any, law: Any, what: str) -> None:
+    low, high = (np.asarray(edge, dtype=float) for edge in law.support())
+    on = sample.attributes
+    if (on.get("nonneg") or on.get("pos")) and (low < 0).any():
+        raise DataError(f"{what} is declared nonneg, but its distribution reaches below 0.")
+    if (on.get("nonpos") or on.get("neg")) and (high > 0).any():
+        raise DataError(f"{what} is declared nonpos, but its distribution reaches above 0.")

@@ -21,7 +21,7 @@ class SampleAverage(AffAtom):
 
     def __init__(self, expr: Any) -> None:
         super().__init__(expr)
-        if not any(isinstance(p, Sample) for p in self.args[0].parameters()):
+        if not self.args[0].variables() and not any(isinstance(p, Sample) for p in self.args[0].parameters()):
             raise DeclarationError(
                 f"{self.symbol}({self.args[0]}) contains no Sample: there is nothing to average over. "
                 f"Write the expression itself, or declare its data with hf.Sample."
@@ -81,13 +81,14 @@ class E(SampleAverage):
     Parameters
     ----------
     expr
-        A CVXPY expression of any shape that contains at least one :class:`hierfl.Sample`. All its samples
-        are paired rows of one table.
+        A CVXPY expression of any shape that contains at least one :class:`hierfl.Sample`, or the y of a
+        sample-scope lower level. All its samples are paired rows of one table.
 
     Raises
     ------
     DeclarationError
-        If the expression contains no sample; later, if it is evaluated or solved by CVXPY.
+        If nothing in it differs by sample (in a problem, since only there y's scope is known), or if it is
+        evaluated or solved by CVXPY.
     """
 
     def name(self) -> str:

@@ -44,6 +44,12 @@ class Client:
         name: str | None = None,
     ) -> None:
         self.name = name
+        if not isinstance(samples, (Mapping, list, tuple)) or not all(
+            isinstance(t, Mapping) for t in samples if not isinstance(samples, Mapping)
+        ):
+            raise DataError(
+                "Client(samples=...) takes a mapping {hf.Sample: array}, or a list of such mappings, one per table."
+            )
         tables = (samples,) if isinstance(samples, Mapping) else tuple(samples)
         self.tables: tuple[tuple[Sample, ...], ...] = (
             () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables)
@@ -108,6 +114,8 @@ class Federation:
         weights: str | Sequence[float] = "uniform",
         test: Mapping[Sample, Any] | None = None,
     ) -> None:
+        if not isinstance(clients, Sequence):
+            raise DataError(f"Federation(clients=...) takes a list of hf.Client, not {type(clients).__name__}.")
         self.clients = tuple(clients)
         self.server = server
         self.test = None if test is None else dict(test)
@@ -168,14 +176,20 @@ class Federation:
             For lengths that differ, shares out of range, or a scheme that cannot fill every client.
         """
         whole = Client([samples]).samples
-        lengths = {len(array) for array in whole.values()}
-        if len(lengths) != 1:
-            raise DataError("Federation.split needs at least one sample with its array.")
         for what, share in (("server_fraction", server_fraction), ("test_fraction", test_fraction)):
-            if not 0 <= share < 1:
+            if isinstance(share, str) or not 0 <= share < 1:
                 raise DataError(f"{what}={share} must be in [0, 1).")
         if clients is not None and (int(clients) != clients or clients < 1):
             raise DataError(f"clients={clients}: at least one client.")
+        if scheme is not None and (isinstance(scheme, type) or not hasattr(scheme, "assign")):
+            raise DataError(
+                f"scheme={scheme!r}: an instance of a partition scheme, such as hf.IID() or hf.Dirichlet(0.1, labels)."
+            )
+        if any(is_frozen_distribution(value) for value in whole.values()):
+            raise DataError("Federation.split splits arrays; a distribution is given to each hf.Client.")
+        lengths = {len(array) for array in whole.values()}
+        if len(lengths) != 1:
+            raise DataError("Federation.split needs at least one sample with its array.")
         rng = np.random.default_rng(seed)
         order = rng.permutation(lengths.pop())
         test, training = np.split(order, [round(test_fraction * len(order))])
@@ -216,7 +230,10 @@ class Federation:
             if weights not in ("uniform", "samples"):
                 raise DataError(f"weights={weights!r}: write 'uniform', 'samples', or one number per client.")
             return weights
-        array = np.asarray(weights, dtype=float)
+        try:
+            array = np.asarray(weights, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"weights={weights!r}: one number per client.") from error
         if array.shape != (self.num_clients,):
             raise DataError(
                 f"weights have shape {array.shape}; expected one number for each of {self.num_clients} clients."
@@ -232,7 +249,11 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
     if is_frozen_distribution(value):
         check_distribution(sample, value, who)
         return value
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    what = f"sample {sample.name()!r} of {who}"
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{what} is not an array: {error}.") from error
     what = f"sample {sample.name()!r} of {who}"
     if array.ndim == 0:
         raise DataError(

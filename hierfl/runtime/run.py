@@ -50,10 +50,11 @@ def run(
 ) -> Result:
     """Run a solver; arguments and errors as for :meth:`hierfl.Problem.solve`."""
     _check_settings(rounds, evaluate_every, queries, seed)
+    _check_callables(metrics, callback, runtime)
     compiled = problem.compile()
     solver = solver if solver is not None else default_solver(compiled)
-    if not hasattr(solver, "bind"):
-        raise SettingError(f"solver must be one of hierfl.solvers, not {type(solver).__name__}.")
+    if isinstance(solver, type) or not hasattr(solver, "bind"):
+        raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
     algorithm = compiled.keep(("algorithm", solver, rounds, queries), lambda: solver.bind(compiled, rounds, queries))
     compiled.data()  # every plain parameter has a value
     require_nonempty(compiled)
@@ -62,7 +63,16 @@ def run(
         compiled, solver, metrics or {}, callback, RunProgress(rounds, type(solver).__name__, progress), queries
     )
     with watch.progress:
-        watch.measure(0, jnp.asarray(start), None)
+        first = (
+            np.broadcast_to(algorithm.memory(jnp.asarray(start)), (compiled.num_clients, compiled.lower.size))
+            if compiled.scope
+            in (
+                "client",
+                "federation",
+            )
+            else None
+        )
+        watch.measure(0, jnp.asarray(start), first)
         outcome = (runtime or InProcess()).execute(compiled, algorithm, start, rounds, seed, evaluate_every, watch)
     state, memory, history, traffic = outcome
     iterate = np.asarray(algorithm.decision(state))
@@ -151,7 +161,10 @@ class _Watch:
             return
         self.measured["round"].append(done)
         for name, metric in self.metrics.items():
-            self.measured[name].append(float(metric(*self._public(x, memory))))
+            value = metric(*self._public(x, memory))
+            if np.ndim(value) != 0 or value is None:
+                raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")
+            self.measured[name].append(float(value))
 
     def _public(self, x: Any, memory: Any) -> tuple[Any, Any]:
         y = None
@@ -281,11 +294,17 @@ def _warn_if_unsolved(result: Result) -> None:
 
 
 def _check_settings(rounds: int, evaluate_every: int, queries: str, seed: int) -> None:
-    if int(rounds) != rounds or rounds < 0:
-        raise SettingError(f"rounds={rounds}: a whole number, not negative.")
-    if int(evaluate_every) != evaluate_every or evaluate_every < 1:
-        raise SettingError(f"evaluate_every={evaluate_every}: at least 1 round.")
+    for name, value, least in (("rounds", rounds, 0), ("evaluate_every", evaluate_every, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
     if queries not in ("projected", "raw"):
         raise SettingError(f"queries={queries!r}: write 'projected' or 'raw'.")
-    if int(seed) != seed or seed < 0:
-        raise SettingError(f"seed={seed}: a whole number, not negative.")
+
+
+def _check_callables(metrics: Any, callback: Any, runtime: Any) -> None:
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(callable(m) for m in metrics.values())):
+        raise SettingError("metrics: a mapping {'name': function(x, y) -> number}.")
+    if callback is not None and not callable(callback):
+        raise SettingError(f"callback={callback!r}: a function (round, x, y).")
+    if runtime is not None and not hasattr(runtime, "execute"):
+        raise SettingError(f"runtime={runtime!r}: a runtime such as hierfl.runtime.in_process.InProcess().")

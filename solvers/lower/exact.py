@@ -10,7 +10,7 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.program import Array
-from hierfl.errors import SettingError
+from hierfl.solvers.checks import require_number
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,11 @@ class Exact:
 
     tolerance: float = TOLERANCE
 
-    def bind(self, problem: CompiledProblem, rounds: int) -> BoundExact:
-        """Check the settings.
+    def __post_init__(self) -> None:
+        require_number(self.tolerance, "tolerance of Exact", 0, 1)
 
-        Raises
-        ------
-        SettingError
-            For a tolerance that is not positive.
-        """
-        if not self.tolerance > 0:
-            raise SettingError(f"tolerance={self.tolerance} of Exact must be positive.")
+    def bind(self, problem: CompiledProblem, rounds: int) -> BoundExact:
+        """The solver for one problem."""
         return BoundExact(problem, self)
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import SettingError
+from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
 
 PAPER_STEP = Decay(0.1, 1.0)
@@ -44,6 +45,10 @@ class ProjectedSGD:
     batch_size: int | None = 32
     start: str = "warm"
 
+    def __post_init__(self) -> None:
+        require_count(self.batch_size, "batch_size of ProjectedSGD", or_none=True)
+        require_choice(self.start, "start of ProjectedSGD", ("warm", "query"))
+
     def bind(self, problem: CompiledProblem, rounds: int) -> BoundProjectedSGD:
         """Tabulate the schedules and check the settings.
 
@@ -52,10 +57,6 @@ class ProjectedSGD:
         SettingError
             Naming the setting.
         """
-        if self.batch_size is not None and self.batch_size < 1:
-            raise SettingError(f"batch_size={self.batch_size} of ProjectedSGD: at least 1, or None for all rows.")
-        if self.start not in ("warm", "query"):
-            raise SettingError(f"start={self.start!r} of ProjectedSGD: write 'warm' or 'query'.")
         if self.start == "query" and problem.lower.size != problem.upper.size:
             raise SettingError(
                 f"start='query' begins at the queried x, but x has {problem.upper.size} scalars and y has {problem.lower.size}."

@@ -307,3 +307,30 @@ def test_raw_queries_look_outside_x() -> None:
     raw = problem.solve(ZOHFL(smoothing=0.1, step_size=0.0), rounds=3, x0=1.0, queries="raw", progress=False)
     assert projected.history["objective"].max() <= 1
     assert raw.history["objective"].max() > 10
+
+
+def test_host_callbacks_keep_double_precision_inside_a_run() -> None:
+    x, y, s = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="s")
+    data = np.random.default_rng(0).standard_normal((4, 2))
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.BlackBox(lambda a, b: float(a**2 + np.sum(b)), x, y)),
+        lower=hf.ArgMin(y, hf.E(cp.sum_squares(y - s)) + cp.sum_squares(y - x), [cp.norm1(y) <= 1], scope="client"),
+        federation=hf.Federation([hf.Client({s: data}), hf.Client({s: data[:1]})]),
+    )
+    result = problem.solve(ZOHFL(step_size=0.1, local_steps=5), rounds=3, progress=False)
+    assert result.history["objective"].dtype == np.float64 and np.isfinite(result.value)
+
+
+def test_metrics_see_a_first_y() -> None:
+    problem, _, _ = personalised_ridge()
+    result = problem.solve(
+        ZOHFL(lower=Exact()), rounds=2, progress=False, metrics={"spread": lambda x, y: np.abs(y - x).max()}
+    )
+    assert len(result.metrics["spread"]) == 2
+
+
+def test_server_terms_in_y_are_refused_with_the_way_out() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=cp.square(y)), lower=hf.ArgMin(y, cp.square(y - x)))
+    with pytest.raises(hf.IncompatibleSolverError, match="move it to clients"):
+        problem.solve(ZOHFL(), rounds=1, progress=False)
