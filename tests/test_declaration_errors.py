@@ -410,6 +410,7 @@ def test_undefined_values_are_errors_not_nan() -> None:
         {"runtime": "x"},
         {"metrics": [1]},
         {"metrics": {"m": 3}},
+        {"metrics": {"round": lambda x, y: 1.0}},
         {"metrics": {"m": lambda x, y: None}},
         {"callback": 3},
         {"evaluate_every": 0},
@@ -427,6 +428,11 @@ def test_wrong_holdings() -> None:
     for samples in (None, np.ones((3, 2)), [1], {u: [[1, 2], [3]]}, {u: scipy.stats.norm}):
         with pytest.raises(hf.DataError):
             hf.Client(samples)
+    for wrong in (hf.Client, lambda held: hf.Client({u: held})):
+        with pytest.raises(hf.DataError):
+            wrong(3)
+    with pytest.raises(hf.DataError, match="no finite mean"):
+        hf.Client({hf.Sample(name="c"): scipy.stats.cauchy()})
     with pytest.raises(hf.DataError, match="below 0"):
         hf.Client({hf.Sample(name="s", nonneg=True): scipy.stats.norm()})
     with pytest.raises(hf.DataError, match="instance of a partition scheme"):

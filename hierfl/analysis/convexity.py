@@ -60,7 +60,7 @@ def check_attributes(variables: Sequence[cp.Variable]) -> None:
             value = variable.attributes.get(attribute)
             if value is not None and value is not False:
                 raise DeclarationError(
-                    f"variable {variable.name()!r} is declared {attribute}; hierfl treats real continuous variables."
+                    f"variable {variable.name()!r} is declared {attribute}; hierfl treats real, continuous, dense variables."
                 )
 
 

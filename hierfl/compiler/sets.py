@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.hoist import hoist
-from hierfl.compiler.blocks import Block, Piece, make_blocks
+from hierfl.compiler.block_kinds import Block, Piece
+from hierfl.compiler.blocks import make_blocks
 from hierfl.compiler.cvxpy_set import CvxpyBlock
 from hierfl.compiler.program import Array, Program
 from hierfl.compiler.recognise import Coefficients, NormBound, Other, coefficients, pieces_of

@@ -97,6 +97,8 @@ def check_distribution(sample: Any, law: Any, who: str) -> None:
         )
     if hasattr(law, "ppf"):
         _check_support(sample, law, what)
+        if not np.isfinite(law.mean()).all():
+            raise DataError(f"{what}: {law.dist.name} has no finite mean, so its E does not exist.")
         try:
             point = np.asarray(law.ppf(np.full((1, *sample.shape), 0.5)), dtype=float)
         except ValueError as error:

@@ -69,8 +69,10 @@ class SampleAverage(AffAtom):
         return self._refuse()
 
     def _refuse(self) -> NoReturn:
+        from hierfl.language.text import expression_text  # rendering reads the classes of this module
+
         raise DeclarationError(
-            f"{self.name()} is a mean over private samples: CVXPY can neither evaluate nor solve it. "
+            f"{expression_text(self)} is a mean over private samples: CVXPY can neither evaluate nor solve it. "
             f"Put it into hf.Problem(hf.Minimize(...)) with a Federation that holds the data."
         )
 

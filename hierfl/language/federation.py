@@ -6,7 +6,10 @@ here, with the client's and the sample's name, before anything is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,13 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.checks import check_array, check_attributes, check_distribution, is_frozen_distribution
 from hierfl.language.partition import IID, Scheme
+from hierfl.language.per_client import described, parameter_value, parameters_by_client
 from hierfl.language.sample import ClientParameter, Sample
 
 
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Client:
-    """One party's private data.
+    """One party's private data; immutable.
 
     Parameters
     ----------
@@ -37,13 +42,17 @@ class Client:
         distribution, or a table whose samples differ in length.
     """
 
+    samples: Mapping[Sample, Any]
+    parameters: Mapping[ClientParameter, np.ndarray]
+    tables: tuple[tuple[Sample, ...], ...]
+    name: str | None
+
     def __init__(
         self,
         samples: Mapping[Sample, Any] | Sequence[Mapping[Sample, Any]] = (),
         parameters: Mapping[ClientParameter, Any] | None = None,
         name: str | None = None,
     ) -> None:
-        self.name = name
         if not isinstance(samples, (Mapping, list, tuple)) or not all(
             isinstance(t, Mapping) for t in samples if not isinstance(samples, Mapping)
         ):
@@ -51,21 +60,22 @@ class Client:
                 "Client(samples=...) takes a mapping {hf.Sample: array}, or a list of such mappings, one per table."
             )
         tables = (samples,) if isinstance(samples, Mapping) else tuple(samples)
-        self.tables: tuple[tuple[Sample, ...], ...] = (
-            () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables)
-        )
         who = "the client" if name is None else f"client {name!r}"
-        self.samples: dict[Sample, Any] = {}
+        held: dict[Sample, Any] = {}
         for table in tables:
             for sample, value in table.items():
-                if sample in self.samples:
+                if sample in held:
                     raise DataError(f"{who} holds sample {sample.name()!r} in two tables; each sample belongs to one.")
-                self.samples[sample] = _sample_value(sample, value, who)
+                held[sample] = _sample_value(sample, value, who)
             if not isinstance(samples, Mapping):
-                _check_table(table, self.samples, who)
-        self.parameters: dict[ClientParameter, np.ndarray] = {
-            parameter: _parameter_value(parameter, value, who) for parameter, value in (parameters or {}).items()
-        }
+                _check_table(table, held, who)
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise DataError(f"Client(parameters=...) takes a mapping, not {type(parameters).__name__}.")
+        own = {p: parameter_value(p, value, who) for p, value in (parameters or {}).items()}
+        object.__setattr__(self, "samples", MappingProxyType(held))
+        object.__setattr__(self, "parameters", MappingProxyType(own))
+        object.__setattr__(self, "tables", () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables))
+        object.__setattr__(self, "name", name)
 
     def holds(self, sample: Sample) -> bool:
         """Whether this party has data for the sample."""
@@ -73,11 +83,16 @@ class Client:
 
     def is_distribution(self, sample: Sample) -> bool:
         """Whether the sample is held as a distribution."""
-        return is_frozen_distribution(self.samples[sample])
+        return is_frozen_distribution(self._held(sample))
 
     def num_samples(self, sample: Sample) -> int | None:
         """Number of rows; None for a distribution."""
-        return None if self.is_distribution(sample) else len(self.samples[sample])
+        return None if self.is_distribution(sample) else len(self._held(sample))
+
+    def _held(self, sample: Any) -> Any:
+        if not isinstance(sample, Sample) or sample not in self.samples:
+            raise DataError(f"{self!r} holds nothing for {described(sample)}.")
+        return self.samples[sample]
 
     def __repr__(self) -> str:
         held = ", ".join(
@@ -87,8 +102,9 @@ class Client:
         return f"Client({held}{'; ' + given if given else ''})"
 
 
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Federation:
-    """The clients, the server's own data if any, and the clients' weights.
+    """The clients, the server's own data if any, and the clients' weights; immutable.
 
     Parameters
     ----------
@@ -104,8 +120,13 @@ class Federation:
     Raises
     ------
     DataError
-        For no clients, clients that hold different samples or parameters, or wrong weights.
+        For no clients, clients that hold different samples or parameters, wrong weights or wrong test data.
     """
+
+    clients: tuple[Client, ...]
+    server: Client | None
+    weights: str | np.ndarray
+    test: Mapping[Sample, Any] | None
 
     def __init__(
         self,
@@ -116,9 +137,8 @@ class Federation:
     ) -> None:
         if not isinstance(clients, Sequence):
             raise DataError(f"Federation(clients=...) takes a list of hf.Client, not {type(clients).__name__}.")
-        self.clients = tuple(clients)
-        self.server = server
-        self.test = None if test is None else dict(test)
+        object.__setattr__(self, "clients", tuple(clients))
+        object.__setattr__(self, "server", server)
         if not self.clients:
             raise DataError("a Federation needs at least one client.")
         for place, client in enumerate(self.clients):
@@ -127,7 +147,8 @@ class Federation:
         if server is not None and not isinstance(server, Client):
             raise DataError(f"server is {type(server).__name__}, not a hf.Client.")
         self._check_same_holdings()
-        self.weights = self._checked_weights(weights)
+        object.__setattr__(self, "weights", self._checked_weights(weights))
+        object.__setattr__(self, "test", None if test is None else _test_rows(test))
 
     @property
     def num_clients(self) -> int:
@@ -152,6 +173,7 @@ class Federation:
         parameters: Mapping[ClientParameter, Any] | None = None,
         weights: str | Sequence[float] = "uniform",
         seed: int = 0,
+        min_samples: int = 1,
     ) -> Federation:
         """Split one data set: a test share, then the server's share of the rest, the remainder over the clients.
 
@@ -169,6 +191,8 @@ class Federation:
             ``{client parameter: one value | list with one value per client | callable of the client's index}``.
         weights, seed
             As for :class:`Federation`; the seed of the shuffle and of the scheme.
+        min_samples
+            Fewest rows that a client may end up with.
 
         Raises
         ------
@@ -177,10 +201,14 @@ class Federation:
         """
         whole = Client([samples]).samples
         for what, share in (("server_fraction", server_fraction), ("test_fraction", test_fraction)):
-            if isinstance(share, str) or not 0 <= share < 1:
+            if not isinstance(share, Real) or not 0 <= share < 1:
                 raise DataError(f"{what}={share} must be in [0, 1).")
-        if clients is not None and (int(clients) != clients or clients < 1):
-            raise DataError(f"clients={clients}: at least one client.")
+        for what, number, least in (("clients", clients, 1), ("seed", seed, 0), ("min_samples", min_samples, 0)):
+            if number is None and what == "clients":
+                continue
+            if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
+                hint = ": at least one client" if what == "clients" else ""
+                raise DataError(f"{what}={number!r}{hint}; a whole number, {least} or more.")
         if scheme is not None and (isinstance(scheme, type) or not hasattr(scheme, "assign")):
             raise DataError(
                 f"scheme={scheme!r}: an instance of a partition scheme, such as hf.IID() or hf.Dirichlet(0.1, labels)."
@@ -195,7 +223,13 @@ class Federation:
         test, training = np.split(order, [round(test_fraction * len(order))])
         server, pool = np.split(training, [round(server_fraction * len(training))])
         parts = (scheme or IID()).assign(pool, clients, rng, len(order))
-        given = _parameters_by_client(parameters or {}, len(parts))
+        for index, part in enumerate(parts):
+            if len(part) < min_samples:
+                raise DataError(
+                    f"client {index} gets {len(part)} of {len(pool)} samples, fewer than min_samples={min_samples}: lower "
+                    f"min_samples, use fewer clients, or a scheme that is less uneven."
+                )
+        given = parameters_by_client({} if parameters is None else parameters, len(parts))
 
         def rows(chosen: np.ndarray) -> dict[Sample, Any]:
             return {sample: np.asarray(array[np.sort(chosen)]) for sample, array in whole.items()}
@@ -208,11 +242,12 @@ class Federation:
         )
 
     def __repr__(self) -> str:
-        samples = list(self.clients[0].samples)
-        counts = [[c.num_samples(s) for c in self.clients] for s in samples]
-        held = [f"{s.name()}: {_range(n)}" for s, n in zip(samples, counts)]
-        server = f", server {self.server!r}" if self.server else ""
-        return f"Federation({self.num_clients} clients{', ' if held else ''}{', '.join(held)}{server}, weights {self.weights_label})"
+        held = _amounts(self.clients)
+        server = _amounts([self.server]) if self.server else ""
+        parts = [f"{self.num_clients} client{'s' if self.num_clients > 1 else ''}{', ' if held else ''}{held}"]
+        parts += [f"server {server}"] if server else []
+        parts += [f"test {len(next(iter(self.test.values())))}"] if self.test else []
+        return f"Federation({'; '.join([*parts, f'weights {self.weights_label}'])})"
 
     def _check_same_holdings(self) -> None:
         for kind, of in (("sample", "samples"), ("client parameter", "parameters")):
@@ -229,6 +264,8 @@ class Federation:
         if isinstance(weights, str):
             if weights not in ("uniform", "samples"):
                 raise DataError(f"weights={weights!r}: write 'uniform', 'samples', or one number per client.")
+            if weights == "samples":
+                self._refuse_counting_distributions()
             return weights
         try:
             array = np.asarray(weights, dtype=float)
@@ -240,12 +277,31 @@ class Federation:
             )
         if not np.isfinite(array).all() or (array < 0).any() or array.sum() <= 0:
             raise DataError("weights must be finite, not negative, and not all zero.")
+        array = array.copy()
+        array.flags.writeable = False
         return array
+
+    def _refuse_counting_distributions(self) -> None:
+        """Refuse if a client holds nothing but distributions; which table counts is known only when compiled."""
+        for index, client in enumerate(self.clients):
+            if client.samples and all(client.is_distribution(s) for s in client.samples):
+                raise DataError(
+                    f"weights='samples' counts rows, but client {index} holds a distribution for "
+                    f"{next(iter(client.samples)).name()!r}; write weights='uniform' or one number per client."
+                )
+
+
+def _test_rows(test: Any) -> Mapping[Sample, np.ndarray]:
+    if not isinstance(test, Mapping):
+        raise DataError(f"Federation(test=...) takes a mapping {{hf.Sample: array}}, not {type(test).__name__}.")
+    if any(is_frozen_distribution(value) for value in test.values()):
+        raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
+    return Client([test], name="test").samples
 
 
 def _sample_value(sample: Any, value: Any, who: str) -> Any:
     if not isinstance(sample, Sample):
-        raise DataError(f"{who}: {sample!r} is not a hf.Sample; samples= takes {{hf.Sample: array}}.")
+        raise DataError(f"{who}: {described(sample)} is not a hf.Sample; samples= takes {{hf.Sample: array}}.")
     if is_frozen_distribution(value):
         check_distribution(sample, value, who)
         return value
@@ -255,14 +311,16 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
     except (TypeError, ValueError) as error:
         raise DataError(f"{what} is not an array: {error}.") from error
     what = f"sample {sample.name()!r} of {who}"
-    if array.ndim == 0:
+    if array.ndim == 0 and array.dtype == object:
         raise DataError(
-            f"{what} is a single number; give an array (N, *{sample.shape}) with the samples along the first axis."
+            f"{what} is a {type(value).__name__}; give an array (densify a sparse one with .toarray()) or a frozen scipy.stats "
+            f"distribution, such as stats.norm(0, 1)."
         )
-    if array.shape[1:] != sample.shape:
-        hint = " Is it transposed?" if array.shape[::-1][1:] == sample.shape and array.ndim > 1 else ""
+    if array.ndim == 0 or array.shape[1:] != sample.shape:
+        transposed = array.ndim > 1 and array.shape[::-1][1:] == sample.shape
         raise DataError(
-            f"{what} has shape {array.shape}; expected (N, {', '.join(map(str, sample.shape))}) with samples along the first axis.{hint}"
+            f"{what} has shape {array.shape}; expected ({_rows_shape(sample)}) with samples along the first axis."
+            f"{' Is it transposed?' if transposed else ''}"
         )
     if len(array) == 0:
         raise DataError(f"{what} has no rows: every party that holds a sample needs at least one.")
@@ -271,18 +329,25 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
     return array
 
 
-def _parameter_value(parameter: Any, value: Any, who: str) -> np.ndarray:
-    if not isinstance(parameter, ClientParameter):
-        raise DataError(
-            f"{who}: {parameter!r} is not a hf.ClientParameter; parameters= takes {{hf.ClientParameter: value}}."
-        )
-    array = np.asarray(value)
-    what = f"client parameter {parameter.name()!r} of {who}"
-    if array.shape != parameter.shape:
-        raise DataError(f"{what} has shape {array.shape}; expected {parameter.shape}.")
-    check_array(array, what)
-    check_attributes(parameter, array[None], what)
-    return array.astype(float)
+def _rows_of(sample: Sample) -> str:
+    return f"({', '.join(['N', *map(str, sample.shape)])}{'' if sample.shape else ','})"
+
+
+def _shape_hint(sample: Sample, array: np.ndarray) -> str:
+    """What to write instead, where the shape found suggests it."""
+    if sample.shape == (1,) and array.ndim == 1:
+        return f" Write array[:, None], or declare hf.Sample(name={sample.name()!r}) without a shape."
+    if sample.shape == () and array.shape[1:] == (1,):
+        return f" Write array[:, 0], or declare hf.Sample(1, name={sample.name()!r})."
+    if array.shape == sample.shape:
+        return " This is one sample: write array[None]."
+    if array.ndim > 1 and array.shape[::-1][1:] == sample.shape:
+        return " Is it transposed? Write array.T."
+    if array.ndim == 1 + len(sample.shape) and array.shape[:-1] == sample.shape:
+        return " Are the samples along the last axis? Write np.moveaxis(array, -1, 0)."
+    if array.ndim > 1 and int(np.prod(array.shape[1:])) == sample.size:
+        return f" Write array.reshape({', '.join(['len(array)', *map(str, sample.shape)])})."
+    return ""
 
 
 def _check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: str) -> None:
@@ -298,35 +363,21 @@ def _check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who:
             raise DataError(f"{who}: the samples of one table differ in length ({found}); they are paired rows.")
 
 
-def _parameters_by_client(parameters: Mapping[ClientParameter, Any], clients: int) -> list[dict[ClientParameter, Any]]:
-    per_client: list[dict[ClientParameter, Any]] = [{} for _ in range(clients)]
-    for parameter, given in parameters.items():
-        for index, value in enumerate(_values(parameter, given, clients)):
-            per_client[index][parameter] = value
-    return per_client
-
-
-def _values(parameter: ClientParameter, given: Any, clients: int) -> list[Any]:
-    """One value per client, from one value for all, one per client, or a callable."""
-    if callable(given):
-        function: Callable[[int], Any] = given
-        return [function(index) for index in range(clients)]
-    shared = np.shape(given) == parameter.shape
-    apart = np.shape(given) == (clients, *parameter.shape)
-    if shared and not isinstance(given, (list, tuple)):
-        return [given] * clients
-    if apart:
-        return list(given)
-    if shared:
-        return [given] * clients
-    raise DataError(
-        f"client parameter {parameter.name()!r}: got shape {np.shape(given)}; give one value of shape {parameter.shape}, a list of "
-        f"{clients} such values, or a callable of the client's index."
-    )
+def _amounts(parties: Sequence[Client]) -> str:
+    """``1203..6012 samples of image, label``: samples held in equal numbers together."""
+    groups: dict[tuple[int | None, ...], list[str]] = {}
+    for sample in parties[0].samples:
+        groups.setdefault(tuple(party.num_samples(sample) for party in parties), []).append(sample.name())
+    return ", ".join(f"{_range(counts)} of {', '.join(names)}" for counts, names in groups.items())
 
 
 def _range(counts: Sequence[int | None]) -> str:
     known = [n for n in counts if n is not None]
     if not known:
-        return "distribution"
-    return str(known[0]) if min(known) == max(known) else f"{min(known)}..{max(known)}"
+        return "a distribution"
+    unit = "sample" if max(known) == 1 else "samples"
+    return f"{known[0]} {unit}" if min(known) == max(known) else f"{min(known)}..{max(known)} {unit}"
+
+
+def _rows_shape(sample: Sample) -> str:
+    return ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"

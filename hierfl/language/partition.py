@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,13 +50,15 @@ class Dirichlet:
     """
 
     alpha: float
-    labels: Any
+    labels: Any = field(repr=False)
     min_samples: int = 10
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha, "Dirichlet")
+        _check_count(self.min_samples, "Dirichlet", "min_samples", 0)
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
         """See :class:`Scheme`."""
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise DataError(f"Dirichlet(alpha={self.alpha}): alpha must be positive.")
         labels = class_labels(self.labels, rows, "Dirichlet")[pool]
         count = _enough(pool, clients, f"Dirichlet(min_samples={self.min_samples})", self.min_samples)
         members = [pool[labels == c] for c in np.unique(labels)]
@@ -76,12 +79,13 @@ class Shards:
     """Sort by label, cut into ``k`` shards per client, deal them at random (McMahan et al., 2017); arguments as above."""
 
     k: int
-    labels: Any
+    labels: Any = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_count(self.k, "Shards", "k", 1)
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
         """See :class:`Scheme`."""
-        if int(self.k) != self.k or self.k < 1:
-            raise DataError(f"Shards(k={self.k}): at least one shard per client.")
         labels = class_labels(self.labels, rows, "Shards")
         count = _enough(pool, clients, f"Shards(k={self.k})", self.k)
         shuffled = rng.permutation(pool)
@@ -97,10 +101,11 @@ class Quantity:
 
     alpha: float
 
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha, "Quantity")
+
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
         """See :class:`Scheme`."""
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise DataError(f"Quantity(alpha={self.alpha}): alpha must be positive.")
         count = _enough(pool, clients, "Quantity", 1)
         cuts = _cuts(rng.dirichlet(np.full(count, self.alpha)), len(pool) - count)
         sizes = 1 + np.diff([0, *cuts, len(pool) - count])
@@ -111,7 +116,7 @@ class Quantity:
 class ByGroup:
     """One client for each distinct value of ``groups`` ``(N,)``, in sorted order; ``clients`` may be omitted."""
 
-    groups: Any
+    groups: Any = field(repr=False)
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
         """See :class:`Scheme`."""
@@ -124,7 +129,7 @@ class ByGroup:
         parts = [pool[groups[pool] == name] for name in names]
         for name, part in zip(names, parts):
             if part.size == 0:
-                raise DataError(f"group {name!r} has no samples left after the test and server shares.")
+                raise DataError(f"ByGroup: group {name.item()!r} has no samples left after the test and server shares.")
         return parts
 
 
@@ -134,17 +139,46 @@ def class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
     Raises
     ------
     DataError
-        If the number of labels is not the number of rows.
+        If there is not one label for each row, a label is missing (NaN), labels cannot be compared with each other, or a
+        matrix is not one-hot.
     """
-    array = np.asarray(labels)
-    if array.ndim == 2 and array.shape[1] > 1:
-        array = np.argmax(array, axis=1)
-    array = array.reshape(-1)
+    try:
+        array = np.asarray(labels)
+        distinct = np.unique(array)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{owner}: the labels are not one array of comparable values: {error}.") from error
+    if array.ndim not in (1, 2) or array.dtype == object and not _all_strings(array):
+        raise DataError(
+            f"{owner}: labels of shape {array.shape} and dtype {array.dtype}; expected one class per row, ({rows},), or one-hot rows."
+        )
     if len(array) != rows:
         raise DataError(
             f"{owner} has {len(array)} labels for {rows} rows of data: one label for each row of the whole data set."
         )
-    return array
+    if array.dtype.kind == "f" and np.isnan(distinct).any():
+        raise DataError(f"{owner}: {int(np.isnan(array).sum())} labels are NaN; give every row a class.")
+    if array.ndim == 1:
+        return array
+    if array.shape[1] == 1:
+        return array[:, 0]
+    if array.dtype.kind not in "biuf" or not np.isin(distinct, (0, 1)).all() or (array.sum(axis=1) != 1).any():
+        raise DataError(f"{owner}: a label matrix must be one-hot (one 1 in every row); else give one class per row.")
+    return np.argmax(array, axis=1)
+
+
+def _all_strings(array: np.ndarray) -> bool:
+    return all(isinstance(entry, str) for entry in array.flat)
+
+
+def _check_alpha(alpha: Any, owner: str) -> None:
+    # above 1e300 the gamma variates behind Dirichlet draws overflow
+    if not isinstance(alpha, Real) or not 0 < alpha <= 1e300:
+        raise DataError(f"{owner}(alpha={alpha!r}): alpha must be positive and finite.")
+
+
+def _check_count(count: Any, owner: str, name: str, least: int) -> None:
+    if not isinstance(count, Integral) or isinstance(count, bool) or count < least:
+        raise DataError(f"{owner}({name}={count!r}): a whole number, {least} or more.")
 
 
 def _cuts(shares: np.ndarray, total: int) -> np.ndarray:

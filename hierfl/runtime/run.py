@@ -304,6 +304,9 @@ def _check_settings(rounds: int, evaluate_every: int, queries: str, seed: int) -
 def _check_callables(metrics: Any, callback: Any, runtime: Any) -> None:
     if metrics is not None and not (isinstance(metrics, Mapping) and all(callable(m) for m in metrics.values())):
         raise SettingError("metrics: a mapping {'name': function(x, y) -> number}.")
+    taken = {"round", "objective", "gradient_norm", "lower_residual", "step_size", "seconds"} & set(metrics or ())
+    if taken:
+        raise SettingError(f"metric name {min(taken)!r} is a column of the history; choose another name.")
     if callback is not None and not callable(callback):
         raise SettingError(f"callback={callback!r}: a function (round, x, y).")
     if runtime is not None and not hasattr(runtime, "execute"):
