@@ -208,7 +208,9 @@ def save_figures(outcomes: list[Outcome], folder: Path) -> list[Path]:
             mean = np.convolve(o.result.history["objective"], np.full(window, 1 / window), mode="valid")
             axes[0].plot(np.arange(window, window + len(mean)), mean, label=label)
             axes[1].plot(o.result.metrics["round"], o.result.metrics["test accuracy (%)"], label=label)
-        axes[0].set(xlabel="round", ylabel="objective (estimate)", title=f"objective, mean of {window} rounds")
+        axes[0].set(
+            xlabel="round", ylabel="objective, with the run's own y", title=f"objective, mean of {window} rounds"
+        )
         axes[1].set(xlabel="round", ylabel="test accuracy (%)", title="global model")
         axes[0].legend()
         bars, ax = plt.subplots(figsize=(8.0, 3.8))

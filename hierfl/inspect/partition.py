@@ -88,7 +88,8 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: An
             ax.barh(np.arange(clients), counts[:, label], left=left, color=shade, label=name, height=0.8, **edge)
             left += counts[:, label]
         ax.set(xlabel="samples", ylabel="client", yticks=np.arange(0, clients, -(-clients // _TICKS)))
-        ax.invert_yaxis()
+        # explicit: an empty last class would pin matplotlib's own limit to the end of the longest bar
+        ax.set(xlim=(0, 1.03 * left.max() or 1), ylim=(clients - 0.4, -0.6))
         ax.grid(visible=False, axis="y")
         ax.set_axisbelow(True)
         ax.legend(

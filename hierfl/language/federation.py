@@ -317,10 +317,9 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
             f"distribution, such as stats.norm(0, 1)."
         )
     if array.ndim == 0 or array.shape[1:] != sample.shape:
-        transposed = array.ndim > 1 and array.shape[::-1][1:] == sample.shape
         raise DataError(
             f"{what} has shape {array.shape}; expected ({_rows_shape(sample)}) with samples along the first axis."
-            f"{' Is it transposed?' if transposed else ''}"
+            f"{_shape_hint(sample, array)}"
         )
     if len(array) == 0:
         raise DataError(f"{what} has no rows: every party that holds a sample needs at least one.")
@@ -329,22 +328,20 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
     return array
 
 
-def _rows_of(sample: Sample) -> str:
-    return f"({', '.join(['N', *map(str, sample.shape)])}{'' if sample.shape else ','})"
-
-
 def _shape_hint(sample: Sample, array: np.ndarray) -> str:
     """What to write instead, where the shape found suggests it."""
     if sample.shape == (1,) and array.ndim == 1:
         return f" Write array[:, None], or declare hf.Sample(name={sample.name()!r}) without a shape."
     if sample.shape == () and array.shape[1:] == (1,):
         return f" Write array[:, 0], or declare hf.Sample(1, name={sample.name()!r})."
+    if array.ndim == 0:
+        return " This is a single number: write np.array([value]) for one sample." if sample.shape == () else ""
     if array.shape == sample.shape:
         return " This is one sample: write array[None]."
+    if array.ndim > 2 and array.shape[:-1] == sample.shape:  # before .T, which would transpose square samples too
+        return " Are the samples along the last axis? Write np.moveaxis(array, -1, 0)."
     if array.ndim > 1 and array.shape[::-1][1:] == sample.shape:
         return " Is it transposed? Write array.T."
-    if array.ndim == 1 + len(sample.shape) and array.shape[:-1] == sample.shape:
-        return " Are the samples along the last axis? Write np.moveaxis(array, -1, 0)."
     if array.ndim > 1 and int(np.prod(array.shape[1:])) == sample.size:
         return f" Write array.reshape({', '.join(['len(array)', *map(str, sample.shape)])})."
     return ""

@@ -147,7 +147,7 @@ def class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
         distinct = np.unique(array)
     except (TypeError, ValueError) as error:
         raise DataError(f"{owner}: the labels are not one array of comparable values: {error}.") from error
-    if array.ndim not in (1, 2) or array.dtype == object and not _all_strings(array):
+    if array.ndim not in (1, 2) or (array.dtype == object and not _all_strings(array)):
         raise DataError(
             f"{owner}: labels of shape {array.shape} and dtype {array.dtype}; expected one class per row, ({rows},), or one-hot rows."
         )
@@ -172,7 +172,7 @@ def _all_strings(array: np.ndarray) -> bool:
 
 def _check_alpha(alpha: Any, owner: str) -> None:
     # above 1e300 the gamma variates behind Dirichlet draws overflow
-    if not isinstance(alpha, Real) or not 0 < alpha <= 1e300:
+    if not isinstance(alpha, Real) or not 0 < float(alpha) <= 1e300:
         raise DataError(f"{owner}(alpha={alpha!r}): alpha must be positive and finite.")
 
 

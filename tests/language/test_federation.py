@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,13 +108,24 @@ def test_parameters_shared_per_client_and_by_callable() -> None:
         ({"clients": 50}, "cannot give each"),
         ({"clients": 2, "server_fraction": 1.0}, "server_fraction"),
         ({"clients": 2, "test_fraction": -0.1}, "test_fraction"),
-        ({"clients": 2, "scheme": hf.Dirichlet(0.0, np.zeros(20))}, "alpha must be positive"),
         ({"clients": 2, "scheme": hf.Dirichlet(1.0, np.zeros(3))}, "3 labels for 20 rows"),
         ({"clients": 3, "scheme": hf.ByGroup(np.arange(20) % 2)}, "2 distinct groups"),
         ({"scheme": hf.IID()}, "needs clients="),
         ({"clients": 2, "weights": [1.0]}, "weights have shape"),
         ({"clients": 2, "weights": "size"}, "weights='size'"),
         ({"clients": 2, "weights": [1.0, -1.0]}, "not negative"),
+        ({"clients": 2, "weights": [1.0, np.nan]}, "finite"),
+        ({"clients": 2, "weights": [0.0, 0.0]}, "not all zero"),
+        ({"clients": "2"}, "clients='2'.*whole number"),
+        ({"clients": True}, "clients=True.*whole number"),
+        ({"clients": float("nan")}, "clients=nan.*whole number"),
+        ({"clients": 2, "server_fraction": None}, "server_fraction=None"),
+        ({"clients": 2, "seed": "a"}, "seed='a'.*whole number"),
+        ({"clients": 2, "seed": None}, "seed=None.*whole number"),
+        ({"clients": 2, "scheme": hf.IID}, "an instance of a partition scheme"),
+        ({"clients": 2, "min_samples": 11}, "client 0 gets 10 of 20 samples, fewer than min_samples=11"),
+        ({"clients": 2, "parameters": [1.0]}, "parameters= takes a mapping"),
+        ({"clients": 2, "parameters": {cp.Parameter(name="r"): 1.0}}, "Parameter 'r' is not a hf.ClientParameter"),
     ],
 )
 def test_impossible_splits_say_why(options: dict, message: str) -> None:
@@ -135,3 +149,178 @@ def test_memory_mapped_arrays_are_kept_as_given(tmp_path) -> None:
     stored = np.memmap(tmp_path / "a.bin", dtype=np.float32, mode="w+", shape=(6, 2))
     u = hf.Sample(2, name="u")
     assert isinstance(hf.Client({u: stored}).samples[u], np.memmap)
+
+
+def test_lists_are_converted_and_other_dtypes_kept() -> None:
+    u = hf.Sample(2, name="u")
+    assert hf.Client({u: [[1, 2], [3, 4]]}).num_samples(u) == 2
+    for dtype in (np.uint8, np.int32, np.float32):
+        given = np.ones((3, 2), dtype)
+        assert hf.Client({u: given}).samples[u] is given
+
+
+def test_a_split_of_a_memory_map_gives_each_client_rows_in_memory(tmp_path) -> None:
+    stored = np.memmap(tmp_path / "b.bin", dtype=np.uint8, mode="w+", shape=(50, 2))
+    stored[:] = np.arange(100).reshape(50, 2)
+    u = hf.Sample(2, name="u")
+    parts = [c.samples[u] for c in hf.Federation.split({u: stored}, clients=3).clients]
+    assert all(part.dtype == np.uint8 and not isinstance(part, np.memmap) for part in parts)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts), axis=0), stored)
+
+
+def test_ragged_clients_one_client_and_one_sample() -> None:
+    s = hf.Sample(name="s")
+    ragged = hf.Federation([hf.Client({s: np.ones(1)}), hf.Client({s: np.ones(10_000)})])
+    assert [c.num_samples(s) for c in ragged.clients] == [1, 10_000]
+    alone = hf.Federation.split({s: np.array([7.0])}, clients=1)
+    assert alone.num_clients == 1 and alone.server is None and alone.test is None
+    assert alone.clients[0].samples[s].tolist() == [7.0]
+
+
+def test_clients_and_federations_are_immutable() -> None:
+    s, p = hf.Sample(name="s"), hf.ClientParameter(2, name="p")
+    client = hf.Client({s: np.ones(3)}, {p: [1, 2]})
+    federation = hf.Federation([client], weights=[2.0], test={s: np.ones(1)})
+    for owner, field in ((client, "name"), (client, "samples"), (federation, "server"), (federation, "weights")):
+        with pytest.raises(AttributeError):
+            setattr(owner, field, None)
+    for table in (client.samples, client.parameters, federation.test):
+        with pytest.raises(TypeError):
+            table[s] = np.zeros(1)  # type: ignore[index]
+    for array in (client.parameters[p], federation.weights):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5.0  # type: ignore[index]
+
+
+def test_explicit_weights_are_used_as_given_and_copied() -> None:
+    s = hf.Sample(name="s")
+    mine = np.array([2.0, 6.0])
+    federation = hf.Federation([hf.Client({s: np.ones(1)})] * 2, weights=mine)
+    mine[0] = 99.0
+    assert federation.weights.tolist() == [2.0, 6.0] and federation.weights_label == "explicit"
+
+
+def test_distributions_are_held_without_a_number_of_rows() -> None:
+    s, u = hf.Sample(name="s"), hf.Sample(2, name="u")
+    client = hf.Client({s: scipy.stats.uniform(7.5, 5), u: scipy.stats.norm([0.0, 1.0], 2.0)})
+    assert client.is_distribution(s) and client.num_samples(u) is None
+    assert hf.Client({u: scipy.stats.multivariate_normal([0.0, 1.0])}).is_distribution(u)
+    with pytest.raises(hf.DataError, match="client 0 holds a distribution for 's'"):
+        hf.Federation([client], weights="samples")
+
+
+def test_asking_for_a_sample_that_is_not_held() -> None:
+    client = hf.Client({hf.Sample(name="s"): np.ones(3)})
+    with pytest.raises(hf.DataError, match="holds nothing for Sample 't'"):
+        client.num_samples(hf.Sample(name="t"))
+    with pytest.raises(hf.DataError, match="holds nothing for cp.Variable 'x'"):
+        client.is_distribution(cp.Variable(name="x"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "array", "write"),
+    [
+        (1, np.ones(5), r"array\[:, None\]"),
+        ((), np.ones((5, 1)), r"array\[:, 0\]"),
+        (2, np.ones(2), r"one sample: write array\[None\]"),
+        (2, np.ones((2, 5)), r"transposed\? Write array.T"),
+        ((2, 3), np.ones((2, 3, 7)), r"np.moveaxis\(array, -1, 0\)"),
+        (6, np.ones((7, 2, 3)), r"array.reshape\(len\(array\), 6\)"),
+        ((), np.float64(3.0), r"np.array\(\[value\]\)"),
+        (2, scipy.sparse.csr_array(np.eye(2)), "toarray"),
+        ((), scipy.stats.gaussian_kde([1.0, 2.0, 3.0]), "frozen scipy.stats"),
+        (2, [[1.0, 2.0], [3.0]], "not an array"),
+    ],
+)
+def test_a_wrong_shape_says_what_to_write(shape: object, array: object, write: str) -> None:
+    with pytest.raises(hf.DataError, match=f"sample 'u' of client 'north'.*{write}"):
+        hf.Client({hf.Sample(shape, name="u"): array}, name="north")
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (3, 3)])
+def test_following_a_hint_recovers_the_samples(shape: tuple[int, ...]) -> None:
+    right = np.arange(7 * np.prod(shape)).reshape(7, *shape)
+    u = hf.Sample(shape, name="u")
+    wrong = [np.moveaxis(right, 0, -1)] + ([right.reshape(7, -1)] if len(shape) > 1 else [right[..., None]])
+    wrong += [right.T] if len(set(shape)) == len(shape) else []
+    for array in wrong:
+        with pytest.raises(hf.DataError) as raised:
+            hf.Client({u: array})
+        advice = str(raised.value).partition("Write ")[2].rstrip(".")
+        np.testing.assert_array_equal(eval(advice, {"array": array, "np": np}), right)
+
+
+def test_wrong_keys_are_named() -> None:
+    x, rho, s = cp.Variable(name="x"), hf.ClientParameter(name="rho"), hf.Sample(name="s")
+    with pytest.raises(hf.DataError, match="cp.Variable 'x' is not a hf.Sample"):
+        hf.Client({x: np.ones(3)})
+    with pytest.raises(hf.DataError, match="ClientParameter 'rho' is not a hf.Sample"):
+        hf.Client({rho: np.ones(3)})
+    with pytest.raises(hf.DataError, match="Sample 's' is not a hf.ClientParameter"):
+        hf.Client(parameters={s: 1.0})
+    with pytest.raises(hf.DataError, match="parameters=...\\) takes a mapping"):
+        hf.Client(parameters=[1.0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.0, [2.0]], "not an array"),
+        ([1.0, np.nan], "NaN or infinity"),
+        ([1.0, 2.0, 3.0], r"shape \(3,\); expected \(2,\)"),
+        (["a", "b"], "dtype"),
+        ([1.0, -2.0], "declared nonneg"),
+    ],
+)
+def test_wrong_values_of_a_client_parameter(value: object, message: str) -> None:
+    cap = hf.ClientParameter(2, nonneg=True, name="cap")
+    with pytest.raises(hf.DataError, match=f"client parameter 'cap' of client 'north'.*{message}"):
+        hf.Client(parameters={cap: value}, name="north")
+
+
+def test_a_split_names_the_client_whose_parameter_is_wrong() -> None:
+    s, rho = hf.Sample(name="s"), hf.ClientParameter(nonneg=True, name="rho")
+    with pytest.raises(hf.DataError, match="client parameter 'rho' of client 2 is declared nonneg"):
+        hf.Federation.split({s: np.arange(9)}, clients=3, parameters={rho: [1.0, 2.0, -1.0]})
+    with pytest.raises(hf.DataError, match="'rho' of client 0 has shape"):
+        hf.Federation.split({s: np.arange(9)}, clients=3, parameters={rho: lambda i: [i, i]})
+
+
+@pytest.mark.parametrize("ambiguous", [np.array([1.0, 2.0, 3.0]), [1.0, 2.0, 3.0]])
+def test_as_many_numbers_as_clients_for_a_vector_parameter_are_ambiguous(ambiguous: object) -> None:
+    s, q = hf.Sample(name="s"), hf.ClientParameter(3, name="q")
+
+    def deal(given: object, clients: int = 3) -> list:
+        parts = hf.Federation.split({s: np.arange(9)}, clients=clients, parameters={q: given}).clients
+        return [c.parameters[q].tolist() for c in parts]
+
+    with pytest.raises(hf.DataError, match="'q': 3 numbers for 3 clients are ambiguous"):
+        deal(ambiguous)
+    shared = [[1.0, 2.0, 3.0]]
+    assert deal(lambda i: ambiguous) == deal([ambiguous] * 3) == shared * 3
+    assert deal(ambiguous, clients=4) == shared * 4
+
+
+def test_held_out_data_are_checked() -> None:
+    u = hf.Sample(2, name="u")
+    client = hf.Client({u: np.ones((3, 2))})
+    for test, message in (
+        (np.ones(3), "takes a mapping"),
+        ({u: np.ones(3)}, "sample 'u'.*expected"),
+        ({cp.Variable(name="x"): np.ones(3)}, "cp.Variable 'x'"),
+        ({u: scipy.stats.norm([0.0, 0.0], 1.0)}, "not distributions"),
+    ):
+        with pytest.raises(hf.DataError, match=message):
+            hf.Federation([client], test=test)
+
+
+def test_repr_says_how_much_is_held() -> None:
+    image, label = hf.Sample(2, name="image"), hf.Sample(name="label")
+
+    def party(rows: int) -> hf.Client:
+        return hf.Client({image: np.ones((rows, 2)), label: np.ones(rows)})
+
+    federation = hf.Federation([party(1203), party(6012)], server=party(1800))
+    assert repr(federation) == (
+        "Federation(2 clients, 1203..6012 samples of image, label; server 1800 samples of image, label; weights uniform)"
+    )
