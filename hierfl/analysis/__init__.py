@@ -1,1 +1,1 @@
-
+"""What can be proved of a declaration: roles, curvature, convexity."""

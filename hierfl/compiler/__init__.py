@@ -1,1 +1,1 @@
-
+"""Expressions to JAX, constraints to projections, lower levels to exact oracles."""

@@ -7,7 +7,6 @@ symmetric) is found on random probes when the problem is compiled; its values ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,8 +100,3 @@ def safe_smallest_eigenvalue(matrix: Array) -> Array:
 def dense(multiply: Any, size: int, dtype: Any = float) -> Array:
     """The matrix of a linear map."""
     return jax.vmap(multiply, in_axes=1, out_axes=1)(jnp.eye(size, dtype=dtype))
-
-
-def total_of(parts: Sequence[Any]) -> Any:
-    """Sum of expressions."""
-    return sum(parts[1:], start=parts[0])

@@ -1,1 +1,1 @@
-
+"""The implicit function, and the figures."""

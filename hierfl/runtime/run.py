@@ -310,4 +310,4 @@ def _check_callables(metrics: Any, callback: Any, runtime: Any) -> None:
     if callback is not None and not callable(callback):
         raise SettingError(f"callback={callback!r}: a function (round, x, y).")
     if runtime is not None and not hasattr(runtime, "execute"):
-        raise SettingError(f"runtime={runtime!r}: a runtime such as hierfl.runtime.in_process.InProcess().")
+        raise SettingError(f"runtime={runtime!r}: a runtime such as hierfl.runtime.InProcess().")

@@ -334,3 +334,14 @@ def test_server_terms_in_y_are_refused_with_the_way_out() -> None:
     problem = hf.Problem(hf.Minimize(server=cp.square(y)), lower=hf.ArgMin(y, cp.square(y - x)))
     with pytest.raises(hf.IncompatibleSolverError, match="move it to clients"):
         problem.solve(ZOHFL(), rounds=1, progress=False)
+
+
+def test_side_by_side_clients_give_the_same_trajectory() -> None:
+    from hierfl.runtime import InProcess
+
+    problem, _, _ = personalised_ridge()
+    runs = [
+        problem.solve(ZOHFL(lower=Exact()), rounds=5, runtime=InProcess(schedule=s), progress=False)
+        for s in ("map", "vmap")
+    ]
+    np.testing.assert_allclose(runs[0].x, runs[1].x, atol=1e-10)
