@@ -7,6 +7,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.hoist import hoist
 from hierfl.errors import DeclarationError, NotConvexError
@@ -37,6 +38,11 @@ def require_convex_set(constraints: Sequence[Any], keep: Sequence[cp.Variable], 
     """Check that the constraints describe a convex set of ``keep``; errors as for :func:`require_convex`."""
     check_attributes(keep)
     for constraint, hoisted in zip(constraints, hoist(constraints, keep).expressions):
+        if isinstance(constraint, cp.FiniteSet):  # CVXPY calls it DCP and solves it with integers
+            raise NotConvexError(
+                f"the constraint {expression_text(constraint)} in {what} is a finite set, which is not convex in {_names(keep)}: hierfl "
+                f"treats continuous variables only. Bound the variable by an interval instead."
+            )
         if hoisted.is_dcp():
             continue
         culprit = next((c for c in map(_smallest, hoisted.args) if c is not None), None)
@@ -83,9 +89,14 @@ def attribute_constraints(variables: Sequence[cp.Variable]) -> list[Any]:
             constraints.append(cp.multiply(1 - np.eye(variable.shape[0]), variable) == 0)
         if "bounds" in on:
             low, high = variable.attributes["bounds"]
-            constraints += [variable >= low] if np.all(np.isfinite(low)) else _partial(variable, low, 1.0)
-            constraints += [variable <= high] if np.all(np.isfinite(high)) else _partial(variable, high, -1.0)
+            constraints += [variable >= low] if _everywhere(low) else _partial(variable, low, 1.0)
+            constraints += [variable <= high] if _everywhere(high) else _partial(variable, high, -1.0)
     return constraints
+
+
+def _everywhere(bound: Any) -> bool:
+    """Whether a bound holds for every entry: an expression, or finite numbers."""
+    return isinstance(bound, Expression) or bool(np.all(np.isfinite(bound)))
 
 
 def _partial(variable: cp.Variable, bound: Any, sign: float) -> list[Any]:

@@ -7,14 +7,16 @@ The user's trees are never touched: kept variables become twins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
+from hierfl.errors import UnsupportedAtomError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.text import expression_text
 
@@ -52,13 +54,13 @@ def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable]) -> Hoisted:
             if isinstance(node, cp.Constant) or not (node.variables() or node.parameters()):
                 return node
             if isinstance(node, cp.constraints.constraint.Constraint):
-                return copy_with(node, [rebuild(a) for a in node.args])
+                return copy_with(node, rebuild)
             parameter = _stand_in(node)
             parameters[parameter] = node
             return parameter
         if isinstance(node, SampleAverage):
             return rebuild(node.per_sample)
-        return copy_with(node, [rebuild(a) for a in node.args])
+        return copy_with(node, rebuild)
 
     return Hoisted(tuple(rebuild(part) for part in parts), parameters, twins)
 
@@ -78,16 +80,55 @@ def instantiate(parts: Sequence[Any], values: Mapping[Any, Any]) -> list[Any]:
             return constants.get(getattr(node, "id", None), node)
         if not any(leaf.id in constants for leaf in [*node.variables(), *node.parameters()]):
             return node
-        return copy_with(node, [rebuild(a) for a in node.args])
+        return copy_with(node, rebuild)
 
     return [rebuild(part) for part in parts]
 
 
-def copy_with(node: Any, args: list[Any]) -> Any:
-    """A copy of an atom or constraint over other arguments, all settings kept."""
-    if isinstance(node, (cp.norm1, cp.norm_inf)):  # their copy drops keepdims
-        return type(node)(args[0], axis=node.axis, keepdims=node.keepdims)
-    return node.copy(args)
+def copy_with(node: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """A copy of an atom or constraint over rebuilt arguments, all settings kept.
+
+    Raises
+    ------
+    UnsupportedAtomError
+        For a perspective of which some variables are fixed: its function would no longer be scaled as a whole.
+    """
+    for kind, copy in _COPIES.items():
+        if isinstance(node, kind):
+            return copy(node, rebuild)
+    return node.copy([rebuild(a) for a in node.args])
+
+
+def _copy_norm(node: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Their own copy drops ``keepdims``."""
+    return type(node)(rebuild(node.args[0]), axis=node.axis, keepdims=node.keepdims)
+
+
+def _copy_huber(node: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Its threshold is an expression beside the arguments."""
+    return cp.huber(rebuild(node.args[0]), rebuild(node.M))
+
+
+def _copy_perspective(node: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Its function is a second expression, over the same variables as the arguments."""
+    arguments = [rebuild(a) for a in node.args]
+    if not all(isinstance(a, cp.Variable) for a in arguments):
+        fixed = next(old for old, new in zip(node.args, arguments) if not isinstance(new, cp.Variable))
+        raise UnsupportedAtomError(
+            f"{expression_text(node)} scales {fixed.name()!r}, which is fixed here, together with free variables: hierfl cannot "
+            f"take it apart. Write t * f(x / t) with the atoms of f."
+        )
+    recession = None if node.f_recession is None else rebuild(node.f_recession)
+    return type(node)(rebuild(node.f), arguments[0], recession)
+
+
+# Atoms whose own ``copy`` loses a setting, or that hold expressions beside their arguments.
+_COPIES: dict[type, Callable[[Any, Callable[[Any], Any]], Any]] = {
+    cp.norm1: _copy_norm,
+    cp.norm_inf: _copy_norm,
+    cp.huber: _copy_huber,
+    cp.perspective: _copy_perspective,
+}
 
 
 def _stand_in(node: Any) -> cp.Parameter:
@@ -109,4 +150,11 @@ def _stand_in(node: Any) -> cp.Parameter:
 
 
 def _attributes(leaf: Leaf) -> dict[str, Any]:
-    return {name: value for name, value in leaf.attributes.items() if value is not None and value is not False}
+    """What a twin or stand-in inherits; bounds that are expressions are left to ``attribute_constraints``."""
+    return {
+        name: value
+        for name, value in leaf.attributes.items()
+        if value is not None
+        and value is not False
+        and not (name == "bounds" and any(isinstance(bound, Expression) for bound in value))
+    }

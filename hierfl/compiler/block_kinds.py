@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
+from hierfl.compiler.pieces import Piece, Rows, Values, constraint_names, merged
 from hierfl.compiler.program import Array
-from hierfl.compiler.recognise import AffineRows, Coefficients, NormBound, Other
-from hierfl.language.text import expression_text
+from hierfl.compiler.recognise import NormBound
 from hierfl.projections import affine, ball, box, halfspace, simplex
 
-Values = Mapping[int, Any]
 _DENSE_ENTRIES = 4_000_000
 
 
@@ -42,68 +41,6 @@ class Block(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """A recognised piece of one constraint, its coefficients and offsets compiled; ``support`` lists its entries of y."""
-
-    original: Any
-    constraint: Any
-    found: AffineRows | NormBound | Other
-    coefficients: Coefficients | None
-    offsets: Callable[..., Array] | None
-    radius: Callable[..., Array] | None
-    support: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Some rows of an affine piece: ``A y + b <= 0`` or ``== 0``."""
-
-    piece: Piece
-    index: np.ndarray
-    equality: bool
-
-    @property
-    def pattern(self) -> sp.csr_array:
-        """Coefficients of these rows (a pattern where they are not constant)."""
-        assert self.piece.coefficients is not None
-        return self.piece.coefficients.matrix[self.index]
-
-    @property
-    def columns(self) -> np.ndarray:
-        """The entry of each row, for rows of one entry."""
-        return self.pattern.indices
-
-    @property
-    def constant(self) -> bool:
-        """Whether the coefficients are the same in every environment."""
-        assert self.piece.coefficients is not None
-        return self.piece.coefficients.constant
-
-    def b(self, values: Values) -> Array:
-        """Offsets."""
-        assert self.piece.offsets is not None
-        return self.piece.offsets(values)[self.index]
-
-    def row_sums(self, values: Values) -> Array:
-        """A @ 1, which for single-entry rows is the coefficient itself."""
-        assert self.piece.offsets is not None and self.piece.coefficients is not None
-        ones = jnp.ones(self.piece.coefficients.matrix.shape[1])
-        return self.piece.offsets(values, ones)[self.index] - self.b(values)
-
-    def dense(self, values: Values, entries: np.ndarray) -> Array:
-        """The rows' matrix on ``entries``."""
-        if self.constant:
-            return jnp.asarray(self.pattern[:, entries].toarray())
-        assert self.piece.offsets is not None and self.piece.coefficients is not None
-        offsets, size = self.piece.offsets, self.piece.coefficients.matrix.shape[1]
-
-        def on_entries(part: Array) -> Array:
-            return offsets(values, jnp.zeros(size).at[entries].set(part))[self.index]
-
-        return jax.jacfwd(on_entries)(jnp.zeros(len(entries)))
-
-
-@dataclass(frozen=True, eq=False)
 class ConditionBlock:
     """A condition that no entry of y takes part in: it can only make the set empty."""
 
@@ -126,7 +63,7 @@ class ConditionBlock:
 
     def explain(self) -> str:
         """The condition."""
-        return f"condition on x: {_names([self.rows.piece])}"
+        return f"condition on x: {constraint_names([self.rows.piece])}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +112,7 @@ class BoxBlock:
 
     def explain(self) -> str:
         """The constraints behind the bounds."""
-        return f"box, by clipping: {_names(rows.piece for rows in self.bounds)}"
+        return f"box, by clipping: {constraint_names(rows.piece for rows in self.bounds)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,21 +142,24 @@ class BallBlock:
         return cls(entries, piece, float(np.sqrt(diagonal[0])), matrix)
 
     def _centre_radius(self, values: Values) -> tuple[Array, Array, Array]:
-        assert (
-            self.piece.offsets is not None and self.piece.radius is not None and isinstance(self.piece.found, NormBound)
-        )
+        """(centre, radius, how far the set is from empty): ||A y + b|| <= r is ||y - c|| <= sqrt(r^2 - ||A c + b||^2) / alpha."""
+        found = self.piece.found
+        assert self.piece.offsets is not None and self.piece.radius is not None and isinstance(found, NormBound)
         b = self.piece.offsets(values)
-        right = self.piece.radius(values)[0]
-        rows, columns = self.matrix.nonzero()
-        weights = jnp.asarray(self.matrix.tocsr()[rows, columns])
+        right = self.piece.radius(values)
+        coordinates = self.matrix.tocoo()
+        rows, columns = coordinates.coords
+        weights = jnp.asarray(coordinates.data)
         centre = -jnp.zeros(len(self.entries)).at[columns].add(weights * b[rows]) / self.alpha**2
-        missing = (
-            jnp.sum(b * b) - self.alpha**2 * jnp.sum(centre * centre)
-            if self.matrix.shape[0] > len(self.entries)
-            else 0.0
-        )
-        square = (right if self.piece.found.squared else right * jnp.abs(right)) - missing
-        return centre, jnp.sqrt(jnp.maximum(square, 0.0)) / self.alpha, square
+        if self.matrix.shape[0] == len(self.entries):
+            return centre, (_safe_sqrt(right) if found.squared else jnp.maximum(right, 0.0)) / self.alpha, right
+        # the residual itself, not ||b||^2 - alpha^2 ||c||^2, which cancels for a far centre
+        residual = b.at[rows].add(weights * centre[columns])
+        missing = jnp.sum(residual * residual)
+        if found.squared:
+            return centre, _safe_sqrt(right - missing) / self.alpha, right - missing
+        square = right * jnp.abs(right) - missing
+        return centre, _safe_sqrt(square) / self.alpha, right - jnp.sqrt(missing)
 
     def project(self, z: Array, values: Values) -> Array:
         """Shrink towards the centre."""
@@ -227,61 +167,55 @@ class BallBlock:
         return ball.project(z, centre, radius)
 
     def gap(self, values: Values) -> Array:
-        """-radius^2, positive for an empty ball."""
+        """What the radius (its square, for a bound on squares) lacks: positive for an empty ball."""
         return ball.gap(self._centre_radius(values)[2])
 
     def explain(self) -> str:
         """The constraint behind the ball."""
-        return f"Euclidean ball, by scaling: {_names([self.piece])}"
+        return f"Euclidean ball, by scaling: {constraint_names([self.piece])}"
 
 
 @dataclass(frozen=True, eq=False)
-class HalfspaceBlock:
-    """One halfspace."""
-
-    entries: np.ndarray
-    rows: Rows
-    kind: str = "halfspace"
-
-    def project(self, z: Array, values: Values) -> Array:
-        """One step along the normal."""
-        return halfspace.project(z, self.rows.dense(values, self.entries)[0], self.rows.b(values)[0])
-
-    def gap(self, values: Values) -> Array:
-        """Positive when the normal vanishes and the offset is positive."""
-        return halfspace.gap(self.rows.dense(values, self.entries)[0], self.rows.b(values)[0])
-
-    def explain(self) -> str:
-        """The constraint behind the halfspace."""
-        return f"halfspace: {_names([self.rows.piece])}"
-
-
-@dataclass(frozen=True, eq=False)
-class DisjointHalfspacesBlock:
-    """Many halfspaces with constant normals and disjoint supports, all at once."""
+class DisjointRowsBlock:
+    """Halfspaces, or hyperplanes, with disjoint supports, all at once."""
 
     entries: np.ndarray
     members: tuple[Rows, ...]
-    kind: str = "halfspace"
+    equality: bool
+
+    @property
+    def kind(self) -> str:
+        """``"affine"`` for hyperplanes."""
+        return "affine" if self.equality else "halfspace"
 
     def project(self, z: Array, values: Values) -> Array:
         """One step along each normal."""
-        matrix = sp.coo_array(sp.vstack([rows.pattern[:, self.entries] for rows in self.members]))
-        row, column = matrix.coords
-        return halfspace.project_disjoint(
-            z, jnp.asarray(row), jnp.asarray(column), jnp.asarray(matrix.data), self._offsets(values)
-        )
-
-    def _offsets(self, values: Values) -> Array:
-        return jnp.concatenate([rows.b(values) for rows in self.members])
+        rows, columns, weights, b = self._system(values)
+        return halfspace.project(z, rows, columns, weights, b, self.equality)
 
     def gap(self, values: Values) -> Array:
-        """Never empty."""
-        return jnp.asarray(-jnp.inf)
+        """Positive when a normal vanishes and its offset forbids that; never for constant normals."""
+        if all(rows.constant for rows in self.members):
+            return jnp.asarray(-jnp.inf)
+        rows, _, weights, b = self._system(values)
+        return halfspace.gap(rows, weights, b, self.equality)
+
+    def _system(self, values: Values) -> tuple[Array, Array, Array, Array]:
+        """(rows, columns, weights) of the normals as coordinate triples, and the offsets."""
+        patterns = [rows.pattern for rows in self.members]
+        counts = np.concatenate([np.diff(pattern.indptr) for pattern in patterns])
+        row = np.repeat(np.arange(len(counts)), counts)
+        column = np.searchsorted(self.entries, np.concatenate([pattern.indices for pattern in patterns]))
+        weights = jnp.concatenate([rows.weights(values) for rows in self.members])
+        b = jnp.concatenate([rows.b(values) for rows in self.members])
+        return jnp.asarray(row), jnp.asarray(column), weights, b
 
     def explain(self) -> str:
-        """The constraints behind the halfspaces."""
-        return f"{len(self.members)} disjoint halfspaces: {_names(rows.piece for rows in self.members)}"
+        """The constraints behind the rows."""
+        count = sum(len(rows.index) for rows in self.members)
+        what = "hyperplane" if self.equality else "halfspace"
+        what = what if count == 1 else f"{count} disjoint {what}s"
+        return f"{what}: {constraint_names(rows.piece for rows in self.members)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,11 +230,12 @@ class AffineBlock:
     @classmethod
     def of(cls, entries: np.ndarray, rows: Sequence[Rows]) -> AffineBlock | None:
         """The block, factorised now if its matrix is constant; None if it is too large for a dense factor."""
-        if len(entries) * len(rows) > _DENSE_ENTRIES:
+        rows = merged(rows)
+        if len(entries) * sum(len(r.index) for r in rows) > _DENSE_ENTRIES:
             return None
         if not all(r.constant for r in rows):
-            return cls(entries, tuple(rows), None)
-        return cls(entries, tuple(rows), affine.factorise(sp.vstack([r.pattern[:, entries] for r in rows]).toarray()))
+            return cls(entries, rows, None)
+        return cls(entries, rows, affine.factorise(sp.vstack([r.pattern[:, entries] for r in rows]).toarray()))
 
     def _system(self, values: Values) -> tuple[affine.Factor, Array]:
         b = jnp.concatenate([rows.b(values) for rows in self.rows])
@@ -319,33 +254,55 @@ class AffineBlock:
     def explain(self) -> str:
         """The equations."""
         how = "factorised once" if self.factor is not None else "factorised for each environment"
-        return f"affine set, {how}: {_names(rows.piece for rows in self.rows)}"
+        return f"affine set, {how}: {constraint_names(rows.piece for rows in self.rows)}"
 
 
 @dataclass(frozen=True, eq=False)
 class SimplexBlock:
-    """y >= 0 and scale * sum(y) + b = 0."""
+    """Simplices of one size, side by side: y >= 0 and scale * sum(y) + b = 0 for each of the ``groups`` (k, size)."""
 
-    entries: np.ndarray
-    row: Rows
-    scale: float
+    groups: np.ndarray
+    rows: tuple[Rows, ...]
+    scales: np.ndarray
     kind: str = "simplex"
 
-    def _total(self, values: Values) -> Array:
-        return -self.row.b(values)[0] / self.scale
+    @classmethod
+    def of(cls, members: Sequence[tuple[np.ndarray, Rows]]) -> list[SimplexBlock]:
+        """The blocks of simplices given as (entries, equation): one for each piece and size."""
+        alike: dict[tuple[int, int], list[tuple[np.ndarray, Rows]]] = {}
+        for entries, row in members:
+            alike.setdefault((id(row.piece), len(entries)), []).append((entries, row))
+        return [
+            cls(
+                np.stack([entries for entries, _ in same]),
+                merged(row for _, row in same),
+                np.array([row.pattern.data[0] for _, row in same]),
+            )
+            for same in alike.values()
+        ]
+
+    @property
+    def entries(self) -> np.ndarray:
+        """All groups, one after another."""
+        return self.groups.ravel()
+
+    def _totals(self, values: Values) -> Array:
+        return -jnp.concatenate([rows.b(values) for rows in self.rows]) / jnp.asarray(self.scales)
 
     def project(self, z: Array, values: Values) -> Array:
         """By sorting."""
-        return simplex.project(z, self._total(values))
+        return jax.vmap(simplex.project)(z.reshape(self.groups.shape), self._totals(values)).ravel()
 
     def gap(self, values: Values) -> Array:
         """Positive for a negative total."""
-        return simplex.gap(self._total(values))
+        return jnp.max(simplex.gap(self._totals(values)))
 
     def explain(self) -> str:
-        """The equation behind the simplex."""
-        return f"simplex, by sorting: {_names([self.row.piece])} and nonnegativity"
+        """The equations behind the simplices."""
+        what = "simplex" if len(self.groups) == 1 else f"{len(self.groups)} simplices"
+        return f"{what}, by sorting: {constraint_names(rows.piece for rows in self.rows)} and nonnegativity"
 
 
-def _names(pieces: Any) -> str:
-    return ", ".join(dict.fromkeys(expression_text(piece.original) for piece in pieces))
+def _safe_sqrt(square: Array) -> Array:
+    """sqrt(max(square, 0)) with derivative 0, not NaN, where it is not positive."""
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)

@@ -15,12 +15,10 @@ from hierfl.compiler.block_kinds import (
     Block,
     BoxBlock,
     ConditionBlock,
-    DisjointHalfspacesBlock,
-    HalfspaceBlock,
-    Piece,
-    Rows,
+    DisjointRowsBlock,
     SimplexBlock,
 )
+from hierfl.compiler.pieces import Piece, Rows, merged
 from hierfl.compiler.recognise import AffineRows, NormBound
 
 
@@ -43,19 +41,27 @@ def make_blocks(
     free_bounds = _bounded_entries(bounds, ~coupled)
     if free_bounds.size:
         blocks.append(BoxBlock(free_bounds, tuple(bounds)))
-    halfspaces: list[tuple[np.ndarray, Rows]] = []
+    lone: list[tuple[np.ndarray, Rows]] = []
+    simplices: list[tuple[np.ndarray, Rows]] = []
     hard: list[np.ndarray] = []
     for entries, members in groups:
         own_bounds = [rows for rows in bounds if np.isin(rows.columns, entries).any()]
-        if not own_bounds and len(members) == 1 and isinstance(members[0], Rows) and not members[0].equality:
-            halfspaces.append((entries, members[0]))
-            continue
-        block = _closed_form(entries, members, own_bounds)
+        if len(members) == 1 and isinstance(members[0], Rows):
+            row = members[0]
+            if not own_bounds:
+                lone.append((entries, row))
+                continue
+            if row.equality and _is_uniform(row) and _is_orthant(own_bounds, entries):
+                simplices.append((entries, row))
+                continue
+        block = None if own_bounds else _closed_form(entries, members)
         if block is None:
             hard.append(entries)
         else:
             blocks.append(block)
-    blocks += _halfspace_blocks(halfspaces)
+    blocks += SimplexBlock.of(simplices)
+    blocks += _single_row_blocks(lone, equality=False)
+    blocks += _single_row_blocks(lone, equality=True)
     if hard:
         from hierfl.compiler.cvxpy_set import CvxpyBlock
 
@@ -78,11 +84,15 @@ def _split_rows(piece: Piece) -> tuple[Rows | None, list[tuple[np.ndarray, Rows 
 
 
 def _empty_rows(piece: Piece) -> Rows | None:
-    """Rows whose coefficients all vanish: conditions on the environment alone."""
+    """Rows whose coefficients all vanish: conditions on the environment alone; those that always hold are left out."""
     if piece.coefficients is None or not isinstance(piece.found, AffineRows):
         return None
     empty = np.flatnonzero(np.diff(piece.coefficients.matrix.indptr) == 0)
-    return Rows(piece, empty, piece.found.equality) if empty.size else None
+    rows = Rows(piece, empty, piece.found.equality)
+    if empty.size and not piece.found.expression.parameters():
+        b = np.asarray(rows.b({}))
+        empty = empty[(b != 0) if rows.equality else (b > 0)]
+    return Rows(piece, empty, rows.equality) if empty.size else None
 
 
 def _components(
@@ -115,19 +125,12 @@ def _bounded_entries(bounds: Sequence[Rows], allowed: np.ndarray) -> np.ndarray:
     return entries[allowed[entries]]
 
 
-def _closed_form(entries: np.ndarray, members: Sequence[Rows | Piece], bounds: Sequence[Rows]) -> Block | None:
-    if len(members) == 1 and not bounds:
-        member = members[0]
-        if isinstance(member, Piece):
-            return BallBlock.of(member, entries) if isinstance(member.found, NormBound) else None
+def _closed_form(entries: np.ndarray, members: Sequence[Rows | Piece]) -> Block | None:
+    """A ball or an affine set, for entries without bounds."""
+    if len(members) == 1 and isinstance(members[0], Piece):
+        return BallBlock.of(members[0], entries) if isinstance(members[0].found, NormBound) else None
     rows = [member for member in members if isinstance(member, Rows)]
-    if len(rows) < len(members):
-        return None
-    if not bounds and all(r.equality for r in rows):
-        return AffineBlock.of(entries, rows)
-    if len(rows) == 1 and rows[0].equality and _is_uniform(rows[0]) and _is_orthant(bounds, entries):
-        return SimplexBlock(entries, rows[0], float(rows[0].pattern.data[0]))
-    return None
+    return AffineBlock.of(entries, rows) if len(rows) == len(members) and all(r.equality for r in rows) else None
 
 
 def _is_uniform(rows: Rows) -> bool:
@@ -137,7 +140,7 @@ def _is_uniform(rows: Rows) -> bool:
 
 def _is_orthant(bounds: Sequence[Rows], entries: np.ndarray) -> bool:
     """Exactly y_j >= 0 for every entry."""
-    seen: list[int] = []
+    seen: set[int] = set()
     for rows in bounds:
         inside = np.isin(rows.columns, entries)
         fixed = (
@@ -149,21 +152,13 @@ def _is_orthant(bounds: Sequence[Rows], entries: np.ndarray) -> bool:
             return False
         if np.abs(np.asarray(rows.b({}))[inside]).max(initial=0.0) > 0:
             return False
-        seen += list(rows.columns[inside])
-    return sorted(seen) == sorted(entries)
+        seen.update(rows.columns[inside].tolist())
+    return seen == {int(entry) for entry in entries}
 
 
-def _halfspace_blocks(found: Sequence[tuple[np.ndarray, Rows]]) -> list[Block]:
-    constant = [(entries, rows) for entries, rows in found if rows.constant]
-    blocks: list[Block] = [HalfspaceBlock(entries, rows) for entries, rows in found if not rows.constant]
-    if len(constant) == 1:
-        blocks.append(HalfspaceBlock(*constant[0]))
-    elif constant:
-        by_piece: dict[int, list[Rows]] = {}
-        for _, rows in constant:
-            by_piece.setdefault(id(rows.piece), []).append(rows)
-        merged = tuple(
-            Rows(rows[0].piece, np.concatenate([r.index for r in rows]), False) for rows in by_piece.values()
-        )
-        blocks.append(DisjointHalfspacesBlock(np.sort(np.concatenate([entries for entries, _ in constant])), merged))
-    return blocks
+def _single_row_blocks(found: Sequence[tuple[np.ndarray, Rows]], equality: bool) -> list[Block]:
+    """Blocks of one row each, in one block since their supports are disjoint."""
+    mine = [(entries, rows) for entries, rows in found if rows.equality == equality]
+    if not mine:
+        return []
+    return [DisjointRowsBlock(np.sort(np.concatenate([e for e, _ in mine])), merged(r for _, r in mine), equality)]

@@ -14,7 +14,7 @@ from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
 
 if TYPE_CHECKING:
-    from hierfl.compiler.block_kinds import Piece
+    from hierfl.compiler.pieces import Piece
     from hierfl.compiler.sets import CompiledSet
 
 _TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}

@@ -14,6 +14,8 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.promote import Promote
+from cvxpy.atoms.affine.sum import Sum
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.elementwise.power import Power
 from cvxpy.atoms.pnorm import Pnorm
@@ -34,11 +36,15 @@ class AffineRows:
 
 @dataclass(frozen=True)
 class NormBound:
-    """``||argument||_2 <= radius``, or ``||argument||^2 <= radius`` when ``squared``; argument affine in y, radius y-free."""
+    """``scale * ||argument||_2 <= radius``, or ``scale * ||argument||^2 <= radius`` when ``squared``.
+
+    The argument is affine in y, the radius and the scale (>= 0; None for 1) are y-free scalars.
+    """
 
     argument: Any
     radius: Any
     squared: bool
+    scale: Any = None
 
 
 @dataclass(frozen=True)
@@ -80,95 +86,141 @@ def _at_most_zero(expression: Any) -> list[Piece]:
         return [Other("a sum of several terms in y")]
     rest = [term for term in terms if not term.variables()]
     bound = -sum(rest[1:], start=rest[0]) if rest else cp.Constant(np.zeros(expression.shape))
-    flipped = rough[0].args[0] if isinstance(rough[0], NegExpression) else None
-    if isinstance(flipped, (cp.min, cp.minimum)):
-        return _smallest(flipped, bound)
-    atom, scale = _unscaled(rough[0])
-    rule = next((rule for kind, rule in _EPIGRAPHS.items() if isinstance(atom, kind)), None)
-    if rule is None:
-        return [Other(f"the atom {type(atom).__name__}")]
-    return rule(atom, bound if scale is None else bound / scale)
+    found = _factored(rough[0])
+    if found.promoted:  # one scalar below every entry of the bound
+        bound = cp.min(bound)
+        if found.scale is not None and found.scale.size > 1:
+            return [Other(f"{_name(found.atom)} scaled entry by entry")]
+    table = _HYPOGRAPHS if found.negative else _EPIGRAPHS
+    rule = next((rule for kind, rule in table.items() if isinstance(found.atom, kind)), None)
+    return [Other(_name(found.atom))] if rule is None else rule(found.atom, bound, found.scale)
 
 
-def _unscaled(term: Any) -> tuple[Any, Any]:
-    """(atom, scale) of ``scale * atom`` with a y-free nonnegative scalar scale; scale None for 1."""
-    if isinstance(term, (MulExpression, multiply)):
-        for scale, atom in (term.args, term.args[::-1]):
-            if not scale.variables() and scale.is_nonneg() and scale.size == 1:
-                return atom, scale
-    if (
-        isinstance(term, DivExpression)
-        and not term.args[1].variables()
-        and term.args[1].is_nonneg()
-        and term.args[1].size == 1
-    ):
-        return term.args[0], 1 / term.args[1]
-    return term, None
+@dataclass(frozen=True)
+class _Factored:
+    """``sign * scale * atom`` with a y-free scale >= 0 (None for 1); ``promoted`` when a scalar atom was spread over a shape."""
+
+    atom: Any
+    scale: Any = None
+    negative: bool = False
+    promoted: bool = False
 
 
-def _absolute(atom: Any, bound: Any) -> list[Piece]:
-    argument = atom.args[0]
-    if not argument.is_affine():
+def _factored(term: Any) -> _Factored:
+    """Peel signs, y-free factors and promotions off a term."""
+    scale, negative, promoted = None, False, False
+    while True:
+        factor = None
+        if isinstance(term, NegExpression):
+            term, negative = term.args[0], not negative
+            continue
+        if isinstance(term, Promote):
+            term, promoted = term.args[0], True
+            continue
+        if isinstance(term, (MulExpression, multiply)) and (isinstance(term, multiply) or 1 in map(_size, term.args)):
+            left, right = term.args
+            factor, inner = (right, left) if left.variables() else (left, right)
+        elif isinstance(term, DivExpression) and not term.args[1].variables():
+            factor, inner = 1 / term.args[1], term.args[0]
+        if factor is None or factor.variables() or not (factor.is_nonneg() or factor.is_nonpos()):
+            return _Factored(term, scale, negative, promoted)
+        if not factor.is_nonneg():
+            factor, negative = -factor, not negative
+        factor = factor.args[0] if isinstance(factor, Promote) else factor
+        scale = factor if scale is None else cp.multiply(scale, factor)
+        term = inner
+
+
+def _size(expression: Any) -> int:
+    return int(expression.size)
+
+
+def _name(atom: Any) -> str:
+    return f"the atom {type(atom).__name__}"
+
+
+def _times(scale: Any, argument: Any) -> Any:
+    return argument if scale is None else cp.multiply(scale, argument)
+
+
+def _absolute(atom: Any, bound: Any, scale: Any) -> list[Piece]:
+    if not atom.args[0].is_affine():
         return [Other("abs of a nonlinear expression")]
+    argument = _times(scale, atom.args[0])
     return [AffineRows(argument - bound, False), AffineRows(-argument - bound, False)]
 
 
-def _largest(atom: Any, bound: Any) -> list[Piece]:
-    if any(not argument.is_affine() for argument in atom.args) or getattr(atom, "axis", None) is not None:
-        return [Other(f"{type(atom).__name__} of a nonlinear expression or along an axis")]
-    return [AffineRows(argument - bound, False) for argument in atom.args]
+def _largest_absolute(atom: Any, bound: Any, scale: Any) -> list[Piece]:
+    return _absolute(atom, bound, scale) if atom.axis is None else [Other("norm_inf along an axis")]
 
 
-def _smallest(atom: Any, bound: Any) -> list[Piece]:
+def _largest(atom: Any, bound: Any, scale: Any) -> list[Piece]:
+    """max(...) <= bound."""
+    return _each(atom, bound, scale, 1.0)
+
+
+def _smallest(atom: Any, bound: Any, scale: Any) -> list[Piece]:
     """-min(...) <= bound."""
+    return _each(atom, bound, scale, -1.0)
+
+
+def _each(atom: Any, bound: Any, scale: Any, sign: float) -> list[Piece]:
     if any(not argument.is_affine() for argument in atom.args) or getattr(atom, "axis", None) is not None:
         return [Other(f"{type(atom).__name__} of a nonlinear expression or along an axis")]
-    return [AffineRows(-argument - bound, False) for argument in atom.args]
+    return [AffineRows(sign * _times(scale, argument) - bound, False) for argument in atom.args]
 
 
-def _largest_absolute(atom: Any, bound: Any) -> list[Piece]:
-    return _absolute(atom, bound) if atom.axis is None else [Other("norm_inf along an axis")]
+def _euclidean(atom: Any, bound: Any, scale: Any) -> list[Piece]:
+    if float(atom.p) != 2:
+        return [Other(f"the {float(atom.p):g}-norm")]
+    if atom.axis is not None or not atom.args[0].is_affine():
+        return [Other("a norm of a nonlinear expression or along an axis")]
+    return [NormBound(atom.args[0], bound, False, scale)]
 
 
-def _euclidean(atom: Any, bound: Any) -> list[Piece]:
-    if float(atom.p) != 2 or atom.axis is not None or not atom.args[0].is_affine():
-        return [
-            Other(
-                f"the {float(atom.p):g}-norm"
-                if float(atom.p) != 2
-                else "a norm of a nonlinear expression or along an axis"
-            )
-        ]
-    return [NormBound(atom.args[0], bound, False)]
-
-
-def _square(atom: Any, bound: Any) -> list[Piece]:
-    exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
-    if exponent != 2 or atom.args[0].size != 1 or not atom.args[0].is_affine():
+def _square(atom: Any, bound: Any, scale: Any) -> list[Piece]:
+    if not _is_square(atom) or atom.size != 1:
         return [Other("an elementwise power")]
-    return [NormBound(atom.args[0], bound, True)]
+    return [NormBound(atom.args[0], bound, True, scale)]
 
 
-def _sum_of_squares(atom: Any, bound: Any) -> list[Piece]:
-    if (
-        atom.args[1].variables()
-        or not atom.args[0].is_affine()
-        or atom.size != 1
-        or getattr(atom, "axis", None) is not None
-    ):
+def _sum(atom: Any, bound: Any, scale: Any) -> list[Piece]:
+    """sum(square(argument)) <= bound."""
+    if atom.axis is not None or not _is_square(atom.args[0]):
+        return [Other("a sum of nonlinear terms")]
+    return [NormBound(atom.args[0].args[0], bound, True, scale)]
+
+
+def _is_square(atom: Any) -> bool:
+    if not isinstance(atom, Power) or not atom.args[0].is_affine():
+        return False
+    exponent = atom.p.value if hasattr(atom.p, "value") else atom.p
+    return exponent is not None and float(exponent) == 2
+
+
+def _sum_of_squares(atom: Any, bound: Any, scale: Any) -> list[Piece]:
+    argument, denominator = atom.args
+    if denominator.variables() or not argument.is_affine() or atom.size != 1 or getattr(atom, "axis", None) is not None:
         return [Other("quad_over_lin with a variable denominator, a nonlinear argument, or an axis")]
-    return [NormBound(atom.args[0], bound * atom.args[1], True)]
+    return [NormBound(argument, bound * denominator, True, scale)]
 
 
-_EPIGRAPHS: dict[type, Callable[[Any, Any], list[Piece]]] = {
+_Rule = Callable[[Any, Any, Any], list[Piece]]
+
+# scale * atom <= bound
+_EPIGRAPHS: dict[type, _Rule] = {
     cp.abs: _absolute,
     cp.norm_inf: _largest_absolute,
     cp.max: _largest,
     cp.maximum: _largest,
     Pnorm: _euclidean,
     Power: _square,
+    Sum: _sum,
     cp.quad_over_lin: _sum_of_squares,
 }
+
+# -scale * atom <= bound
+_HYPOGRAPHS: dict[type, _Rule] = {cp.min: _smallest, cp.minimum: _smallest}
 
 
 @dataclass(frozen=True)

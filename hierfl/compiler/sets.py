@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.hoist import hoist
-from hierfl.compiler.block_kinds import Block, Piece
+from hierfl.compiler.block_kinds import Block
 from hierfl.compiler.blocks import make_blocks
 from hierfl.compiler.cvxpy_set import CvxpyBlock
+from hierfl.compiler.pieces import Piece
 from hierfl.compiler.program import Array, Program
 from hierfl.compiler.recognise import Coefficients, NormBound, Other, coefficients, pieces_of
 from hierfl.errors import HierflError
@@ -74,10 +75,10 @@ class CompiledSet:
         if not self.blocks:
             return z
         values = self.values(environment)
-        if len(self.blocks) == 1 and len(self.blocks[0].entries) == self.size:
-            return self.blocks[0].project(z, values)
+        if len(self.blocks) == 1 and np.array_equal(self.blocks[0].entries, np.arange(self.size)):
+            return self.blocks[0].project(z, values).astype(z.dtype)
         for block in self.blocks:
-            z = z.at[block.entries].set(block.project(z[block.entries], values))
+            z = z.at[block.entries].set(block.project(z[block.entries], values).astype(z.dtype))
         return z
 
     def gap(self, environment: Mapping[int, Any]) -> Array:
@@ -171,9 +172,29 @@ def _compiled_piece(
         return Piece(original, constraint, found, None, None, None, _support(constraint, twins))
     expression = found.argument if isinstance(found, NormBound) else found.expression
     matrix: Coefficients = coefficients(expression, twins, parameters)
-    offsets = at_zero(expression, twins)
-    radius = at_zero(found.radius, twins) if isinstance(found, NormBound) else None
-    return Piece(original, constraint, found, matrix, offsets, radius, np.unique(matrix.matrix.indices))
+    support = np.unique(matrix.matrix.indices)
+    if isinstance(found, NormBound):
+        if not support.size:
+            return Piece(
+                original, constraint, Other("a norm that y drops out of"), None, None, None, _support(constraint, twins)
+            )
+        return Piece(original, constraint, found, matrix, at_zero(expression, twins), _radius(found), support)
+    return Piece(original, constraint, found, matrix, at_zero(expression, twins), None, support)
+
+
+def _radius(found: NormBound) -> Callable[[Mapping[int, Any]], Array]:
+    """The bound over the scale; a scale of 0 leaves y free, or nothing at all if the bound is negative."""
+    program = Program([found.radius, *([] if found.scale is None else [found.scale])])
+
+    def evaluate(values: Mapping[int, Any]) -> Array:
+        radius, *scales = (jnp.reshape(value, ()) for value in program(values))
+        if not scales:
+            return radius
+        scale = scales[0]
+        without = jnp.where(radius >= 0, jnp.inf, -jnp.inf)
+        return jnp.where(scale > 0, radius / jnp.where(scale > 0, scale, 1.0), without)
+
+    return evaluate
 
 
 def at_zero(expression: Any, twins: Sequence[cp.Variable]) -> Callable[[Mapping[int, Any], Any], Array]:

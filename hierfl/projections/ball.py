@@ -7,12 +7,13 @@ from jax import Array
 
 
 def project(z: Array, centre: Array, radius: Array) -> Array:
-    """centre + (z - centre) min(1, radius / ||z - centre||); differentiable off the sphere, radius 0 included."""
+    """centre + (z - centre) min(1, radius / ||z - centre||); differentiable off the sphere, radius 0 and inf included."""
     shift = z - centre
     square = jnp.sum(shift * shift)
     outside = square > radius * radius
     length = jnp.sqrt(jnp.where(outside, square, 1.0))
-    return jnp.where(outside, centre + shift * (radius / length), z)
+    # where z is inside, neither branch may see an infinite radius: 0 * inf is NaN in derivatives
+    return jnp.where(outside, centre + shift * (jnp.where(outside, radius, 1.0) / length), z)
 
 
 def gap(radius: Array) -> Array:
