@@ -22,7 +22,8 @@ typecheck: $(VENV)/.test
 	cd .cache/typed && MYPYPATH=.:examples $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml examples/*.py
 
 pytest: $(VENV)/.test
-	$(BIN)/python -m pytest
+	# a file stays in one process, where what it compiled is kept
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +36,9 @@ $(VENV)/.run: $(VENV)/bin/python pyproject.toml
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[test]"
 	@touch $@ $(VENV)/.run
+
+bench: $(VENV)/.run
+	$(BIN)/python -m tests.benchmarks.projections
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info figures .pytest_cache .mypy_cache .ruff_cache .hypothesis

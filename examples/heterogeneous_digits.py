@@ -283,7 +283,7 @@ def main(arguments: list[str] | None = None) -> list[Outcome]:
     )
     console.print(str(declared), markup=False, highlight=False)
     console.rule("lowered to")
-    console.print(declared.lowering(), markup=False, highlight=False)
+    console.print(str(declared.explain()), markup=False, highlight=False)
     console.rule()
     outcomes = []
     for alpha, beta in (SETTINGS[i] for i in options.settings):

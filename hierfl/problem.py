@@ -22,6 +22,7 @@ from hierfl.language.render import problem_latex, problem_text
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.explain import Explanation
     from hierfl.inspect.implicit import ImplicitFunction
     from hierfl.result import Result
 
@@ -107,9 +108,12 @@ class Problem:
 
         return ImplicitFunction(self)
 
-    def lowering(self) -> str:
-        """What each piece of the problem was lowered to, a line each."""
-        return self.compile().describe()
+    def explain(self) -> Explanation:
+        """How each piece of the problem was lowered, what it costs, and what to write for a better oracle.
+
+        The result prints as text and iterates over its pieces (``piece``, ``how``, ``cost``, ``advice``).
+        """
+        return self.compile().explain()
 
     def solve(
         self,

@@ -234,7 +234,7 @@ def test_monotone_map_that_is_no_gradient() -> None:
     m = np.array([[1.0, 5.0], [-5.0, 1.0]])
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.Equilibrium(y, m @ y - x, [y >= 0]))
-    assert "extragradient" in problem.lowering()
+    assert "extragradient" in str(problem.explain())
     point = np.array([6.0, 2.0])
     y_of_x = problem.implicit.response(point)
     force = m @ y_of_x - point
@@ -263,7 +263,7 @@ def test_personalised_softmax_in_a_ball_agrees_with_cvxpy() -> None:
         ),
         federation=hf.Federation([hf.Client({image: features, label: labels}, {rho: r}) for r in (0.3, 100.0)]),
     )
-    assert "ball" in problem.lowering()
+    assert "ball" in str(problem.explain())
     point = rng.standard_normal((3, 4))
     found = problem.implicit.response(point)
     certificate = problem.implicit.certificate(point)
@@ -299,7 +299,7 @@ def test_nonsmooth_lower_level_by_cvxpy() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, 0.5 * cp.sum_squares(y - x) + cp.norm1(y)))
     point = np.array([3.0, 0.5, -2.0])
     np.testing.assert_allclose(problem.implicit.response(point), [2, 0, -1], atol=1e-6)
-    assert "cvxpy" in problem.lowering()
+    assert "cvxpy" in str(problem.explain())
 
 
 def test_nonsmooth_lower_level_with_data_by_cvxpy() -> None:

@@ -29,6 +29,7 @@ from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:
     from hierfl.compiler.exact import ExactLower
+    from hierfl.compiler.explain import Explanation
     from hierfl.problem import Problem
 
 Environment = Mapping[int, Any]
@@ -177,6 +178,13 @@ class CompiledProblem:
             return y
         return self.lower_set.project(y, self.environment(x, None, own))
 
+    def lower_limits(self, x: Array, own: Environment) -> tuple[Array, Array]:
+        """Bounds of y where Y(x) is a box or free."""
+        if self.lower_set is None:
+            free = jnp.full(self.lower.size, jnp.inf)
+            return -free, free
+        return self.lower_set.limits(self.environment(x, None, own))
+
     def lower_gap(self, x: Array, own: Environment) -> Array:
         """Positive where a closed-form Y(x) is empty."""
         if self.lower_set is None or not self.lower_set.is_exact:
@@ -206,11 +214,11 @@ class CompiledProblem:
 
         return ExactLower(self)
 
-    def describe(self) -> str:
-        """What each piece was lowered to."""
-        from hierfl.compiler.describe import describe
+    def explain(self) -> Explanation:
+        """How each piece was lowered, its cost, and what would make it better."""
+        from hierfl.compiler.explain import explain
 
-        return describe(self)
+        return explain(self)
 
 
 @double_precision

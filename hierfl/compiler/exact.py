@@ -17,9 +17,11 @@ import numpy as np
 
 from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, extragradient, first_step
+from hierfl.compiler.low_rank import solve_box
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.compiler.semismooth import semismooth_newton
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
 from hierfl.language.text import expression_text
 
@@ -47,6 +49,7 @@ class Owner(NamedTuple):
     operator: Callable[[Array], Array]
     project: Callable[[Array], Array]
     multiply: Callable[[Array], Array]
+    limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
     host_key: Array  # index of the client (or flat row) for methods that run on the host
     own: dict[int, Array]
 
@@ -56,11 +59,25 @@ class ExactLower:
     """Exact lower solutions of one compiled problem."""
 
     compiled: CompiledProblem
+    method: str | None = None
 
     @cached_property
     def plan(self) -> LowerPlan | None:
-        """The method, chosen once; None without a lower level."""
-        return LowerPlan.of(self.compiled) if self.compiled.lower.size else None
+        """The method, chosen once (or asked for); None without a lower level."""
+        if not self.compiled.lower.size:
+            return None
+        if self.method is None:
+            return LowerPlan.of(self.compiled)
+        chosen = self.compiled.exact.plan
+        assert chosen is not None
+        return chosen.override(self.method)
+
+    def by(self, method: str | None) -> ExactLower:
+        """The same with another method, kept with the problem; None is the compiler's choice."""
+        if method is None:
+            return self.compiled.exact
+        found: ExactLower = self.compiled.keep(("exact lower level", method), lambda: ExactLower(self.compiled, method))
+        return found
 
     # --- one owner ---------------------------------------------------------------------------------------------
 
@@ -84,6 +101,17 @@ class ExactLower:
             y = _least_norm_solution(matrix, -owner.operator(jnp.zeros_like(start)), plan.structure.symmetric)
             size = jnp.linalg.norm(matrix)
             step, iterations = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0), jnp.zeros((), int)
+        elif plan.method == "diagonal plus low rank":
+            parts = plan.low_rank(owner.multiply, start.size)
+            y, iterations = solve_box(parts, owner.operator(jnp.zeros_like(start)), *owner.limits(), start)
+            step = 1.0 / parts.size()
+        elif plan.method == "semismooth Newton":
+            gradient = plan.facts.is_gradient
+            safeguard = accelerated if gradient else extragradient
+            step = first_step(owner.operator, start)
+            y, step, iterations = semismooth_newton(
+                owner.operator, owner.project, safeguard, start, step, mu, tolerance, gradient
+            )
         else:
             iterate = accelerated if plan.method == "accelerated gradient" else extragradient
             step = first_step(owner.operator, start)
@@ -105,6 +133,7 @@ class ExactLower:
             mapping,
             lambda z: compiled.project_lower(x, z, party.environment),
             _linear(quadratic, compiled.lower.size, x.dtype),
+            lambda: compiled.lower_limits(x, party.environment),
             party.index,
             party.environment,
         )
@@ -134,6 +163,7 @@ class ExactLower:
             mapping,
             lambda z: compiled.project_lower(x, z, public),
             _linear(quadratic, compiled.lower.size, x.dtype),
+            lambda: compiled.lower_limits(x, public),
             jnp.zeros((), int),
             public,
         )
@@ -145,6 +175,7 @@ class ExactLower:
             lambda y: compiled.operator(x, y, own, NO_ROWS),
             lambda z: compiled.project_lower(x, z, own),
             _linear(lambda y: plan.quadratic_operator(x, y, own, NO_ROWS), compiled.lower.size, x.dtype),
+            lambda: compiled.lower_limits(x, own),
             jnp.asarray(row),
             own,
         )

@@ -79,7 +79,7 @@ def accelerated(
         step = _safe_step(step, ahead - last, force - last_force)
         new = project(ahead - step * force)
         gap = jnp.linalg.norm(ahead - new)
-        done = gap / step <= _target(new, force, step, mu, tolerance)
+        done = gap / step <= target(new, force, step, mu, tolerance)
         restart = jnp.vdot(ahead - new, new - y) > 0
         next_momentum = 0.5 * (1 + jnp.sqrt(1 + 4 * momentum**2))
         push = jnp.where(restart, 0.0, (momentum - 1) / next_momentum)
@@ -118,7 +118,7 @@ def extragradient(
         moved, changed = jnp.linalg.norm(half - y), jnp.linalg.norm(half_force - force)
         short = step * changed <= 0.9 * moved + _tiny(y)
         new = project(y - step * half_force)
-        done = moved / step <= _target(half, force, step, mu, tolerance)
+        done = moved / step <= target(half, force, step, mu, tolerance)
         shrunk = jnp.where(short, step, jnp.minimum(0.7 * moved / jnp.where(changed > 0, changed, 1.0), 0.7 * step))
         return jnp.where(short, jnp.where(done, half, new), y), shrunk, count + 1, done
 
@@ -146,7 +146,8 @@ def first_step(operator: Map, start: Array, iterations: int = 15) -> Array:
     return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat)
 
 
-def _target(y: Array, force: Array, step: Array, mu: Array, tolerance: float) -> Array:
+def target(y: Array, force: Array, step: Array, mu: Array, tolerance: float) -> Array:
+    """The ``||y - P(y - s F(y))|| / s`` at which an iteration may stop, so that the certificate meets the tolerance."""
     wanted = 0.2 * tolerance * jnp.where(mu > 0, mu * (1.0 + jnp.linalg.norm(y)), _bounded_scale(y) / step)
     return jnp.maximum(wanted, 0.5 * _rounding_floor(y, force, step))
 

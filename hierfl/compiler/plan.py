@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from hierfl.compiler.curvature import (
     quadratic_part,
     safe_smallest_eigenvalue,
 )
+from hierfl.compiler.low_rank import LowRank, Skeleton
 from hierfl.compiler.program import NO_ROWS, Array, Rows
-from hierfl.errors import NotConvexError
+from hierfl.errors import IncompatibleSolverError, NotConvexError
 from hierfl.language.function import UserAtom
 
 if TYPE_CHECKING:
@@ -32,72 +34,215 @@ if TYPE_CHECKING:
     from hierfl.compiler.cvxpy_lower import CvxpyLower
     from hierfl.compiler.exact import Owner
     from hierfl.compiler.fixed_point import LowerSolution
+    from hierfl.language.levels import LowerLevel
 
 _LINEAR_SYSTEM_LIMIT = 1000
 _SMOOTH = (cp.log_sum_exp, cp.logistic, cp.huber, cp.exp, cp.QuadForm, cp.quad_over_lin)
 
 
 @dataclass(frozen=True, eq=False)
-class LowerPlan:
-    """Method and modulus of a lower level.
-
-    ``method`` is ``"closed form"``, ``"linear system"``, ``"accelerated gradient"``, ``"extragradient"`` or ``"cvxpy"``;
-    ``modulus_mode`` says where mu comes from: ``"constant"``, ``"diagonal"``, ``"dense"`` or ``"unknown"``.
-    """
+class Facts:
+    """What the choice of a method depends on."""
 
     compiled: CompiledProblem
-    method: str
-    reason: str
+    level: LowerLevel
     quadratic: QuadraticPart
     structure: Structure
     modulus_mode: str
     constant_modulus: float
-    exact_projection: bool
+    skeleton: Skeleton | None
+    parts: LowRank | None  # the low-rank structure itself, where it is the same everywhere
+
+    @classmethod
+    def of(cls, compiled: CompiledProblem) -> Facts:
+        """Probe the Jacobian of the quadratic part at two random points."""
+        level = compiled.problem.lower_level
+        assert level is not None
+        quadratic = quadratic_part(level, compiled.lower.size <= DENSE_LIMIT)
+        return cls(compiled, level, quadratic, *_probed(compiled, quadratic))
+
+    @property
+    def kind(self) -> str:
+        """Of Y(x)."""
+        assert self.compiled.lower_set is not None
+        return self.compiled.lower_set.kind
+
+    @property
+    def exact(self) -> bool:
+        """Whether Y(x) has an exact projection."""
+        assert self.compiled.lower_set is not None
+        return self.compiled.lower_set.is_exact
+
+    @property
+    def affine(self) -> bool:
+        """Whether F is affine in y, and known whole."""
+        return self.quadratic.complete
+
+    @property
+    def rough(self) -> Atom | None:
+        """An atom without a locally Lipschitz gradient in y."""
+        if self.level.kind == "equilibrium":
+            return None
+        return nonsmooth_atom(self.level.expressions, {v.id for v in self.level.variables})
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether F is a gradient."""
+        return self.level.kind != "equilibrium" or (self.affine and self.structure.symmetric)
+
+
+# --- the methods, cheapest first: (applies, the reason either way) -------------------------------------------------
+
+
+def _closed_form(f: Facts) -> tuple[bool, str]:
+    s = f.structure
+    if f.affine and s.positive and (s.isotropic or (s.diagonal and f.kind in ("box", "free"))):
+        return True, "a projection of the unconstrained solution: the Hessian is diagonal"
+    return (
+        False,
+        "needs an affine F with a positive multiple of the identity, or a positive diagonal over a box, as its Jacobian",
+    )
+
+
+def _low_rank(f: Facts) -> tuple[bool, str]:
+    if f.affine and f.skeleton is not None and f.kind in ("box", "free"):
+        return (
+            True,
+            f"the Jacobian is diagonal plus rank {f.skeleton.rank}, over a {f.kind if f.kind == 'box' else 'free'} set",
+        )
+    return False, "needs an affine F over a box (or no constraints) whose Jacobian is diagonal plus a rank of at most 8"
+
+
+def _linear_system(f: Facts) -> tuple[bool, str]:
+    if f.affine and f.kind == "free" and f.compiled.lower.size <= _LINEAR_SYSTEM_LIMIT:
+        return True, "F is affine and y is unconstrained"
+    return False, f"needs an affine F, no constraints, and at most {_LINEAR_SYSTEM_LIMIT} variables"
+
+
+def _newton(f: Facts) -> tuple[bool, str]:
+    if f.rough is None and f.exact:
+        how = "Newton-CG" if f.kind == "free" and f.is_gradient else "on the normal map"
+        return (
+            True,
+            f"F is smooth and Y(x) has an exact projection ({how}); safeguarded by {'accelerated gradient' if f.is_gradient else 'extragradient'}",
+        )
+    return False, _needs_smooth(f)
+
+
+def _accelerated(f: Facts) -> tuple[bool, str]:
+    if f.rough is None and f.exact and f.is_gradient:
+        return True, "F is a Lipschitz gradient and Y(x) can be projected on"
+    return False, _needs_smooth(f) if f.rough is not None or not f.exact else "needs a gradient; F is not one"
+
+
+def _extragradient(f: Facts) -> tuple[bool, str]:
+    if f.rough is None and (f.exact or f.level.kind == "equilibrium"):
+        return True, "F can be evaluated and Y(x) projected on"
+    return False, _needs_smooth(f)
+
+
+def _cvxpy(f: Facts) -> tuple[bool, str]:
+    if f.level.kind == "equilibrium":
+        return False, "needs an objective; an equilibrium has none"
+    rough = f.rough
+    why = f"{type(rough).__name__} is not smooth in y" if rough is not None else "Y(x) has no exact projection"
+    return True, why
+
+
+def _needs_smooth(f: Facts) -> str:
+    rough = f.rough
+    return f"{type(rough).__name__} is not smooth in y" if rough is not None else "Y(x) has no exact projection"
+
+
+METHODS: dict[str, Callable[[Facts], tuple[bool, str]]] = {
+    "closed form": _closed_form,
+    "diagonal plus low rank": _low_rank,
+    "linear system": _linear_system,
+    "semismooth Newton": _newton,
+    "extragradient": _extragradient,
+    "cvxpy": _cvxpy,
+    "accelerated gradient": _accelerated,  # never the first choice: Newton is safeguarded by it
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LowerPlan:
+    """Method and modulus of a lower level.
+
+    ``method`` is a key of ``METHODS``; ``modulus_mode`` says where mu comes from: ``"constant"``, ``"diagonal"``, ``"dense"``,
+    ``"low rank"`` or ``"unknown"``.
+    """
+
+    facts: Facts
+    method: str
+    reason: str
     host: CvxpyLower | None
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> LowerPlan:
-        """Choose the method; probes the Jacobian at random points.
+        """The first method that applies.
 
         Raises
         ------
         NotConvexError
             If a nonsmooth lower level contains user code, so that neither iteration nor CVXPY applies.
         """
-        level = compiled.problem.lower_level
-        assert level is not None and compiled.lower_set is not None
-        size = compiled.lower.size
-        quadratic = quadratic_part(level, with_data=size <= DENSE_LIMIT)
-        structure, mode, constant = _modulus(compiled, quadratic)
-        exact = compiled.lower_set.is_exact
-        kind = compiled.lower_set.kind
-        rough = nonsmooth_atom(level.expressions, {v.id for v in level.variables})
-        if rough is not None and level.kind != "equilibrium":
-            method, reason = "cvxpy", f"{type(rough).__name__} is not smooth in y"
-        elif (
-            quadratic.complete
-            and structure.positive
-            and (structure.isotropic or (structure.diagonal and kind in ("box", "free")))
-        ):
-            method, reason = "closed form", "a projection of the unconstrained solution: the Hessian is diagonal"
-        elif quadratic.complete and kind == "free" and size <= _LINEAR_SYSTEM_LIMIT:
-            method, reason = "linear system", "F is affine and y is unconstrained"
-        elif not exact and level.kind != "equilibrium":
-            method, reason = "cvxpy", "Y(x) has no closed-form projection"
-        elif level.kind != "equilibrium" or (quadratic.complete and structure.symmetric):
-            method, reason = "accelerated gradient", "F is a Lipschitz gradient and Y(x) can be projected on"
-        else:
-            method, reason = "extragradient", "F is monotone and not a gradient"
-        host = None
-        if method == "cvxpy":
-            from hierfl.compiler.cvxpy_lower import CvxpyLower
+        facts = Facts.of(compiled)
+        method, reason = next(
+            (name, why) for name, rule in METHODS.items() for applies, why in [rule(facts)] if applies
+        )
+        return cls(facts, method, reason, _host(compiled, method, reason))
 
-            if _has_user_atom(level.expressions):
-                raise NotConvexError(
-                    f"the lower level needs CVXPY ({reason}), which cannot see into a hf.Function in it."
-                )
-            host = CvxpyLower(compiled)
-        return cls(compiled, method, reason, quadratic, structure, mode, constant, exact, host)
+    def override(self, method: str) -> LowerPlan:
+        """The same lower level by another method.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            If there is no such method, or it cannot treat this lower level; names those that can.
+        """
+        able = [name for name, rule in METHODS.items() if rule(self.facts)[0]]
+        if method not in METHODS:
+            raise IncompatibleSolverError(f"method={method!r}: write one of {', '.join(map(repr, able))}.")
+        applies, why = METHODS[method](self.facts)
+        if not applies:
+            raise IncompatibleSolverError(
+                f"method={method!r} cannot solve this lower level: it {why}. These can: {', '.join(map(repr, able))}."
+                if why.startswith("needs")
+                else f"method={method!r} cannot solve this lower level: {why}. These can: {', '.join(map(repr, able))}."
+            )
+        reason = f"asked for; {why}"
+        return LowerPlan(self.facts, method, reason, _host(self.facts.compiled, method, reason))
+
+    @property
+    def compiled(self) -> CompiledProblem:
+        """The problem."""
+        return self.facts.compiled
+
+    @property
+    def quadratic(self) -> QuadraticPart:
+        """The quadratic addends of the objective."""
+        return self.facts.quadratic
+
+    @property
+    def structure(self) -> Structure:
+        """Of the Jacobian of the quadratic part."""
+        return self.facts.structure
+
+    @property
+    def modulus_mode(self) -> str:
+        """Where mu comes from."""
+        return self.facts.modulus_mode
+
+    @property
+    def constant_modulus(self) -> float:
+        """mu, where it is the same everywhere."""
+        return self.facts.constant_modulus
+
+    @property
+    def exact_projection(self) -> bool:
+        """Whether the certificate may trust the projection."""
+        return self.facts.exact
 
     def quadratic_operator(self, x: Array, y: Array, own: Any, rows: Rows = NO_ROWS) -> Array:
         """The affine map of the quadratic part (a gradient, or the mapping itself)."""
@@ -108,9 +253,22 @@ class LowerPlan:
         size = self.compiled.lower.size
         if self.modulus_mode == "diagonal":
             return jnp.maximum(jnp.min(multiply(jnp.ones(size, dtype))), 0.0)
+        if self.modulus_mode == "low rank":
+            return self.low_rank(multiply, size).modulus()
         if self.modulus_mode == "dense":
             return safe_smallest_eigenvalue(dense(multiply, size, dtype))
         return jnp.asarray(self.constant_modulus, dtype)
+
+    def low_rank(self, multiply: Any, size: int) -> LowRank:
+        """diag(d) + U V' of one owner's Jacobian."""
+        facts = self.facts
+        if facts.parts is not None:
+            return facts.parts
+        assert facts.skeleton is not None
+        if facts.structure.symmetric:
+            return facts.skeleton.decompose(multiply, multiply, size)
+        transposed = jax.linear_transpose(multiply, jnp.zeros(size))
+        return facts.skeleton.decompose(multiply, lambda v: transposed(v)[0], size)
 
     def on_host(self, x: Array, owner: Owner, mu: Array) -> LowerSolution:
         """Solve one owner's problem with CVXPY through a callback."""
@@ -155,11 +313,24 @@ def _quadratic_operator(
     return jax.grad(lambda flat: sign * jnp.reshape(program(compiled.environment(x, flat, own), rows)[0], ()))(y)
 
 
-def _modulus(compiled: CompiledProblem, part: QuadraticPart) -> tuple[Structure, str, float]:
-    """(structure, mode, constant) of the quadratic part's Jacobian, from probes at random points."""
+def _host(compiled: CompiledProblem, method: str, reason: str) -> CvxpyLower | None:
+    if method != "cvxpy":
+        return None
+    from hierfl.compiler.cvxpy_lower import CvxpyLower
+
+    level = compiled.problem.lower_level
+    if level is not None and _has_user_atom(level.expressions):
+        raise NotConvexError(f"the lower level needs CVXPY ({reason}), which cannot see into a hf.Function in it.")
+    return CvxpyLower(compiled)
+
+
+def _probed(
+    compiled: CompiledProblem, part: QuadraticPart
+) -> tuple[Structure, str, float, Skeleton | None, LowRank | None]:
+    """(structure, modulus mode, constant modulus, skeleton, constant parts) from products at two random points."""
     size = compiled.lower.size
     if part.program is None:
-        return Structure(False, False, False, False), "unknown", 0.0
+        return Structure(False, False, False, False), "unknown", 0.0, None, None
     points = [_random_point(compiled, seed) for seed in (0, 1)]
     products = [_product_at(compiled, part, *point) for point in points]
     found = [probe(product, size, seed) for seed, product in enumerate(products)]
@@ -169,15 +340,38 @@ def _modulus(compiled: CompiledProblem, part: QuadraticPart) -> tuple[Structure,
     vector = np.random.default_rng(7).standard_normal(size)
     first, second = (np.asarray(product(vector)) for product in products)
     constant = not part.from_data and bool(np.allclose(first, second, rtol=1e-12, atol=1e-13))
-    if constant and structure.diagonal:
-        return structure, "constant", max(float(np.min(np.asarray(products[0](np.ones(size))))), 0.0)
-    if constant and size <= CONSTANT_DENSE_LIMIT:
-        return structure, "constant", float(safe_smallest_eigenvalue(dense(products[0], size)))
     if structure.diagonal:
-        return structure, "diagonal", 0.0
-    if size <= DENSE_LIMIT:
-        return structure, "dense", 0.0
-    return structure, "unknown", 0.0
+        if constant:
+            return structure, "constant", max(float(np.min(np.asarray(products[0](np.ones(size))))), 0.0), None, None
+        return structure, "diagonal", 0.0, None, None
+    if size > CONSTANT_DENSE_LIMIT:
+        return structure, "unknown", 0.0, None, None
+    jacobian = np.asarray(dense(products[0], size))
+    skeleton = _skeleton(jacobian, products[1], size, structure, compiled)
+    if constant:
+        modulus = float(safe_smallest_eigenvalue(jnp.asarray(jacobian)))
+        parts = None if skeleton is None else skeleton.decompose(*_maps(jacobian), size)
+        return structure, "constant", modulus, skeleton, parts
+    mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
+    return structure, mode, 0.0, skeleton, None
+
+
+def _skeleton(
+    jacobian: np.ndarray, other: Any, size: int, structure: Structure, compiled: CompiledProblem
+) -> Skeleton | None:
+    """The skeleton of the Jacobian at one point, if it holds at another one as well."""
+    found = Skeleton.of(jacobian)
+    if found is None or not (structure.symmetric or compiled.scope == "sample" or not compiled.lower_samples):
+        return None
+    second = np.asarray(dense(other, size))
+    parts = found.decompose(*_maps(second), size)
+    rebuilt = np.diag(parts.diagonal) + np.asarray(parts.left) @ np.asarray(parts.right).T
+    return found if np.abs(rebuilt - second).max() <= 1e-10 * np.abs(second).max() else None
+
+
+def _maps(matrix: np.ndarray) -> tuple[Any, Any]:
+    array = jnp.asarray(matrix)
+    return lambda v: array @ v, lambda v: array.T @ v
 
 
 def _random_point(compiled: CompiledProblem, seed: int) -> tuple[Array, dict[int, Any], Rows]:

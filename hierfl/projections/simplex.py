@@ -5,15 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections import strip
+
 
 def project(z: Array, total: Array) -> Array:
-    """max(z - theta, 0) with theta found by sorting (Held, Wolfe and Crowder, 1974)."""
-    size = z.shape[0]
-    ordered = jnp.sort(z)[::-1]
-    thresholds = (jnp.cumsum(ordered) - total) / jnp.arange(1, size + 1, dtype=z.dtype)
-    active = jnp.sum(ordered > thresholds)
-    theta = thresholds[jnp.maximum(active, 1) - 1]
-    return jnp.maximum(z - theta, 0.0)
+    """max(z - theta, 0) with the threshold theta at which the sum is ``total`` >= 0 (Held, Wolfe and Crowder, 1974)."""
+    return strip.project(z, jnp.ones_like(z), total, total, jnp.zeros_like(z), jnp.full_like(z, jnp.inf))
 
 
 def gap(total: Array) -> Array:

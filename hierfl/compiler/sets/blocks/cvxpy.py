@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import jax.numpy as jnp
@@ -12,10 +11,9 @@ import numpy as np
 
 from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
-
-if TYPE_CHECKING:
-    from hierfl.compiler.pieces import Piece
-    from hierfl.compiler.sets import CompiledSet
+from hierfl.compiler.sets.components import Component
+from hierfl.compiler.sets.members import Opaque, Origin, names
+from hierfl.compiler.sets.rows import Values
 
 _TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
 
@@ -30,43 +28,36 @@ class CvxpyBlock:
     target: cp.Parameter
     twins: tuple[cp.Variable, ...]
     parameters: tuple[cp.Parameter, ...]
+    origins: tuple[Origin, ...]
     reasons: tuple[str, ...]
     kind: str = "cvxpy"
+    exact: bool = False
+    cost: str = "a conic program on the host"
 
     @classmethod
     def of(
-        cls,
-        entries: np.ndarray,
-        pieces: Sequence[Piece],
-        twins: Sequence[cp.Variable],
-        parameters: Sequence[cp.Parameter],
+        cls, parts: Sequence[Component], twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter]
     ) -> CvxpyBlock:
-        """Build min ||y - z||^2 over these pieces' constraints."""
-        from hierfl.compiler.recognise import Other
-
-        constraints = list({id(p.constraint): p.constraint for p in pieces}.values())
+        """Build min ||y - z||^2 over the constraints of these components."""
+        entries = np.unique(np.concatenate([part.entries for part in parts]))
+        origins = tuple(dict.fromkeys(origin for part in parts for origin in part.origins))
+        constraints = list({id(origin.hoisted): origin.hoisted for origin in origins}.values())
         used = {leaf.id for c in constraints for leaf in c.parameters()}
-        flat = (
-            cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
-            if len(twins) > 1
-            else cp.reshape(twins[0], (twins[0].size,), order="C")
-        )
+        flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
         target = cp.Parameter(len(entries), name="z")
-        distance = cp.sum_squares(flat[entries] - target)
-        reasons = tuple(dict.fromkeys(p.found.reason for p in pieces if isinstance(p.found, Other))) or (
-            "coupled constraints without a closed form",
-        )
+        reasons = dict.fromkeys(m.reason for part in parts for m in part.members if isinstance(m, Opaque))
         return cls(
             entries,
-            cp.Problem(cp.Minimize(distance), constraints),
+            cp.Problem(cp.Minimize(cp.sum_squares(flat[entries] - target)), constraints),
             cp.Problem(cp.Minimize(0), constraints),
             target,
             tuple(twins),
             tuple(p for p in parameters if p.id in used),
-            reasons,
+            origins,
+            tuple(reasons) or ("coupled constraints without a closed form",),
         )
 
-    def project(self, z: Array, values: Mapping[int, Any]) -> Array:
+    def project(self, z: Array, values: Values) -> Array:
         """Through a callback; accurate to the solver's tolerance (about 1e-8)."""
 
         def on_host(point: np.ndarray, *given: np.ndarray) -> np.ndarray:
@@ -82,7 +73,7 @@ class CvxpyBlock:
 
         return call_on_host(on_host, z.shape, z.dtype, z, *self._given(values))
 
-    def gap(self, values: Mapping[int, Any]) -> Array:
+    def gap(self, values: Values) -> Array:
         """+inf when CVXPY finds the constraints infeasible, else -inf."""
 
         def on_host(*given: np.ndarray) -> np.ndarray:
@@ -96,9 +87,9 @@ class CvxpyBlock:
     def explain(self) -> str:
         """Why there is no closed form, and how often CVXPY canonicalises."""
         how = "canonicalised once" if self.problem.is_dpp() else "canonicalised at every projection (not DPP)"
-        return f"CVXPY, {how}: {'; '.join(self.reasons)}"
+        return f"CVXPY, {how}: {names(self.origins)} ({'; '.join(self.reasons)})"
 
-    def _given(self, values: Mapping[int, Any]) -> list[Any]:
+    def _given(self, values: Values) -> list[Array]:
         return [jnp.asarray(values[p.id], float) for p in self.parameters]
 
     def _set(self, given: Sequence[np.ndarray]) -> None:
@@ -111,38 +102,3 @@ def _solve(problem: cp.Problem) -> None:
         problem.solve(solver=cp.CLARABEL, **_TIGHT)
     except cp.SolverError:
         problem.solve(solver=cp.CLARABEL)
-
-
-def reference_projection(compiled: CompiledSet, z: np.ndarray, environment: Mapping[int, Any]) -> np.ndarray | None:
-    """The projection by CVXPY on freshly instantiated constraints; None where it does not solve."""
-    problem, flat = _instantiated(compiled, environment)
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(flat - z)), problem.constraints)
-    try:
-        problem.solve(solver=cp.CLARABEL)
-    except cp.SolverError:
-        return None
-    return None if problem.status != cp.OPTIMAL else np.asarray(flat.value)
-
-
-def violation(compiled: CompiledSet, point: np.ndarray, environment: Mapping[int, Any]) -> float:
-    """The largest violation of the constraints at a point, by CVXPY's own evaluation."""
-    problem, flat = _instantiated(compiled, environment)
-    start = 0
-    for variable in flat.variables_in_order:
-        variable.save_value(point[start : start + variable.size].reshape(variable.shape))
-        start += variable.size
-    return max((float(np.max(c.violation())) for c in problem.constraints), default=0.0)
-
-
-def _instantiated(compiled: CompiledSet, environment: Mapping[int, Any]) -> tuple[cp.Problem, Any]:
-    from hierfl.analysis.hoist import hoist, instantiate
-
-    variables = list(compiled.variables)
-    hoisted = hoist(compiled.constraints, variables)
-    values = compiled.values(environment)
-    given = {p: np.asarray(values[q.id]) for p, q in zip(hoisted.parameters, compiled.parameters)}
-    constraints = instantiate(hoisted.expressions, given)
-    twins = [hoisted.twins[v] for v in variables]
-    flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
-    flat.variables_in_order = twins
-    return cp.Problem(cp.Minimize(0), [c for c in constraints if c.variables()]), flat

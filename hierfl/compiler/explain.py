@@ -1,0 +1,188 @@
+"""``problem.explain()``: how every piece of a problem was lowered, what it costs, and what would make it better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from hierfl.compiler.precision import double_precision
+from hierfl.compiler.sets.advice import advice
+from hierfl.language.sample import Sample
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.plan import LowerPlan
+    from hierfl.compiler.sets import CompiledSet
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One piece: ``how`` it was lowered, the ``cost`` of one use, and ``advice`` (empty where there is nothing to gain)."""
+
+    piece: str
+    how: str
+    cost: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.piece}: {self.how}", f"    cost: {self.cost}"]
+        return "\n".join([*lines, *([f"    better: {self.advice}"] if self.advice else [])])
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All pieces of a problem in order; prints as text, iterates as :class:`Lowered`."""
+
+    pieces: tuple[Lowered, ...]
+
+    def __iter__(self) -> Iterator[Lowered]:
+        return iter(self.pieces)
+
+    def __getitem__(self, piece: str) -> tuple[Lowered, ...]:
+        """The parts of one piece, such as ``"X"``, ``"Y(x)"``, ``"lower level"``."""
+        found = tuple(lowered for lowered in self.pieces if lowered.piece == piece)
+        if not found:
+            raise KeyError(
+                f"no piece {piece!r}; the pieces are {', '.join(dict.fromkeys(p.piece for p in self.pieces))}"
+            )
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.pieces))
+
+
+@double_precision
+def explain(compiled: CompiledProblem) -> Explanation:
+    """The pieces of a compiled problem."""
+    pieces = [*_decision(compiled, "x"), *_set("X", compiled.upper_set, compiled)]
+    if compiled.private_set is not None:
+        pieces += _set("X_i", compiled.private_set, compiled)
+    for name, program in (("server term", compiled.server_program), ("clients term", compiled.client_program)):
+        if program is not None:
+            pieces.append(Lowered(name, f"a JAX program of {len(program)} operations", _program_cost(compiled, name)))
+    if compiled.lower_set is not None and compiled.lower_program is not None:
+        pieces += [*_decision(compiled, "y"), *_set("Y(x)", compiled.lower_set, compiled), *_lower_level(compiled)]
+    return Explanation((*pieces, _data(compiled)))
+
+
+def _decision(compiled: CompiledProblem, which: str) -> list[Lowered]:
+    layout = compiled.upper if which == "x" else compiled.lower
+    names = ", ".join(v.name() for v in layout.variables)
+    each = f", one for each {compiled.scope}" if which == "y" and compiled.scope != "federation" else ""
+    return [Lowered(which, f"({names}), {layout.size} scalars{each}", f"{8 * layout.size:,} bytes in double precision")]
+
+
+def _set(name: str, compiled_set: CompiledSet, compiled: CompiledProblem) -> list[Lowered]:
+    if not compiled_set.blocks:
+        return [Lowered(name, "free (no constraints)", "nothing")]
+    moves = _moves_with(compiled_set, compiled)
+    return [
+        Lowered(
+            name,
+            block.explain() + moves,
+            f"{block.cost}, n = {len(block.entries)}",
+            advice(block, compiled_set, compiled),
+        )
+        for block in compiled_set.blocks
+    ]
+
+
+def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
+    roles = compiled.problem.roles
+    kinds = []
+    if any(v.id in compiled_set.depends_on for v in compiled.upper.variables):
+        kinds.append("x")
+    if any(p.id in compiled_set.depends_on for p in roles.client_parameters):
+        kinds.append("the client")
+    if any(s.id in compiled_set.depends_on for s in roles.lower_samples if isinstance(s, Sample)):
+        kinds.append("the sample")
+    return f"; moves with {' and '.join(kinds)}" if kinds else ""
+
+
+def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
+    plan, program = compiled.exact.plan, compiled.lower_program
+    assert plan is not None and program is not None
+    return [
+        Lowered("lower objective", f"a JAX program of {len(program)} operations", _operator_cost(compiled)),
+        Lowered(
+            "lower level",
+            f"solved exactly by {plan.method}: {plan.reason}; {_modulus(plan, compiled.scope)}",
+            _METHOD_COSTS[plan.method],
+            _advice(plan),
+        ),
+    ]
+
+
+_METHOD_COSTS = {
+    "closed form": "one projection",
+    "diagonal plus low rank": "some steps of O(n)",
+    "linear system": "a factorisation, O(n^3)",
+    "semismooth Newton": "some Newton steps; each takes tens of products with the Hessian, of the cost of a gradient",
+    "accelerated gradient": "a full pass over the data and a projection in each step, until the residual is met",
+    "extragradient": "two passes and two projections in each step, until the residual is met",
+    "cvxpy": "a conic program on the host, for each owner of a y",
+}
+
+
+def _modulus(plan: LowerPlan, scope: str | None) -> str:
+    if plan.modulus_mode == "constant" and plan.constant_modulus > 0:
+        return f"mu = {plan.constant_modulus:.6g}"
+    if plan.modulus_mode in ("unknown", "constant"):
+        return "mu unknown"
+    return f"mu computed for each {scope} ({plan.modulus_mode} Hessian of the quadratic part)"
+
+
+def _advice(plan: LowerPlan) -> str:
+    found = []
+    if plan.method == "cvxpy":
+        found.append(
+            "a smooth objective (cp.huber for abs, cp.logistic for hinge losses) over a set with an exact projection needs no "
+            "CVXPY"
+        )
+    if plan.modulus_mode == "unknown" or (plan.modulus_mode == "constant" and plan.constant_modulus <= 0):
+        found.append(
+            "errors of y are not bounded without strong convexity: add a term such as 0.5 * eps * cp.sum_squares(y)"
+        )
+    return "; ".join(found)
+
+
+def _program_cost(compiled: CompiledProblem, name: str) -> str:
+    value = compiled.server_value if name == "server term" else compiled.client_value
+    side = compiled.data().server if name == "server term" else compiled.data().clients
+    assert side is not None
+    party = side.party(0)
+    x, y = jnp.zeros(compiled.upper.size), jnp.zeros(compiled.lower.size) if compiled.lower.size else None
+    samples = compiled.server_samples if name == "server term" else compiled.upper_samples
+    if compiled.scope == "sample" and y is not None:
+        y = y[None] if samples else y
+    rows = party.batch(jax.random.key(0), 1, samples)
+    return _per_pass(lambda x: value(x, y, party.environment, rows), x, bool(samples))
+
+
+def _operator_cost(compiled: CompiledProblem) -> str:
+    party = compiled.data().clients.party(0)
+    rows = party.batch(jax.random.key(0), 1, compiled.lower_samples)
+    own = party.environment
+    if compiled.scope == "sample":
+        own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
+    x, y = jnp.zeros(compiled.upper.size), jnp.zeros(compiled.lower.size)
+    return _per_pass(lambda y: compiled.operator(x, y, own, rows), y, bool(compiled.lower_samples))
+
+
+def _per_pass(function: Any, argument: Any, by_sample: bool) -> str:
+    """Floating-point operations as XLA counts them before optimisation."""
+    analysis = jax.jit(function).lower(argument).cost_analysis()
+    flops = float((analysis or {}).get("flops", float("nan")))
+    return f"about {flops:,.0f} floating-point operations{' a sample' if by_sample else ''}"
+
+
+def _data(compiled: CompiledProblem) -> Lowered:
+    tables = compiled.static_data.clients.tables
+    rows = ", ".join(str(int(table.counts.sum())) for table in tables) or "no"
+    size = sum(array.nbytes for table in tables for array in table.values.values())
+    count = compiled.num_clients
+    return Lowered("data", f"{count} client{'s' * (count > 1)}, {rows} rows", f"{size:,} bytes")

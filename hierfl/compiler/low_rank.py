@@ -1,0 +1,136 @@
+"""Affine maps F(y) = q + J y with J diagonal plus low rank, J = diag(d) + U V': Cournot games, separable terms with a few couplings.
+
+The structure is found from products with J and J' alone: rows I and columns K, disjoint, meet off the diagonal, so J[I, K]
+has the rank of U V', and its singular vectors give U and V (a skeleton decomposition). With theta = V'y the problem on a box
+separates, y_j = clip(-(q_j + U_j theta) / d_j), and what remains is an equation in theta: O(n r^2) a step, never n x n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.program import Array
+
+RANK_LIMIT = 8
+LIMIT = 100
+
+Map = Callable[[Array], Array]
+
+
+class LowRank(NamedTuple):
+    """diag(d) + U V': ``diagonal`` (n,), ``left`` U and ``right`` V (n, r)."""
+
+    diagonal: Array
+    left: Array
+    right: Array
+
+    def multiply(self, y: Array) -> Array:
+        """J y."""
+        return self.diagonal * y + self.left @ (self.right.T @ y)
+
+    def modulus(self) -> Array:
+        """A lower bound on the smallest eigenvalue of the symmetric part: min d plus the least of the low-rank part."""
+        basis, _ = jnp.linalg.qr(jnp.concatenate([self.left, self.right], axis=1))
+        left, right = basis.T @ self.left, basis.T @ self.right
+        values = jnp.linalg.eigvalsh(0.5 * (left @ right.T + right @ left.T))
+        rounding = 64 * jnp.finfo(values.dtype).eps * (jnp.max(jnp.abs(values)) + jnp.max(jnp.abs(self.diagonal)))
+        return jnp.maximum(jnp.min(self.diagonal) + jnp.minimum(values[0], 0.0) - rounding, 0.0)
+
+    def size(self) -> Array:
+        """An upper bound on the norm of J."""
+        return jnp.max(jnp.abs(self.diagonal)) + jnp.linalg.norm(self.left) * jnp.linalg.norm(self.right)
+
+
+class Skeleton(NamedTuple):
+    """Which rows and columns of J to look at, and the rank found when the problem was compiled."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    rank: int
+
+    @classmethod
+    def of(cls, jacobian: np.ndarray) -> Skeleton | None:
+        """The skeleton of a dense J (n, n); None if it is not diagonal plus rank <= 8 (of n at least four times as much)."""
+        size = jacobian.shape[0]
+        count = min(RANK_LIMIT + 2, size // 4)
+        if count < 2:
+            return None
+        places = np.random.default_rng(0).permutation(size)
+        rows, columns = np.sort(places[:count]), np.sort(places[count : 2 * count])
+        values = np.linalg.svd(jacobian[np.ix_(rows, columns)], compute_uv=False)
+        rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(jacobian)).max())))
+        if rank == 0 or rank >= count:
+            return None
+        found = cls(rows, columns, rank)
+        parts = found.decompose(lambda v: jnp.asarray(jacobian) @ v, lambda v: jnp.asarray(jacobian).T @ v, size)
+        rebuilt = np.diag(parts.diagonal) + np.asarray(parts.left) @ np.asarray(parts.right).T
+        return found if np.abs(rebuilt - jacobian).max() <= 1e-11 * np.abs(jacobian).max() else None
+
+    def decompose(self, multiply: Map, transpose: Map, size: int) -> LowRank:
+        """diag(d) + U V' of a map with this skeleton; traceable."""
+        identity = jnp.eye(size)
+        by_columns = jax.vmap(multiply, out_axes=1)(identity[self.columns])  # J[:, K]
+        by_rows = jax.vmap(transpose, out_axes=1)(identity[self.rows])  # J[I, :]'
+        u, s, vt = jnp.linalg.svd(by_columns[self.rows])
+        left = by_columns @ (vt[: self.rank].T / s[: self.rank])  # wrong at the rows K, where the diagonal is
+        right = by_rows @ u[:, : self.rank]  # wrong at the columns I
+        plain = np.setdiff1d(np.arange(size), np.concatenate([self.rows, self.columns]))
+        at_columns = jax.vmap(transpose)(identity[self.columns])[:, plain]  # J[K, plain]
+        at_rows = jax.vmap(multiply)(identity[self.rows])[:, plain]  # J[plain, I]'
+        left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], at_columns.T)[0].T)
+        right = right.at[self.rows].set(jnp.linalg.lstsq(left[plain], at_rows.T)[0].T)
+        # y = 1 gives the diagonal: J 1 = d + U (V' 1)
+        diagonal = multiply(jnp.ones(size)) - left @ jnp.sum(right, axis=0)
+        return LowRank(diagonal, left, right)
+
+
+def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, warm: Array) -> tuple[Array, Array]:
+    """(y, steps): 0 in q + J y + N(y) over a box, by a semismooth Newton method in theta = V'y.
+
+    For a monotone J the residual theta - V'y(theta) has one zero; steps that do not shrink it are halved. The caller's certificate
+    says how well it was met.
+    """
+    d, u, v = parts
+
+    def answer(theta: Array) -> Array:
+        return jnp.clip(-(q + u @ theta) / d, lower, upper)
+
+    def residual(theta: Array) -> Array:
+        return theta - v.T @ answer(theta)
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+        *_, count, done = state
+        return ~done & (count < LIMIT)
+
+    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        theta, value, count, _ = state
+        raw = -(q + u @ theta) / d
+        free = (raw > lower) & (raw < upper)
+        slope = jnp.eye(theta.size, dtype=theta.dtype) + v.T @ (jnp.where(free, 1.0 / d, 0.0)[:, None] * u)
+        step = jnp.linalg.solve(slope, value) if theta.size > 1 else value / slope[0]
+        old = jnp.linalg.norm(value)
+
+        def too_long(trial: tuple[Array, Array, Array]) -> Array:
+            _, new_value, share = trial
+            return ~(jnp.linalg.norm(new_value) <= (1 - 1e-4 * share) * old) & (share > 1e-6)
+
+        def halve(trial: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            share = 0.5 * trial[2]
+            return theta - share * step, residual(theta - share * step), share
+
+        full = theta - step
+        new, new_value, _ = jax.lax.while_loop(too_long, halve, (full, residual(full), jnp.ones((), theta.dtype)))
+        rounding = 8 * jnp.finfo(theta.dtype).eps * (jnp.linalg.norm(theta) + jnp.linalg.norm(v.T @ answer(theta)))
+        better = jnp.linalg.norm(new_value) < old
+        done = (old <= rounding) | ~better
+        return jnp.where(better, new, theta), jnp.where(better, new_value, value), count + 1, done
+
+    start = v.T @ warm
+    state: tuple[Array, ...] = (start, residual(start), jnp.zeros((), int), jnp.zeros((), bool))
+    theta, _, count, _ = jax.lax.while_loop(unfinished, advance, state)
+    return answer(theta), count

@@ -1,0 +1,1 @@
+"""One projection per file, for a component of a set."""

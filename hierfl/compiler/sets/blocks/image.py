@@ -1,0 +1,111 @@
+"""Memberships ``A y + b in C`` with orthogonal rows: the projection on C in rotated, translated and scaled coordinates.
+
+With A = diag(d) W, W W' = I, the set is {y : W y + b / d in {v : d * v in C}}, and its projection is
+z + W' (P(v) - v) at v = W z + b / d (Bauschke and Combettes, 2017, Proposition 29.1 and Corollary 28.16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.program import Array
+from hierfl.compiler.sets.families import L1Ball, L2Ball, is_uniform, safe_sqrt
+from hierfl.compiler.sets.frames import EntryFrame, Frame, RotatedFrame
+from hierfl.compiler.sets.members import CompiledMembership, names
+from hierfl.compiler.sets.rows import Values
+
+
+@dataclass(frozen=True, eq=False)
+class ImageBlock:
+    """One membership, or several of the same constraint and size side by side (a leading axis G everywhere)."""
+
+    entries: np.ndarray
+    membership: CompiledMembership
+    groups: np.ndarray  # the groups of the constraint that are here, (G,)
+    frame: Frame
+    uniform: bool
+    exact: bool = True
+
+    @classmethod
+    def of(cls, memberships: Sequence[CompiledMembership]) -> ImageBlock | None:
+        """The block, or None if the rows are no frame that the family admits; several memberships must be alike."""
+        first, family = memberships[0], memberships[0].family
+        frame: Frame | None = EntryFrame.of(memberships)
+        if frame is None and len(memberships) == 1:
+            frame = RotatedFrame.of(first, isinstance(family, L2Ball))
+        if frame is None or not all(map(family.admits, frame.sample_scales)):
+            return None
+        if frame.may_lose and not isinstance(family, (L2Ball, L1Ball)):
+            return None
+        uniform = all(map(is_uniform, frame.sample_scales))
+        return cls(frame.entries, first, np.array([m.group for m in memberships]), frame, uniform)
+
+    @property
+    def kind(self) -> str:
+        """The family's name."""
+        if isinstance(self.membership.family, L2Ball) and not self.uniform:
+            return "ellipsoid"
+        return self.membership.family.name
+
+    @property
+    def cost(self) -> str:
+        """The family's cost, and the rotation's."""
+        return self.membership.family.cost + ("" if isinstance(self.frame, EntryFrame) else " and a rotation")
+
+    @property
+    def is_full_ball(self) -> bool:
+        """Whether it is one Euclidean ball in all of its entries."""
+        return (
+            isinstance(self.membership.family, L2Ball)
+            and self.uniform
+            and self.frame.is_square
+            and len(self.groups) == 1
+        )
+
+    def centre_radius(self, values: Values) -> tuple[Array, Array]:
+        """Of a full ball."""
+        d, offset, lost = self.frame.coordinates(values)
+        radius, _ = self._radius(values, lost)
+        return -self.frame.back(offset, values), radius[0] / d[0, 0]
+
+    def project(self, z: Array, values: Values) -> Array:
+        """In the coordinates of the family."""
+        d, offset, lost = self.frame.coordinates(values)
+        radius, _ = self._radius(values, lost)
+        v = self.frame.into(z, values) + offset
+        family, uniform = self.membership.family, self.uniform
+        p = jax.vmap(lambda v, d, r: family.project(v, d, r, uniform))(v, d, radius)
+        if self.frame.is_square:
+            return self.frame.back(p - offset, values)
+        return z + self.frame.back(p - v, values)
+
+    def gap(self, values: Values) -> Array:
+        """What the radius lacks; -inf for cones."""
+        if self.membership.radius is None:
+            return jnp.asarray(-jnp.inf)
+        _, _, lost = self.frame.coordinates(values)
+        return jnp.max(self._radius(values, lost)[1])
+
+    def _radius(self, values: Values, lost: Array) -> tuple[Array, Array]:
+        """(radii (G,), gaps (G,)): what is left of the radius once the part of b that y cannot reach has used its share."""
+        membership = self.membership
+        if membership.radius is None:
+            free = jnp.full(len(self.groups), jnp.inf)
+            return free, -free
+        right = membership.radius(values)[self.groups]
+        radius = safe_sqrt(right) if membership.squared else right
+        if not self.frame.may_lose:
+            return jnp.maximum(radius, 0.0), -right
+        left, gap = jax.vmap(membership.family.spend)(radius, lost)
+        return left, jnp.maximum(gap, -right)
+
+    def explain(self) -> str:
+        """The constraint behind the set."""
+        count = len(self.groups)
+        what = self.kind if count == 1 else f"{count} times {self.kind}"
+        return f"{what}: {names([self.membership.origin])}"

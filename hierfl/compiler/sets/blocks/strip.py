@@ -1,0 +1,120 @@
+"""A box with one band: simplices, capped simplices, budgets, and boxes cut by a hyperplane, halfspace or slab."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.program import Array
+from hierfl.compiler.sets.components import Component
+from hierfl.compiler.sets.members import Bands, Bounds, limits, names
+from hierfl.compiler.sets.rows import Values
+from hierfl.projections import box, simplex, strip
+
+
+@dataclass(frozen=True, eq=False)
+class StripBlock:
+    """Strips of one size side by side: band g acts on ``groups[g]``, (number of strips, size)."""
+
+    groups: np.ndarray
+    bands: Bands
+    bounds: tuple[Bounds, ...]
+    weights: np.ndarray | None  # (g, size), None where the normals move
+    is_simplex: bool  # y >= 0 and a uniform sum given
+    exact: bool = True
+
+    @classmethod
+    def of(cls, parts: Sequence[Component]) -> StripBlock:
+        """One block for components of one band each, all of the same size."""
+        groups = np.stack([part.entries for part in parts])
+        bands = Bands(tuple(part.bands[0] for part in parts))
+        bounds = _joined(parts)
+        weights = None
+        if bands.constant:
+            weights = np.stack([p.bands[0].normal.pattern[:, p.entries].toarray()[0] for p in parts])
+        return cls(groups, bands, bounds, weights, _is_simplex(groups, bands, bounds, weights))
+
+    @property
+    def entries(self) -> np.ndarray:
+        """All groups, one after another."""
+        return self.groups.ravel()
+
+    @property
+    def kind(self) -> str:
+        """``"simplex"`` for y >= 0 with a uniform sum given, else ``"strip"``."""
+        return "simplex" if self.is_simplex else "strip"
+
+    @property
+    def cost(self) -> str:
+        """Sorting."""
+        return "O(n log n)"
+
+    def _limits(self, values: Values) -> tuple[Array, Array, Array]:
+        order = np.argsort(self.entries)
+        lower, upper, broken = limits(self.bounds, self.entries[order], values)
+        back = np.argsort(order)
+        return lower[back].reshape(self.groups.shape), upper[back].reshape(self.groups.shape), broken
+
+    def _normals(self, values: Values) -> Array:
+        if self.weights is not None:
+            return jnp.asarray(self.weights)
+        order = np.argsort(self.entries)
+        _, columns, weights = self.bands.triples(values)
+        places = order[np.searchsorted(self.entries[order], columns)]
+        return jnp.zeros(self.entries.size).at[places].set(weights).reshape(self.groups.shape)
+
+    def project(self, z: Array, values: Values) -> Array:
+        """The multiplier of each band, by sorting."""
+        grouped, (low, high) = z.reshape(self.groups.shape), self.bands.interval(values)
+        if self.is_simplex:
+            assert self.weights is not None
+            return jax.vmap(simplex.project)(grouped, low / self.weights[:, 0]).ravel()
+        lower, upper, _ = self._limits(values)
+        return jax.vmap(strip.project)(grouped, self._normals(values), low, high, lower, upper).ravel()
+
+    def gap(self, values: Values) -> Array:
+        """Positive when a box is empty or its band misses it."""
+        low, high = self.bands.interval(values)
+        if self.is_simplex:
+            assert self.weights is not None
+            return jnp.maximum(jnp.max(simplex.gap(low / self.weights[:, 0])), jnp.max(low - high))
+        lower, upper, broken = self._limits(values)
+        missed = jax.vmap(strip.gap)(self._normals(values), low, high, lower, upper)
+        return jnp.maximum(
+            jnp.max(missed), jnp.maximum(broken, jnp.maximum(box.gap(lower, upper), jnp.max(low - high)))
+        )
+
+    def explain(self) -> str:
+        """The band and the bounds behind it."""
+        count = len(self.groups)
+        constraints = names([*self.bands.origins, *(b.origin for b in self.bounds)])
+        if self.is_simplex:
+            return f"{'simplex' if count == 1 else f'{count} simplices'}, by sorting: {constraints}"
+        return (
+            f"{'box with one band' if count == 1 else f'{count} boxes with one band each'}, by sorting: {constraints}"
+        )
+
+
+def _joined(parts: Sequence[Component]) -> tuple[Bounds, ...]:
+    """The bounds of several components, those of one source and kind together."""
+    alike: dict[tuple[int, bool], list[Bounds]] = {}
+    for part in parts:
+        for bound in part.bounds:
+            alike.setdefault((id(bound.rows.source), bound.equality), []).append(bound)
+    return tuple(Bounds.together(same) for same in alike.values())
+
+
+def _is_simplex(groups: np.ndarray, bands: Bands, bounds: Sequence[Bounds], weights: np.ndarray | None) -> bool:
+    """Whether all weights of a band are equal, all bands are equations, and the bounds are exactly y >= 0 everywhere."""
+    if weights is None or not all(band.equality for band in bands.members):
+        return False
+    if (np.ptp(weights, axis=1) > 1e-14 * np.abs(weights).max(axis=1)).any():
+        return False
+    if any(b.equality or not b.rows.constant or b.rows.source.moves for b in bounds):
+        return False
+    lower, upper, _ = limits(bounds, np.sort(groups.ravel()), {})
+    return bool((np.asarray(lower) == 0).all() and np.isposinf(np.asarray(upper)).all())

@@ -1,0 +1,158 @@
+"""Convex constraints to a ``CompiledSet``: recognise the pieces, compile their numbers, choose a projection for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+
+from hierfl.analysis.hoist import hoist
+from hierfl.compiler.program import Array, Program
+from hierfl.compiler.sets.blocks.base import Block
+from hierfl.compiler.sets.blocks.condition import ConditionBlock
+from hierfl.compiler.sets.blocks.cvxpy import CvxpyBlock
+from hierfl.compiler.sets.choose import choose
+from hierfl.compiler.sets.coefficients import Draw, coefficients, random_draw
+from hierfl.compiler.sets.compiled_set import CompiledSet
+from hierfl.compiler.sets.components import Member, bands
+from hierfl.compiler.sets.frames import product
+from hierfl.compiler.sets.members import Bounds, CompiledMembership, Opaque, Origin, Side
+from hierfl.compiler.sets.pieces import AffineRows, Membership, Other
+from hierfl.compiler.sets.recognise import pieces_of
+from hierfl.compiler.sets.rows import AffineMap, Rows, Values
+
+
+def compile_set(constraints: Sequence[Any], variables: Sequence[cp.Variable], *, label: str) -> CompiledSet:
+    """Compile convex constraints on ``variables`` (checked convex before) into a projection.
+
+    Parameters
+    ----------
+    constraints
+        CVXPY constraints; attributes of the variables must be among them explicitly.
+    variables
+        The decision; its flat vector is each variable in C order, side by side.
+    label
+        Name of the set in messages.
+    """
+    hoisted = hoist(constraints, variables)
+    twins = [hoisted.twins[v] for v in variables]
+    parameters = tuple(hoisted.parameters)
+    trees = [hoisted.parameters[p] for p in parameters]
+    program = Program(trees)
+    draws = random_draw(trees, parameters, program, 11), random_draw(trees, parameters, program, 12)
+    builder = _Builder(twins, parameters, draws)
+    for written, constraint in zip(constraints, hoisted.expressions):
+        if constraint.variables():  # else it is about x alone, which the upper level declares
+            builder.add(Origin(written, constraint))
+    return CompiledSet(
+        label,
+        builder.size,
+        tuple(builder.blocks()),
+        parameters,
+        program,
+        frozenset(leaf.id for tree in trees for leaf in [*tree.variables(), *tree.parameters()]),
+        tuple(constraints),
+        tuple(variables),
+    )
+
+
+class _Builder:
+    """Collects the members of a set, constraint by constraint."""
+
+    def __init__(
+        self, twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draws: tuple[Draw, Draw]
+    ) -> None:
+        self.twins, self.parameters, self.draws = twins, parameters, draws
+        self.size = sum(twin.size for twin in twins)
+        self.conditions: list[Block] = []
+        self.bounds: list[Bounds] = []
+        self.sides: list[Side] = []
+        self.others: list[Member] = []
+
+    def add(self, origin: Origin) -> None:
+        """Take the pieces of one constraint apart."""
+        for piece in pieces_of(origin.hoisted):
+            if isinstance(piece, AffineRows):
+                self._add_rows(origin, piece)
+            elif isinstance(piece, Membership):
+                self._add_membership(origin, piece)
+            else:
+                self._add_opaque(origin, piece)
+
+    def blocks(self) -> list[Block]:
+        """The projections; what no rule covers goes to CVXPY."""
+        found, left = choose([*bands(self.sides), *self.others], self.bounds)
+        return [*self.conditions, *found, *([CvxpyBlock.of(left, self.twins, self.parameters)] if left else [])]
+
+    def _map(self, expression: Any, coordinates: sp.csr_array | None = None) -> AffineMap:
+        found = coefficients(expression, self.twins, self.parameters, self.draws)
+        evaluate = _evaluation(expression, self.twins)
+        moves = bool(expression.parameters())
+        if coordinates is None:
+            return AffineMap(evaluate, found, moves)
+        return AffineMap(
+            lambda values, y=None: product(coordinates, evaluate(values, y)), found.mapped(coordinates), moves
+        )
+
+    def _add_rows(self, origin: Origin, piece: AffineRows) -> None:
+        source = self._map(piece.expression)
+        counts = np.diff(source.coefficients.matrix.indptr)
+        empty = np.flatnonzero(counts == 0)
+        if empty.size and not source.moves:  # conditions that always hold are left out
+            b = np.asarray(Rows(source, empty).offsets({}))
+            empty = empty[(b != 0) if piece.equality else (b > 0)]
+        if empty.size:
+            self.conditions.append(ConditionBlock(origin, Rows(source, empty), piece.equality))
+        if (counts == 1).any():
+            self.bounds.append(Bounds(origin, Rows(source, np.flatnonzero(counts == 1)), piece.equality))
+        for row in np.flatnonzero(counts > 1):
+            self.sides.append(Side(origin, Rows(source, np.array([row])), 1.0, piece.equality))
+
+    def _add_membership(self, origin: Origin, piece: Membership) -> None:
+        source = self._map(piece.argument, piece.coordinates)
+        radius = None if piece.radius is None else _radius(piece)
+        for group, index in enumerate(piece.groups):
+            rows = Rows(source, index)
+            if not rows.pattern.nnz:
+                self._add_opaque(origin, Other("a norm that y drops out of"))
+                continue
+            self.others.append(CompiledMembership(origin, piece.family, rows, radius, group, piece.squared))
+
+    def _add_opaque(self, origin: Origin, piece: Other) -> None:
+        mentioned = {v.id for v in origin.hoisted.variables()}
+        starts = np.cumsum([0, *(t.size for t in self.twins)])
+        parts = [np.arange(a, b) for t, a, b in zip(self.twins, starts, starts[1:]) if t.id in mentioned]
+        self.others.append(Opaque.on(origin, piece.reason, np.concatenate(parts), self.size))
+
+
+def _evaluation(expression: Any, twins: Sequence[cp.Variable]) -> Callable[..., Array]:
+    """``(values of the parameters, y) -> expression`` raveled in Fortran order, CVXPY's own; y None is 0."""
+    program = Program([expression])
+    starts = np.cumsum([0, *(t.size for t in twins)])
+
+    def evaluate(values: Mapping[int, Any], y: Any = None) -> Array:
+        flat = jnp.zeros(int(starts[-1])) if y is None else y
+        decision = {t.id: flat[start:stop].reshape(t.shape) for t, start, stop in zip(twins, starts, starts[1:])}
+        return jnp.ravel(program({**values, **decision})[0], order="F")
+
+    return evaluate
+
+
+def _radius(piece: Membership) -> Callable[[Values], Array]:
+    """The bound of each group over the scale; a scale of 0 leaves y free, or nothing at all if the bound is negative."""
+    program = Program([piece.radius, *([] if piece.scale is None else [piece.scale])])
+    count = len(piece.groups)
+
+    def evaluate(values: Values) -> Array:
+        radius, *scales = (jnp.broadcast_to(jnp.ravel(value, order="F"), (count,)) for value in program(values))
+        if not scales:
+            return radius
+        scale = scales[0]
+        without = jnp.where(radius >= 0, jnp.inf, -jnp.inf)
+        return jnp.where(scale > 0, radius / jnp.where(scale > 0, scale, 1.0), without)
+
+    return evaluate

@@ -1,0 +1,90 @@
+"""``CompiledSet``: the projection on a convex set of flat vectors that may move with x, a client or a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.program import Array, Program
+from hierfl.compiler.sets.blocks.base import Block, Product
+from hierfl.compiler.sets.blocks.box import BoxBlock
+from hierfl.compiler.sets.verify import verify
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledSet:
+    """A convex set of flat vectors ``(size,)`` that may move with the environment (leaf id -> array)."""
+
+    label: str
+    size: int
+    blocks: tuple[Block, ...]
+    parameters: tuple[cp.Parameter, ...]
+    hoisted_program: Program
+    depends_on: frozenset[int]
+    constraints: tuple[Any, ...]
+    variables: tuple[cp.Variable, ...]
+
+    @cached_property
+    def kind(self) -> str:
+        """``"free"``, a family (``"box"``, ``"ball"``, ``"simplex"``, ``"cvxpy"``, ...) or ``"product of ..."``."""
+        moving = [block for block in self.blocks if len(block.entries)]
+        kinds = list(dict.fromkeys(block.kind for block in moving))
+        covered = len(np.unique(np.concatenate([b.entries for b in moving]))) if moving else 0
+        if not kinds:
+            return "free"
+        if len(moving) == 1 and (covered == self.size or kinds[0] in ("box", "cvxpy")):
+            return kinds[0]
+        return "product of " + ", ".join([*kinds, *(["free"] if covered < self.size else [])])
+
+    @cached_property
+    def product(self) -> Product:
+        """The blocks in turn."""
+        return Product(np.arange(self.size), self.blocks)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every block is projected on exactly, to rounding."""
+        return self.product.exact
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the set is the same in every environment."""
+        return not self.depends_on
+
+    def values(self, environment: Mapping[int, Any]) -> dict[int, Any]:
+        """Values of the hoisted parameters in an environment."""
+        return dict(zip((p.id for p in self.parameters), self.hoisted_program(environment)))
+
+    def project(self, z: Array, environment: Mapping[int, Any]) -> Array:
+        """The nearest point of the set; where it is empty, see :meth:`gap`."""
+        return self.product.project(z, self.values(environment)) if self.blocks else z
+
+    def limits(self, environment: Mapping[int, Any]) -> tuple[Array, Array]:
+        """(lower, upper) bounds of a set of kind ``"box"`` or ``"free"``."""
+        lower, upper = jnp.full(self.size, -jnp.inf), jnp.full(self.size, jnp.inf)
+        values = self.values(environment)
+        for block in self.blocks:
+            if isinstance(block, BoxBlock):
+                low, high = block.limits(values)
+                lower, upper = lower.at[block.entries].set(low), upper.at[block.entries].set(high)
+        return lower, upper
+
+    def gap(self, environment: Mapping[int, Any]) -> Array:
+        """Positive when the set is empty in this environment."""
+        return self.product.gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
+
+    def explain(self) -> str:
+        """One line per block."""
+        if not self.blocks:
+            return "free (no constraints)"
+        return "\n".join(block.explain() for block in self.blocks)
+
+    def verify(self, environment: Mapping[int, Any], seed: int = 0) -> None:
+        """Compare with CVXPY in this environment; raises ``HierflError`` on a mismatch."""
+        verify(self, environment, seed)

@@ -1,0 +1,77 @@
+"""A compiled set against CVXPY: its own evaluation of the constraints, and its own projection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.errors import HierflError
+from hierfl.language.text import expression_text
+
+if TYPE_CHECKING:
+    from hierfl.compiler.sets.compiled_set import CompiledSet
+
+_COMPARE_LIMIT = 100
+_POINTS = 2
+
+
+def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0) -> None:
+    """Compare with CVXPY at random points of this environment (small sets) or check the constraints there.
+
+    Raises
+    ------
+    HierflError
+        If they disagree: a defect of hierfl, named with the constraints.
+    """
+    if not compiled.blocks or not compiled.is_exact or not float(compiled.gap(environment)) <= 0:
+        return
+    rng = np.random.default_rng(seed)
+    for _ in range(_POINTS):
+        z = 3 * rng.standard_normal(compiled.size)
+        p = np.asarray(compiled.project(jnp.asarray(z), environment))
+        error = violation(compiled, p, environment) if np.isfinite(p).all() else np.inf
+        if compiled.size <= _COMPARE_LIMIT:
+            other = reference_projection(compiled, z, environment)
+            if other is not None:
+                error = max(error, float(np.linalg.norm(z - p) - np.linalg.norm(z - other)))
+        if not error <= 1e-5 * (1.0 + float(np.linalg.norm(z)) + float(np.linalg.norm(p))):
+            raise HierflError(
+                f"internal error: the {compiled.kind} projection on {compiled.label} "
+                f"({', '.join(map(expression_text, compiled.constraints))}) is off by {error:.1e}. Please report it."
+            )
+
+
+def reference_projection(compiled: CompiledSet, z: np.ndarray, environment: Mapping[int, Any]) -> np.ndarray | None:
+    """The projection by CVXPY on freshly instantiated constraints; None where it does not solve."""
+    constraints, twins = _instantiated(compiled, environment)
+    flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(flat - z)), constraints)
+    try:
+        problem.solve(solver=cp.CLARABEL)
+    except cp.SolverError:
+        return None
+    return None if problem.status != cp.OPTIMAL else np.asarray(flat.value)
+
+
+def violation(compiled: CompiledSet, point: np.ndarray, environment: Mapping[int, Any]) -> float:
+    """The largest violation of the constraints at a point, by CVXPY's own evaluation."""
+    constraints, twins = _instantiated(compiled, environment)
+    start = 0
+    for twin in twins:
+        twin.save_value(point[start : start + twin.size].reshape(twin.shape))
+        start += twin.size
+    return max((float(np.max(c.violation())) for c in constraints), default=0.0)
+
+
+def _instantiated(compiled: CompiledSet, environment: Mapping[int, Any]) -> tuple[list[Any], list[cp.Variable]]:
+    variables = list(compiled.variables)
+    hoisted = hoist(compiled.constraints, variables)
+    values = compiled.values(environment)
+    given = {p: np.asarray(values[q.id]) for p, q in zip(hoisted.parameters, compiled.parameters)}
+    constraints = instantiate(hoisted.expressions, given)
+    return [c for c in constraints if c.variables()], [hoisted.twins[v] for v in variables]

@@ -1,0 +1,76 @@
+"""Intersections of any sets with exact projections, by Dykstra's algorithm (Boyle and Dykstra, 1986)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hierfl.projections.norm import norm
+
+Projection = Callable[[Array], Array]
+
+
+def project(z: Array, projections: Sequence[Projection], tolerance: float, limit: int) -> tuple[Array, Array]:
+    """Nearest point to ``z`` (any shape) of the intersection, and its residual.
+
+    One correction per set, whose sum is z - p, is updated in turn until the residual is at most ``tolerance`` or after
+    ``limit`` sweeps. The residual is the largest of the last sweep's change of the corrections (the point alone may stall:
+    Birgin and Raydan, 2005) and the point's distances to the sets, relative to 1 + ||z||: it stays large when the intersection
+    is empty. Slow sweeps change little, so that the error may exceed the residual. Derivatives are those of the fixed point, by
+    the same number of linearised sweeps at most.
+    """
+    size = 1.0 + norm(jax.lax.stop_gradient(z))
+
+    def sweep(corrections: Array) -> Array:
+        point = z - jnp.sum(corrections, axis=0)
+        updated = []
+        for nearest, correction in zip(projections, corrections):
+            shifted = point + correction
+            point = nearest(shifted)
+            updated.append(shifted - point)
+        return jnp.stack(updated)
+
+    def residual(change: Array, corrections: Array) -> Array:
+        point = z - jnp.sum(corrections, axis=0)
+        distances = [norm(point - nearest(point)) for nearest in projections]
+        return jnp.max(jnp.stack([norm(change), *distances])) / size
+
+    def solve(_: Callable[[Array], Array], start: Array) -> Array:
+        def unfinished(state: tuple[Array, Array, Array]) -> Array:
+            _, error, count = state
+            return (error > tolerance) & (count < limit)
+
+        def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            corrections, _, count = state
+            new = sweep(corrections)
+            return new, residual(new - corrections, new), count + 1
+
+        return jax.lax.while_loop(unfinished, advance, (start, jnp.full((), jnp.inf, z.dtype), jnp.zeros((), int)))[0]
+
+    def tangent_solve(linear: Callable[[Array], Array], right: Array) -> Array:
+        """Solve (J - I) q = right by sweeps q <- J q - right, also for the transpose."""
+
+        def neumann(matvec: Callable[[Array], Array], b: Array) -> Array:
+            enough = tolerance * norm(b)
+
+            def unfinished(state: tuple[Array, Array, Array]) -> Array:
+                _, step, count = state
+                return (norm(step) > enough) & (count < limit)
+
+            def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                q, _, count = state
+                step = matvec(q) - b
+                return q + step, step, count + 1
+
+            return jax.lax.while_loop(unfinished, advance, (-b, -b, jnp.zeros((), int)))[0]
+
+        tangent: Array = jax.lax.custom_linear_solve(linear, right, neumann, neumann)
+        return tangent
+
+    start = jnp.zeros((len(projections), *z.shape), z.dtype)
+    corrections = jax.lax.custom_root(lambda q: sweep(q) - q, start, solve, tangent_solve)
+    last = jax.lax.stop_gradient(sweep(corrections) - corrections)
+    return z - jnp.sum(corrections, axis=0), jax.lax.stop_gradient(residual(last, corrections))

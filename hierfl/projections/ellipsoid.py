@@ -1,0 +1,39 @@
+"""Ellipsoids with axes along the coordinates, {y : ||scale * (y - centre)||_2 <= radius}; entries of scale 0 are free."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hierfl.projections.norm import norm
+from hierfl.projections.root import decreasing_root
+
+
+def project(z: Array, centre: Array, scale: Array, radius: Array) -> Array:
+    """Nearest point to ``z`` (n,) for a scalar ``radius`` >= 0, infinity included, and ``scale`` (n,) >= 0.
+
+    The secular equation (e.g. Conn, Gould and Toint, 2000, section 7.3) for the multiplier m, in the variable
+    s = 1 / (1 + m max(scale)^2) of [0, 1]: y - centre = (z - centre) s / (s + (1 - s) scale^2), so that radius 0 is s = 0.
+    """
+    largest = jax.lax.stop_gradient(jnp.max(scale, initial=0.0))
+    largest = jnp.where(largest > 0, largest, 1.0)
+    scale, radius = scale / largest, jnp.maximum(radius, 0.0) / largest
+    shift = z - centre
+    length = norm(scale * shift)
+    outside = length > radius
+    reach = jnp.where(outside, radius, length)
+    square = scale * scale
+
+    def shrunk(s: Array) -> Array:
+        """y - centre; a free entry does not shrink."""
+        divisor = s + (1 - s) * square
+        return shift * jnp.where(square > 0, s / jnp.where(divisor > 0, divisor, 1.0), 1.0)
+
+    s = decreasing_root(lambda s: reach - norm(scale * shrunk(s)), jnp.zeros_like(reach), jnp.ones_like(reach))
+    return jnp.where(outside, centre + shrunk(s), z)
+
+
+def gap(radius: Array) -> Array:
+    """-radius: positive when the ellipsoid is empty."""
+    return -radius

@@ -1,0 +1,39 @@
+"""Slabs {y : low <= a'y <= high} with mutually orthogonal normals, many at once; halfspaces and hyperplanes among them.
+
+The normals are coordinate triples: ``weights[k]`` at (``rows[k]``, ``columns[k]``); ``low`` and ``high`` have one entry a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def project(z: Array, rows: Any, columns: Any, weights: Array, low: Array, high: Array) -> Array:
+    """z - a (a'z - clip(a'z, low, high)) / ||a||^2 for each row; a zero normal leaves z alone."""
+    size = jax.lax.stop_gradient(
+        _size(rows, weights, low)
+    )  # only scales: the formula is the same for every multiple of a
+    scale = jnp.where(size > 0, size, 1.0)
+    unit = weights / scale[rows]
+    square = jnp.zeros_like(low).at[rows].add(unit * unit)
+    product = jnp.zeros_like(low).at[rows].add(unit * z[columns])
+    excess = (product - jnp.clip(product, low / scale, high / scale)) / jnp.where(size > 0, square, 1.0)
+    return z.at[columns].add(-unit * excess[rows])
+
+
+def gap(rows: Any, weights: Array, low: Array, high: Array) -> Array:
+    """Positive when low > high somewhere, or a normal vanishes and its interval leaves out 0."""
+    size = _size(rows, weights, low)
+    missed = jnp.where(size == 0, jnp.maximum(low, -high), -jnp.inf)
+    return jnp.max(jnp.maximum(low - high, missed), initial=-jnp.inf)
+
+
+def _size(rows: Any, weights: Array, low: Array) -> Array:
+    """Norms of the normals, scaled first: tiny and huge coefficients must not underflow or overflow."""
+    largest = jnp.zeros_like(low).at[rows].max(jnp.abs(weights))
+    scaled = weights / jnp.where(largest > 0, largest, 1.0)[rows]
+    return largest * jnp.sqrt(jnp.zeros_like(low).at[rows].add(scaled * scaled))

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios measured in one run. Run them with ``make bench``; they are no tests."""

@@ -1,0 +1,235 @@
+"""Boxes with a few rows against CVXPY, HiGHS for emptiness, and what characterises a projection."""
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from hierfl.projections import polyhedron, strip
+from tests.projections.reference import check_derivatives, check_projection, nearest
+
+pytestmark = pytest.mark.usefixtures("x64")
+PROJECT, GAP = jax.jit(polyhedron.project), jax.jit(polyhedron.gap)
+ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+KINDS = ["plain", "equations", "integer", "integer vertex", "dependent", "unbounded", "opposite", "vertex"]
+N, K = 8, 4
+
+
+def example(rng, kind, n=N, k=K):
+    """A nonempty set (matrix, low, high, lower, upper) around a point, which may be a vertex of the box."""
+    matrix, lower, upper = rng.standard_normal((k, n)), -rng.random(n), rng.random(n)
+    if "integer" in kind:
+        matrix, lower, upper = np.round(matrix), np.round(2 * lower), np.round(2 * upper)
+    if "dependent" in kind:
+        matrix[-1] = 2 * matrix[0] - matrix[1]
+    inside = lower + (upper - lower) * (rng.integers(0, 2, n) if "vertex" in kind else rng.random(n))
+    if "unbounded" in kind:
+        lower[rng.random(n) < 0.6], upper[rng.random(n) < 0.6] = -np.inf, np.inf
+    value = matrix @ inside
+    low, high = value - rng.random(k) * (rng.random(k) < 0.5), value + rng.random(k) * (rng.random(k) < 0.5)
+    if "equations" in kind or "dependent" in kind:
+        low = high = value
+    if "plain" in kind:
+        low[0], high[1] = -np.inf, np.inf
+    if "opposite" in kind:  # an equation written as two inequalities
+        matrix[1], low[0], low[1] = -matrix[0], -np.inf, -np.inf
+        high[0], high[1] = value[0], -value[0]
+    return matrix, low, high, lower, upper
+
+
+def violation(matrix, low, high, lower, upper):
+    sizes = np.maximum(np.linalg.norm(matrix, axis=1), 1e-300)
+
+    def of(y):
+        rows = np.maximum(matrix @ y - high, low - matrix @ y) / sizes
+        return max(rows.max(), (lower - y).max(), (y - upper).max())
+
+    return of
+
+
+def in_cvxpy(matrix, low, high, lower, upper):
+    def constraints(y):
+        k, n = matrix.shape
+        rows = [matrix[i] @ y >= low[i] for i in range(k) if np.isfinite(low[i])]
+        rows += [matrix[i] @ y <= high[i] for i in range(k) if np.isfinite(high[i])]
+        rows += [y[i] >= lower[i] for i in range(n) if np.isfinite(lower[i])]
+        return rows + [y[i] <= upper[i] for i in range(n) if np.isfinite(upper[i])]
+
+    return constraints
+
+
+@ANY
+@given(
+    st.integers(0, 10**6), st.sampled_from(KINDS), st.sampled_from([1e-8, 1.0, 1e8]), st.sampled_from([1e-3, 1.0, 1e3])
+)
+def test_is_the_projection(seed, kind, scale, distance):
+    rng = np.random.default_rng(seed)
+    matrix, *bounds = example(rng, kind)
+    bounds = (10.0 ** rng.integers(-8, 9) * matrix, *(scale * bound for bound in bounds))
+    bounds = (
+        bounds[0],
+        *(np.linalg.norm(bounds[0]) / np.linalg.norm(matrix) * bound for bound in bounds[1:3]),
+        *bounds[3:],
+    )
+    points = scale * distance * rng.standard_normal((15, N))
+    projected = check_projection(lambda z: PROJECT(z, *bounds)[0], violation(*bounds), points)
+    _, residuals = jax.vmap(lambda z: PROJECT(z, *bounds))(points)
+    sizes = 1 + np.linalg.norm(points, axis=1)
+    assert (residuals * sizes <= 1e-10 * (sizes + np.linalg.norm(projected, axis=1))).all()
+    assert float(GAP(*bounds)) <= 1e-9 * scale
+
+
+@pytest.mark.parametrize("kind", ["plain", "equations", "integer", "dependent", "unbounded", "opposite"])
+def test_agrees_with_cvxpy(kind):
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        bounds, z = example(rng, kind), 2 * rng.standard_normal(N)
+        np.testing.assert_allclose(PROJECT(z, *bounds)[0], nearest(z, in_cvxpy(*bounds)), atol=1e-6)
+
+
+def test_one_row_is_a_strip():
+    rng = np.random.default_rng(2)
+    in_one = jax.jit(strip.project)
+    for z in 5 * rng.standard_normal((20, N)):
+        matrix, low, high, lower, upper = example(rng, "vertex", k=1)
+        expected = in_one(z, matrix[0], low[0], high[0], lower, upper)
+        np.testing.assert_allclose(PROJECT(z, matrix, low, high, lower, upper)[0], expected, atol=1e-11)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2000, 20), (500, 50), (100, 3)])
+@pytest.mark.parametrize("far", [0.1, 1.0, 100.0])
+def test_large_sets(n, k, far):
+    """Optimality conditions: z - p = A'm + (normal of the box), to 1e-10, by least squares on the entries off their bounds."""
+    rng = np.random.default_rng(n + k)
+    matrix, low, high, lower, upper = example(rng, "slack", n, k)
+    z = far * rng.standard_normal(n)
+    p, residual = map(np.asarray, PROJECT(z, matrix, low, high, lower, upper))
+    size = 1 + np.linalg.norm(z)
+    assert float(residual) <= 1e-14
+    assert violation(matrix, low, high, lower, upper)(p) <= 1e-12 * size
+    free = (p > lower + 1e-9) & (p < upper - 1e-9)
+    values = matrix @ p
+    at_low, at_high = values - low < 1e-9, high - values < 1e-9
+    active = at_low | at_high
+    m, *_ = np.linalg.lstsq(matrix[active][:, free].T, (z - p)[free], rcond=None)
+    remainder = z - p - matrix[active].T @ m
+    assert np.abs(remainder[free]).max() <= 1e-11 * size
+    assert (remainder[p <= lower + 1e-9] <= 1e-11 * size).all() and (
+        remainder[p >= upper - 1e-9] >= -1e-11 * size
+    ).all()
+    only_high, only_low = (at_high & ~at_low)[active], (at_low & ~at_high)[active]
+    assert (m[only_high] >= -1e-11 * size).all() and (m[only_low] <= 1e-11 * size).all()
+
+
+def test_the_transportation_polytope():
+    """Doubly stochastic matrices: dependent equations, and degenerate vertices from far points (permutations)."""
+    size = 6
+    matrix = np.concatenate([np.kron(np.eye(size), np.ones(size)), np.kron(np.ones(size), np.eye(size))])
+    bounds = (matrix, np.ones(2 * size), np.ones(2 * size), np.zeros(size * size), np.full(size * size, np.inf))
+    rng = np.random.default_rng(3)
+    points = np.concatenate([far * rng.standard_normal((5, size * size)) for far in (0.3, 3.0, 1e3, 1e6)])
+    projected = check_projection(lambda z: PROJECT(z, *bounds)[0], violation(*bounds), points)
+    assert set(np.round(projected[-1], 9)) == {0.0, 1.0}
+    expected = nearest(points[5], in_cvxpy(*bounds))
+    np.testing.assert_allclose(projected[5], expected, atol=1e-7)
+
+
+@ANY
+@given(st.integers(0, 10**6), st.booleans(), st.sampled_from([1e-8, 1.0, 1e8]))
+def test_emptiness_agrees_with_linear_programming(seed, integer, scale):
+    rng = np.random.default_rng(seed)
+    matrix, low, high, lower, upper = example(rng, "integer" if integer else "slack")
+    shift = rng.standard_normal(K) * rng.choice([0.1, 1.0])
+    low, high = low + shift, high + shift
+    # the least violation t of the rows: the set is empty when t > 0
+    cost = np.r_[np.zeros(N), 1.0]
+    rows = np.block([[matrix, -np.ones((K, 1))], [-matrix, -np.ones((K, 1))]])
+    answer = linprog(cost, rows, np.r_[high, -low], bounds=[*zip(lower, upper), (0, None)])
+    gap = float(GAP(matrix, scale * low, scale * high, scale * lower, scale * upper))
+    if answer.fun > 1e-7:
+        assert gap > 0
+    elif answer.fun < 1e-12:
+        assert gap <= 1e-9 * scale
+    p, _ = PROJECT(scale * rng.standard_normal(N), matrix, scale * low, scale * high, scale * lower, scale * upper)
+    assert np.isfinite(p).all()
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (np.ones((2, N)), np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.full(N, -np.inf), np.full(N, np.inf)),
+        (np.zeros((1, N)), np.ones(1), np.full(1, np.inf), np.full(N, -np.inf), np.full(N, np.inf)),
+        (np.ones((1, N)), np.full(1, -np.inf), np.full(1, -1e-7), np.zeros(N), np.full(N, np.inf)),
+        (np.ones((1, N)), np.zeros(1), np.ones(1), np.ones(N), np.zeros(N)),
+        (np.ones((1, N)), np.ones(1), np.zeros(1), np.zeros(N), np.ones(N)),
+        (np.array([[1.0] * N, [1.0, -1.0] * (N // 2)]), np.zeros(2), np.array([0.0, 9.0]), np.r_[1e-6, np.zeros(N - 1)],
+         np.full(N, np.inf)),
+    ],
+)  # fmt: skip
+def test_an_empty_set_has_a_positive_gap_a_residual_and_a_finite_point(bounds):
+    assert float(GAP(*bounds)) > 0
+    p, residual = PROJECT(np.linspace(-1, 1, N), *bounds)
+    assert np.isfinite(p).all() and float(residual) > 1e-9
+
+
+def test_single_points():
+    matrix = np.concatenate([np.ones((1, N)), np.eye(N)[:2]])
+    nothing = (matrix, np.zeros(3), np.zeros(3), np.zeros(N), np.full(N, np.inf))
+    pinned = (matrix, np.full(3, -np.inf), np.full(3, np.inf), np.ones(N), np.ones(N))
+    equations = (np.eye(N), np.arange(N), np.arange(N), np.full(N, -np.inf), np.full(N, np.inf))
+    z = np.linspace(-2, 2, N)
+    for bounds, point in ((nothing, 0.0), (pinned, 1.0), (equations, np.arange(N))):
+        p, residual = PROJECT(z, *map(lambda array: np.asarray(array, float), bounds))
+        np.testing.assert_allclose(p, np.broadcast_to(point, N), atol=1e-13)
+        assert float(residual) <= 1e-13
+        assert float(GAP(*map(lambda array: np.asarray(array, float), bounds))) <= 1e-12
+
+
+def some_equations(z, matrix, low, high, lower, upper):
+    return polyhedron.project(z, matrix, low, jnp.where(np.arange(K) < 2, low, high), lower, upper)[0]
+
+
+def test_derivatives():
+    rng = np.random.default_rng(4)
+    for seed in range(5):
+        matrix, low, high, lower, upper = example(rng, "slack")
+        high = np.where(np.arange(K) < 2, low, high)
+        check_derivatives(some_equations, 2 * rng.standard_normal(N), matrix, low, high, lower, upper, seed=seed)
+
+
+def test_derivatives_with_dependent_rows():
+    """Their data may not move by themselves, which could make them contradict each other."""
+    rng = np.random.default_rng(5)
+    matrix, low, high, lower, upper = example(rng, "dependent")
+
+    def project(z, lower, upper):
+        return polyhedron.project(z, matrix, low, high, lower, upper)[0]
+
+    for seed in range(5):
+        check_derivatives(project, 2 * rng.standard_normal(N), lower, upper, seed=seed)
+
+
+def test_a_batch_of_a_thousand_and_single_precision():
+    rng = np.random.default_rng(6)
+    bounds, z = example(rng, "equations"), rng.standard_normal((1000, N))
+    batch, residuals = jax.jit(jax.vmap(lambda z: polyhedron.project(z, *bounds)))(z)
+    assert (np.asarray(residuals) <= 1e-13).all()
+    np.testing.assert_allclose(batch[7], PROJECT(z[7], *bounds)[0], atol=1e-13)
+    with jax.enable_x64(False):
+        narrow = [jnp.asarray(bound, jnp.float32) for bound in bounds]
+        single, residuals = jax.jit(jax.vmap(lambda z: polyhedron.project(z, *narrow)))(jnp.asarray(z, jnp.float32))
+        assert single.dtype == jnp.float32
+        np.testing.assert_allclose(single, batch, atol=2e-5)
+        assert (np.asarray(residuals) <= 1e-5).all()
+
+
+def test_a_linear_program_at_a_far_point():
+    rng = np.random.default_rng(9)
+    bounds, direction = example(rng, "plain", 50, 10), rng.standard_normal(50)
+    y = cp.Variable(50)
+    cp.Problem(cp.Maximize(direction @ y), in_cvxpy(*bounds)(y)).solve(cp.CLARABEL)
+    np.testing.assert_allclose(PROJECT(1e6 * direction, *bounds)[0], y.value, atol=1e-6)

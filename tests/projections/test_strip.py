@@ -1,0 +1,214 @@
+"""Boxes cut by a strip against CVXPY, sorting, and what characterises a projection."""
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hierfl.projections import strip
+from tests.projections.reference import check_derivatives, check_projection, nearest
+
+pytestmark = pytest.mark.usefixtures("x64")
+PROJECT, GAP = jax.jit(strip.project), jax.jit(strip.gap)
+ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+N = 8
+
+
+def example(rng, kind):
+    """A nonempty set (a, low, high, lower, upper) through a random point of the box."""
+    a = rng.standard_normal(N)
+    lower, upper = -rng.random(N), rng.random(N)
+    if "integer" in kind:
+        a, lower, upper = np.round(2 * a), np.round(3 * lower), np.round(3 * upper)
+    if "unbounded" in kind:
+        lower[rng.random(N) < 0.5], upper[rng.random(N) < 0.5] = -np.inf, np.inf
+    if "pinned" in kind:
+        upper[:3] = lower[:3]
+    inside = np.where(np.isfinite(lower), lower, -1) + rng.integers(0, 3, N) / 2 * np.where(
+        np.isfinite(upper - lower), upper - lower, 0
+    )
+    value = a @ inside
+    low, high = value - rng.random(), value + rng.random()
+    if "hyperplane" in kind:
+        low = high = value
+    if "halfspace" in kind:
+        low = -np.inf
+    if "vertex" in kind:  # the strip meets the box in a face only
+        low = high = np.sum(np.maximum(a * lower, a * upper))
+    return a, low, high, lower, upper
+
+
+def violation(a, low, high, lower, upper):
+    return lambda y: max(
+        max(a @ y - high, low - a @ y) / max(np.linalg.norm(a), 1e-300), (lower - y).max(), (y - upper).max()
+    )
+
+
+def in_cvxpy(a, low, high, lower, upper):
+    def constraints(y):
+        rows = [a @ y == low] if low == high else [a @ y <= high, *([a @ y >= low] if np.isfinite(low) else [])]
+        entries = [y[i] >= lower[i] for i in range(N) if np.isfinite(lower[i])]
+        return rows + entries + [y[i] <= upper[i] for i in range(N) if np.isfinite(upper[i])]
+
+    return constraints
+
+
+@ANY
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(
+        ["slab", "hyperplane", "halfspace", "vertex", "unbounded hyperplane", "pinned slab", "integer hyperplane",
+         "integer vertex", "unbounded halfspace", "integer unbounded slab"]
+    ),
+    st.sampled_from([1e-8, 1.0, 1e8]),
+    st.sampled_from([1e-3, 1.0, 1e3]),
+)  # fmt: skip
+def test_is_the_projection(seed, kind, scale, distance):
+    rng = np.random.default_rng(seed)
+    a, low, high, lower, upper = example(rng, kind)
+    size = 10.0 ** rng.integers(-8, 9)
+    bounds = (a * size, low * size * scale, high * size * scale, lower * scale, upper * scale)
+    points = scale * distance * rng.standard_normal((30, N))
+    check_projection(lambda z: PROJECT(z, *bounds), violation(*bounds), points)
+    assert float(GAP(*bounds)) <= 0
+
+
+@pytest.mark.parametrize("kind", ["slab", "hyperplane", "halfspace", "vertex", "unbounded hyperplane", "pinned slab"])
+def test_agrees_with_cvxpy(kind):
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        a, low, high, lower, upper = example(rng, kind)
+        z = 2 * rng.standard_normal(N)
+
+        constraints = in_cvxpy(a, low, high, lower, upper)
+        np.testing.assert_allclose(PROJECT(z, a, low, high, lower, upper), nearest(z, constraints), atol=2e-7)
+
+
+def test_agrees_with_the_sorted_simplex_at_every_scale():
+    rng = np.random.default_rng(0)
+    for exponent in range(-8, 9):
+        total = 10.0**exponent
+        for z in (rng.standard_normal(1000), total * rng.standard_normal(1000), 1e8 * rng.random(1000)):
+            p = np.asarray(PROJECT(z, np.ones(1000), total, total, np.zeros(1000), np.full(1000, np.inf)))
+            ordered = np.sort(z)[::-1].astype(np.longdouble)
+            thresholds = (np.cumsum(ordered) - total) / np.arange(1, 1001)
+            theta = thresholds[np.sum(ordered > thresholds) - 1]
+            np.testing.assert_allclose(p, np.maximum(z - theta, 0).astype(float), atol=1e-14 * (1 + np.abs(z).max()))
+            assert abs(p.sum() - total) <= 1e-13 * total
+
+
+def test_breakpoints_in_geometric_progression():
+    """The worst case of Newton's method on such functions: every piece ends just before the root of its continuation."""
+    z = 2.0 ** -np.arange(500.0)
+    bounds = (np.ones(500), 1e-140, 1e-140, np.zeros(500), np.full(500, np.inf))
+    p = np.asarray(PROJECT(z, *bounds))
+    assert p.sum() == pytest.approx(1e-140, rel=1e-12) and p[0] == pytest.approx(1e-140, rel=1e-12)
+    zigzag = np.concatenate([z, -z])
+    caps = np.concatenate([z, np.full(500, 1e-3)])
+    check_projection(
+        lambda y: PROJECT(y, np.ones(1000), 0.5, 0.5, np.zeros(1000), caps),
+        violation(np.ones(1000), 0.5, 0.5, np.zeros(1000), caps),
+        np.stack([zigzag, 10 * zigzag, -zigzag, zigzag**2]),
+    )
+
+
+def test_coefficients_of_very_different_size():
+    rng = np.random.default_rng(1)
+    a = 10.0 ** rng.uniform(-8, 8, 50) * rng.choice([-1, 1], 50)
+    lower, upper = -(10.0 ** rng.uniform(-8, 8, 50)), 10.0 ** rng.uniform(-8, 8, 50)
+    value = a @ (lower + (upper - lower) * rng.random(50))
+    bounds = (a, value, value, lower, upper)
+    check_projection(lambda z: PROJECT(z, *bounds), violation(*bounds), 1e4 * rng.standard_normal((20, 50)))
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-1.0, np.inf), (-np.inf, np.inf), (0.0, 0.0)])
+def test_a_vanishing_normal_leaves_the_box(low, high):
+    z = np.linspace(-2, 2, N)
+    p = PROJECT(z, np.zeros(N), low, high, -np.ones(N), np.ones(N))
+    np.testing.assert_array_equal(p, np.clip(z, -1, 1))
+    assert float(GAP(np.zeros(N), low, high, -np.ones(N), np.ones(N))) <= 0
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (np.ones(N), 9.0, 9.0, np.zeros(N), np.ones(N)),
+        (np.ones(N), -np.inf, -1e-9, np.zeros(N), np.full(N, np.inf)),
+        (np.zeros(N), 1.0, 2.0, np.zeros(N), np.ones(N)),
+        (np.ones(N), 2.0, 1.0, np.zeros(N), np.ones(N)),
+        (np.ones(N), 0.0, 1.0, np.ones(N) * 1e-8, np.zeros(N)),
+        (1e8 * np.ones(N), 8e-2 + 1e-9, np.inf, np.zeros(N), np.full(N, 1e-10)),
+    ],
+)
+def test_an_empty_set_has_a_positive_gap_and_a_finite_point(bounds):
+    assert float(GAP(*bounds)) > 0
+    assert np.isfinite(PROJECT(np.linspace(-1, 1, N), *bounds)).all()
+
+
+def test_a_single_point():
+    ones = np.ones(N)
+    z = np.linspace(-1, 1, N)
+    np.testing.assert_array_equal(PROJECT(z, ones, 0.0, 0.0, 0 * ones, ones), 0 * ones)
+    np.testing.assert_allclose(PROJECT(z, 0.1 * ones, 0.8, 0.8, 0 * ones, ones), ones, rtol=1e-15)
+    np.testing.assert_array_equal(PROJECT(z, ones, -np.inf, np.inf, ones, ones), ones)
+    assert float(GAP(0.1 * ones, 0.1 * ones.sum(), np.inf, 0 * ones, ones)) <= 0
+
+
+def on_hyperplane(z, a, b, lower, upper):
+    return strip.project(z, a, b, b, lower, upper)
+
+
+def in_halfspace(z, a, b, lower, upper):
+    return strip.project(z, a, -np.inf, b, lower, upper)
+
+
+def with_pins(z, a, low, high, lower, upper):
+    """Pinned entries keep their two bounds together when these move."""
+    return strip.project(z, a, low, high, lower, jnp.where(np.arange(N) < 3, lower, upper))
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("slab", strip.project), ("pinned slab", with_pins), ("hyperplane", on_hyperplane), ("halfspace", in_halfspace)],
+)
+def test_derivatives(kind, function):
+    rng = np.random.default_rng(5)
+    for seed in range(5):
+        a, low, high, lower, upper = example(rng, kind)
+        values = (high,) if kind in ("hyperplane", "halfspace") else (low, high)
+        check_derivatives(function, 3 * rng.standard_normal(N), a, *values, lower, upper, seed=seed)
+
+
+def test_the_derivative_on_a_hyperplane_is_tangential():
+    """Also at a point that already lies there, where the projection is not the identity in a neighbourhood."""
+    ones, bounds = np.ones(4), (np.zeros(4), np.full(4, np.inf))
+    z = np.asarray([0.1, 0.2, 0.3, 0.4])
+    jacobian = jax.jacobian(lambda z: strip.project(z, ones, 1.0, 1.0, *bounds))(z)
+    np.testing.assert_allclose(jacobian, np.eye(4) - 0.25, atol=1e-15)
+
+
+def test_a_batch_of_a_thousand_and_single_precision():
+    rng = np.random.default_rng(2)
+    z = rng.standard_normal((1000, N))
+    batch = jax.jit(jax.vmap(lambda z: strip.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N))))(z)
+    single = np.stack([PROJECT(row, np.ones(N), 1.0, 1.0, np.zeros(N), np.ones(N)) for row in z[:20]])
+    np.testing.assert_allclose(batch[:20], single, atol=1e-15)
+    with jax.enable_x64(False):
+        half = jax.vmap(lambda z: strip.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N)))(
+            jnp.asarray(z, jnp.float32)
+        )
+        assert half.dtype == jnp.float32
+        np.testing.assert_allclose(half, batch, atol=1e-6)
+
+
+def test_agrees_with_a_linear_program_at_a_far_point():
+    """Far along a direction the projection is that direction's maximiser."""
+    rng = np.random.default_rng(9)
+    a, low, high, lower, upper = example(rng, "slab")
+    direction = rng.standard_normal(N)
+    y = cp.Variable(N)
+    cp.Problem(cp.Maximize(direction @ y), [a @ y <= high, a @ y >= low, y >= lower, y <= upper]).solve(cp.CLARABEL)
+    np.testing.assert_allclose(PROJECT(1e6 * direction, a, low, high, lower, upper), y.value, atol=1e-6)
