@@ -21,6 +21,7 @@ from hierfl.errors import (
 from hierfl.language.expectation import E, total
 from hierfl.language.federation import Client, Federation
 from hierfl.language.function import BlackBox, Function
+from hierfl.language.game import Nash, Player
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium
 from hierfl.language.objective import Maximize, Minimize
 from hierfl.language.partition import IID, ByGroup, Dirichlet, Quantity, Shards
@@ -53,7 +54,9 @@ __all__ = [
     "LowerLevelWarning",
     "Maximize",
     "Minimize",
+    "Nash",
     "NotConvexError",
+    "Player",
     "Problem",
     "Quantity",
     "Result",

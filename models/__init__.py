@@ -3,7 +3,7 @@
 from hierfl.models.coupled_minimax import coupled_minimax
 from hierfl.models.heterogeneous_classification import ClassificationData, heterogeneous_classification
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
-from hierfl.models.stackelberg_cournot import stackelberg_cournot
+from hierfl.models.stackelberg_cournot import stackelberg_cournot, stackelberg_cournot_game
 
 __all__ = [
     "ClassificationData",
@@ -11,4 +11,5 @@ __all__ = [
     "heterogeneous_classification",
     "nonsmooth_toy",
     "stackelberg_cournot",
+    "stackelberg_cournot_game",
 ]

@@ -1,7 +1,8 @@
 """A Stackelberg leader above Cournot followers with capacities and a random demand ([2S] §6.4).
 
 Price a - slope * (total quantity), a ~ U[7.5, 12.5]; costs c_j q^2 / 2. The followers' Nash equilibrium for each
-demand a is a variational inequality; the leader maximises expected profit, written as a minimisation.
+demand a is a variational inequality, here derived by hand or, in ``stackelberg_cournot_game``, by hierfl; the leader
+maximises expected profit, written as a minimisation.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import numpy as np
 import scipy.stats
 
 import hierfl as hf
+from hierfl.language.levels import LowerLevel
 
 
 def stackelberg_cournot(
     followers: int = 10, slope: float = 0.5, clients: int = 10, leader_cost: float = 0.1
 ) -> hf.Problem:
-    """The game, with c_j = linspace(.09, .11) and capacities linspace(2, 4) over the followers.
+    """The market, with c_j = linspace(.09, .11) and capacities linspace(2, 4) over the followers.
 
     Parameters
     ----------
@@ -29,14 +31,40 @@ def stackelberg_cournot(
     leader_cost
         c_0.
     """
-    cost, capacity = np.linspace(0.09, 0.11, followers), np.linspace(2, 4, followers)
-    x, y = cp.Variable(name="x"), cp.Variable(followers, name="y")
-    a = hf.Sample(name="a")
-    price = a - slope * (x + cp.sum(y))
+    x, y, a = _leaves(followers)
+    cost, capacity = _firms(followers)
     marginal = cp.multiply(cost + slope, y) - a + slope * (x + cp.sum(y))
+    equilibrium = hf.Equilibrium(y, marginal, [y >= 0, y <= capacity], scope="sample")
+    return _with_leader(x, a, a - slope * (x + cp.sum(y)), equilibrium, clients, leader_cost)
+
+
+def stackelberg_cournot_game(
+    followers: int = 10, slope: float = 0.5, clients: int = 10, leader_cost: float = 0.1
+) -> hf.Problem:
+    """The same market with the followers declared as players, each maximising its own profit; parameters as above."""
+    x, y, a = _leaves(followers)
+    cost, capacity = _firms(followers)
+    price = a - slope * (x + cp.sum(y))
+    profit = cp.multiply(y, price) - 0.5 * cp.multiply(cost, cp.square(y))
+    game = hf.Nash(hf.Player(y, maximize=profit, constraints=[y >= 0, y <= capacity]), scope="sample")
+    return _with_leader(x, a, price, game, clients, leader_cost)
+
+
+def _leaves(followers: int) -> tuple[cp.Variable, cp.Variable, hf.Sample]:
+    return cp.Variable(name="x"), cp.Variable(followers, name="y"), hf.Sample(name="a")
+
+
+def _firms(followers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Costs c_j and capacities."""
+    return np.linspace(0.09, 0.11, followers), np.linspace(2, 4, followers)
+
+
+def _with_leader(
+    x: cp.Variable, a: hf.Sample, price: cp.Expression, lower: LowerLevel, clients: int, leader_cost: float
+) -> hf.Problem:
     return hf.Problem(
         hf.Minimize(clients=hf.E(0.5 * leader_cost * cp.square(x) - x * price)),
-        lower=hf.Equilibrium(y, marginal, [y >= 0, y <= capacity], scope="sample"),
+        lower=lower,
         constraints=[x >= 0, x <= 10],
         federation=hf.Federation([hf.Client({a: scipy.stats.uniform(7.5, 5)}) for _ in range(clients)]),
     )

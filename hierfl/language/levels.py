@@ -1,7 +1,7 @@
 """Lower levels: the problem that answers each upper decision x.
 
-A lower level has a *kind* (argmin, argmax, or equilibrium, a variational inequality) and a *scope*, which says
-who has its own copy of y: the whole federation, each client, or each sample.
+A lower level has a *kind* (argmin, argmax, or equilibrium, a variational inequality, which a game becomes) and a
+*scope*, which says who has its own copy of y: the whole federation, each client, or each sample.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SCOPES = ("federation", "client", "sample")
 class LowerLevel:
     """Base of the lower levels: variables, the expressions that define y(x), constraints Y(x), scope.
 
-    ``expressions`` holds one scalar (objective) or one mapping per variable (equilibrium).
+    ``expressions`` holds one scalar (objective) or one mapping per variable (equilibrium); ``declared`` what the user wrote.
     """
 
     kind: ClassVar[str]
 
     def __init__(self, y: Any, expressions: tuple[Expression, ...], constraints: Any, scope: str) -> None:
-        self.variables = _variables(y, type(self).__name__)
+        self.variables = variable_tuple(y, type(self).__name__)
         self.expressions = expressions
         self.constraints = constraint_tuple(constraints, type(self).__name__)
         if scope not in SCOPES:
@@ -47,6 +47,11 @@ class LowerLevel:
         return self.expressions[0]
 
     @property
+    def declared(self) -> tuple[Expression, ...]:
+        """The expressions as the user wrote them; a level that derives its mapping overrides this."""
+        return self.expressions
+
+    @property
     def sign(self) -> float:
         """-1 for argmax, else +1: ``sign * expression`` is minimised or is the mapping."""
         return -1.0 if self.kind == "argmax" else 1.0
@@ -54,11 +59,11 @@ class LowerLevel:
     @property
     def leaves(self) -> list[Any]:
         """All variables and parameters of the level, constraints included."""
-        parts = [*self.expressions, *self.constraints]
+        parts = [*self.expressions, *self.declared, *self.constraints]
         return [leaf for part in parts for leaf in [*part.variables(), *part.parameters()]]
 
     def _check_mentions(self) -> None:
-        mentioned = {v.id for expression in self.expressions for v in expression.variables()}
+        mentioned = {v.id for expression in self.declared for v in expression.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
                 what = "mapping" if self.kind == "equilibrium" else "objective"
@@ -68,7 +73,7 @@ class LowerLevel:
                 )
 
     def _check_samples(self) -> None:
-        for part in [*self.expressions, *self.constraints]:
+        for part in [*self.declared, *self.constraints]:
             averages = list(averages_of(part))
             bare = bare_samples(part)
             if self.scope == "sample" and averages:
@@ -147,7 +152,7 @@ class Equilibrium(LowerLevel):
     kind = "equilibrium"
 
     def __init__(self, y: Any, mapping: Any, constraints: Any = (), scope: str = "federation") -> None:
-        variables = _variables(y, "Equilibrium")
+        variables = variable_tuple(y, "Equilibrium")
         mappings = tuple(mapping) if isinstance(mapping, (list, tuple)) else (mapping,)
         if len(mappings) != len(variables):
             raise DeclarationError(
@@ -199,7 +204,14 @@ def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
     return items
 
 
-def _variables(y: Any, owner: str) -> tuple[cp.Variable, ...]:
+def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
+    """The variables as a tuple, each checked to be one.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the entry that is none, or a variable that is named twice.
+    """
     items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
     for item in items:
         if not isinstance(item, cp.Variable):

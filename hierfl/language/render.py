@@ -11,7 +11,7 @@ from typing import Any
 
 from hierfl.language.latex import domain_latex, write_latex
 from hierfl.language.notation import Node
-from hierfl.language.statement import Answer, Condition, Inequality, Program, Statement, statement
+from hierfl.language.statement import Answer, Condition, Contender, Game, Inequality, Program, Statement, statement
 from hierfl.language.symbols import escaped
 from hierfl.language.text import domain_text, write_text
 
@@ -78,12 +78,19 @@ def _where_text(answer: Answer) -> str:
     each = ["each client i"] if answer.each_client else []
     each += [f"each sample {write_text(answer.sample)}"] if answer.sample else []
     equation = f"{unknown} = {response}" if response != unknown else unknown
-    return f"where {equation} solves" + (f", for {' and '.join(each)}," if each else "")
+    owners = f", for {' and '.join(each)}," if each else ""
+    if isinstance(answer.task, Game):
+        return f"where {equation} is{owners} a Nash equilibrium of"
+    return f"where {equation} solves{owners}"
 
 
-def _task_text(task: Program | Inequality) -> list[str]:
+def _task_text(task: Program | Inequality | Game) -> list[str]:
     if isinstance(task, Program):
         return [*_goal_text(task), *_subject_text(task.conditions)]
+    if isinstance(task, Game):
+        return [
+            line for player in task.players for line in (_player_text(player), *_indented(_task_text(player.program)))
+        ]
     point, other, feasible = map(write_text, (task.point, task.other, task.feasible))
     members = ", ".join(map(_member_text, task.variables))
     such_that = ", ".join(map(_condition_text, task.conditions))
@@ -92,6 +99,12 @@ def _task_text(task: Program | Inequality) -> list[str]:
         f"{write_text(task.mapping)} = {write_text(task.value)}",
         f"{feasible} = {{{members}{' : ' if such_that else ''}{such_that}}}",
     ]
+
+
+def _player_text(player: Contender) -> str:
+    if player.count is not None:
+        return f"each player j of {player.count}:"
+    return f"player {', '.join(map(write_text, player.variables))}:"
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
@@ -134,12 +147,26 @@ def _where_latex(answer: Answer) -> str:
     equation = f"{unknown} = {response}" if response != unknown else unknown
     each = [r"\text{each client } i"] if answer.each_client else []
     each += [rf"\text{{each sample }} {write_latex(answer.sample)}"] if answer.sample else []
-    solves = r"\text{ solves, for } " if each else r"\text{ solves}"
+    verb = r"\text{ is a Nash equilibrium" if isinstance(answer.task, Game) else r"\text{ solves"
+    solves = verb + (r", for } " if each else "}")
     return rf"\text{{where}} \quad & {equation} {solves}" + r" \text{ and } ".join(each)
 
 
-def _task_latex(task: Program | Inequality) -> list[str]:
+def _task_latex(task: Program | Inequality | Game) -> list[str]:
+    if isinstance(task, Game):
+        return [line for player in task.players for line in _player_latex(player)]
     return _program_latex(task) if isinstance(task, Program) else _inequality_latex(task)
+
+
+def _player_latex(player: Contender) -> list[str]:
+    """``y in argmin ...``, the constraints in the lines below."""
+    program = player.program
+    operator = r"\operatorname{argmin}" if program.sense == "minimize" else r"\operatorname{argmax}"
+    _, *subject = _program_latex(program)
+    chosen = r",\, ".join(map(write_latex, program.variables))
+    over = r",\, ".join(map(_member_latex, program.variables))
+    each = rf" \quad \text{{for each }} j = 1, \ldots, {player.count}" if player.count is not None else ""
+    return [rf"{chosen} \in \underset{{{over}}}{{{operator}}} \quad {write_latex(program.objective)}{each}", *subject]
 
 
 def _program_latex(program: Program) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.language.levels import averages_of
+from hierfl.language.game import Nash, Player
+from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, averages_of
 from hierfl.language.notation import Node, added, marked, negated, number, read, value_node
 from hierfl.language.sample import ClientParameter, Sample
 
@@ -56,6 +57,22 @@ class Inequality:
 
 
 @dataclass(frozen=True)
+class Contender:
+    """A player of a game and its problem; ``count`` players, one for each j, where that is not None."""
+
+    variables: Nodes
+    program: Program
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Game:
+    """A Nash equilibrium of these players."""
+
+    players: tuple[Contender, ...]
+
+
+@dataclass(frozen=True)
 class Answer:
     """A lower level: ``unknown``, whose value is ``response``, solves ``task`` (for each client, for each sample)."""
 
@@ -63,7 +80,7 @@ class Answer:
     response: Node
     each_client: bool
     sample: Node | None
-    task: Program | Inequality
+    task: Program | Inequality | Game
 
 
 @dataclass(frozen=True)
@@ -152,14 +169,14 @@ def _condition(constraint: Any, several: bool, each_client: bool = True) -> Cond
 
 def _one_per_client(level: Any) -> bool:
     """Whether y has a client's index: its own y, or a sample's y that depends on a client's constants."""
-    parts = [*level.expressions, *level.constraints]
+    parts = [*level.declared, *level.constraints]
     return level.scope == "client" or (level.scope == "sample" and any(map(_has_private_constant, parts)))
 
 
 def _answer(level: Any, upper: tuple[cp.Variable, ...], clients: int) -> Answer:
     mentioned = {
         leaf.id: leaf
-        for part in [*level.expressions, *level.constraints]
+        for part in [*level.declared, *level.constraints]
         for leaf in [*part.variables(), *part.parameters()]
     }
     samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
@@ -172,7 +189,7 @@ def _answer(level: Any, upper: tuple[cp.Variable, ...], clients: int) -> Answer:
         response=_applied(unknown, (*decisions, *samples)),
         each_client=bool(clients > 1 and level.scope != "federation"),
         sample=_together(samples) if samples else None,
-        task=_TASKS[level.kind](level, decisions, samples, index, clients),
+        task=_TASKS[type(level)](level, decisions, samples, index, clients),
     )
 
 
@@ -185,6 +202,12 @@ def _values(level: Any, clients: int) -> Node:
     value = _together(tuple(_seen_by_client(expression, clients > 1) for expression in level.expressions))
     shared = level.scope == "federation" and any(map(_differs_by_client, level.expressions))
     return _over_clients(value, clients) if shared else value
+
+
+def _mean_value(expression: Any, shared: bool, clients: int) -> Node:
+    """One objective as its party sees it; a shared one that differs by client is a mean over clients."""
+    value = _seen_by_client(expression, clients > 1)
+    return _over_clients(value, clients) if shared and _differs_by_client(expression) else value
 
 
 def _conditions(level: Any, clients: int) -> tuple[Condition, ...]:
@@ -221,10 +244,33 @@ def _equilibrium(level: Any, decisions: Nodes, samples: Nodes, index: str, clien
     )
 
 
-_TASKS: dict[str, Callable[..., Program | Inequality]] = {
-    "argmin": _minimum,
-    "argmax": _maximum,
-    "equilibrium": _equilibrium,
+def _game(level: Nash, decisions: Nodes, samples: Nodes, index: str, clients: int) -> Game:
+    return Game(tuple(_contender(player, level.scope == "federation", clients) for player in level.players))
+
+
+def _contender(player: Player, shared: bool, clients: int) -> Contender:
+    value = _mean_value(player.objective, shared, clients)
+    variables = tuple(map(read, player.variables))
+    conditions = (
+        *_domains(player.variables),
+        *(_condition(c, clients > 1, each_client=shared) for c in player.constraints),
+    )
+    if player.count is None:
+        return Contender(variables, Program(player.sense, variables, value, conditions), None)
+    rows = tuple(_row(variable) for variable in variables)
+    return Contender(variables, Program(player.sense, rows, _row(value), conditions), player.count)
+
+
+def _row(node: Node) -> Node:
+    """Entry (or row) j."""
+    return Node("index", (node,), value=("j",), shape=node.shape[1:])
+
+
+_TASKS: dict[type, Callable[..., Program | Inequality | Game]] = {
+    ArgMin: _minimum,
+    ArgMax: _maximum,
+    Equilibrium: _equilibrium,
+    Nash: _game,
 }
 
 

@@ -1,0 +1,78 @@
+"""Whether each player of a game has a convex problem of its own, from the tree; what stays open is sampled when compiled.
+
+CVXPY's rules come first. They see no curvature in a product such as ``y * (a - b * (y + z))``, so for a player with one
+number to choose the sign of its own second derivative, here ``2 * b``, decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cvxpy.expressions.expression import Expression
+
+from hierfl.analysis.convexity import check_attributes
+from hierfl.analysis.hoist import hoist
+from hierfl.errors import NotConvexError
+from hierfl.language.algebra import constant_value
+from hierfl.language.derivative import gradient
+from hierfl.language.game import Nash, Player
+from hierfl.language.own_derivative import separable_gradient
+from hierfl.language.text import expression_text
+
+
+@dataclass(frozen=True)
+class PlayerConvexity:
+    """Whether a player's cost is convex in its own variable: by which rule, or ``proof=None`` where the tree does not say."""
+
+    player: Player
+    proof: str | None
+
+
+def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
+    """What the tree proves of each player.
+
+    Raises
+    ------
+    NotConvexError
+        For a player whose objective is known to curve the wrong way; names it and the curvature.
+    """
+    return tuple(PlayerConvexity(player, _proof(player)) for player in level.players)
+
+
+def _proof(player: Player) -> str | None:
+    check_attributes(player.variables)
+    (hoisted,) = hoist([player.cost], player.variables).expressions
+    if hoisted.is_convex():
+        return "by CVXPY's rules"
+    wanted = "convex" if player.sense == "minimize" else "concave"
+    if hoisted.is_concave():
+        raise NotConvexError(
+            f"the objective {expression_text(player.objective)} of player {player.label!r} must be {wanted} in {player.label}, but it is "
+            f"{'concave' if wanted == 'convex' else 'convex'}: a stationary point would be the player's worst choice."
+        )
+    second = _own_second_derivative(player)
+    if second is None:
+        return None
+    value = constant_value(second)
+    if value is not None and value.min() < 0:
+        raise NotConvexError(
+            f"the objective {expression_text(player.objective)} of player {player.label!r} must be {wanted} in {player.label} given the others', "
+            f"but its second derivative there is {value.min() if wanted == 'convex' else -value.min():.6g}."
+        )
+    if value is not None:
+        return f"its own second derivative is constant, at least {value.min():.6g}"
+    (hoisted,) = hoist([second], player.variables).expressions
+    return f"its own second derivative {expression_text(second)} is nonnegative" if hoisted.is_nonneg() else None
+
+
+def _own_second_derivative(player: Player) -> Expression | None:
+    """The second derivative in a player's single number; None where the player chooses several."""
+    if len(player.variables) != 1:
+        return None
+    (variable,), (mapping,) = player.variables, player.mapping
+    if player.count is None:
+        return gradient(mapping, player.variables)[0] if variable.size == 1 else None
+    if variable.size != player.count:
+        return None
+    found = separable_gradient(mapping, player.variables) if mapping.ndim == 1 else None
+    return None if found is None else found[0]

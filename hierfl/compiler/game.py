@@ -1,0 +1,169 @@
+"""Games when compiled: the convexity of each player's problem where the tree left it open, and what ``explain`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.analysis.players import PlayerConvexity, players_convexity
+from hierfl.compiler.data import Data, Party
+from hierfl.compiler.program import Array
+from hierfl.errors import NotConvexError
+from hierfl.language.game import Nash, Player
+from hierfl.language.jax_derivative import Pullback
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.exact import Owner
+
+POINTS = 8
+SAMPLED_PLAYERS = 16
+BLOCK_LIMIT = 500
+
+
+@dataclass(frozen=True)
+class PlayerEvidence:
+    """How a player's convexity is known: ``proof``, or the smallest curvature seen at ``points`` sampled points."""
+
+    player: Player
+    proof: str | None
+    smallest: float | None = None
+    points: int = 0
+
+    def __str__(self) -> str:
+        if self.proof is not None:
+            return f"convex in {self.player.label}: {self.proof}"
+        if not self.points:
+            return f"convex in {self.player.label}: unknown, the objective was not finite at any sampled point"
+        return f"convex in {self.player.label}: supported by sampling, smallest own curvature {self.smallest:.3g} at {self.points} points"
+
+
+def player_evidence(compiled: CompiledProblem) -> tuple[PlayerEvidence, ...]:
+    """The evidence for each player, computed once.
+
+    Raises
+    ------
+    NotConvexError
+        If a player's objective curves the wrong way at a sampled point; names the player, the point and the curvature.
+    """
+    level = compiled.problem.lower_level
+    if not isinstance(level, Nash):
+        return ()
+    found: tuple[PlayerEvidence, ...] = compiled.keep(
+        "players", lambda: tuple(_evidence(compiled, known) for known in players_convexity(level))
+    )
+    return found
+
+
+def derivative_text(player: Player) -> str:
+    """How the player's own gradient is computed."""
+    if player.player_by_player:
+        return f"differentiated by JAX for one of its {player.count} players at a time"
+    atoms = dict.fromkeys(type(a.node).__name__ for part in player.mapping for a in _pullbacks(part))
+    return f"symbolic, with JAX's derivative of {', '.join(atoms)}" if atoms else "symbolic"
+
+
+def _pullbacks(expression: Any) -> list[Pullback]:
+    inner = [found for argument in expression.args for found in _pullbacks(argument)]
+    return [expression, *inner] if isinstance(expression, Pullback) else inner
+
+
+def _evidence(compiled: CompiledProblem, known: PlayerConvexity) -> PlayerEvidence:
+    if known.proof is not None:
+        return PlayerEvidence(known.player, known.proof)
+    player, smallest, points = known.player, np.inf, 0
+    hessian_of = _own_hessian(compiled)
+    for seed in range(POINTS):
+        x, y, data, index = _point(compiled, seed)
+        for row in _rows(player, seed):
+            hessian = np.asarray(hessian_of(x, y, data, index, _places(compiled, player, row)))
+            if not np.isfinite(hessian).all():
+                continue  # outside the domain of the objective: this point says nothing
+            values = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
+            if values[0] < -1e-8 * (1.0 + np.abs(values).max()):
+                raise NotConvexError(_witness(compiled, player, row, float(values[0]), x, y))
+            smallest, points = min(smallest, float(values[0])), points + 1
+    return PlayerEvidence(player, None, smallest, points)
+
+
+def _rows(player: Player, seed: int) -> list[int | None]:
+    """The players to look at: all of a few, some of many."""
+    if player.count is None:
+        return [None]
+    chosen = np.random.default_rng(seed).permutation(player.count)[:SAMPLED_PLAYERS]
+    return [int(j) for j in np.sort(chosen)]
+
+
+def _own_hessian(compiled: CompiledProblem) -> Callable[..., Array]:
+    """The Hessian of a player's cost in the given entries of y, its own; compiled once for each number of entries."""
+
+    @jax.jit
+    def hessian(x: Array, y: Array, data: Data, index: Array, places: Array) -> Array:
+        def mapping(part: Array) -> Array:
+            return _owner(compiled, x, data, index).operator(y.at[places].set(part))[places]
+
+        return jax.jacfwd(mapping)(y[places])
+
+    return hessian
+
+
+def _owner(compiled: CompiledProblem, x: Array, data: Data, index: Array) -> Owner:
+    """The federation, a client, or one of its samples."""
+    if compiled.scope == "federation":
+        return compiled.exact.federation_owner(x, data.clients)
+    party = data.clients.party(index)
+    if compiled.scope == "client":
+        return compiled.exact.client_owner(x, party)
+    return compiled.exact.sample_owner(x, _with_sample(compiled, party, index))
+
+
+def _with_sample(compiled: CompiledProblem, party: Party, seed: Any) -> dict[int, Any]:
+    rows = party.batch(jax.random.key(seed), 1, compiled.lower_samples)
+    return {**party.environment, **{leaf: value[0] for leaf, value in rows.values.items()}}
+
+
+def _places(compiled: CompiledProblem, player: Player, row: int | None) -> np.ndarray:
+    """Where the player's own entries are in the flat y."""
+    found, start = [], 0
+    owned = {v.id for v in player.variables}
+    for variable in compiled.lower.variables:
+        entries = start + np.arange(variable.size).reshape(variable.shape)
+        if variable.id in owned:
+            found.append(np.ravel(entries if row is None else entries[row]))
+        start += variable.size
+    places = np.concatenate(found)
+    if places.size > BLOCK_LIMIT:  # of a larger Hessian a principal part, whose eigenvalues are no smaller
+        places = np.sort(np.random.default_rng(0).choice(places, BLOCK_LIMIT, replace=False))
+    return places
+
+
+def _point(compiled: CompiledProblem, seed: int) -> tuple[Array, Array, Data, Array]:
+    """A point of X, a point of Y(x), the data and a client's number."""
+    key_x, key_y = jax.random.split(jax.random.key(seed))
+    data = compiled.data()
+    index = jnp.asarray(seed % data.clients.size)
+    party = data.clients.party(index)
+    own = _with_sample(compiled, party, index) if compiled.scope == "sample" else party.environment
+    x = compiled.project_upper(jax.random.normal(key_x, (compiled.upper.size,), float), own)
+    y = compiled.project_lower(x, (1 + seed) * jax.random.normal(key_y, (compiled.lower.size,), float), own)
+    return x, y, data, index
+
+
+def _witness(compiled: CompiledProblem, player: Player, row: int | None, curvature: float, x: Array, y: Array) -> str:
+    which = player.label if row is None else f"{player.label}[{row}]"
+    wanted, found = ("convex", curvature) if player.sense == "minimize" else ("concave", -curvature)
+
+    def shown(variables: tuple[cp.Variable, ...], point: Array) -> str:
+        names = ", ".join(v.name() for v in variables)
+        return f"{names} = {np.array2string(np.asarray(point), threshold=8, precision=6)}"
+
+    return (
+        f"the objective of player {which!r} must be {wanted} in {which} given the others', but its curvature there is {found:.6g} at "
+        f"{shown(compiled.upper.variables, x)}, {shown(compiled.lower.variables, y)}."
+    )

@@ -1,0 +1,138 @@
+"""Derivatives that have no symbolic rule, as atoms whose values JAX computes when the problem is compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import cvxpy as cp
+from cvxpy.atoms.atom import Atom
+
+from hierfl.errors import NotConvexError
+from hierfl.language.text import expression_text
+
+
+class JaxDerivative(Atom):
+    """Base of the derivatives: of unknown sign and monotonicity, and beyond CVXPY's reach."""
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        """Unknown."""
+        return (False, False)
+
+    def is_atom_convex(self) -> bool:
+        """Not known."""
+        return False
+
+    def is_atom_concave(self) -> bool:
+        """As convex: only an affine derivative is known to be either."""
+        return self.is_atom_convex()
+
+    def is_incr(self, idx: int) -> bool:
+        """Unknown."""
+        return False
+
+    def is_decr(self, idx: int) -> bool:
+        """Unknown."""
+        return False
+
+    @property
+    def value(self) -> Any:
+        """Refused: only the compiled problem evaluates it."""
+        return self._refuse()
+
+    def numeric(self, values: Any) -> Any:
+        """Refused: only the compiled problem evaluates it."""
+        return self._refuse()
+
+    def canonicalize(self) -> Any:
+        """Refused: no conic form is known."""
+        return self._refuse()
+
+    def _grad(self, values: Any) -> Any:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotConvexError(f"the {self.name()} is computed by JAX: CVXPY can neither evaluate nor solve it.")
+
+
+class Pullback(JaxDerivative):
+    """The adjoint J'a of one atom's derivative J in one argument.
+
+    Parameters
+    ----------
+    node
+        The atom that is differentiated.
+    index
+        Which of its arguments.
+    adjoint
+        a, of the atom's shape.
+    *values
+        The atom's arguments, at which it is differentiated; none for a linear atom, whose derivative needs no point.
+    """
+
+    def __init__(self, node: Any, index: int, adjoint: Any, *values: Any) -> None:
+        self.node, self.index = node, index
+        super().__init__(adjoint, *values)
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        """The shape of the argument."""
+        return tuple(self.node.args[self.index].shape)
+
+    def is_atom_convex(self) -> bool:
+        """Linear in the adjoint where the point is fixed."""
+        return all(value.is_constant() for value in self.args[1:])
+
+    def get_data(self) -> list[Any]:
+        """What besides the arguments makes the atom."""
+        return [self.node, self.index]
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> Pullback:
+        """The same derivative at other arguments."""
+        return Pullback(self.node, self.index, *(args or self.args))
+
+    def name(self) -> str:
+        """Text form."""
+        return f"gradient of {expression_text(self.node)}"
+
+
+class OwnGradient(JaxDerivative):
+    """Each player's derivative in its own row, computed one player at a time: n evaluations of all the costs.
+
+    Parameters
+    ----------
+    cost
+        (n,), entry j the objective of player j.
+    variable
+        (n, ...), row j owned by player j.
+    *values
+        Values of the cost's leaves, in the order of :func:`leaves_of`.
+    """
+
+    def __init__(self, cost: Any, variable: cp.Variable, *values: Any) -> None:
+        self.cost, self.variable = cost, variable
+        super().__init__(*values)
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        """The variable's shape."""
+        return tuple(self.variable.shape)
+
+    def get_data(self) -> list[Any]:
+        """What besides the arguments makes the atom."""
+        return [self.cost, self.variable]
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> OwnGradient:
+        """The same derivative at other values of the leaves."""
+        return OwnGradient(self.cost, self.variable, *(args or self.args))
+
+    def name(self) -> str:
+        """Text form."""
+        return f"each player's own gradient of {expression_text(self.cost)}"
+
+
+def leaves_of(cost: Any) -> list[Any]:
+    """The variables and parameters of an expression, each once."""
+    return list({leaf.id: leaf for leaf in [*cost.variables(), *cost.parameters()]}.values())
+
+
+def uses_jax(expression: Any) -> bool:
+    """Whether such a derivative is in the expression."""
+    return isinstance(expression, JaxDerivative) or any(map(uses_jax, expression.args))

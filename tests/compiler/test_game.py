@@ -1,0 +1,369 @@
+"""Games, compiled: derived mappings against JAX's Jacobians, equilibria against SciPy and best responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+import hierfl as hf
+from hierfl.compiler.game import derivative_text, player_evidence
+from hierfl.compiler.program import Program
+from hierfl.errors import NotConvexError
+from hierfl.language.derivative import gradient
+from hierfl.language.jax_derivative import OwnGradient
+from hierfl.language.own_derivative import own_gradient
+from hierfl.models import stackelberg_cournot, stackelberg_cournot_game
+
+RNG = np.random.default_rng(0)
+N, K = 5, 3
+W, WIDE = RNG.standard_normal((N, N)), RNG.standard_normal((K, K))
+POSITIVE = RNG.uniform(0.5, 1.5, N)
+y, other, x = cp.Variable(N, name="y"), cp.Variable(4, name="other"), cp.Variable(name="x")
+Y, prices = cp.Variable((N, K), name="Y"), cp.Parameter(K, name="prices")
+mixing = cp.Parameter((N, N), name="mixing")
+
+
+def values(expressions: Any, seed: int = 0) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+    """The expressions at a random positive point, which is returned by leaf id."""
+    rng = np.random.default_rng(seed)
+    leaves = (y, other, x, Y, prices, mixing)
+    point = {leaf.id: rng.uniform(0.2, 1.5, leaf.shape) for leaf in leaves}
+    return [np.asarray(v) for v in Program(expressions)(point)], point
+
+
+SINGLE: dict[str, Callable[[], cp.Expression]] = {
+    "quadratic form": lambda: cp.quad_form(y, W @ W.T) + POSITIVE @ y,
+    "least squares": lambda: cp.sum_squares(W @ y - x) / 3,
+    "bilinear": lambda: y[:4] @ other * 2 - other @ (W[:4, :4] @ y[1:]),
+    "profit": lambda: cp.sum(y) * (10 - x * cp.sum(y)) - cp.sum(cp.multiply(POSITIVE, y**3)),
+    "log-sum-exp": lambda: cp.log_sum_exp(W @ y + x) + cp.sum(cp.logistic(y)),
+    "matrix trace": lambda: cp.trace(WIDE @ Y.T @ Y) + cp.sum_squares(Y @ WIDE - 1),
+    "axis sums": lambda: cp.sum(cp.square(cp.sum(Y, axis=0))) + cp.sum(cp.exp(cp.sum(Y, axis=1, keepdims=True))),
+    "quotient": lambda: cp.sum(y) / (1 + cp.sum_squares(y)),
+    "layout": lambda: cp.sum_squares(cp.hstack([y[::2], cp.vec(Y.T, order="F")]) * 2) + cp.sum_squares(cp.diff(y)),
+    "quad over lin": lambda: cp.quad_over_lin(y - 1, cp.sum(y)),
+    "huber and log": lambda: cp.sum(cp.huber(3 * y, 1)) - cp.sum(cp.log(y)) + cp.sum(cp.power(y, 1.5)),
+    "matrix fraction": lambda: cp.matrix_frac(y, np.diag(POSITIVE)) + cp.sum_squares(cp.kron(WIDE, Y)),
+    "vectors and matrices": lambda: (y @ W) @ (W @ y) + cp.sum(prices @ Y.T),
+    "broadcasting": lambda: cp.sum(cp.square(Y + prices + cp.reshape(y, (N, 1), order="C"))),
+    "user code": lambda: hf.Function(lambda v: jnp.sum(jnp.tanh(v)), W @ y),
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", SINGLE)
+def test_gradients_equal_those_of_jax(name: str) -> None:
+    expression = SINGLE[name]()
+    variables = tuple(dict.fromkeys(v for v in expression.variables() if v is not x))
+    found, point = values(gradient(expression, variables))
+    program = Program([expression])
+    for variable, part in zip(variables, found):
+        expected = jax.grad(lambda v, i=variable.id: program({**point, i: v})[0].reshape(()))(point[variable.id])
+        np.testing.assert_allclose(part, expected, rtol=1e-11, atol=1e-12)
+
+
+MANY: dict[str, Callable[[], cp.Expression]] = {
+    "Cournot": lambda: 0.5 * cp.multiply(POSITIVE, cp.square(y)) - cp.multiply(y, 10 - 0.5 * (x + cp.sum(y))),
+    "others only": lambda: cp.multiply(y, cp.sum(y) - y),
+    "network": lambda: cp.square(y) - 0.1 * cp.multiply(y, W @ y),
+    "network of utilities": lambda: cp.multiply(y, W @ cp.exp(y + cp.sum(y))) + mixing @ cp.square(y),
+    "row vector times matrix": lambda: cp.multiply(y, y @ W),
+    "Tullock contest": lambda: y - 3 * y / cp.sum(y),
+    "power control": lambda: 0.2 * y - cp.log(1 + y / (1 + 0.3 * (cp.sum(y) - y))),
+    "nonlinear aggregate": lambda: cp.multiply(cp.logistic(y), cp.exp(0.1 * cp.sum_squares(y))) + cp.log_sum_exp(y),
+    "polynomial aggregate": lambda: cp.multiply(cp.power(y, 3), cp.square(POSITIVE @ y)) / 7,
+    "several markets": lambda: cp.sum(cp.square(Y), axis=1) - Y @ (prices - 0.5 * cp.sum(Y, axis=0)),
+    "several markets, elementwise": lambda: -cp.sum(cp.multiply(Y, prices - cp.sum(Y, axis=0)), axis=1),
+    "weighted markets": lambda: Y @ cp.exp(POSITIVE @ Y) + cp.sum(Y @ WIDE, axis=1),
+    "mixed rows": lambda: cp.sum(cp.multiply(Y, W @ cp.square(Y)), axis=1) + W @ cp.sum(Y, axis=1),
+    "mixed rows that share a total": lambda: W @ cp.sum(cp.multiply(Y, cp.sum(Y)), axis=1) + W @ cp.exp(Y) @ prices,
+    "one decision mixed": lambda: cp.multiply(y, cp.sum(W @ Y, axis=1)) + cp.square(y),
+    "columns": lambda: Y[:, 0] * cp.sum(Y[:, 1]) + cp.multiply(Y[:, 2], Y[:, 0]),
+    "two decisions of each player": lambda: (
+        cp.square(y) - cp.multiply(y, cp.sum(Y, axis=1)) + Y @ cp.sum(Y, axis=0) * cp.exp(-cp.sum(y))
+    ),
+    "a price per market and a tax": lambda: Y @ (prices + cp.sum(y) - cp.exp(-cp.sum(Y, axis=0) * 0.1)) / cp.sum(y),
+    "sums of squares of rows": lambda: cp.sum_squares(Y - prices, axis=1) + cp.multiply(Y[:, 1], cp.sum(Y)),
+}
+
+
+def own_by_jacobian(expression: cp.Expression, variable: cp.Variable, point: dict[int, Any]) -> np.ndarray:
+    """Row j: the derivative of entry j in row j, out of the whole Jacobian."""
+    program = Program([expression])
+    jacobian = np.asarray(jax.jacobian(lambda v: program({**point, variable.id: v})[0])(point[variable.id]))
+    return np.stack([jacobian[j, j] for j in range(jacobian.shape[0])])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", MANY)
+def test_each_row_is_its_players_own_derivative(name: str) -> None:
+    expression = MANY[name]()
+    variables = tuple(dict.fromkeys(v for v in expression.variables() if v is not x))
+    mapping = own_gradient(expression, variables)
+    assert not any(isinstance(part, OwnGradient) for part in mapping)
+    found, point = values(mapping)
+    for variable, part in zip(variables, found):
+        np.testing.assert_allclose(part, own_by_jacobian(expression, variable, point), rtol=1e-11, atol=1e-12)
+
+
+OUTSIDE: dict[str, Callable[[], cp.Expression]] = {
+    "reversed": lambda: cp.multiply(y, y[::-1]),
+    "neighbours by index": lambda: cp.hstack([y[1:], y[:1]]) * 2 + cp.square(y),
+    "cumulated": lambda: cp.multiply(y, cp.cumsum(y)),
+    "twice mixed": lambda: W @ (W @ y),
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_coupling_outside_the_table_is_differentiated_player_by_player(name: str) -> None:
+    expression = OUTSIDE[name]()
+    mapping = own_gradient(expression, (y,))
+    assert isinstance(mapping[0], OwnGradient)
+    (found,), point = values(mapping)
+    np.testing.assert_allclose(found, own_by_jacobian(expression, y, point), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_mapping_of_many_players_takes_linear_memory() -> None:
+    z = cp.Variable(100_000, name="z")
+    mapping = own_gradient(cp.square(z) - cp.multiply(z, 10 - cp.sum(z)), (z,))
+    program = Program(mapping)
+    compiled = jax.jit(lambda point: program({z.id: point})[0]).lower(jnp.zeros(z.size)).compile()
+    point = np.linspace(0, 1, z.size)
+    np.testing.assert_allclose(compiled(jnp.asarray(point)), 2 * point - 10 + point.sum() + point, rtol=1e-12)
+    memory = compiled.memory_analysis()
+    assert memory is None or memory.temp_size_in_bytes < 100 * z.size
+
+
+def test_cournot_as_a_game_is_the_hand_derived_equilibrium() -> None:
+    game, derived = stackelberg_cournot_game(), stackelberg_cournot()
+    with jax.enable_x64(True):
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            point, leader, demand = rng.uniform(0, 3, 10), rng.uniform(0, 10, 1), rng.uniform(8, 12)
+            maps = [
+                p.compile().operator(
+                    jnp.asarray(leader), jnp.asarray(point), {p.roles.lower_samples[0].id: jnp.asarray(demand)}
+                )
+                for p in (game, derived)
+            ]
+            np.testing.assert_allclose(*maps, rtol=0, atol=1e-12)
+    for decision, expected in ((2.0, -1.728881), (5.0, -2.767451)):
+        assert game.implicit(np.array(decision)) == pytest.approx(expected, abs=5e-7)
+        assert game.implicit(np.array(decision)) == pytest.approx(derived.implicit(np.array(decision)), abs=1e-9)
+    ours, theirs = (p.implicit.response(np.array(2.0)) for p in (game, derived))
+    for own, hand in zip(ours, theirs):
+        np.testing.assert_allclose(own, hand, atol=1e-8)
+    (evidence,) = player_evidence(game.compile())
+    assert evidence.proof is not None and "second derivative" in evidence.proof  # 0.09 + 2 * 0.5 at least
+    assert "1.09" in evidence.proof
+    plans = [p.compile().exact.plan for p in (game, derived)]
+    assert plans[0].method == plans[1].method and plans[0].structure == plans[1].structure
+
+
+def two_players(rows: int = 3, columns: int = 2) -> tuple[hf.Problem, Any, Any, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(4)
+    u, v, upper = cp.Variable(rows, name="u"), cp.Variable((columns, 2), name="v"), cp.Variable(2, name="x")
+    given = {
+        "Q": np.diag([2.0, 3.0, 4.0]),
+        "C": rng.standard_normal((rows, columns)),
+        "D": rng.standard_normal((columns, rows)),
+    }
+    first = 0.5 * cp.quad_form(u, given["Q"]) + u @ (given["C"] @ v @ upper) - cp.sum(u)
+    second = cp.sum_squares(v) + cp.sum(cp.multiply(v, cp.outer(given["D"] @ u, upper)))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(u) + cp.sum_squares(v) + cp.sum_squares(upper)),
+        hf.Nash(hf.Player(u, first, [u >= -1, u <= 1]), hf.Player(v, cp.Minimize(second), [cp.norm(v, "fro") <= 1])),
+    )
+    return problem, u, v, given
+
+
+def test_two_players_of_different_shapes_answer_each_other() -> None:
+    problem, u, v, given = two_players()
+    upper = np.array([0.6, -0.8])
+    answer = problem.implicit.response(upper)
+    mine, yours = np.zeros(3), np.zeros((2, 2))
+    for _ in range(500):  # best responses in turn, in closed form: the independent answer
+        mine = np.clip((1 - given["C"] @ yours @ upper) / np.diag(given["Q"]), -1, 1)
+        free = -0.5 * np.outer(given["D"] @ mine, upper)
+        yours = free / max(1.0, np.linalg.norm(free))
+    np.testing.assert_allclose(answer[u], mine, atol=1e-7)
+    np.testing.assert_allclose(answer[v], yours, atol=1e-7)
+    assert all(e.proof == "by CVXPY's rules" for e in player_evidence(problem.compile()))
+
+
+def test_a_saddle_point_is_a_game_of_two() -> None:
+    rng = np.random.default_rng(5)
+    matrix, upper = rng.standard_normal((3, 4)), cp.Variable(3, name="x")
+    u, v = cp.Variable(3, name="u"), cp.Variable(4, name="v")
+    payoff = u @ matrix @ v + 0.5 * cp.sum_squares(u - upper) - 0.5 * cp.sum_squares(v)
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(u) + cp.sum(v) + cp.sum_squares(upper)),
+        hf.Nash(hf.Player(u, cp.Minimize(payoff), [cp.norm(u) <= 1]), hf.Player(v, cp.Maximize(payoff), [v >= 0])),
+    )
+    point = np.array([0.5, -1.0, 0.3])
+    answer = problem.implicit.response(point)
+    # v maximises (A'u)'v - v'v/2 over v >= 0, so u minimises |u - x|^2/2 + |max(A'u, 0)|^2/2 over the ball
+    w = cp.Variable(3)
+    value = 0.5 * cp.sum_squares(w - point) + 0.5 * cp.sum_squares(cp.pos(matrix.T @ w))
+    cp.Problem(cp.Minimize(value), [cp.norm(w) <= 1]).solve(
+        solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+    )
+    np.testing.assert_allclose(answer[u], w.value, atol=1e-6)
+    np.testing.assert_allclose(answer[v], np.maximum(matrix.T @ np.asarray(w.value), 0), atol=1e-6)
+
+
+def test_a_game_of_log_sum_exp_costs_meets_scipys_root() -> None:
+    rng = np.random.default_rng(6)
+    first, second = rng.standard_normal((2, 4, 2)), rng.standard_normal((2, 4, 3))
+    u, v, upper = cp.Variable(2, name="u"), cp.Variable(3, name="v"), cp.Variable(2, name="x")
+    costs = [
+        cp.log_sum_exp(first[0] @ u + second[0] @ v) + cp.sum_squares(u - upper),
+        cp.log_sum_exp(first[1] @ u + second[1] @ v) + cp.sum_squares(v) + 0.1 * cp.sum(v) * cp.sum(u),
+    ]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(u) + cp.sum_squares(v) + cp.sum_squares(upper)),
+        hf.Nash(hf.Player(u, costs[0]), hf.Player(v, costs[1])),
+    )
+    assert "log_sum_exp" in derivative_text(problem.lower_level.players[0])
+    point = np.array([0.7, -0.2])
+    answer = problem.implicit.response(point)
+
+    def stationarity(z: np.ndarray) -> np.ndarray:
+        p, q = (scipy.special.softmax(first[k] @ z[:2] + second[k] @ z[2:]) for k in (0, 1))
+        mine = first[0].T @ p + 2 * (z[:2] - point)
+        return np.concatenate([mine, second[1].T @ q + 2 * z[2:] + 0.1 * z[:2].sum()])
+
+    root = scipy.optimize.root(stationarity, np.zeros(5), tol=1e-13).x
+    np.testing.assert_allclose(np.concatenate([answer[u], answer[v]]), root, atol=1e-7)
+
+
+def test_a_contest_of_many_meets_scipys_best_responses() -> None:
+    count, value = 6, 4.0
+    cost = np.linspace(1.0, 1.2, count)
+    effort, upper = cp.Variable(count, name="effort"), cp.Variable(name="x", nonneg=True)
+    payoff = value * effort / (upper + cp.sum(effort)) - cp.multiply(cost, effort)
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(effort) + cp.square(upper)),
+        hf.Nash(hf.Player(effort, maximize=payoff, constraints=[effort >= 0.05, effort <= 3])),
+    )
+    (evidence,) = player_evidence(problem.compile())
+    assert evidence.proof is None and evidence.smallest is not None and evidence.smallest > 0
+    answer = problem.implicit.response(np.array(1.0))
+    expected = np.full(count, 0.5)
+    for _ in range(300):
+        for j in range(count):
+            rest = 1.0 + expected.sum() - expected[j]
+            loss = lambda e, j=j, rest=rest: cost[j] * e - value * e / (rest + e)  # noqa: E731
+            expected[j] = scipy.optimize.minimize_scalar(
+                loss, bounds=(0.05, 3), method="bounded", options={"xatol": 1e-12}
+            ).x
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+
+
+def test_objectives_over_private_data_are_means_over_the_clients() -> None:
+    rng = np.random.default_rng(7)
+    tables = [rng.standard_normal(20 + 10 * i) for i in range(3)]
+    s, u, v, upper = hf.Sample(name="s"), cp.Variable(name="u"), cp.Variable(name="v"), cp.Variable(name="x")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(u) + cp.square(v) + cp.square(upper)),
+        hf.Nash(
+            hf.Player(u, hf.E(cp.square(u - s)) + u * v * upper), hf.Player(v, cp.square(v) - 2 * v * hf.E(s) + u * v)
+        ),
+        federation=hf.Federation([hf.Client({s: t}) for t in tables]),
+    )
+    answer = problem.implicit.response(np.array(0.5))
+    mean = np.mean([t.mean() for t in tables])
+    expected = np.linalg.solve([[2, 0.5], [1, 2]], [2 * mean, 2 * mean])
+    np.testing.assert_allclose([answer[u], answer[v]], expected, atol=1e-8)
+
+
+def test_many_players_over_private_data_answer_the_mean_demand() -> None:
+    rng = np.random.default_rng(8)
+    tables = [rng.uniform(5, 9, 15 + 5 * i) for i in range(3)]
+    s, firms, upper = hf.Sample(name="s"), cp.Variable(4, name="q"), cp.Variable(name="x")
+    cost = np.linspace(0.5, 1.0, 4)
+    paid = hf.E(0.5 * cp.multiply(cost, cp.square(firms)) - cp.multiply(firms, s - cp.sum(firms))) + upper * firms
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(firms) + cp.square(upper)),
+        hf.Nash(hf.Player(firms, paid)),
+        federation=hf.Federation([hf.Client({s: t}) for t in tables]),
+    )
+    demand = np.mean([t.mean() for t in tables])
+    expected = np.linalg.solve(np.diag(cost + 1) + 1, np.full(4, demand - 0.5))
+    np.testing.assert_allclose(problem.implicit.response(np.array(0.5)), expected, atol=1e-8)
+
+
+def test_a_total_counts_the_samples_of_terms_that_no_sample_changes() -> None:
+    s, u, upper = hf.Sample(name="s"), cp.Variable(name="u"), cp.Variable(name="x")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(u) + cp.square(upper)),
+        hf.Nash(hf.Player(u, hf.total(0.5 * cp.square(u) + s) - upper * u)),
+        federation=hf.Federation([hf.Client({s: np.arange(8.0)})]),
+    )
+    assert float(problem.implicit.response(np.array(2.0))) == pytest.approx(2.0 / 8, abs=1e-9)
+
+
+@pytest.mark.parametrize("scope", ["client", "sample"])
+def test_every_scope_has_its_own_equilibrium(scope: str) -> None:
+    demand = hf.ClientParameter(name="demand") if scope == "client" else hf.Sample(name="demand")
+    firms, upper = cp.Variable(4, name="q"), cp.Variable(name="x")
+    level = hf.Nash(
+        hf.Player(firms, 0.5 * cp.square(firms) - cp.multiply(firms, demand - upper - cp.sum(firms))), scope=scope
+    )
+    total = cp.sum(firms)
+    data = [6.0, 8.0, 11.0]
+    clients = [
+        hf.Client(parameters={demand: d}) if scope == "client" else hf.Client({demand: np.array([d, d + 1])})
+        for d in data
+    ]
+    upper_term = total + cp.square(upper) if scope == "client" else hf.E(total) + cp.square(upper)
+    problem = hf.Problem(hf.Minimize(clients=upper_term), level, federation=hf.Federation(clients))
+    answer = problem.implicit.response(np.array(1.0))
+    for d, mine in zip(data, answer):  # symmetric: q = (d - x) / (2 + n)
+        expected = (d - 1) / 6 if scope == "client" else np.outer([d - 1, d], np.ones(4)) / 6
+        np.testing.assert_allclose(mine, np.broadcast_to(expected, np.shape(mine)), atol=1e-8)
+
+
+def test_a_player_that_turns_out_concave_is_refused_with_a_witness() -> None:
+    u, v, upper = cp.Variable(2, name="u"), cp.Variable(2, name="v"), cp.Variable(name="x")
+    matrix = np.array([[1.0, 0.0], [0.0, -1.0]])
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(upper) + cp.sum_squares(u)),
+        hf.Nash(
+            hf.Player(u, u @ (matrix @ u) + u @ v, [cp.abs(u) <= 1]),
+            hf.Player(v, cp.sum_squares(v) - upper * cp.sum(u) * cp.sum(v)),
+        ),
+    )
+    with pytest.raises(NotConvexError, match=r"player 'u' must be convex in u.*curvature there is -2 at x = .*u, v = "):
+        problem.compile()
+
+
+def test_a_leader_above_a_game_runs_an_algorithm() -> None:
+    result = stackelberg_cournot_game(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)
+    twin = stackelberg_cournot(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)
+    np.testing.assert_allclose(result.x, twin.x, atol=1e-8)
+
+
+def test_a_product_with_itself_is_accepted_on_evidence() -> None:
+    u, upper = cp.Variable(2, name="u"), cp.Variable(2, name="x")
+    matrix = np.array([[2.0, 1.0], [0.0, 3.0]])
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(upper) + cp.sum_squares(u)),
+        hf.Nash(hf.Player(u, u @ (matrix @ u) - u @ upper)),
+    )
+    (evidence,) = player_evidence(problem.compile())
+    symmetric = matrix + matrix.T
+    assert evidence.smallest == pytest.approx(np.linalg.eigvalsh(symmetric)[0], abs=1e-9)
+    assert "supported by sampling" in str(evidence)
+    point = np.array([1.0, -2.0])
+    np.testing.assert_allclose(problem.implicit.response(point), np.linalg.solve(symmetric, point), atol=1e-8)
