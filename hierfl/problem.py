@@ -11,18 +11,25 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
+import numpy as np
 
-from hierfl.analysis.convexity import require_concave, require_convex, require_convex_set
+from hierfl.analysis.bounds import bounds_of
+from hierfl.analysis.convexity import attribute_constraints, require_concave, require_convex, require_convex_set
+from hierfl.analysis.intervals import Interval
+from hierfl.analysis.players import players_convexity
 from hierfl.analysis.roles import Roles
 from hierfl.errors import DataError, DeclarationError
 from hierfl.language.federation import Federation
+from hierfl.language.game import Nash
 from hierfl.language.levels import LowerLevel, constraint_tuple
 from hierfl.language.objective import Objective
 from hierfl.language.render import problem_latex, problem_text
+from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
     from hierfl.compiler.explain import Explanation
+    from hierfl.inspect.findings import CheckReport
     from hierfl.inspect.implicit import ImplicitFunction
     from hierfl.result import Result
 
@@ -35,7 +42,7 @@ class Problem:
     objective
         ``hf.Minimize(clients=..., server=...)`` or ``hf.Maximize``.
     lower
-        ``hf.ArgMin``, ``hf.ArgMax`` or ``hf.Equilibrium``; None for a problem in x alone.
+        ``hf.ArgMin``, ``hf.ArgMax``, ``hf.Equilibrium`` or ``hf.Nash``; None for a problem in x alone.
     constraints
         CVXPY constraints on x, jointly convex; those that mention a ``ClientParameter`` are that client's private X_i.
         The attributes of the variables (``nonneg``, ``PSD``, ``bounds``) are constraints as well.
@@ -62,7 +69,7 @@ class Problem:
             )
         if lower is not None and not isinstance(lower, LowerLevel):
             raise DeclarationError(
-                f"lower must be one hf.ArgMin, hf.ArgMax or hf.Equilibrium (several lower variables go into one level as a "
+                f"lower must be one hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash (several lower variables go into one level as a "
                 f"list), not {type(lower).__name__}."
             )
         if federation is not None and not isinstance(federation, Federation):
@@ -102,6 +109,19 @@ class Problem:
         return compile_problem(self)
 
     @cached_property
+    def known_bounds(self) -> dict[int, Interval]:
+        """Bounds by leaf id: of the upper variables on the public X, and of the client parameters over the clients."""
+        constraints = [*self.constraints, *attribute_constraints(self.roles.upper)]
+        public = [c for c in constraints if not any(isinstance(p, ClientParameter) for p in c.parameters())]
+        clients = self.federation.clients if self.federation else ()
+        given = {
+            p.id: Interval.hull(np.stack([client.parameters[p] for client in clients]))
+            for p in self.roles.client_parameters
+            if clients and all(p in client.parameters for client in clients)
+        }
+        return given | bounds_of(public, self.roles.upper)
+
+    @cached_property
     def implicit(self) -> ImplicitFunction:
         """The implicit function f(x), with the lower level solved exactly."""
         from hierfl.inspect.implicit import ImplicitFunction
@@ -114,6 +134,48 @@ class Problem:
         The result prints as text and iterates over its pieces (``piece``, ``how``, ``cost``, ``advice``).
         """
         return self.compile().explain()
+
+    def check(
+        self,
+        *,
+        epsilon: float = 1e-2,
+        smoothing: float = 0.1,
+        samples: int = 64,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> CheckReport:
+        """Which assumptions of the papers hold, how that is known, and what the class's theorem then prescribes.
+
+        Each is proved (by a named rule), sampled, violated (with a witness) or unknown. Constants are safe bounds on
+        the declared sets: mu from below, L and Lipschitz constants from above. A theorem's step sizes, local steps and
+        rounds are given only if every hypothesis is proved.
+
+        Parameters
+        ----------
+        epsilon
+            Accuracy E|grad f^eta|^2 <= epsilon that the predicted rounds reach.
+        smoothing
+            eta.
+        samples
+            Points of X to try where nothing can be proved.
+        seed
+            Seed of these points.
+        progress
+            Show a progress bar if it takes long.
+
+        Returns
+        -------
+        CheckReport
+            Prints as text; ``report["strong convexity"]``, ``report.constants["mu_h"]``, ``report.theorems``.
+
+        Raises
+        ------
+        SettingError
+            For arguments out of range.
+        """
+        from hierfl.inspect.check import check
+
+        return check(self, epsilon=epsilon, smoothing=smoothing, samples=samples, seed=seed, progress=progress)
 
     def solve(
         self,
@@ -200,11 +262,14 @@ class Problem:
         level = self.lower_level
         if level is None:
             return
-        require_convex_set(level.constraints, level.variables, f"Y(x) of {type(level).__name__}")
+        known = self.known_bounds
+        require_convex_set(level.constraints, level.variables, f"Y(x) of {type(level).__name__}", known)
         if level.kind == "argmin":
-            require_convex(level.expression, level.variables, "the objective of ArgMin")
+            require_convex(level.expression, level.variables, "the objective of ArgMin", known)
         elif level.kind == "argmax":
-            require_concave(level.expression, level.variables, "the objective of ArgMax")
+            require_concave(level.expression, level.variables, "the objective of ArgMax", known)
+        elif isinstance(level, Nash):
+            players_convexity(level)
 
     def _check_holders(self) -> None:
         federation, roles = self.federation, self.roles

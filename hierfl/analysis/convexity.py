@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.expressions.expression import Expression
 
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.errors import DeclarationError, NotConvexError
 from hierfl.language.text import expression_text
@@ -16,8 +17,8 @@ from hierfl.language.text import expression_text
 _REFUSED = ("boolean", "integer", "complex", "imag", "hermitian", "sparsity")
 
 
-def require_convex(expression: Any, keep: Sequence[cp.Variable], what: str) -> None:
-    """Check convexity in ``keep``, everything else fixed.
+def require_convex(expression: Any, keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN) -> None:
+    """Check convexity in ``keep``, everything else fixed within its bounds ``known`` (by leaf id).
 
     Raises
     ------
@@ -26,18 +27,20 @@ def require_convex(expression: Any, keep: Sequence[cp.Variable], what: str) -> N
     DeclarationError
         For an integer, boolean or complex variable.
     """
-    _require(expression, keep, what, "convex")
+    _require(expression, keep, what, "convex", known)
 
 
-def require_concave(expression: Any, keep: Sequence[cp.Variable], what: str) -> None:
+def require_concave(expression: Any, keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN) -> None:
     """Check concavity in ``keep``; errors as for :func:`require_convex`."""
-    _require(expression, keep, what, "concave")
+    _require(expression, keep, what, "concave", known)
 
 
-def require_convex_set(constraints: Sequence[Any], keep: Sequence[cp.Variable], what: str) -> None:
+def require_convex_set(
+    constraints: Sequence[Any], keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN
+) -> None:
     """Check that the constraints describe a convex set of ``keep``; errors as for :func:`require_convex`."""
     check_attributes(keep)
-    for constraint, hoisted in zip(constraints, hoist(constraints, keep).expressions):
+    for constraint, hoisted in zip(constraints, hoist(constraints, keep, known).expressions):
         if isinstance(constraint, cp.FiniteSet):  # CVXPY calls it DCP and solves it with integers
             raise NotConvexError(
                 f"the constraint {expression_text(constraint)} in {what} is a finite set, which is not convex in {_names(keep)}: hierfl "
@@ -105,9 +108,9 @@ def _partial(variable: cp.Variable, bound: Any, sign: float) -> list[Any]:
     return [sign * variable[rows] >= sign * limits[rows]] if rows.any() else []
 
 
-def _require(expression: Any, keep: Sequence[cp.Variable], what: str, curvature: str) -> None:
+def _require(expression: Any, keep: Sequence[cp.Variable], what: str, curvature: str, known: Known) -> None:
     check_attributes(keep)
-    hoisted = hoist([expression], keep).expressions[0]
+    hoisted = hoist([expression], keep, known).expressions[0]
     if hoisted.is_convex() if curvature == "convex" else hoisted.is_concave():
         return
     culprit = _smallest(hoisted)
@@ -118,7 +121,7 @@ def _require(expression: Any, keep: Sequence[cp.Variable], what: str, curvature:
     )
     raise NotConvexError(
         f"{what} must be {curvature} in {_names(keep)} for every x, but {found}. Rewrite it with CVXPY's atoms, declare signs "
-        f"(nonneg=True), or assert it with hf.Function(..., convex=True)."
+        f"(nonneg=True, or constraints such as x >= 0), or assert it with hf.Function(..., convex=True)."
     )
 
 

@@ -3,6 +3,10 @@
 With x fixed and y free, every maximal subtree without y is a constant of the lower level. Replacing it by a fresh
 ``cp.Parameter`` that inherits its known sign makes CVXPY's ``is_dcp`` mean convexity in y, and makes more trees DPP.
 The user's trees are never touched: kept variables become twins.
+
+Signs follow from attributes and from bounds on x that the declared constraints imply (``hierfl.analysis.bounds``). The
+latter hold on X, where the default ``queries="projected"`` evaluates; a solver with ``queries="raw"`` asks up to the
+smoothing radius outside X, where a lower level that is convex only because of them may not be.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import numpy as np
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose
 from hierfl.errors import UnsupportedAtomError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.text import expression_text
@@ -34,8 +39,18 @@ class Hoisted:
     twins: dict[cp.Variable, cp.Variable]
 
 
-def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable]) -> Hoisted:
-    """Hoist expressions or constraints; shared subtrees stay shared."""
+def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN) -> Hoisted:
+    """Hoist expressions or constraints; shared subtrees stay shared.
+
+    Parameters
+    ----------
+    parts
+        Expressions or constraints.
+    keep
+        The variables that stay variables.
+    known
+        Bounds of other leaves by id, as from ``bounds_of``: hoisted subtrees get the sign that follows.
+    """
     kept = {v.id for v in keep}
     twins = {v: cp.Variable(v.shape, name=v.name(), **_attributes(v)) for v in keep}
     by_id = {v.id: twin for v, twin in twins.items()}
@@ -55,7 +70,7 @@ def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable]) -> Hoisted:
                 return node
             if isinstance(node, cp.constraints.constraint.Constraint):
                 return copy_with(node, rebuild)
-            parameter = _stand_in(node)
+            parameter = _stand_in(node, known)
             parameters[parameter] = node
             return parameter
         if isinstance(node, SampleAverage):
@@ -131,22 +146,27 @@ _COPIES: dict[type, Callable[[Any, Callable[[Any], Any]], Any]] = {
 }
 
 
-def _stand_in(node: Any) -> cp.Parameter:
-    if isinstance(node, Leaf):
-        return cp.Parameter(node.shape, name=node.name(), **_attributes(node))
-    attributes: dict[str, bool] = {}
-    if (
-        len(node.shape) == 2
-        and node.shape[0] == node.shape[1]
-        and node.shape[0] > 1
-        and (node.is_psd() or node.is_nsd())
-    ):
-        attributes["PSD" if node.is_psd() else "NSD"] = True
-    elif node.is_nonneg():
-        attributes["nonneg"] = True
-    elif node.is_nonpos():
-        attributes["nonpos"] = True
-    return cp.Parameter(node.shape, name=expression_text(node), **attributes)
+def _stand_in(node: Any, known: Known) -> cp.Parameter:
+    attributes = _attributes(node) if isinstance(node, Leaf) else _properties(node)
+    if known and not any(name in attributes for name in _SIGNED):
+        bounds = enclose(node, known)
+        sign = "nonneg" if (bounds.lo >= 0).all() else "nonpos" if (bounds.hi <= 0).all() else None
+        attributes = attributes if sign is None else {sign: True}
+    name = node.name() if isinstance(node, Leaf) else expression_text(node)
+    return cp.Parameter(node.shape, name=name, **attributes)
+
+
+_SIGNED = ("nonneg", "nonpos", "pos", "neg", "PSD", "NSD", "diag", "symmetric")
+
+
+def _properties(node: Any) -> dict[str, Any]:
+    """What CVXPY knows of a subtree: definiteness or sign."""
+    square = len(node.shape) == 2 and node.shape[0] == node.shape[1] and node.shape[0] > 1
+    if square and (node.is_psd() or node.is_nsd()):
+        return {"PSD" if node.is_psd() else "NSD": True}
+    if node.is_nonneg():
+        return {"nonneg": True}
+    return {"nonpos": True} if node.is_nonpos() else {}
 
 
 def _attributes(leaf: Leaf) -> dict[str, Any]:

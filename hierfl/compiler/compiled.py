@@ -19,6 +19,7 @@ from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.roles import refuse_total_of_distribution, uses_black_box
 from hierfl.compiler.data import Data, Population, population
+from hierfl.compiler.game import player_evidence
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array, Program, Rows
@@ -261,13 +262,16 @@ def compile_problem(problem: Problem) -> CompiledProblem:
         static_data=Data(clients, server),
         upper_set=compile_set(public, roles.upper, label="X"),
         private_set=compile_set(private, roles.upper, label="X_i") if private else None,
-        lower_set=compile_set(lower_constraints, roles.lower, label="Y(x)") if level else None,
+        lower_set=compile_set(lower_constraints, roles.lower, label="Y(x)", known=problem.known_bounds)
+        if level
+        else None,
         client_program=Program([objective.clients]) if objective.clients is not None else None,
         server_program=Program([objective.server]) if objective.server is not None else None,
         lower_program=Program(level.expressions) if level else None,
     )
     _verify_sets(compiled)
     _ = compiled.exact.plan  # chosen now: it probes with concrete arrays, and refuses what cannot be solved
+    player_evidence(compiled)
     return compiled
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.unary_operators import NegExpression
 
+from hierfl.analysis.curvature import is_quadratic
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.program import Array, Program
 from hierfl.language.levels import LowerLevel, averages_of
@@ -46,14 +48,14 @@ def addends(expression: Any) -> list[Any]:
     return [expression]
 
 
-def quadratic_part(level: LowerLevel, with_data: bool) -> QuadraticPart:
+def quadratic_part(level: LowerLevel, with_data: bool, known: Known = NOTHING_KNOWN) -> QuadraticPart:
     """The quadratic part of a lower level; ``with_data=False`` leaves averages out (a weaker, cheaper bound)."""
     if level.kind == "equilibrium":
-        affine = all(e.is_affine() for e in hoist(level.expressions, level.variables).expressions)
+        affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
         from_data = any(True for e in level.expressions for _ in averages_of(e))
         return QuadraticPart(Program(level.expressions) if affine else None, None, affine, from_data)
     terms = addends(level.expression)
-    quadratic = [term for term in terms if hoist([term], level.variables).expressions[0].is_quadratic()]
+    quadratic = [term for term in terms if is_quadratic(hoist([term], level.variables, known).expressions[0])]
     used = quadratic if with_data else [term for term in quadratic if not any(averages_of(term))]
     program = Program([sum(used[1:], start=used[0])]) if used else None
     return QuadraticPart(program, level.sign, len(used) == len(terms), any(True for t in used for _ in averages_of(t)))

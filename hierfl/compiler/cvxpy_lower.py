@@ -74,7 +74,8 @@ class CvxpyLower:
         level = self.compiled.problem.lower_level
         assert level is not None
         constraints = [*level.constraints, *attribute_constraints(level.variables)]
-        hoisted = hoist([level.sign * level.expression, *constraints], level.variables)
+        known = self.compiled.problem.known_bounds
+        hoisted = hoist([level.sign * level.expression, *constraints], level.variables, known)
         objective, *rest = hoisted.expressions
         parameters = list(hoisted.parameters)
         program = Program([hoisted.parameters[p] for p in parameters])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from hierfl.compiler.game import derivative_text, player_evidence
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.sets.advice import advice
 from hierfl.language.sample import Sample
@@ -92,13 +93,13 @@ def _set(name: str, compiled_set: CompiledSet, compiled: CompiledProblem) -> lis
 
 
 def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
-    roles = compiled.problem.roles
+    roles, level = compiled.problem.roles, compiled.problem.lower_level
     kinds = []
     if any(v.id in compiled_set.depends_on for v in compiled.upper.variables):
         kinds.append("x")
     if any(p.id in compiled_set.depends_on for p in roles.client_parameters):
         kinds.append("the client")
-    if any(s.id in compiled_set.depends_on for s in roles.lower_samples if isinstance(s, Sample)):
+    if level is not None and any(p.id in compiled_set.depends_on for p in level.leaves if isinstance(p, Sample)):
         kinds.append("the sample")
     return f"; moves with {' and '.join(kinds)}" if kinds else ""
 
@@ -106,7 +107,12 @@ def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
 def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
     plan, program = compiled.exact.plan, compiled.lower_program
     assert plan is not None and program is not None
+    players = [
+        Lowered(f"player {e.player.label}", f"{derivative_text(e.player)}; {e}", "part of the lower mapping")
+        for e in player_evidence(compiled)
+    ]
     return [
+        *players,
         Lowered("lower objective", f"a JAX program of {len(program)} operations", _operator_cost(compiled)),
         Lowered(
             "lower level",

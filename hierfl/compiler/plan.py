@@ -58,7 +58,7 @@ class Facts:
         """Probe the Jacobian of the quadratic part at two random points."""
         level = compiled.problem.lower_level
         assert level is not None
-        quadratic = quadratic_part(level, compiled.lower.size <= DENSE_LIMIT)
+        quadratic = quadratic_part(level, compiled.lower.size <= DENSE_LIMIT, compiled.problem.known_bounds)
         return cls(compiled, level, quadratic, *_probed(compiled, quadratic))
 
     @property

@@ -36,9 +36,9 @@ def advice(block: Block, compiled_set: CompiledSet, compiled: CompiledProblem) -
         )
     if isinstance(block, PolyhedronBlock) and block.matrix is None:
         found.append("keep the rows constant and let x enter their right-hand sides only")
-    samples = [
-        s for s in compiled.problem.roles.lower_samples if isinstance(s, Sample) and s.id in compiled_set.depends_on
-    ]
+    level = compiled.problem.lower_level
+    leaves = dict.fromkeys(level.leaves) if level is not None else {}
+    samples = [p for p in leaves if isinstance(p, Sample) and p.id in compiled_set.depends_on]
     if samples:
         names = ", ".join(s.name() for s in samples)
         found.append(

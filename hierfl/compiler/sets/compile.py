@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.program import Array, Program
 from hierfl.compiler.sets.blocks.base import Block
@@ -26,7 +27,9 @@ from hierfl.compiler.sets.recognise import pieces_of
 from hierfl.compiler.sets.rows import AffineMap, Rows, Values
 
 
-def compile_set(constraints: Sequence[Any], variables: Sequence[cp.Variable], *, label: str) -> CompiledSet:
+def compile_set(
+    constraints: Sequence[Any], variables: Sequence[cp.Variable], *, label: str, known: Known = NOTHING_KNOWN
+) -> CompiledSet:
     """Compile convex constraints on ``variables`` (checked convex before) into a projection.
 
     Parameters
@@ -37,8 +40,10 @@ def compile_set(constraints: Sequence[Any], variables: Sequence[cp.Variable], *,
         The decision; its flat vector is each variable in C order, side by side.
     label
         Name of the set in messages.
+    known
+        Bounds of other leaves, by id.
     """
-    hoisted = hoist(constraints, variables)
+    hoisted = hoist(constraints, variables, known)
     twins = [hoisted.twins[v] for v in variables]
     parameters = tuple(hoisted.parameters)
     trees = [hoisted.parameters[p] for p in parameters]

@@ -1,0 +1,107 @@
+"""Lipschitz constants on the declared sets: bounds on gradients and on mixed second derivatives, by intervals.
+
+A differentiable function on a convex set is Lipschitz with the largest norm of its gradient there. The gradients are
+expressions (``hierfl.language.derivative``), so that intervals through them bound every value on the boxes that
+contain X and Y(x). Infinity says that no bound follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.expressions.expression import Expression
+
+from hierfl.analysis.enclosure import Known, enclose
+from hierfl.analysis.hoist import copy_with
+from hierfl.analysis.intervals import EPS, Interval
+from hierfl.language.derivative import depends, gradient
+from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.levels import averages_of
+
+ROW_LIMIT = 128
+
+
+def addends(expression: Any) -> list[Any]:
+    """Top-level terms of a sum, signs included."""
+    if isinstance(expression, AddExpression):
+        return [term for argument in expression.args for term in addends(argument)]
+    if isinstance(expression, NegExpression):
+        return [-term for term in addends(expression.args[0])]
+    return [expression]
+
+
+def one_sample(expression: Any, count: Callable[[total], int]) -> Any:
+    """The expression as one sample sees it: ``E`` without its mean, ``total`` times the number of samples ``count(node)``."""
+    if isinstance(expression, total):
+        return count(expression) * expression.per_sample
+    if isinstance(expression, SampleAverage):
+        return expression.per_sample
+    if not any(True for _ in averages_of(expression)):
+        return expression
+    return copy_with(expression, lambda argument: one_sample(argument, count))
+
+
+def gradient_bound(expression: Expression, variables: Sequence[cp.Variable], known: Known) -> float:
+    """An upper bound on the norm of the gradient in these variables over ``known``; infinity where none follows."""
+    wanted = {v.id for v in variables}
+    if not depends(expression, wanted):
+        return 0.0
+    parts = [enclose(part, known) for part in gradient(expression, variables)]
+    return _together(parts)
+
+
+def mixed_bound(
+    mapping: Sequence[Expression], outer: Sequence[cp.Variable], known: Known, variables: Sequence[cp.Variable] = ()
+) -> float:
+    """An upper bound on the spectral norm of the mapping's Jacobian in ``outer``; infinity where none follows.
+
+    Parameters
+    ----------
+    mapping
+        Expressions; if ``variables`` are given, one scalar whose gradient in them is the mapping.
+    outer
+        The variables of the Jacobian's columns.
+    known
+        Bounds by leaf id.
+    variables
+        The variables of the inner gradient.
+    """
+    wanted = {v.id for v in outer}
+    if variables:
+        inner = {v.id for v in variables}
+        terms = [t for e in mapping for t in addends(e) if depends(t, wanted) and depends(t, inner)]
+        if not terms:
+            return 0.0
+        mapping = gradient(sum(terms[1:], start=terms[0]), variables)
+    mapping = [part for part in mapping if depends(part, wanted)]
+    if not mapping:
+        return 0.0
+    if sum(part.size for part in mapping) > ROW_LIMIT:
+        return np.inf
+    rows = [_row(part, place, outer, known) for part in mapping for place in np.ndindex(part.shape)]
+    low, high = (np.stack(ends) for ends in zip(*((row.lo, row.hi) for row in rows)))
+    matrix = Interval(low, high)
+    if not matrix.is_bounded:
+        return float("inf")
+    middle = 0.5 * (low + high)
+    spread = np.maximum(high - middle, middle - low)
+    slack = 1.0 + 32 * sum(low.shape) * EPS
+    signed = np.linalg.norm(middle, 2) + np.linalg.norm(spread, 2)
+    return float(min(signed, np.linalg.norm(matrix.magnitude, 2)) * slack)
+
+
+def _row(part: Expression, place: tuple[int, ...], outer: Sequence[cp.Variable], known: Known) -> Interval:
+    """The gradient of one entry."""
+    seed = np.zeros(part.shape)
+    seed[place] = 1.0
+    parts = [enclose(piece, known) for piece in gradient(part, outer, cp.Constant(seed))]
+    return Interval(np.concatenate([p.lo.ravel() for p in parts]), np.concatenate([p.hi.ravel() for p in parts]))
+
+
+def _together(parts: Sequence[Interval]) -> float:
+    return float(np.linalg.norm([part.norm for part in parts])) * (1.0 + 8 * EPS)

@@ -1,0 +1,190 @@
+"""What ``problem.check()`` returns: findings, constants and what the theorems prescribe, as an object that prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hierfl.analysis.theorems import Prescription
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Status = Literal["proved", "sampled", "violated", "unknown"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One property of the problem and how it is known.
+
+    Attributes
+    ----------
+    name
+        The property, such as ``"strong convexity"``.
+    status
+        ``"proved"``, ``"sampled"`` (true at all points tried, which proves nothing), ``"violated"`` or ``"unknown"``.
+    reason
+        By which rule, what the sampling saw, or why nothing is known.
+    assumption
+        The papers' assumption that asks for it; empty for properties that none asks for.
+    points, worst
+        Number of sampled points and the worst value there; None if nothing was sampled.
+    witness
+        For a violation: the point (``x``, ``y``, ``client``, ``direction``, ...), as arrays and labels.
+    """
+
+    name: str
+    status: Status
+    reason: str
+    assumption: str = ""
+    points: int | None = None
+    worst: float | None = None
+    witness: Mapping[str, Any] | None = None
+
+    def __str__(self) -> str:
+        source = f"  {self.assumption}" if self.assumption else ""
+        lines = [f"{self.status:<9} {self.name}{source}", f"          {self.reason}"]
+        if self.points is not None:
+            lines.append(f"          {self.points} points, worst value {_number(self.worst)}")
+        if self.witness is not None:
+            shown = "; ".join(f"{key} = {_short(value)}" for key, value in self.witness.items())
+            lines.append(f"          witness: {shown}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant of the theory: a safe bound (``side`` is ``">="`` or ``"<="``), infinite or 0 where none is known.
+
+    ``by_client`` holds the clients' own values where they differ, ``attained_by`` says whose value it is.
+    """
+
+    name: str
+    value: float
+    side: str
+    reason: str
+    attained_by: str = ""
+    by_client: tuple[float, ...] = ()
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        holder = f" ({self.attained_by})" if self.attained_by else ""
+        known = f"{self.side} {_number(self.value)}" if isfinite(self.value) else "unknown"
+        return f"{self.name} {known}{holder}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """A theorem for the declared class; numbers only where every hypothesis is proved.
+
+    Attributes
+    ----------
+    name, statement
+        Which one, and what it bounds.
+    hypotheses
+        All of them, with their findings.
+    predicted, printed
+        What it prescribes and predicts: with the gaps closed, and as printed; None unless all hypotheses hold.
+    gaps
+        Known gaps of the published statement.
+    """
+
+    name: str
+    statement: str
+    hypotheses: tuple[Finding, ...]
+    gaps: tuple[str, ...]
+    predicted: Prescription | None = None
+    printed: Prescription | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether every hypothesis is proved."""
+        return not self.missing
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The hypotheses that are not proved."""
+        return tuple(h.name for h in self.hypotheses if h.status != "proved")
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.statement}"]
+        lines.append(
+            f"  hypotheses: {', '.join(h.name + ('' if h.status == 'proved' else f' ({h.status})') for h in self.hypotheses)}"
+        )
+        if not self.applies:
+            lines.append(f"  no numbers: not proved are {', '.join(self.missing)}")
+            return "\n".join(lines)
+        for label, found in (("prescribed", self.predicted), ("as printed", self.printed)):
+            if found is not None:
+                lines += [f"  {label}: {_prescription(found)}"]
+        lines += [f"  gap: {gap}" for gap in self.gaps]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Everything that ``problem.check()`` found; prints as text.
+
+    ``report["strong convexity"]`` is a finding, ``report.constants["mu_h"]`` a constant.
+    """
+
+    title: str
+    findings: tuple[Finding, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    theorems: tuple[Theorem, ...] = ()
+
+    def __getitem__(self, name: str) -> Finding:
+        """The finding of that name."""
+        for finding in self.findings:
+            if finding.name == name:
+                return finding
+        raise KeyError(f"no finding {name!r}; there are {', '.join(f.name for f in self.findings)}")
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __str__(self) -> str:
+        parts = [self.title, "", *map(str, self.findings)]
+        if self.constants:
+            parts += ["", "Constants, on the declared sets", *(f"  {c}" for c in self.constants.values())]
+        for theorem in self.theorems:
+            parts += ["", str(theorem)]
+        return "\n".join(parts)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The findings as a table."""
+        import pandas as pd
+
+        columns = ("name", "assumption", "status", "reason", "points", "worst")
+        return pd.DataFrame([{column: getattr(f, column) for column in columns} for f in self.findings])
+
+
+def _prescription(found: Prescription) -> str:
+    parts = [
+        f"rounds {_number(found.rounds)}",
+        f"step size {_number(found.step)}",
+        f"local steps {_number(found.local_steps)}",
+    ]
+    if found.iterations is not None:
+        parts.append(f"horizon K {_number(found.iterations)}")
+    parts += [f"{name} {_number(value)}" for name, value in (found.extra or {}).items()]
+    parts.append(f"bound {_number(found.bound)}")
+    return ", ".join(parts)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.6g}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (np.ndarray, float)):
+        return np.array2string(np.asarray(value), threshold=8, precision=6)
+    return str(value)

@@ -1,0 +1,121 @@
+"""Bounds that constraints imply: analytic cases, and never a feasible point outside."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.analysis.bounds import bounds_of
+from hierfl.errors import NotConvexError
+
+INF = np.inf
+A = np.array([[1.0, 2.0, 1.0], [0.0, 1.0, -1.0]])
+P = cp.Parameter(nonneg=True)
+
+CASES = [
+    (lambda x: [x >= 0], [0, 0, 0], [INF] * 3),
+    (lambda x: [x >= 0, x <= [1, 2, 3]], [0, 0, 0], [1, 2, 3]),
+    (lambda x: [cp.abs(x) <= 1], [-1] * 3, [1] * 3),
+    (lambda x: [cp.sum(x) == 1, x >= 0], [0] * 3, [1] * 3),
+    (lambda x: [cp.norm(x - np.array([1, 2, 3])) <= 2], [-1, 0, 1], [3, 4, 5]),
+    (lambda x: [cp.norm(x, 1) <= 2], [-2] * 3, [2] * 3),
+    (lambda x: [cp.norm(x, "inf") <= 2], [-2] * 3, [2] * 3),
+    (lambda x: [cp.sum_squares(x) <= 4], [-2] * 3, [2] * 3),
+    (lambda x: [cp.quad_over_lin(x, 2) <= 2], [-2] * 3, [2] * 3),
+    (lambda x: [cp.square(2 * x) <= 16], [-2] * 3, [2] * 3),
+    (lambda x: [A @ x <= 1, x >= 0], [0] * 3, [1, 0.5, 1]),
+    (lambda x: [x >= P], [0] * 3, [INF] * 3),
+    (lambda x: [x[0] >= 1, x[1:] <= 2], [1, -INF, -INF], [INF, 2, 2]),
+    (lambda x: [cp.max(x) <= 2, cp.min(x) >= 1], [1] * 3, [2] * 3),
+    (lambda x: [2 * x <= 4, -x <= 1, x / 2 >= 0.25], [0.5] * 3, [2] * 3),
+    (lambda x: [cp.SOC(cp.Constant(2.0), x)], [-2] * 3, [2] * 3),
+    (lambda x: [cp.exp(x) <= 1], [-INF] * 3, [0] * 3),
+    (lambda x: [x[0] <= 1, x[1] <= x[0], x[2] <= x[1]], [-INF] * 3, [1] * 3),
+]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_bounds_follow(case):
+    x = cp.Variable(3, name="x")
+    constraints, low, high = CASES[case]
+    found = bounds_of(constraints(x), [x])[x.id]
+    np.testing.assert_allclose(found.lo, low, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.hi, high, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_no_feasible_point_is_outside(case):
+    rng = np.random.default_rng(case)
+    x = cp.Variable(3, name="x")
+    P.value = 0.5
+    constraints = CASES[case][0](x)
+    found = bounds_of(constraints, [x])[x.id]
+    for _ in range(10):  # the farthest feasible points in random directions
+        problem = cp.Problem(cp.Maximize(rng.standard_normal(3) @ x), [*constraints, cp.norm(x, "inf") <= 50])
+        problem.solve(solver=cp.CLARABEL)
+        assert (found.lo - 1e-6 <= x.value).all() and (x.value <= found.hi + 1e-6).all()
+
+
+def test_semidefinite_matrices_with_a_trace():
+    s = cp.Variable((2, 2), name="s", symmetric=True)
+    found = bounds_of([s >> 0, cp.trace(s) <= 2], [s])[s.id]
+    np.testing.assert_allclose(found.lo, [[0, -2], [-2, 0]], atol=1e-12)
+    np.testing.assert_allclose(found.hi, [[2, 2], [2, 2]], atol=1e-12)
+
+
+def test_an_empty_set_changes_nothing_false():
+    x = cp.Variable(name="x")
+    found = bounds_of([x >= 1, x <= 0], [x])[x.id]
+    assert found.lo <= found.hi
+
+
+# --- the use: signs in the convexity of the lower level
+
+
+def declared(constraints, attributes=None):
+    x, y = cp.Variable(2, name="x", **(attributes or {})), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum(cp.multiply(1 + x, cp.square(y))) - 2 * cp.sum(y))
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(y - x)), lower, constraints=constraints(x))
+
+
+@pytest.mark.parametrize(
+    "constraints", [lambda x: [x >= 0], lambda x: [cp.abs(x) <= 1], lambda x: [cp.norm(x) <= 0.5], lambda x: [x == 3]]
+)
+def test_a_factor_is_nonnegative_because_of_the_constraints_on_x(constraints):
+    declared(constraints)
+
+
+def test_a_factor_that_may_be_negative_is_refused():
+    with pytest.raises(NotConvexError, match="no curvature"):
+        declared(lambda x: [x >= -1.5])
+
+
+def test_a_client_parameter_counts_with_its_values():
+    rho, x, y = hf.ClientParameter(name="rho"), cp.Variable(name="x"), cp.Variable(name="y")
+
+    def problem(values):
+        federation = hf.Federation([hf.Client(parameters={rho: v}) for v in values])
+        return hf.Problem(
+            hf.Minimize(clients=cp.square(y)), hf.ArgMin(y, rho * cp.square(y - x), scope="client"), (), federation
+        )
+
+    problem([1.0, 2.0])
+    with pytest.raises(NotConvexError):
+        problem([1.0, -2.0])
+
+
+def test_the_level_is_solved_as_declared():
+    x = np.array([0.0, 3.0])
+    np.testing.assert_allclose(declared(lambda x: [x >= 0]).implicit.response(x), 1 / (1 + x), atol=1e-8)
+
+
+def test_a_set_convex_because_of_the_constraints_on_x():
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - 3), [cp.sum(cp.multiply(1 + x, cp.square(y))) <= 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower, constraints=[cp.abs(x) <= 1])
+    at = np.array([1.0, 0.0])
+    z = cp.Variable(2)
+    tight = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+    direct = cp.Problem(cp.Minimize(cp.sum_squares(z - 3)), [cp.sum(cp.multiply(1 + at, cp.square(z))) <= 1])
+    direct.solve(solver=cp.CLARABEL, **tight)
+    np.testing.assert_allclose(problem.implicit.response(at), z.value, rtol=1e-5)

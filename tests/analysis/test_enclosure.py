@@ -1,0 +1,109 @@
+"""Intervals contain every value: arithmetic and expressions against sampled points."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from hierfl.analysis.enclosure import enclose
+from hierfl.analysis.intervals import Interval, matmul
+
+finite = st.floats(-1e3, 1e3, allow_nan=False, allow_subnormal=False)
+
+
+@st.composite
+def boxes(draw, shape):
+    first, second = draw(arrays(float, shape, elements=finite)), draw(arrays(float, shape, elements=finite))
+    return Interval(np.minimum(first, second), np.maximum(first, second))
+
+
+def points(box, count, rng):
+    return box.lo + rng.random((count, *box.shape)) * (box.hi - box.lo)
+
+
+def assert_inside(value, interval):
+    assert (interval.lo <= value).all() and (value <= interval.hi).all()
+
+
+@given(boxes((3,)), boxes((3,)), st.integers(0, 1000))
+@settings(deadline=None, max_examples=60)
+def test_arithmetic_contains_every_result(a, b, seed):
+    rng = np.random.default_rng(seed)
+    for x, y in zip(points(a, 5, rng), points(b, 5, rng)):
+        assert_inside(x + y, a + b)
+        assert_inside(x - y, a - b)
+        assert_inside(x * y, a * b)
+        if (np.abs(y) > 0).all():
+            assert_inside(1 / y, b.inverse())
+
+
+@given(boxes((2, 3)), boxes((3, 2)), st.integers(0, 1000))
+@settings(deadline=None, max_examples=60)
+def test_matrix_products_contain_every_result(a, b, seed):
+    rng = np.random.default_rng(seed)
+    for x, y in zip(points(a, 4, rng), points(b, 4, rng)):
+        assert_inside(x @ y, matmul(a, b))
+        assert_inside(x @ y, matmul(Interval.of(x), b))
+        assert_inside(x @ y, matmul(a, Interval.of(y)))
+
+
+def test_sums_that_are_exact_keep_their_sign():
+    x = cp.Variable(2)
+    known = {x.id: Interval(np.array([0.1, 1.0]), np.array([2.0, np.inf]))}
+    assert (enclose(x - np.array([0.1, 1.0]), known).lo == 0).all()
+    assert (enclose(1 + cp.multiply(3.0, x), known).lo >= 1).all()
+
+
+CASES = {
+    "affine": lambda x: np.array([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]]) @ x - 1,
+    "quotient": lambda x: x / (4 + x[0]),
+    "square": lambda x: cp.square(x - 1),
+    "cube of a positive": lambda x: cp.power(x + 3, 3),
+    "root": lambda x: cp.sqrt(x + 3),
+    "inverse": lambda x: cp.inv_pos(x + 3),
+    "sum of squares": lambda x: cp.sum_squares(x),
+    "quadratic form": lambda x: cp.quad_form(x, np.array([[2.0, 1, 0], [1, 3, 0], [0, 0, 1]])),
+    "over linear": lambda x: cp.quad_over_lin(x, 4 + x[1]),
+    "norms": lambda x: cp.hstack([cp.norm(x), cp.norm(x, 1), cp.norm(x, "inf"), cp.pnorm(x, 3)]),
+    "log-sum-exp": lambda x: cp.log_sum_exp(2 * x),
+    "logistic": lambda x: cp.logistic(-x),
+    "exp and log": lambda x: cp.exp(x) + cp.log(x + 3),
+    "huber": lambda x: cp.huber(2 * x, 0.5),
+    "extremes": lambda x: cp.hstack([cp.max(x), cp.min(x), cp.sum_largest(x, 2)]),
+    "maximum": lambda x: cp.maximum(x, 1 - x),
+    "cumulative": lambda x: cp.cumsum(x) + cp.hstack([x[1:], x[0]]),
+    "product": lambda x: cp.multiply(x, x[::-1]),
+    "inner product": lambda x: x @ cp.multiply(x, x[::-1]),
+    "entropy": lambda x: cp.entr(x + 3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expressions_contain_every_value(name):
+    rng = np.random.default_rng(0)
+    x = cp.Variable(3)
+    expression = CASES[name](x)
+    for _ in range(20):
+        center, radius = rng.uniform(-1, 1, 3), rng.uniform(0, 1, 3) * rng.integers(0, 2, 3)
+        box = Interval(center - radius, center + radius)
+        found = enclose(expression, {x.id: box})
+        for value in [box.lo, box.hi, *points(box, 5, rng)]:
+            x.value = value
+            assert_inside(np.asarray(expression.value), found)
+
+
+def test_bounds_are_tight_for_single_occurrences():
+    x = cp.Variable(2)
+    box = {x.id: Interval(np.array([-1.0, 2.0]), np.array([3.0, 2.5]))}
+    found = enclose(cp.sum_squares(x), box)
+    np.testing.assert_allclose([found.lo, found.hi], [4.0, 9 + 6.25], rtol=1e-12)
+
+
+def test_unknown_atoms_and_leaves_are_unbounded():
+    x, p = cp.Variable(2), cp.Parameter(nonneg=True)
+    p.value = 1.0  # a present value may change: it bounds nothing
+    assert not enclose(x).is_bounded
+    found = enclose(p)
+    assert found.lo == 0 and found.hi == np.inf
