@@ -38,7 +38,7 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 	@touch $@ $(VENV)/.run
 
 bench: $(VENV)/.run
-	$(BIN)/python -m tests.benchmarks.projections
+	$(BIN)/python -m tests.benchmarks.projections --readme
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info figures .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,10 @@
-"""The monotone cone {y_1 <= y_2 <= ... <= y_n}: isotonic regression."""
+"""The monotone cone {y_1 <= y_2 <= ... <= y_n}: isotonic regression, by divide and conquer.
+
+If two halves are fitted already, lowering the end of the left one and raising the start of the right one to their common mean
+m fits the whole: (min(left, m), max(right, m)). Pooling adjacent violators (Ayer et al., 1955) would do the same in O(n)
+sequential steps, which neither vectorise nor batch; here it is log n rounds of bisection over all pairs of halves at once,
+O(n (log n)^2) whatever the data.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +12,49 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-_DENSE = 256
-
 
 def project(z: Array) -> Array:
-    """Means over blocks of consecutive entries; the derivative averages over the same blocks.
-
-    The blocks come from the min-max formula (Robertson, Wright and Dykstra, 1988, theorem 1.4.4), O(n^2) and without loops, up to
-    256 entries, and from pooling adjacent violators, O(n), above.
-    """
+    """Nearest nondecreasing vector to ``z`` (n,): means over blocks of entries. Its derivative averages over the same blocks."""
     if z.shape[0] < 2:
         return z
-    stopped = jax.lax.stop_gradient(z)
-    starts = _starts_dense(stopped) if z.shape[0] <= _DENSE else _starts_pooled(stopped)
-    block = jnp.cumsum(starts) - 1
+    fitted = _fit(jax.lax.stop_gradient(z))
+    block = jnp.cumsum(jnp.concatenate([jnp.zeros(1, int), fitted[1:] != fitted[:-1]]))
     count = jnp.zeros_like(z).at[block].add(1.0)
     total = jnp.zeros_like(z).at[block].add(z)
     return (total / jnp.maximum(count, 1.0))[block]
 
 
-def _starts_dense(z: Array) -> Array:
-    """Whether a new block starts at each entry, from max over j <= i of min over k >= i of mean(z_j .. z_k)."""
-    size = z.shape[0]
-    ends = jnp.concatenate([jnp.zeros(1, z.dtype), jnp.cumsum(z - jnp.mean(z))])
-    first, last = jnp.arange(size)[:, None], jnp.arange(size)[None, :]
-    means = (ends[last + 1] - ends[first]) / jnp.maximum(last - first + 1, 1)
-    means = jnp.where(last >= first, means, jnp.inf)
-    least = jax.lax.cummin(means, axis=1, reverse=True)
-    fitted = jnp.max(jnp.where(last >= first, least, -jnp.inf), axis=0)
-    rounding = 8 * size * jnp.finfo(z.dtype).eps * jnp.max(jnp.abs(ends))
-    return jnp.concatenate([jnp.ones(1, bool), fitted[1:] > fitted[:-1] + rounding])
+def _fit(z: Array) -> Array:
+    """The projection, equal entries exactly equal; padded by entries that are too large to be pooled with others."""
+    size = 1 << (z.shape[0] - 1).bit_length()
+    fitted = jnp.concatenate([z, jnp.full(size - z.shape[0], jnp.max(z), z.dtype)])
+    half = 1
+    while half < size:
+        fitted = _join(fitted.reshape(-1, 2, half)).ravel()
+        half *= 2
+    return fitted[: z.shape[0]]
 
 
-def _starts_pooled(z: Array) -> Array:
-    """The same with a stack of blocks: each new entry is pooled with the last block while that has the larger mean."""
-    size = z.shape[0]
+def _join(halves: Array) -> Array:
+    """Pairs (count, 2, half) of nondecreasing vectors, fitted together."""
+    left, right = halves[:, :1], halves[:, 1:]
+    half = halves.shape[2]
 
-    def add(index: Array, stack: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        starts, sums, counts, top = stack
-        starts, sums, counts = starts.at[top].set(index), sums.at[top].set(z[index]), counts.at[top].set(1.0)
+    def excess(level: Array) -> Array:
+        """What is to be lowered on the left, less what is to be raised on the right, (count, 2): decreasing in the level."""
+        level = level[..., None]
+        return jnp.sum(jnp.maximum(left - level, 0.0), 2) - jnp.sum(jnp.maximum(level - right, 0.0), 2)
 
-        def violated(stack: tuple[Array, Array, Array]) -> Array:
-            sums, counts, top = stack
-            return (top > 0) & (sums[top - 1] * counts[top] >= sums[top] * counts[top - 1])
+    def bisect(step: int | Array, below: Array) -> Array:
+        further = below + (half >> step)
+        level = jnp.take_along_axis(halves, jnp.minimum(further, half)[..., None] - 1, axis=2)[..., 0]
+        return jnp.where((further <= half) & (excess(level) > 0), further, below)
 
-        def pool(stack: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            sums, counts, top = stack
-            return sums.at[top - 1].add(sums[top]), counts.at[top - 1].add(counts[top]), top - 1
-
-        sums, counts, top = jax.lax.while_loop(violated, pool, (sums, counts, top))
-        return starts, sums, counts, top + 1
-
-    zeros = jnp.zeros(size, z.dtype)
-    starts, _, _, blocks = jax.lax.fori_loop(0, size, add, (jnp.zeros(size, int), zeros, zeros, jnp.zeros((), int)))
-    real = jnp.arange(size) < blocks
-    return jnp.zeros(size, bool).at[jnp.where(real, starts, 0)].set(True)
+    # how many entries of each half are below the common mean
+    below = jax.lax.fori_loop(0, half.bit_length(), bisect, jnp.zeros(halves.shape[:2], int))[..., None]
+    place = jnp.arange(half)
+    pooled = jnp.concatenate([place >= below[:, :1], place < below[:, 1:]], axis=1)
+    count = jnp.sum(pooled, axis=(1, 2), keepdims=True)
+    mean = jnp.sum(jnp.where(pooled, halves, 0.0), axis=(1, 2), keepdims=True) / count
+    mean = jnp.where(left[..., -1:] > right[..., :1], mean, left[..., -1:])
+    return jnp.concatenate([jnp.minimum(left, mean), jnp.maximum(right, mean)], axis=1)

@@ -1,39 +1,60 @@
-"""Rotated cones {(u, s, t) : ||u||^2 <= factor * s * t, s >= 0, t >= 0}; factor = 2 is the standard one."""
+"""Rotated cones {(u, s, t) : ||u||^2 <= factor * s * t, s >= 0, t >= 0}; factor = 2 is the standard one.
+
+In p = (s + t) / sqrt 2, q = (s - t) / sqrt 2 the cone reads ||(c u, q)|| <= p, c^2 = 2 / factor. A multiplier m = b / a gives
+
+    u' = a u / (a + c^2 b),   q' = a q / (a + b),   p' = a p / (a - b),
+
+with m < 1 for p > 0 and m > 1 for p < 0. With (a, b) = (1, w) or (w, 1) both are one equation, (a + b - 2 w) ||(c u', q')|| =
+a |p|, decreasing in w on [0, 1] (linear for c = 1, where it is the closed form) and solved to a relative accuracy of w, on
+which the accuracy for large and small factors depends.
+"""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections.norm import norm
 from hierfl.projections.root import decreasing_root
 
 
 def project(u: Array, s: Array, t: Array, factor: Array) -> tuple[Array, Array, Array]:
-    """In p = (s + t) / sqrt 2, q = (s - t) / sqrt 2 the cone reads ||(c u, q)|| <= p with c^2 = 2 / factor.
-
-    With the multiplier m = r / (1 - r) the nearest point is u (1 - r) / (1 - r + r c^2), q (1 - r), and p the length of both; r
-    is the root of the monotone equation (1 - 2 r) ||(c u / (1 - r + r c^2), q)|| = p on [0, 1], which has none in the polar cone.
-    """
+    """Nearest point to ``u`` (n,), ``s`` (), ``t`` () for a scalar ``factor`` > 0."""
+    length = norm(u)
+    size = jax.lax.stop_gradient(jnp.maximum(length, jnp.maximum(jnp.abs(s), jnp.abs(t))))
+    size = jnp.where(size > 0, size, 1.0)
     half = jnp.sqrt(jnp.asarray(0.5, u.dtype))
-    c = jnp.sqrt(2.0 / factor)
-    p, q = (s + t) * half, (s - t) * half
-    square = jnp.sum(u * u)
+    c = jnp.sqrt(2.0 / jnp.asarray(factor, u.dtype))
+    p, q, r = (s + t) / size * half, (s - t) / size * half, length / size
+    upward = p >= 0
 
-    def length(r: Array) -> Array:
-        inner = c * c * square / (1.0 - r + r * c * c) ** 2 + q * q
-        return jnp.where(inner > 0, jnp.sqrt(jnp.where(inner > 0, inner, 1.0)), 0.0)
+    def pair(w: Array) -> tuple[Array, Array]:
+        return jnp.where(upward, 1.0, w), jnp.where(upward, w, 1.0)
 
-    def excess(r: Array) -> Array:
-        return (1.0 - 2.0 * r) * length(r) - p
+    def axis(w: Array) -> Array:
+        """||(c u', q')|| / a."""
+        a, b = pair(w)
+        square = (c * r / (a + c * c * b)) ** 2 + (q / (1.0 + w)) ** 2
+        return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+
+    def excess(w: Array) -> Array:
+        return (1.0 - w) * axis(w) - jnp.where(upward, p, -p)  # |p| would have no derivative at 0
 
     zero, one = jnp.zeros_like(p), jnp.ones_like(p)
-    inside, polar = length(zero) <= p, length(one) <= -p
-    needed = ~inside & ~polar
-    r = jnp.where(needed, decreasing_root(excess, zero, one), 0.0)
-    new_u, new_q, new_p = u * (1.0 - r) / (1.0 - r + r * c * c), q * (1.0 - r), (1.0 - r) * length(r)
-    new_s, new_t = (new_p + new_q) * half, (new_p - new_q) * half
-    return (
-        jnp.where(inside, u, jnp.where(polar, 0.0, new_u)),
-        jnp.where(inside, s, jnp.where(polar, 0.0, jnp.maximum(new_s, 0.0))),
-        jnp.where(inside, t, jnp.where(polar, 0.0, jnp.maximum(new_t, 0.0))),
-    )
+    beyond = excess(zero) <= 0
+    inside, polar = beyond & upward, beyond & ~upward
+    w = decreasing_root(excess, zero, one)
+    a, b = pair(w)
+    new_u = u * (a / (a + c * c * b))
+    # the larger of s and t has no cancellation, the other one follows from the boundary
+    side = jnp.where(q >= 0, 1.0, -1.0)
+    larger = size * half * a * (axis(w) + side * q / (1.0 + w))
+    shorter = length * (a / (a + c * c * b))
+    smaller = shorter * (shorter / jnp.where(larger > 0, larger, 1.0)) / factor
+    new_s, new_t = jnp.where(q >= 0, larger, smaller), jnp.where(q >= 0, smaller, larger)
+
+    def choose(old: Array, new: Array) -> Array:
+        return jnp.where(inside, old, jnp.where(polar, 0.0, new))
+
+    return choose(u, new_u), choose(s, new_s), choose(t, new_t)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections.norm import norm
+
 
 def project(u: Array, t: Array, slope: Array) -> tuple[Array, Array]:
-    """(u, t) inside, 0 in the polar cone, else the nearest point on the ray towards u (Boyd and Vandenberghe, 2004, section 8.1)."""
-    square = jnp.sum(u * u)
-    length = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+    """Nearest point to ``u`` (n,), ``t`` (): itself inside, 0 in the polar cone, else on the ray of u (Bauschke, 1996, theorem 3.3.6)."""
+    length = norm(u)
     inside, polar = length <= slope * t, slope * length <= -t
     height = (slope * length + t) / (1.0 + slope * slope)
     shrink = slope * height / jnp.where(length > 0, length, 1.0)

@@ -1,8 +1,10 @@
 """Sets of matrices that are given by eigenvalues or singular values.
 
-The projection acts on the spectrum alone (Lewis, 1995). Derivatives are those of spectral functions, by divided differences
-(Lewis and Sendov, 2001): the vectors are held fixed and what turns them enters through the off-diagonal entries of V' Z V, which
-vanish at Z itself. So nothing divides by differences of equal eigenvalues.
+The projection acts on the spectrum alone (Lewis, 1995). Its derivative is that of a spectral function (Lewis and Sendov, 2001,
+for singular values their 2005 paper): in the basis of the eigenvectors a divided difference multiplies each off-diagonal entry,
+and at equal eigenvalues that is a slope. Instead of a rule of differentiation, the formula is part of the value: with the
+vectors held fixed, the off-diagonal entries of V' Z V vanish but carry their derivatives. So no equal eigenvalues are ever
+subtracted to divide by, and ``project`` may close over anything differentiated. Second derivatives do not follow.
 """
 
 from __future__ import annotations
@@ -19,49 +21,67 @@ Projection = Callable[[Array], Array]
 
 
 def project_symmetric(z: Array, project_eigenvalues: Projection) -> Array:
-    """V diag(project(eigenvalues)) V' for the symmetric part of ``z`` (n, n) and a projection that ignores the order."""
+    """V diag(project(eigenvalues)) V' for the symmetric part of ``z`` (n, n); ``project`` (n,) must commute with permutations."""
     symmetric = 0.5 * (z + z.T)
-    values, vectors = map(jax.lax.stop_gradient, jnp.linalg.eigh(jax.lax.stop_gradient(symmetric)))
+    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(symmetric))
     turned = vectors.T @ symmetric @ vectors
-    moved = project_eigenvalues(jnp.diagonal(turned))
-    slopes = jax.lax.stop_gradient(_divided(project_eigenvalues, values, 1.0))
-    inner = jnp.diag(moved) + slopes * (turned - jnp.diag(jnp.diagonal(turned)))
+    diagonal, rest = _split(turned)
+    inner = jnp.diag(project_eigenvalues(diagonal)) + _slopes(project_eigenvalues, values, 1.0) * rest
     return vectors @ inner @ vectors.T
 
 
 def project_singular(z: Array, project_values: Projection) -> Array:
-    """U diag(project(singular values)) V' for ``z`` (p, q), nonnegative values."""
+    """U diag(project(singular values)) V' for ``z`` (p, q); ``project`` must commute with permutations and changes of sign."""
     if z.shape[0] < z.shape[1]:
         return project_singular(z.T, project_values).T
-    u, values, vt = map(jax.lax.stop_gradient, jnp.linalg.svd(jax.lax.stop_gradient(z), full_matrices=False))
+    u, values, vt = jnp.linalg.svd(jax.lax.stop_gradient(z), full_matrices=False)
     turned = u.T @ z @ vt.T
-    moved = project_values(jnp.diagonal(turned))
-    off = turned - jnp.diag(jnp.diagonal(turned))
-    even = jax.lax.stop_gradient(_divided(project_values, values, 1.0))
-    odd = jax.lax.stop_gradient(_divided(project_values, values, -1.0))
-    ratio = jnp.diagonal(odd)  # the projected over the original value, its slope at 0
-    inner = jnp.diag(moved) + even * 0.5 * (off + off.T) + odd * 0.5 * (off - off.T)
-    outside = z @ vt.T - u @ turned  # 0 at z itself
-    return (u @ inner + outside * ratio) @ vt
+    diagonal, rest = _split(turned)
+    even, odd = _slopes(project_values, values, 1.0), _slopes(project_values, values, -1.0)
+    inner = jnp.diag(project_values(diagonal)) + even * 0.5 * (rest + rest.T) + odd * 0.5 * (rest - rest.T)
+    outside = z @ vt.T - u @ turned  # orthogonal to u, 0 at z: as if paired with further singular values 0
+    return (u @ inner + outside * jnp.diagonal(odd)) @ vt
 
 
 def project_nuclear_ball(z: Array, radius: Array) -> Array:
-    """{sum of the singular values <= radius}."""
+    """Nearest matrix to ``z`` (p, q) whose singular values sum to at most ``radius`` >= 0."""
     ones = jnp.ones(min(z.shape), z.dtype)
     return project_singular(z, lambda values: l1_ball.project(values, jnp.zeros_like(values), ones, radius))
 
 
 def project_spectral_ball(z: Array, radius: Array) -> Array:
-    """{largest singular value <= radius}."""
-    return project_singular(z, lambda values: jnp.minimum(values, jnp.maximum(radius, 0.0)))
+    """Nearest matrix to ``z`` (p, q) whose largest singular value is at most ``radius`` >= 0."""
+    bound = jnp.maximum(radius, 0.0)
+
+    def clip(values: Array) -> Array:
+        return jnp.where(jnp.abs(values) < bound, values, jnp.sign(values) * bound)
+
+    return project_singular(z, clip)
 
 
-def _divided(project: Projection, values: Array, sign: float) -> Array:
-    """(f_i - sign f_j) / (v_i - sign v_j) of the projected values f; slopes where the denominator vanishes."""
-    moved, slopes = project(values), jax.jacfwd(project)(values)
-    difference = values[:, None] - sign * values[None, :]
-    limit = jnp.diagonal(slopes)[:, None] - sign * (slopes - jnp.diag(jnp.diagonal(slopes)))
-    largest = jnp.max(jnp.abs(values), initial=0.0)
-    near = jnp.abs(difference) <= 64 * jnp.finfo(values.dtype).eps * largest
-    quotient = (moved[:, None] - sign * moved[None, :]) / jnp.where(near, 1.0, difference)
-    return jnp.where(near, limit, quotient)
+def gap(radius: Array) -> Array:
+    """-radius: positive when the nuclear or spectral ball is empty."""
+    return -radius
+
+
+def _split(matrix: Array) -> tuple[Array, Array]:
+    """The diagonal, and the matrix without it."""
+    diagonal = jnp.diagonal(matrix)
+    return diagonal, matrix - jnp.diag(diagonal)
+
+
+def _slopes(project: Projection, values: Array, sign: float) -> Array:
+    """(f_i - sign f_j) / (v_i - sign v_j) of the projected values f, or their slopes where v_i = sign v_j; no derivatives.
+
+    Slopes are taken for close values too, where rounding spoils the quotient, unless they differ: then a kink is between.
+    """
+    moved, jacobian = project(values), jax.jacfwd(project)(values)
+    own, others = _split(jacobian)
+    limit = own[:, None] - sign * others
+    eps = jnp.finfo(values.dtype).eps
+    agree = jnp.abs(limit - limit.T) <= eps**0.5
+    difference = values[:, None] - sign * values
+    near = jnp.abs(difference) <= jnp.where(agree, eps**0.5, 64 * eps) * jnp.max(jnp.abs(values), initial=0.0)
+    quotient = (moved[:, None] - sign * moved) / jnp.where(near, 1.0, difference)
+    slopes = jnp.where(near, 0.5 * (limit + limit.T), quotient)
+    return jax.lax.stop_gradient(jnp.clip(slopes, 0.0, 1.0))  # projections are monotone and nonexpansive

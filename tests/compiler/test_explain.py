@@ -1,0 +1,60 @@
+"""``problem.explain()``: what it names, and the advice that it gives."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+
+X, Y = cp.Variable(4, name="x"), cp.Variable(4, name="y")
+
+
+def declared(constraints: list[cp.Constraint], objective: cp.Expression | None = None) -> hf.Problem:
+    lower = hf.ArgMin(Y, cp.sum_squares(Y - X) if objective is None else objective, constraints)
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(X - Y)), lower=lower, constraints=[X >= 0, X <= 1])
+
+
+def test_every_piece_is_named_with_its_lowering_and_its_cost() -> None:
+    explanation = declared([cp.norm(Y - X) <= 1, Y >= 0]).explain()
+    assert [piece.piece for piece in explanation] == [
+        "x", "X", "clients term", "y", "Y(x)", "lower objective", "lower level", "data",
+    ]  # fmt: skip
+    (found,) = explanation["Y(x)"]
+    assert "box" in found.how and "ball" in found.how and found.how.endswith("moves with x")
+    assert all(piece.cost for piece in explanation)
+    assert "norm(y - x) <= 1" in str(explanation)
+    with pytest.raises(KeyError, match="no piece 'Z'; the pieces are x, X"):
+        explanation["Z"]
+
+
+def test_advice_on_sets() -> None:
+    (cvxpy,) = declared([cp.norm(Y, 3) <= 1]).explain()["Y(x)"]
+    assert "the 3-norm" in cvxpy.how and "without CVXPY" in cvxpy.advice
+    turning = cp.vstack([X, cp.hstack([X[1:], X[0]])]) @ Y == 1
+    (affine,) = declared([turning]).explain()["Y(x)"]
+    assert "factorised for each x" in affine.cost and "keep the matrix of the equations constant" in affine.advice
+    (plain,) = declared([cp.norm(Y - X) <= 1]).explain()["Y(x)"]
+    assert plain.advice == ""
+
+
+def test_advice_on_lower_levels() -> None:
+    (level,) = declared([], cp.logistic(cp.sum(Y)) + X @ Y).explain()["lower level"]
+    assert "mu unknown" in level.how and "0.5 * eps * cp.sum_squares(y)" in level.advice
+    (rough,) = declared([], cp.norm1(Y) + cp.sum_squares(Y - X)).explain()["lower level"]
+    assert "cvxpy" in rough.how and "norm1" in rough.how and "cp.huber" in rough.advice
+
+
+def test_a_radius_that_is_a_sample_is_better_a_client_parameter() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    demand, radius = hf.Sample(2, name="demand"), hf.Sample(nonneg=True, name="radius")
+    rows = {demand: np.ones((3, 2)), radius: np.ones(3)}
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(x - y))),
+        lower=hf.ArgMin(y, cp.sum_squares(y - demand), [cp.norm(y - x) <= radius], scope="sample"),
+        federation=hf.Federation([hf.Client(rows)]),
+    )
+    (ball,) = problem.explain()["Y(x)"]
+    assert "moves with x and the sample" in ball.how
+    assert "because of radius" in ball.advice and "hf.ClientParameter" in ball.advice

@@ -1,0 +1,216 @@
+"""Exact lower levels: each method against independent answers, the certificate against the truth, and overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hierfl as hf
+from hierfl.compiler.fixed_point import certify
+from hierfl.compiler.low_rank import Skeleton, solve_box
+from hierfl.solvers import ZOHFL
+from hierfl.solvers.lower import Exact
+
+N = 12
+
+
+def quadratic(rng: np.random.Generator, n: int, condition: float) -> np.ndarray:
+    q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    return np.asarray(q @ np.diag(np.geomspace(1.0, condition, n)) @ q.T)
+
+
+def lower_problem(level: Callable[[cp.Variable, cp.Variable], hf.ArgMin | hf.Equilibrium], n: int = N) -> hf.Problem:
+    x, y = cp.Variable(n, name="x"), cp.Variable(n, name="y")
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=level(x, y))
+
+
+SETS: dict[str, Callable[[Any], list[Any]]] = {
+    "free": lambda y: [],
+    "box": lambda y: [y >= -0.1, y <= 0.3],
+    "ball": lambda y: [cp.norm(y) <= 0.5],
+    "simplex": lambda y: [y >= 0, cp.sum(y) == 1],
+    "strip": lambda y: [y >= -0.2, y <= 0.2, np.arange(N) @ y <= 0.1],
+    "l1 ball": lambda y: [cp.norm1(y) <= 0.7],
+    "polyhedron": lambda y: [y >= -0.5, np.vander(np.linspace(0, 1, N), 3).T @ y <= 0.1],
+    "ball and halfspace": lambda y: [cp.norm(y) <= 0.5, cp.sum(y) >= 0.2],
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_quadratics_over_every_kind_of_set_agree_with_cvxpy(name: str) -> None:
+    rng = np.random.default_rng(0)
+    h, b = quadratic(rng, N, 50.0), rng.standard_normal(N)
+    problem = lower_problem(
+        lambda x, y: hf.ArgMin(y, 0.5 * cp.quad_form(y, cp.psd_wrap(h)) - b @ y + x @ y, SETS[name](y))
+    )
+    x = 0.1 * rng.standard_normal(N)
+    certificate = problem.implicit.certificate(x)
+    y = cp.Variable(N)
+    reference = cp.Problem(cp.Minimize(0.5 * cp.quad_form(y, cp.psd_wrap(h)) - b @ y + x @ y), SETS[name](y))
+    reference.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    np.testing.assert_allclose(problem.implicit.response(x), y.value, atol=3e-6)
+    assert certificate.error_bound <= 1e-7 and certificate.strong_convexity == pytest.approx(1.0, rel=1e-8)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e4])
+def test_ill_conditioned_boxes_are_solved(condition: float) -> None:
+    rng = np.random.default_rng(1)
+    h, b = quadratic(rng, N, condition), rng.standard_normal(N)
+    problem = lower_problem(
+        lambda x, y: hf.ArgMin(y, 0.5 * cp.quad_form(y, cp.psd_wrap(h)) - b @ y + 0 * cp.sum(x), SETS["box"](y))
+    )
+    y = problem.implicit.response(np.zeros(N))
+    free = (y > -0.1 + 1e-9) & (y < 0.3 - 1e-9)  # the optimality conditions, entry by entry
+    force = h @ y - b
+    scale = 1e-9 * condition + 1e-8
+    assert np.abs(force[free]).max(initial=0.0) <= scale
+    assert (force[y <= -0.1 + 1e-9] >= -scale).all() and (force[y >= 0.3 - 1e-9] <= scale).all()
+
+
+def test_newton_agrees_with_scipy_on_a_softmax_regression() -> None:
+    rng = np.random.default_rng(2)
+    features, labels = rng.standard_normal((60, 5)), np.eye(3)[rng.integers(0, 3, 60)]
+    x, y = cp.Variable((3, 5), name="x"), cp.Variable((3, 5), name="y")
+    row, label = hf.Sample(5, name="row"), hf.Sample(3, name="label")
+    loss = hf.E(cp.log_sum_exp(y @ row) - label @ (y @ row)) + 0.05 * cp.sum_squares(y - x)
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - y)),
+        lower=hf.ArgMin(y, loss, scope="client"),
+        federation=hf.Federation([hf.Client({row: features, label: labels})]),
+    )
+    assert "Newton-CG" in problem.explain()["lower level"][0].how
+
+    def value(w: np.ndarray) -> float:
+        scores = features @ w.reshape(3, 5).T
+        return float(np.mean(scipy.special.logsumexp(scores, axis=1) - np.sum(scores * labels, axis=1)) + 0.05 * w @ w)
+
+    reference = scipy.optimize.minimize(value, np.zeros(15), method="BFGS", options={"gtol": 1e-9})
+    np.testing.assert_allclose(problem.implicit.response(np.zeros((3, 5))).ravel(), reference.x, atol=1e-6)
+    assert problem.implicit.certificate(np.zeros((3, 5))).error_bound <= 1e-7
+
+
+@pytest.mark.parametrize("name", ["box", "ball", "simplex", "polyhedron"])
+def test_monotone_maps_that_are_no_gradients(name: str) -> None:
+    rng = np.random.default_rng(3)
+    skew = rng.standard_normal((N, N))
+    j, b = 0.5 * np.eye(N) + 3 * (skew - skew.T), rng.standard_normal(N)
+    problem = lower_problem(lambda x, y: hf.Equilibrium(y, j @ y - b + x, SETS[name](y)))
+    y, x = problem.implicit.response(np.zeros(N)), cp.Variable(N)
+    # y solves VI(Y, F) if and only if it minimises the linear function F(y)'z over Y
+    linear = cp.Problem(cp.Minimize((j @ y - b) @ x), SETS[name](x))
+    linear.solve(solver=cp.CLARABEL)
+    assert (j @ y - b) @ y <= linear.value + 1e-6
+    assert problem.implicit.certificate(np.zeros(N)).error_bound <= 1e-7
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 3), st.booleans())
+def test_diagonal_plus_low_rank_maps(seed: int, rank: int, symmetric: bool) -> None:
+    rng, n = np.random.default_rng(seed), 30
+    u = rng.standard_normal((n, rank))
+    v = u if symmetric else u @ (np.eye(rank) + 0.3 * (np.triu(np.ones((rank, rank))) - np.tril(np.ones((rank, rank)))))
+    j, q = np.diag(rng.uniform(1, 3, n)) + u @ v.T, rng.standard_normal(n)
+    with jax.enable_x64(True):
+        skeleton = Skeleton.of(j)
+        assert skeleton is not None and skeleton.rank == rank
+        parts = skeleton.decompose(lambda w: jnp.asarray(j) @ w, lambda w: jnp.asarray(j).T @ w, n)
+        assert float(parts.modulus()) <= np.linalg.eigvalsh(0.5 * (j + j.T))[0] + 1e-9
+        assert float(parts.size()) >= np.linalg.norm(j, 2) - 1e-9
+        y, _ = solve_box(parts, jnp.asarray(q), jnp.full(n, -0.2), jnp.full(n, 0.3), jnp.zeros(n))
+    force = j @ np.asarray(y) + q
+    np.testing.assert_allclose(np.clip(y - force, -0.2, 0.3), y, atol=1e-9)
+
+
+def test_a_dense_map_is_not_taken_for_low_rank() -> None:
+    with jax.enable_x64(True):
+        assert Skeleton.of(quadratic(np.random.default_rng(0), 40, 10.0)) is None
+
+
+def test_cournot_with_a_thousand_followers_uses_its_structure() -> None:
+    n, b = 1000, 0.5
+    costs, caps = np.linspace(0.09, 0.11, n), np.linspace(2, 4, n)
+    x, y, a = cp.Variable(name="x"), cp.Variable(n, name="y"), hf.Sample(name="a")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(-x * (a - b * (x + cp.sum(y))))),
+        lower=hf.Equilibrium(
+            y, cp.multiply(costs + b, y) - a + b * (x + cp.sum(y)), [y >= 0, y <= caps], scope="sample"
+        ),
+        constraints=[x >= 0, x <= 10],
+        federation=hf.Federation([hf.Client({a: np.array([7.5, 10.0, 12.5])})]),
+    )
+    assert "diagonal plus rank 1" in problem.explain()["lower level"][0].how
+    answers, certificate = problem.implicit.response(2.0)[0], problem.implicit.certificate(2.0)
+    assert certificate.error_bound <= 1e-10
+    for demand, y_found in zip((7.5, 10.0, 12.5), answers):
+
+        def excess(total: float, demand: float = demand) -> float:  # total output answered by total output
+            return float(np.clip((demand - b * (2.0 + total)) / (costs + b), 0, caps).sum() - total)
+
+        total = scipy.optimize.brentq(excess, 0, caps.sum(), xtol=1e-14, rtol=1e-15)
+        np.testing.assert_allclose(y_found, np.clip((demand - b * (2.0 + total)) / (costs + b), 0, caps), atol=1e-11)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.0, 3.0), st.sampled_from(["free", "box", "ball"]))
+def test_bound_is_never_below_the_error_and_at_most_two_kappa_above(seed: int, log_condition: float, kind: str) -> None:
+    rng, condition = np.random.default_rng(seed), 10.0**log_condition
+    h, b = quadratic(rng, 6, condition), 2 * rng.standard_normal(6)
+    project = {
+        "free": lambda z: z,
+        "box": lambda z: jnp.clip(z, -0.5, 0.5),
+        "ball": lambda z: z * jnp.minimum(1.0, 1.0 / jnp.maximum(jnp.linalg.norm(z), 1e-300)),
+    }[kind]
+    with jax.enable_x64(True):
+        matrix, step = jnp.asarray(h), jnp.asarray(1 / condition)
+
+        def iterate(y: Any, count: int) -> Any:
+            return jax.lax.fori_loop(0, count, lambda _, y: project(y - step * (matrix @ y - b)), y)
+
+        truth = iterate(jnp.zeros(6), 200_000 if condition > 100 else 20_000)
+        start = project(jnp.asarray(truth + 0.1 * rng.standard_normal(6)))
+        solution = certify(lambda y: matrix @ y - b, project, start, step, jnp.asarray(1.0), 0, 1e-9, True)
+        error = float(jnp.linalg.norm(solution.y - truth))
+        assert float(solution.error_bound) >= error * (1 - 1e-9) - 1e-12
+        assert float(solution.error_bound) <= 2 * condition * error * (1 + 1e-6) + 1e-9
+
+
+def test_a_method_can_be_asked_for_and_is_refused_where_it_cannot_work() -> None:
+    rng = np.random.default_rng(4)
+    h = quadratic(rng, N, 10.0)
+    problem = lower_problem(lambda x, y: hf.ArgMin(y, 0.5 * cp.quad_form(y, cp.psd_wrap(h)) - x @ y, SETS["box"](y)))
+    answers = {}
+    for method in ("semismooth Newton", "accelerated gradient", "extragradient", "cvxpy"):
+        run = problem.solve(ZOHFL(lower=Exact(method=method), step_size=0.01), rounds=2, progress=False, x0=np.ones(N))
+        answers[method] = run.x
+    for method, x in answers.items():
+        np.testing.assert_allclose(x, answers["semismooth Newton"], atol=1e-5, err_msg=method)
+    with pytest.raises(
+        hf.IncompatibleSolverError, match=r"'linear system' cannot solve this .*no constraints.*'semismooth Newton'"
+    ):
+        problem.solve(ZOHFL(lower=Exact(method="linear system")), rounds=1, progress=False)
+    with pytest.raises(hf.SettingError, match="method of Exact='newton': write one of 'closed form'"):
+        Exact(method="newton")
+
+
+@pytest.mark.parametrize(
+    ("objective", "constraints"),
+    [
+        (lambda x, y: cp.sum(y) - x @ y, lambda y: []),
+        (lambda x, y: -cp.sum(y) + 0 * cp.sum(x), lambda y: [y >= 0]),
+        (lambda x, y: -y[0] + cp.square(y[1]) + 0 * cp.sum(x), lambda y: [cp.norm(y[1:]) <= 1]),
+    ],
+    ids=["linear", "linear on the orthant", "one direction"],
+)
+def test_unbounded_lower_levels_are_named(objective: Any, constraints: Any) -> None:
+    problem = lower_problem(lambda x, y: hf.ArgMin(y, objective(x, y), constraints(y)))
+    with pytest.raises(hf.LowerLevelError, match="unbounded"):
+        problem.implicit(np.zeros(N))

@@ -1,0 +1,379 @@
+"""``problem.check()``: constants never unsafe, witnesses that are witnesses, numbers only where every hypothesis holds."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hierfl as hf
+from hierfl.analysis.theorems import Constants, prescribe_bl, prescribe_bl_corrected, prescribe_hfl
+from hierfl.errors import SettingError
+
+
+@pytest.fixture
+def pair():
+    return cp.Variable(2, name="x"), cp.Variable(2, name="y")
+
+
+def check(problem, **settings_):
+    return problem.check(progress=False, **settings_)
+
+
+# --- mu and L
+
+
+def least_squares(seed, clients=2, scope="client"):
+    """A random quadratic level on data, and its clients' true Hessians."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 6))
+    x, y = cp.Variable(size, name="x"), cp.Variable(size, name="y")
+    a = hf.Sample(size, name="a")
+    rows = [rng.standard_normal((int(rng.integers(1, 9)), size)) * 10.0 ** rng.integers(-2, 3) for _ in range(clients)]
+    shift = 10.0 ** rng.integers(-3, 2)
+    lower = hf.ArgMin(y, hf.E(cp.square(a @ y - 1)) + shift * cp.sum_squares(y - x), scope=scope)
+    federation = hf.Federation([hf.Client({a: r}) for r in rows])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - x)), lower, (), federation)
+    return problem, [2 * r.T @ r / len(r) + 2 * shift * np.eye(size) for r in rows]
+
+
+@pytest.mark.slow
+@given(st.integers(0, 10_000))
+@settings(deadline=None, max_examples=8)
+def test_moduli_of_quadratics_are_safe_and_within_a_percent(seed):
+    problem, hessians = least_squares(seed)
+    report = check(problem)
+    values = np.array([np.linalg.eigvalsh(h)[[0, -1]] for h in hessians])
+    rounding = 1e-13 * values.max()
+    mu, smooth = report.constants["mu_h"], report.constants["L_h"]
+    assert mu.value <= values[:, 0].min() + rounding and mu.value >= 0.99 * values[:, 0].min()
+    assert smooth.value >= values[:, 1].max() - rounding and smooth.value <= 1.01 * values[:, 1].max()
+    assert mu.attained_by == f"client {values[:, 0].argmin()}"
+    np.testing.assert_allclose(mu.by_client, values[:, 0], rtol=1e-2)
+    assert report["strong convexity"].status == report["smoothness"].status == "proved"
+
+
+def test_the_federations_moduli_are_those_of_the_weighted_mean():
+    problem, hessians = least_squares(3, scope="federation")
+    report = check(problem)
+    values = np.linalg.eigvalsh(np.mean(hessians, axis=0))
+    assert report.constants["mu_h of the mean"].value == pytest.approx(values[0], rel=1e-9)
+    assert report.constants["L_h of the mean"].value == pytest.approx(values[-1], rel=1e-9)
+
+
+@pytest.mark.slow
+@given(st.integers(0, 10_000))
+@settings(deadline=None, max_examples=5)
+def test_moduli_of_softmax_regressions_are_safe(seed):
+    rng = np.random.default_rng(seed)
+    w, x = cp.Variable((3, 2), name="w"), cp.Variable(name="x", nonneg=True)
+    image, label = hf.Sample(2, name="image"), hf.Sample(3, name="label")
+    images, labels = 3 * rng.standard_normal((12, 2)), np.eye(3)[rng.integers(0, 3, 12)]
+    loss = hf.E(cp.log_sum_exp(w @ image) - label @ (w @ image)) + 0.05 * cp.sum_squares(w) + 0 * x
+    federation = hf.Federation([hf.Client({image: images, label: labels})])
+    report = check(hf.Problem(hf.Minimize(clients=cp.sum_squares(w) + x), hf.ArgMin(w, loss), (), federation))
+    mu, smooth = report.constants["mu_h"].value, report.constants["L_h"].value
+    for _ in range(10):
+        scores = images @ (rng.standard_normal((3, 2)) * rng.choice([0.0, 1.0, 10.0])).T
+        p = np.exp(scores - scores.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        hessian = 0.1 * np.eye(6)
+        for row, q in zip(images, p):
+            hessian += np.kron(np.diag(q) - np.outer(q, q), np.outer(row, row)) / 12
+        values = np.linalg.eigvalsh(hessian)
+        assert mu <= values[0] + 1e-12 and smooth >= values[-1] - 1e-12
+    assert mu == pytest.approx(0.1)
+
+
+def test_moduli_hold_for_every_x_of_a_declared_set(pair):
+    x, y = pair
+    lower = hf.ArgMin(y, cp.sum(cp.multiply(1 + x, cp.square(y))) - 2 * cp.sum(y))
+    report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, constraints=[x >= 0, x <= [1, 2]]))
+    assert report.constants["mu_h"].value == pytest.approx(2) and report.constants["L_h"].value == pytest.approx(6)
+
+
+def test_a_maximisation_is_mirrored(pair):
+    x, y = pair
+    report = check(
+        hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMax(y, x @ y - cp.sum_squares(y) - cp.log_sum_exp(y)))
+    )
+    assert report.constants["mu_h"].value == pytest.approx(2) and report.constants["L_h"].value == pytest.approx(2.5)
+
+
+def test_a_sample_that_stands_for_a_law_proves_nothing():
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
+    lower = hf.ArgMin(y, hf.E(cp.square(a * y - x)))
+    federation = hf.Federation([hf.Client({a: scipy.stats.norm(1, 1)})])
+    report = check(hf.Problem(hf.Minimize(clients=cp.square(y)), lower, (), federation))
+    assert report["strong convexity"].status == "sampled"
+    assert report.constants["mu_h"].value == pytest.approx(4, rel=0.05)  # 2 E[a^2]
+    assert not report.theorems[0].applies
+
+
+# --- witnesses
+
+
+def test_a_direction_along_which_a_convex_level_is_flat(pair):
+    x, y = pair
+    a = np.array([1.0, 2.0])
+    report = check(
+        hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, cp.square(a @ y - x[0]), [cp.abs(y) <= 1]))
+    )
+    found = report["strong convexity"]
+    assert found.status == "violated"
+    assert abs(a @ found.witness["direction"]) < 1e-9 and np.linalg.norm(found.witness["direction"]) == pytest.approx(1)
+    assert report["y(x) unique"].status == "unknown" and not report.theorems[0].applies
+
+
+def test_the_softmax_invariance_is_found_as_a_flat_direction():
+    w, x = cp.Variable(3, name="w"), cp.Variable(name="x")
+    report = check(hf.Problem(hf.Minimize(clients=cp.sum(w)), hf.ArgMin(w, cp.log_sum_exp(w) - x * w[0], [w <= 1])))
+    found = report["strong convexity"]
+    assert found.status == "violated"
+    np.testing.assert_allclose(np.abs(found.witness["direction"]), np.full(3, 1 / np.sqrt(3)), atol=1e-6)
+
+
+def test_an_empty_set_at_a_point_of_x(pair):
+    x, y = pair
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [cp.norm(y) <= 1, cp.sum(y) >= cp.sum(x)])
+    found = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, constraints=[cp.abs(x) <= 1]))["Y(x) nonempty"]
+    at = found.witness["x"]
+    assert found.status == "violated" and (np.abs(at) <= 1 + 1e-9).all()
+    assert at.sum() > np.sqrt(2)  # the largest sum on the unit ball
+
+
+def test_an_empty_set_in_a_corner_that_sampling_is_unlikely_to_meet():
+    x, y = cp.Variable(6, name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.square(y), [y >= cp.sum(x), y <= 5.9])
+    problem = hf.Problem(hf.Minimize(clients=y), lower, constraints=[cp.norm(x - 0.4) <= 1.5])
+    found = check(problem, samples=8)["Y(x) nonempty"]
+    assert found.status == "violated" and found.witness["x"].sum() > 5.9
+    assert np.linalg.norm(found.witness["x"] - 0.4) <= 1.5 + 1e-9
+
+
+def test_an_empty_set_names_the_client(pair):
+    x, y = pair
+    rho = hf.ClientParameter(name="rho", nonneg=True)
+    lower = hf.ArgMin(y, cp.sum_squares(y), [cp.norm(y - x) <= rho, y[0] >= 2], scope="client")
+    federation = hf.Federation([hf.Client(parameters={rho: v}) for v in (5.0, 0.5)])
+    report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, [cp.abs(x) <= 1], federation))
+    assert report["Y(x) nonempty"].status == "violated" and report["Y(x) nonempty"].witness["client"] == "client 1"
+
+
+def test_sets_that_are_never_empty_are_proved_so(pair):
+    x, y = pair
+    for constraints, rule in (
+        ([y >= 0], "fixed"),
+        ([cp.norm(y - x) <= 1], "translated"),
+        ([cp.norm(y) <= 2 + x[0]], "every x"),
+    ):
+        lower = hf.ArgMin(y, cp.sum_squares(y - x), constraints)
+        found = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, constraints=[cp.abs(x) <= 1]))["Y(x) nonempty"]
+        assert found.status == "proved" and rule in found.reason
+
+
+def test_a_client_whose_linear_level_is_unbounded(pair):
+    x, y = pair
+    cap = hf.ClientParameter(name="cap")
+    lower = hf.ArgMin(y, -cap * y[1] + y[0], [y >= 0, y[0] <= 1, y[1] - y[0] >= x[0]], scope="client")
+    federation = hf.Federation([hf.Client(parameters={cap: v}) for v in (-1.0, 2.0)])
+    found = check(hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), lower, [cp.abs(x) <= 1], federation))[
+        "lower level has a solution"
+    ]
+    witness = found.witness
+    assert found.status == "violated" and witness["client"] == "client 1"
+    for length in (1.0, 1e3, 1e6):
+        point = witness["y"] + length * witness["direction"]
+        assert (point >= -1e-6).all() and point[0] <= 1 + 1e-6 and point[1] - point[0] >= witness["x"][0] - 1e-6
+    assert (
+        -2.0 * witness["direction"][1] + witness["direction"][0] == pytest.approx(witness["slope"])
+        and witness["slope"] < 0
+    )
+
+
+def test_a_nonmonotone_mapping(pair):
+    x, y = pair
+    matrix = np.array([[1.0, 3.0], [1.0, 1.0]])
+    report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.Equilibrium(y, matrix @ y - x, [cp.abs(y) <= 1])))
+    found = report["strong monotonicity"]
+    y1, y2 = found.witness["y1"], found.witness["y2"]
+    assert found.status == "violated" and (matrix @ (y1 - y2)) @ (y1 - y2) < 0
+    assert report["symmetry of the mapping"].status == "violated"
+
+
+def test_a_nonlinear_nonmonotone_mapping(pair):
+    x, y = pair
+    mapping = 0.1 * y - cp.logistic(y) - x
+    found = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.Equilibrium(y, mapping, [cp.abs(y) <= 2])))[
+        "strong monotonicity"
+    ]
+    y1, y2 = found.witness["y1"], found.witness["y2"]
+    change = 0.1 * (y1 - y2) - np.logaddexp(0, y1) + np.logaddexp(0, y2)
+    assert found.status == "violated" and change @ (y1 - y2) < 0
+
+
+def test_an_affine_mapping_has_its_moduli(pair):
+    x, y = pair
+    matrix = np.array([[3.0, 1.0], [-1.0, 2.0]])
+    report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.Equilibrium(y, matrix @ y - x, [y >= 0])))
+    assert report["strong monotonicity"].status == "proved"
+    assert report.constants["mu_h"].value == pytest.approx(np.linalg.eigvalsh(0.5 * (matrix + matrix.T))[0])
+    assert report.constants["L_h"].value == pytest.approx(np.linalg.norm(matrix, 2))
+
+
+# --- y(x)
+
+
+def test_response_constants_bound_difference_quotients(pair):
+    x, y = pair
+    matrix = np.array([[1.0, 2.0], [0.0, 1.0]])
+    for constraints in ([], [y >= 0], [cp.norm(y - x) <= 0.5]):
+        lower = hf.ArgMin(y, cp.sum_squares(y - matrix @ x) + cp.quad_form(y, np.diag([1.0, 0.2])), constraints)
+        problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, constraints=[cp.abs(x) <= 1])
+        report = check(problem)
+        bound, rng = report.constants["L_y"].value, np.random.default_rng(0)
+        expected = "proved" if not constraints else "unknown"
+        assert report["y(x) differentiable"].status == expected and report["y(x) unique"].status == "proved"
+        for _ in range(10):
+            first, second = rng.uniform(-1, 1, (2, 2))
+            change = problem.implicit.response(first) - problem.implicit.response(second)
+            assert np.linalg.norm(change) <= bound * np.linalg.norm(first - second) + 1e-7
+
+
+def test_a_set_that_changes_shape_has_no_constant():
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.square(y - 2), [cp.square(y) <= x])
+    report = check(hf.Problem(hf.Minimize(clients=y), lower, constraints=[x >= 0, x <= 1]))
+    assert report["y(x) Lipschitz"].status == "unknown" and report.constants["L_y"].value == np.inf
+
+
+# --- theorems
+
+
+def bilevel(pair, bounded=True):
+    x, y = pair
+    lower = hf.ArgMin(y, cp.sum_squares(y - x) + cp.log_sum_exp(y), [cp.abs(y) <= 1])
+    constraints = [cp.abs(x) <= 1] if bounded else []
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower, constraints=constraints)
+
+
+def test_the_bilevel_theorem_with_all_hypotheses(pair):
+    problem = bilevel(pair)
+    report = check(problem, epsilon=0.05, smoothing=0.2)
+    theorem = report.theorems[0]
+    assert theorem.applies and theorem.name == "[2S] Theorem 1"
+    # on |x|, |y| <= 1: |grad_x f| = 2 |x - y| <= 4 sqrt(2); mu = 2, L_{grad h,x} = 2, hence L_y = 1
+    f_x = f_y = 4 * np.sqrt(2)
+    implicit = f_x + f_y
+    start = float(problem.implicit(np.zeros(2)))
+    gap = min(start - 0.0, implicit * np.sqrt(2)) + implicit * 0.2
+    c = Constants(n=2, m=1, smoothing=0.2, gap=gap, lipschitz=implicit, lipschitz_y=f_y, slope=1.0, b2=1.0)
+    for found, expected in (
+        (theorem.predicted, prescribe_bl_corrected(c, 0.05)),
+        (theorem.printed, prescribe_bl(c, 0.05)),
+    ):
+        assert found.rounds == pytest.approx(expected.rounds, rel=1e-6)
+        assert found.step == pytest.approx(expected.step, rel=1e-6)
+    assert "as printed" in str(theorem) and "Lemma 9" in str(theorem)
+
+
+def test_no_numbers_where_a_hypothesis_is_missing(pair):
+    theorem = check(bilevel(pair, bounded=False)).theorems[0]
+    assert not theorem.applies and theorem.predicted is None and theorem.printed is None
+    assert "f Lipschitz in x" in theorem.missing and "no numbers" in str(theorem) and "rounds" not in str(theorem)
+
+
+def heterogeneous(pair, constraints=()):
+    x, y = pair
+    rho = hf.ClientParameter(name="rho", nonneg=True)
+    lower = hf.ArgMin(y, cp.sum_squares(y - x - 1), [cp.norm(y - x) <= rho], scope="client")
+    federation = hf.Federation([hf.Client(parameters={rho: v}) for v in (1.0, 0.5)])
+    return hf.Problem(hf.Minimize(clients=cp.sum(cp.minimum(cp.abs(x - y), 1))), lower, constraints, federation)
+
+
+def test_the_heterogeneous_theorem_with_all_hypotheses(pair):
+    theorem = check(heterogeneous(pair), epsilon=0.1).theorems[0]
+    # f in [0, 2], sqrt(2)-Lipschitz in x and in y; h has mu = L = L_{grad h,x} = 2; Y_i(x) = x + C, so L_y = 1 + (2 + 2) / 2
+    root = np.sqrt(2)
+    implicit = 3 * root + root
+    start = 0.5 * (min(1 / root, 1) * 2 + min(0.5 / root, 1) * 2)
+    c = Constants(
+        n=2, m=2, smoothing=0.1, lipschitz=implicit, lipschitz_y=root, mu=2.0, smooth=2.0, start=8.0, swing=2.0,
+        value=start + 0.1 * implicit, lowest=0.0,
+    )  # fmt: skip
+    assert theorem.applies
+    assert theorem.predicted.rounds == pytest.approx(prescribe_hfl(c, 0.1, corrected=True).rounds, rel=1e-6)
+    assert theorem.printed.rounds == pytest.approx(prescribe_hfl(c, 0.1, corrected=False).rounds, rel=1e-6)
+
+
+def test_a_projected_server_step_is_not_covered(pair):
+    theorem = check(heterogeneous(pair, [cp.abs(pair[0]) <= 1])).theorems[0]
+    assert not theorem.applies and "x unconstrained" in theorem.missing
+
+
+def test_two_stage_games_have_theorem_2():
+    x, y, a = cp.Variable(name="x"), cp.Variable(3, name="y"), hf.Sample(name="a")
+    b, cost = 0.5, np.array([0.09, 0.1, 0.11])
+    lower = hf.Equilibrium(y, cp.multiply(cost + b, y) - a + b * (x + cp.sum(y)), [y >= 0, y <= 2], scope="sample")
+    leader = hf.E(0.05 * cp.square(x) - x * (a - b * (x + cp.sum(y))))
+    federation = hf.Federation([hf.Client({a: scipy.stats.uniform(7.5, 5)}) for _ in range(2)])
+    report = check(hf.Problem(hf.Minimize(clients=leader), lower, [x >= 0, x <= 10], federation))
+    theorem = report.theorems[0]
+    jacobian = np.diag(cost + b) + b * np.ones((3, 3))
+    mu, smooth = np.linalg.eigvalsh(jacobian)[[0, -1]]
+    assert theorem.applies and theorem.name == "[2S] Theorem 2"
+    assert theorem.predicted.extra["alpha"] == pytest.approx(mu / smooth**2)
+    assert theorem.predicted.extra["tau"] == pytest.approx(-1 / np.log(1 - (mu / smooth) ** 2))
+    # |grad_y of the leader's cost| = b x sqrt(3) <= 5 sqrt(3)
+    assert report.constants["L_{f,y}"].value == pytest.approx(5 * np.sqrt(3))
+
+
+def test_problems_without_a_lower_level_have_proposition_1():
+    x, a = cp.Variable(2, name="x"), hf.Sample(2, name="a")
+    rows = np.array([[1.0, 0.0], [0.0, 2.0]])
+    federation = hf.Federation([hf.Client({a: rows}), hf.Client({a: -rows})])
+    report = check(
+        hf.Problem(hf.Minimize(clients=hf.E(cp.abs(a @ x))), constraints=[cp.abs(x) <= 1], federation=federation)
+    )
+    assert report.theorems[0].applies and report.theorems[0].gaps == ()
+    assert report.constants["L_{f,x}"].value == pytest.approx(np.sqrt((1 + 4) / 2))  # root mean square over samples
+    assert report.constants["nu^2"].value >= 1.0  # at x = (1, 1): values 1 and 2, variance 1/4; range on X: [0, 2]
+
+
+def test_private_sets_have_a_bounded_dissimilarity():
+    x, r = cp.Variable(2, name="x"), hf.ClientParameter(name="r", nonneg=True)
+    federation = hf.Federation([hf.Client(parameters={r: v}) for v in (1.0, 2.0)])
+    problem = hf.Problem(hf.Minimize(clients=cp.norm(x, 1)), constraints=[cp.norm(x) <= r], federation=federation)
+    report = check(problem)
+    b1, b2 = report.constants["B_1"].value, report.constants["B_2"].value
+    rng = np.random.default_rng(0)
+    for point in rng.standard_normal((200, 2)) * rng.choice([1, 10], (200, 1)):
+        projections = [point * min(1, v / np.linalg.norm(point)) for v in (1.0, 2.0)]
+        left = np.mean([np.sum((point - p) ** 2) for p in projections])
+        assert left <= b1**2 + b2**2 * np.sum((point - np.mean(projections, axis=0)) ** 2) + 1e-9
+
+
+# --- the object
+
+
+def test_the_report_is_an_object_that_prints(pair):
+    report = check(bilevel(pair))
+    assert report["strong convexity"].assumption == "[2S] Assumption 2 (ii)"
+    text = str(report)
+    assert "proved    strong convexity" in text and "mu_h >= 2" in text
+    frame = report.to_pandas()
+    assert list(frame["name"]) == [f.name for f in report] and set(frame["status"]) <= {
+        "proved",
+        "sampled",
+        "violated",
+        "unknown",
+    }
+    with pytest.raises(KeyError, match="no finding"):
+        report["nothing"]
+
+
+def test_settings_out_of_range_are_refused(pair):
+    for wrong in ({"epsilon": 0.0}, {"smoothing": -1.0}, {"samples": 0}):
+        with pytest.raises(SettingError):
+            check(bilevel(pair), **wrong)
