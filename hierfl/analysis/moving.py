@@ -93,9 +93,13 @@ def _multiplies(node: Any) -> bool:
 def _slope(piece: Any, variables: Sequence[cp.Variable], twins: dict[cp.Variable, cp.Variable]) -> Any:
     """The slope of an affine piece: a row for each entry, a column for each scalar, both in CVXPY's order."""
     slopes = piece.grad
-    return sp.hstack(
-        [
-            sp.csr_array(slopes[twins[v]].T) if twins[v] in slopes else sp.csr_array((piece.size, v.size))
-            for v in variables
-        ]
-    )
+
+    def block(variable: cp.Variable) -> Any:
+        found = slopes.get(twins[variable])
+        if found is None:
+            return sp.csr_array((piece.size, variable.size))
+        if not sp.issparse(found):  # CVXPY gives numbers for scalars
+            found = np.reshape(found, (variable.size, piece.size))
+        return sp.csr_array(found.T)
+
+    return sp.hstack([block(v) for v in variables])

@@ -65,7 +65,7 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
         Constant("L_{grad h,x}", mixed, "<=", "second derivatives in (x, y)"),
     ]
     slope, how = _response(study, moduli, mixed)
-    implicit = f_y * slope + f_x if f_y > 0 else f_x
+    implicit = f_x if f_y == 0 or slope == 0 else f_y * slope + f_x
     constants += [
         Constant("L_y", slope, "<=", how.removeprefix("unknown: ")),
         Constant(

@@ -299,7 +299,7 @@ def test_the_heterogeneous_theorem_with_all_hypotheses(pair):
     implicit = 3 * root + root
     start = 0.5 * (min(1 / root, 1) * 2 + min(0.5 / root, 1) * 2)
     c = Constants(
-        n=2, m=2, smoothing=0.1, lipschitz=implicit, lipschitz_y=root, mu=2.0, smooth=2.0, start=8.0, swing=2.0,
+        n=2, m=2, smoothing=0.1, lipschitz=implicit, lipschitz_y=root, mu=2.0, smooth=2.0, start=8.0 + 1e-9, swing=2.0,
         value=start + 0.1 * implicit, lowest=0.0,
     )  # fmt: skip
     assert theorem.applies

@@ -17,12 +17,12 @@ N = 6
 
 
 @jax.jit
-def L1(z, slope):
+def flat_l1(z, slope):
     return jnp.append(*norm_cone.project_l1(z[:-1], z[-1], slope))
 
 
 @jax.jit
-def LINF(z, slope):
+def flat_linf(z, slope):
     return jnp.append(*norm_cone.project_linf(z[:-1], z[-1], slope))
 
 
@@ -42,7 +42,7 @@ def polar_violation(dual_norm, slope):
     return lambda v: (slope * dual_norm(v[:-1]) + v[-1]) / np.hypot(1.0, slope)
 
 
-CONES = pytest.mark.parametrize("project, norm, dual", [(L1, l1, linf), (LINF, linf, l1)], ids=["l1", "linf"])
+CONES = pytest.mark.parametrize("project, norm, dual", [(flat_l1, l1, linf), (flat_linf, linf, l1)], ids=["l1", "linf"])
 
 
 @CONES
@@ -90,7 +90,9 @@ def test_sizes_that_drop_one_by_one(project, norm, dual):
     """Geometric sizes are the longest way for a search that drops entries in rounds."""
     z = np.append(2.0 ** -np.arange(60), 0.0)
     for slope in (1e-8, 1.0, 1e8):
-        check_cone(lambda z, slope=slope: project(z, slope), violation(norm, slope), polar_violation(dual, slope), z[None])
+        check_cone(
+            lambda z, slope=slope: project(z, slope), violation(norm, slope), polar_violation(dual, slope), z[None]
+        )
 
 
 @CONES

@@ -18,7 +18,7 @@ N = 4
 
 
 @jax.jit
-def PROJECT(z, factor):
+def project_flat(z, factor):
     u, s, t = rotated_cone.project(z[:-2], z[-2], z[-1], factor)
     return jnp.concatenate([u, jnp.stack([s, t])])
 
@@ -54,7 +54,7 @@ def test_is_the_projection(seed, size, factor, kind):
     points[:, :-2] *= 0.0 if kind == "axis" else 1.0
     if kind == "opposite":
         points[:, -1] = -points[:, -2]
-    check_cone(lambda z: PROJECT(z, factor), violation(factor), polar_violation(factor), size * points)
+    check_cone(lambda z: project_flat(z, factor), violation(factor), polar_violation(factor), size * points)
 
 
 @pytest.mark.parametrize("factor", [1e-16, 1e-8, 1e-3, 0.3, 2.0, 1e4, 1e8, 1e16])
@@ -65,7 +65,7 @@ def test_agrees_with_arithmetic_of_sixty_digits(factor):
         z[-2:] *= 10.0 ** rng.uniform(-4, 4, 2)
         if count % 5 == 0:
             z[-1] = -z[-2] * (1 + rng.choice([-1, 0, 1]) * 1e-12)
-        np.testing.assert_allclose(PROJECT(z, factor), precise(z, factor), rtol=0, atol=2e-15 * np.linalg.norm(z))
+        np.testing.assert_allclose(project_flat(z, factor), precise(z, factor), rtol=0, atol=2e-15 * np.linalg.norm(z))
 
 
 def precise(z, factor):
@@ -89,7 +89,9 @@ def precise(z, factor):
                 value = (p / (1 - m)) ** 2 - (q / (1 + m)) ** 2 - 2 / factor * square / (1 + 2 * m / factor) ** 2
                 low, high = (m, high) if (value < 0) == (p > 0) else (low, m)
             shrunk, p_new, q_new = [entry / (1 + 2 * m / factor) for entry in u], p / (1 - m), q / (1 + m)
-        return np.array([float(e) for e in [*shrunk, (p_new + q_new) / mpmath.sqrt(2), (p_new - q_new) / mpmath.sqrt(2)]])
+        return np.array(
+            [float(e) for e in [*shrunk, (p_new + q_new) / mpmath.sqrt(2), (p_new - q_new) / mpmath.sqrt(2)]]
+        )
 
 
 def test_agrees_with_cvxpy():
@@ -98,14 +100,14 @@ def test_agrees_with_cvxpy():
         for s, t in ((1.0, 0.5), (-1.0, 2.0), (-0.5, -0.1)):
             z = np.r_[2 * rng.standard_normal(N), s, t]
             expected = nearest(z, lambda y, factor=factor: [cp.quad_over_lin(y[:-2], y[-1]) <= factor * y[-2]])
-            np.testing.assert_allclose(PROJECT(z, factor), expected, atol=2e-6)
+            np.testing.assert_allclose(project_flat(z, factor), expected, atol=2e-6)
 
 
 def test_points_inside_stay_and_polar_points_go_to_the_apex():
-    np.testing.assert_array_equal(PROJECT(np.array([2.0, 2.0, 4.0]), 0.5), [2.0, 2.0, 4.0])
-    np.testing.assert_array_equal(PROJECT(np.array([1.0, -5.0, -3.0]), 2.0), np.zeros(3))
-    np.testing.assert_array_equal(PROJECT(np.zeros(3), 2.0), np.zeros(3))
-    np.testing.assert_allclose(PROJECT(np.array([0.0, 3.0, -2.0]), 2.0), [0.0, 3.0, 0.0], atol=1e-15)
+    np.testing.assert_array_equal(project_flat(np.array([2.0, 2.0, 4.0]), 0.5), [2.0, 2.0, 4.0])
+    np.testing.assert_array_equal(project_flat(np.array([1.0, -5.0, -3.0]), 2.0), np.zeros(3))
+    np.testing.assert_array_equal(project_flat(np.zeros(3), 2.0), np.zeros(3))
+    np.testing.assert_allclose(project_flat(np.array([0.0, 3.0, -2.0]), 2.0), [0.0, 3.0, 0.0], atol=1e-15)
 
 
 def test_derivatives():
@@ -113,8 +115,8 @@ def test_derivatives():
     pairs = [(1.0, 0.5), (0.5, 0.5), (-0.5, -0.5), (-1.0, 1.0), (1.0, -1.0), (-1.0, 0.2), (20.0, 30.0), (-40.0, -30.0)]
     for factor in (0.3, 2.0, 9.0):
         for seed, (s, t) in enumerate(pairs):
-            check_derivatives(PROJECT, np.r_[rng.standard_normal(N), s, t], factor, seed=seed, tolerance=1e-5)
-    jacobian = jax.jit(jax.jacobian(PROJECT, argnums=(0, 1)))
+            check_derivatives(project_flat, np.r_[rng.standard_normal(N), s, t], factor, seed=seed, tolerance=1e-5)
+    jacobian = jax.jit(jax.jacobian(project_flat, argnums=(0, 1)))
     for z in ([0, 0, 0], [0, 1, 0], [0, -1, 0], [0, 1, -1], [0, -1, -1], [2, 2, 1], [2, -2, -1], [1, 0, 0]):
         assert all(np.isfinite(part).all() for part in jacobian(np.array(z, dtype=float), 2.0))
 
@@ -122,9 +124,9 @@ def test_derivatives():
 def test_a_batch_of_a_thousand_and_single_precision():
     rng = np.random.default_rng(3)
     z = rng.standard_normal((1000, N + 2))
-    batch = jax.vmap(PROJECT, in_axes=(0, None))(z, 0.7)
-    np.testing.assert_allclose(batch[7], PROJECT(z[7], 0.7), atol=1e-14)
+    batch = jax.vmap(project_flat, in_axes=(0, None))(z, 0.7)
+    np.testing.assert_allclose(batch[7], project_flat(z[7], 0.7), atol=1e-14)
     with jax.enable_x64(False):
-        single = jax.vmap(PROJECT, in_axes=(0, None))(jnp.asarray(z), 0.7)
+        single = jax.vmap(project_flat, in_axes=(0, None))(jnp.asarray(z), 0.7)
         assert single.dtype == jnp.float32
         np.testing.assert_allclose(single, batch, atol=5e-6)

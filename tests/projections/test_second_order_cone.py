@@ -17,7 +17,7 @@ N = 5
 
 
 @jax.jit
-def PROJECT(z, slope):
+def project_flat(z, slope):
     u, t = second_order_cone.project(z[:-1], z[-1], slope)
     return jnp.append(u, t)
 
@@ -42,7 +42,7 @@ def test_is_the_projection(seed, size, slope, kind):
     points = rng.standard_normal((30, N + 1)) if kind != "integer" else rng.integers(-1, 2, (30, N + 1)).astype(float)
     points[:, -1] *= 0.0 if kind == "flat" else 10.0 ** rng.uniform(-8, 8, 30)
     points[:, :-1] *= 0.0 if kind == "axis" else 1.0
-    check_cone(lambda z: PROJECT(z, slope), violation(slope), polar_violation(slope), size * points)
+    check_cone(lambda z: project_flat(z, slope), violation(slope), polar_violation(slope), size * points)
 
 
 def test_agrees_with_cvxpy():
@@ -51,22 +51,22 @@ def test_agrees_with_cvxpy():
         for height in (-4.0, 0.5, 20.0):
             z = np.append(rng.standard_normal(N), height)
             expected = nearest(z, lambda y, slope=slope: [cp.norm(y[:-1]) <= slope * y[-1]])
-            np.testing.assert_allclose(PROJECT(z, slope), expected, atol=1e-6)
+            np.testing.assert_allclose(project_flat(z, slope), expected, atol=1e-6)
 
 
 def test_points_inside_stay_and_polar_points_go_to_the_apex():
-    np.testing.assert_array_equal(PROJECT(np.array([3.0, 4.0, 2.5]), 2.0), [3.0, 4.0, 2.5])
-    np.testing.assert_array_equal(PROJECT(np.array([3.0, 4.0, -10.0]), 2.0), np.zeros(3))
-    np.testing.assert_array_equal(PROJECT(np.zeros(3), 2.0), np.zeros(3))
-    np.testing.assert_allclose(PROJECT(np.array([3.0, 4.0, 0.0]), 1.0), [1.5, 2.0, 2.5], rtol=1e-15)
-    np.testing.assert_allclose(PROJECT(np.array([-2.0, 0.0]), 1.0), [-1.0, 1.0], rtol=1e-15)  # one entry
+    np.testing.assert_array_equal(project_flat(np.array([3.0, 4.0, 2.5]), 2.0), [3.0, 4.0, 2.5])
+    np.testing.assert_array_equal(project_flat(np.array([3.0, 4.0, -10.0]), 2.0), np.zeros(3))
+    np.testing.assert_array_equal(project_flat(np.zeros(3), 2.0), np.zeros(3))
+    np.testing.assert_allclose(project_flat(np.array([3.0, 4.0, 0.0]), 1.0), [1.5, 2.0, 2.5], rtol=1e-15)
+    np.testing.assert_allclose(project_flat(np.array([-2.0, 0.0]), 1.0), [-1.0, 1.0], rtol=1e-15)  # one entry
 
 
 def test_derivatives():
     rng = np.random.default_rng(1)
     for seed, height in enumerate((-9.0, -0.2, 0.0, 0.3, 20.0)):
-        check_derivatives(PROJECT, np.append(rng.standard_normal(N), height), 0.8, seed=seed)
-    jacobian = jax.jit(jax.jacobian(PROJECT, argnums=(0, 1)))
+        check_derivatives(project_flat, np.append(rng.standard_normal(N), height), 0.8, seed=seed)
+    jacobian = jax.jit(jax.jacobian(project_flat, argnums=(0, 1)))
     for z in (np.zeros(3), np.array([3.0, 4.0, 5.0]), np.array([3.0, 4.0, -5.0]), np.array([0.0, 0.0, -1.0])):
         assert all(np.isfinite(part).all() for part in jacobian(z, 1.0))
     np.testing.assert_array_equal(jacobian(np.array([0.0, 0.0, 1.0]), 1.0)[0], np.eye(3))
@@ -75,11 +75,11 @@ def test_derivatives():
 def test_a_batch_of_a_thousand_and_single_precision():
     rng = np.random.default_rng(2)
     z = rng.standard_normal((1000, N + 1))
-    batch = jax.vmap(PROJECT, in_axes=(0, None))(z, 0.7)
-    np.testing.assert_allclose(batch[7], PROJECT(z[7], 0.7), atol=1e-15)
+    batch = jax.vmap(project_flat, in_axes=(0, None))(z, 0.7)
+    np.testing.assert_allclose(batch[7], project_flat(z[7], 0.7), atol=1e-15)
     with jax.enable_x64(False):
-        single = jax.vmap(PROJECT, in_axes=(0, None))(jnp.asarray(z), 0.7)
+        single = jax.vmap(project_flat, in_axes=(0, None))(jnp.asarray(z), 0.7)
         assert single.dtype == jnp.float32
         np.testing.assert_allclose(single, batch, atol=2e-6)
-        tiny = PROJECT(jnp.asarray(1e-30 * z[0]), 0.7)  # squares would vanish
+        tiny = project_flat(jnp.asarray(1e-30 * z[0]), 0.7)  # squares would vanish
         np.testing.assert_allclose(tiny, 1e-30 * batch[0], atol=2e-36)
