@@ -130,7 +130,7 @@ def _mixed(study: Study) -> float:
         if level.kind == "equilibrium":
             found = mixed_bound(level.expressions, upper, holder.known)
         else:
-            found = mixed_bound([level.expression], upper, holder.known, lower)
+            found = mixed_bound([one_sample(level.expression, holder.count)], upper, holder.known, lower)
         worst = max(worst, found)
         if not np.isfinite(worst):
             break

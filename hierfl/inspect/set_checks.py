@@ -135,9 +135,7 @@ def _bounded(study: Study, assumption: str) -> Finding:
     size = diameter(study)
     if np.isfinite(size):
         return Finding("Y(x) bounded", "proved", f"in a box of diameter {size:.6g} for each x of X", needed)
-    return Finding(
-        "Y(x) bounded", "unknown", "no bounds on y follow from the constraints on the bounded part of X", needed
-    )
+    return Finding("Y(x) bounded", "unknown", "no bounds on y follow from its constraints on X", needed)
 
 
 def _nonempty(study: Study, assumption: str) -> Finding:
@@ -165,20 +163,10 @@ def _nonempty(study: Study, assumption: str) -> Finding:
 
 def _leaves_out_samples(study: Study) -> bool:
     """Whether the set depends on samples of which only some were looked at."""
-    assert study.compiled.lower_set is not None
-    moved = any(
-        s.id in study.compiled.lower_set.depends_on for table in study.holders.data.clients.tables for s in _ids(table)
-    )
-    return study.compiled.scope == "sample" and moved and not study.holders.every_sample
-
-
-@dataclass(frozen=True)
-class _Id:
-    id: int
-
-
-def _ids(table: Any) -> list[_Id]:
-    return [_Id(leaf) for leaf in table.samples]
+    if study.compiled.lower_set is None or study.compiled.scope != "sample" or study.holders.every_sample:
+        return False
+    samples = {leaf for table in study.holders.data.clients.tables for leaf in table.samples}
+    return bool(samples & study.compiled.lower_set.depends_on)
 
 
 def _common_point(study: Study) -> np.ndarray | None:
@@ -220,15 +208,19 @@ def _search_empty(study: Study, name: str, assumption: str) -> Finding:
         worst += [(study.lower.gap(x, owner), x, label, owner) for x in points]
     worst.sort(key=lambda entry: -entry[0])
     tried = len(worst)
+    doubtful = False
     for gap, x, label, owner in worst[:_ASCENTS]:
         if gap <= _TOLERANCE and exact:
             gap, x, steps = _ascend(study, x, owner)
             tried += steps
         if gap > _TOLERANCE and _infeasible(study, x, owner):
             return _empty(study, x, label, assumption)
-    return Finding(
-        name, "sampled", "a point of Y(x) was found at every point of X that was tried", assumption, tried, worst[0][0]
-    )
+        doubtful = doubtful or gap > _TOLERANCE
+    if doubtful:
+        reason = "at a point of X the projection misses Y(x), but CVXPY does not find Y(x) empty there"
+        return Finding(name, "unknown", reason, assumption, tried, worst[0][0])
+    reason = "a point of Y(x) was found at every point of X that was tried"
+    return Finding(name, "sampled", reason, assumption, tried, worst[0][0])
 
 
 def _ascend(study: Study, x: np.ndarray, owner: Weighted) -> tuple[float, np.ndarray, int]:
@@ -285,8 +277,16 @@ def _infeasible(study: Study, x: np.ndarray, owner: Weighted) -> bool:
     if not constraints:
         return True
     problem = cp.Problem(cp.Minimize(0), constraints)
-    problem.solve(solver=cp.CLARABEL)
-    return problem.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
+    return _status(problem) in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
+
+
+def _status(problem: cp.Problem) -> str:
+    """How CVXPY's solve ended; a solver that gives up has shown nothing."""
+    try:
+        problem.solve(solver=cp.CLARABEL)
+    except cp.SolverError:
+        return str(cp.SOLVER_ERROR)
+    return str(problem.status)
 
 
 # --- bounded below ---------------------------------------------------------------------------------------------
@@ -334,8 +334,7 @@ def _recession(study: Study, x: np.ndarray, owner: Weighted) -> tuple[np.ndarray
     far = []
     for radius in (1e2, 2e2):
         problem = cp.Problem(cp.Minimize(slope @ flat), [*constraints, cp.norm_inf(flat - start) <= radius])
-        problem.solve(solver=cp.CLARABEL)
-        if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+        if _status(problem) not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
             return None
         far.append(np.asarray(flat.value, dtype=float))
     direction = (far[1] - far[0]) / 1e2

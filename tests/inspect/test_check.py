@@ -49,7 +49,8 @@ def test_moduli_of_quadratics_are_safe_and_within_a_percent(seed):
     mu, smooth = report.constants["mu_h"], report.constants["L_h"]
     assert mu.value <= values[:, 0].min() + rounding and mu.value >= 0.99 * values[:, 0].min()
     assert smooth.value >= values[:, 1].max() - rounding and smooth.value <= 1.01 * values[:, 1].max()
-    assert mu.attained_by == f"client {values[:, 0].argmin()}"
+    attained = int(mu.attained_by.removeprefix("client "))
+    assert values[attained, 0] <= values[:, 0].min() * 1.01
     np.testing.assert_allclose(mu.by_client, values[:, 0], rtol=1e-2)
     assert report["strong convexity"].status == report["smoothness"].status == "proved"
 
