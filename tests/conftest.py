@@ -1,9 +1,13 @@
-"""Shared fixtures: double precision for tests that call traced code directly."""
+"""Shared fixtures: double precision for tests that call traced code directly, and a bound on memory."""
 
+import itertools
 from collections.abc import Iterator
 
 import jax
 import pytest
+
+_COUNT = itertools.count(1)
+_KEEP = 40  # tests between two clearings: thousands of compiled programs would fill the memory of a small machine
 
 
 @pytest.fixture
@@ -11,3 +15,11 @@ def x64() -> Iterator[None]:
     """64-bit JAX types, as hierfl's public entry points enable them."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_programs() -> Iterator[None]:
+    """Compiled programs of a few tests only."""
+    yield
+    if next(_COUNT) % _KEEP == 0:
+        jax.clear_caches()
