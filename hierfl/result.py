@@ -94,7 +94,7 @@ class Result:
     status: str
     history: dict[str, np.ndarray]
     metrics: dict[str, np.ndarray]
-    communication: dict[str, int]
+    communication: dict[str, float]
     certificate: Certificate
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -104,11 +104,17 @@ class Result:
             f"{self.settings.get('solver', 'solver')}: {self.status} after {self.settings.get('rounds_done')} rounds",
             f"f(x) = {self.value:.8g}{own}",
             f"{self.certificate}",
-            f"communication: {self.communication.get('scalars_down', 0):,} scalars down, {self.communication.get('scalars_up', 0):,} up",
+            self._traffic(),
         ]
         if np.max(self.distances, initial=0.0) > 1e-9:
             lines.append(f"the raw iterate is up to {np.max(self.distances):.3g} outside X")
         return "\n".join(lines)
+
+    def _traffic(self) -> str:
+        sent = self.communication
+        text = f"communication: {sent.get('scalars_down', 0):,} scalars down, {sent.get('scalars_up', 0):,} up"
+        lower = sent.get("lower_scalars_down", 0), sent.get("lower_scalars_up", 0)
+        return text + (f"; for the lower level {lower[0]:,} down, {lower[1]:,} up" if any(lower) else "")
 
     def to_pandas(self) -> Any:
         """The history as a DataFrame, one row per round; metrics are NaN between evaluations. Needs pandas."""

@@ -21,13 +21,15 @@ import numpy as np
 
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Data, Party, Population
+from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
-from hierfl.runtime.contract import Clients, Message
+from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
+from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, draw_directions
 from hierfl.solvers.lower import Exact, ProjectedSGD
+from hierfl.solvers.lower.contract import Clock
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 PAPER_STEP = Decay(0.01, 0.5)
@@ -102,8 +104,9 @@ class ZOHFL:
         """
         _check_class(problem)
         steps = tabulate(self.step_size, rounds, "step_size")
-        lower = self._lower(problem).bind(problem, rounds) if problem.lower.size else None
-        return BoundZOHFL(problem, self, steps, lower, queries)
+        lower = self._lower(problem).bind(problem, rounds, rounds) if problem.lower.size else None
+        alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
+        return BoundZOHFL(problem, self, steps, lower, ClientOracle(problem, lower, self.batch_size, queries, alone))
 
     def _lower(self, problem: CompiledProblem) -> ProjectedSGD | Exact:
         if self.lower is not None:
@@ -119,8 +122,8 @@ def _check_class(problem: CompiledProblem) -> None:
     if problem.scope == "federation" and problem.num_clients > 1:
         raise IncompatibleSolverError(
             f"ZOHFL needs a lower level of client or sample scope (or none), but this one has federation scope with "
-            f"{problem.num_clients} clients: one y that all clients compute together. No solver of this version treats that "
-            f"class; its implicit function can be evaluated. If every client answers by itself, write scope='client'."
+            f"{problem.num_clients} clients: one y that all clients compute together. Use FedRZO, or write scope='client' if "
+            f"every client answers by itself."
         )
     server = problem.problem.objective.server
     lower_ids = {v.id for v in problem.lower.variables}
@@ -145,7 +148,7 @@ class BoundZOHFL:
     settings: ZOHFL
     step_sizes: np.ndarray
     lower: Any
-    queries: str
+    oracle: ClientOracle
 
     @property
     def participation(self) -> float:
@@ -166,151 +169,75 @@ class BoundZOHFL:
         return state
 
     def memory(self, x0: Array) -> Array:
-        """A client remembers its last y, for a warm start: at first x0 where y has x's shapes, else 0."""
-        problem = self.problem
-        if problem.scope not in ("client", "federation"):
-            return jnp.zeros(0, x0.dtype)
-        alike = [v.shape for v in problem.upper.variables] == [v.shape for v in problem.lower.variables]
-        return x0 if alike else jnp.zeros(problem.lower.size, x0.dtype)
+        """A client remembers its last y, for a warm start."""
+        return self.oracle.first_answer(x0)
 
-    def round(self, clients: Clients, state: Array, round_index: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+    def response(self, state: Array, memory: Array) -> Array | None:
+        """The clients' latest y."""
+        return memory if self.oracle.alone else None
+
+    def own_value(self, clients: Clients, state: Array, x: Array, key: Array) -> Array:
+        """All terms at x with y by this run's lower solver."""
+        return self.oracle.own_value(clients, x, None, _clock(clients.round), key)
+
+    def round(self, clients: Clients, state: Array, key: Array) -> tuple[Array, dict[str, Array]]:
         """Lines 3 to 8 of Algorithm 1."""
         x, settings, problem = state, self.settings, self.problem
-        own_term = problem.client_program is not None
-        gradient, value = self._server_part(clients, x)
+        gradient, value = jnp.zeros_like(x), jnp.zeros((), x.dtype)
+        if problem.server_program is not None:
+            value, gradient = clients.server(self.server_gradient, x)
         record = {
-            "objective": value,
+            "objective": problem.sign * value,
             "lower_residual": jnp.zeros(()),
             "fault": jnp.full((), -1),
             "empty": jnp.full((), -1),
         }
-        if own_term:
+        if problem.client_program is not None:
             size = clients.participants.shape[0]
             directions = draw_directions(key, settings.directions * size, problem.upper.size, settings.direction_kind)
             directions = directions.reshape(size, settings.directions, problem.upper.size)
-            messages = clients.map(self._client_step(round_index), x, each=directions)
+            messages = clients.map(self.answer, x, each=directions)
             differences = self._differences(x, directions, messages.payload, clients.public)
             factor = problem.upper.size / (2 * settings.smoothing)
-            estimates = factor * jnp.mean(differences[..., None] * directions, axis=1)
-            gradient = gradient + clients.mean(estimates)
+            gradient = gradient + clients.mean(factor * jnp.mean(differences[..., None] * directions, axis=1))
             record |= self._client_record(clients, messages.monitor, differences, value)
-        step = jnp.asarray(self.step_sizes)[round_index]
+        step = jnp.asarray(self.step_sizes)[clients.round]
         record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
         return problem.project_upper(x - step * gradient, clients.public), record
 
-    def answers(self, data: Data, x: Array, memory: Array, round_index: Any, key: Array) -> Array:
-        """The y that this run's own lower solver gives at x: (owners, size), for the run's own objective value."""
-        clients = data.clients
-        if self.problem.scope == "sample":
-            return self._row_answers(clients, x, round_index)
+    def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
+        """Value and gradient of f_1 on a minibatch of the server."""
+        problem, settings, x = self.problem, self.settings, received.broadcast
 
-        def one(index: Array) -> Array:
-            return self.lower.client(
-                x, clients.party(index), memory[index], round_index, jax.random.fold_in(key, index)
-            )[0]
+        def at(rows: Rows) -> tuple[Array, Array]:
+            return jax.value_and_grad(lambda z: problem.server_value(z, None, party.environment, rows))(x)
 
-        return jax.lax.map(one, jnp.arange(clients.size))
+        if not problem.server_samples or settings.batch_size is None:
+            return party.mean(at)
+        return at(party.batch(key, settings.batch_size))
 
-    def _row_answers(self, clients: Population, x: Array, round_index: Any) -> Array:
-        table = clients.tables[self.problem.exact.row_table(clients)]
-        rows = next(iter(table.values.values())).shape[0]
-        holders = jnp.searchsorted(table.offsets, jnp.arange(rows), side="right") - 1
-        zero = jnp.zeros(self.problem.lower.size, x.dtype)
-
-        def one(job: tuple[Array, dict[int, Array]]) -> Array:
-            return self.lower.sample(x, clients.party(job[0]), job[1], zero, round_index)[0]
-
-        return jax.lax.map(one, (holders, table.values), batch_size=min(rows, max(1, 1_000_000 // zero.size)))
-
-    def _server_part(self, clients: Clients, x: Array) -> tuple[Array, Array]:
-        """Gradient and value of f_1 on a minibatch of the server."""
-        problem, settings = self.problem, self.settings
-        if problem.server_program is None:
-            return jnp.zeros_like(x), jnp.zeros((), x.dtype)
-
-        def step(party: Party, point: Array, key: Array) -> tuple[Array, Array]:
-            def at(rows: Rows) -> tuple[Array, Array]:
-                return jax.value_and_grad(lambda z: problem.server_value(z, None, party.environment, rows))(point)
-
-            if not problem.server_samples or settings.batch_size is None:
-                return party.mean(at)
-            return at(party.batch(key, settings.batch_size))
-
-        value, gradient = clients.server(step, x)
-        return gradient, value
-
-    def _client_step(self, round_index: Array) -> Any:
+    def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """Line 5 of Algorithm 1 for every direction of one client."""
+        x, directions = received.broadcast, received.own
+        shifts = self.settings.smoothing * jnp.stack([directions, -directions], axis=1)  # (q, 2, n)
 
-        def step(party: Party, memory: Array, received: tuple[Array, Array], key: Array) -> tuple[Array, Message]:
-            x, directions = received
-            answers = jax.vmap(lambda v, k: self._pair(x, v, party, memory, round_index, k))(
-                directions, jax.random.split(key, directions.shape[0])
-            )
-            y, values, residual, gap = answers  # leading axes (q, 2)
-            new_memory = jnp.mean(y, axis=(0, 1)) if memory.size else memory
-            monitor = {"value": jnp.mean(values), "residual": jnp.max(residual), "gap": jnp.max(gap)}
-            payload = y if self._server_evaluates else values[:, 0] - values[:, 1]
-            return new_memory, Message(payload, monitor)
+        def pair(shift: Array, key: Array) -> Evaluated:
+            keys = jnp.stack([key, key]) if self.settings.common_random_numbers else jax.random.split(key)
+            points = jax.vmap(lambda v: self.oracle.query(x + v, party.environment))(shift)
+            return jax.vmap(lambda z, k: self.oracle.at(z, party, memory, _clock(received.round), k))(points, keys)
 
-        return step
+        found = jax.vmap(pair)(shifts, jax.random.split(key, directions.shape[0]))  # leading axes (q, 2)
+        new_memory = jnp.mean(found.y, axis=(0, 1)) if memory.size else memory
+        monitor = {"value": jnp.mean(found.value), "residual": jnp.max(found.residual), "gap": jnp.max(found.gap)}
+        return new_memory, Message(self._payload(found), monitor)
 
-    def _pair(self, x: Array, direction: Array, party: Party, start: Array, round_index: Array, key: Array) -> Any:
-        """Answers and values at x + eta v and x - eta v, with common random numbers unless asked otherwise."""
-        points = self._queries(x, direction, party.environment)
-        keys = jnp.stack([key, key]) if self.settings.common_random_numbers else jax.random.split(key)
-        return jax.vmap(lambda point, k: self._evaluate(point, party, start, round_index, k))(points, keys)
-
-    def _evaluate(self, x: Array, party: Party, start: Array, round_index: Array, key: Array) -> Any:
-        """(y, f_2, natural residual, gap of Y(x)) of one client at one point."""
-        problem = self.problem
-        lower_key, upper_key = jax.random.split(key)
-        own = party.environment
-        if problem.scope == "sample":
-            return self._evaluate_samples(x, party, round_index, upper_key)
-        y, residual, gap = jnp.zeros(0), jnp.zeros(()), jnp.zeros(())
-        if self.lower is not None:
-            y, residual = self.lower.client(x, party, start, round_index, lower_key)
-            gap = problem.lower_gap(x, own)
-        value = self._upper_mean(party, upper_key, lambda rows: problem.client_value(x, y, own, rows))
-        return y, value, residual, gap
-
-    def _evaluate_samples(self, x: Array, party: Party, round_index: Array, key: Array) -> Any:
-        """f_2 with y(x, sample) answered for each drawn sample."""
-        problem = self.problem
-        zero = jnp.zeros(problem.lower.size, x.dtype)
-        table = problem.exact.row_samples
-
-        def one(row: dict[int, Array]) -> tuple[Array, Array, Array]:
-            y, residual = self.lower.sample(x, party, row, zero, round_index)
-            return y, residual, problem.lower_gap(x, {**party.environment, **row})
-
-        def value(rows: Rows) -> tuple[Array, Array, Array]:
-            if not set(table) & set(rows.values):
-                return problem.client_value(x, None, party.environment, rows), jnp.zeros(()), jnp.zeros(())
-            y, residuals, gaps = jax.vmap(one)({leaf: rows.values[leaf] for leaf in table})
-            weight = rows.weights[table[0]]
-            return (
-                problem.client_value(x, y, party.environment, rows),
-                weight @ residuals,
-                weight @ jnp.maximum(gaps, 0.0),
-            )
-
-        mean, residual, gap = self._upper_mean(party, key, value)
-        return jnp.zeros(0), mean, residual, gap
-
-    def _upper_mean(self, party: Party, key: Array, function: Any) -> Any:
-        """A function of the rows on a minibatch of the client's upper-level samples, or on all of them."""
-        if not self.problem.upper_samples:
-            return function(NO_ROWS)
-        if self.settings.batch_size is None:
-            return party.mean(function, self.problem.upper_samples)
-        return function(party.batch(key, self.settings.batch_size, self.problem.upper_samples))
+    def _payload(self, found: Evaluated) -> Array:
+        return found.y if self._server_evaluates else found.value[:, 0] - found.value[:, 1]
 
     @property
     def _server_evaluates(self) -> bool:
         """As printed: clients send y+ and y-, and the server evaluates f_2, which holds nothing private."""
-        return self.problem.client_term_is_public and bool(self.problem.lower.size) and self.problem.scope != "sample"
+        return self.problem.client_term_is_public and self.oracle.alone
 
     def _differences(self, x: Array, directions: Array, payload: Array, public: Any) -> Array:
         """f_2(x + eta v, y+) - f_2(x - eta v, y-), ``(participants, q)``."""
@@ -318,7 +245,8 @@ class BoundZOHFL:
             return payload
 
         def difference(direction: Array, answers: Array) -> Array:
-            points = self._queries(x, direction, public)
+            shift = self.settings.smoothing * direction
+            points = jax.vmap(lambda z: self.oracle.query(z, public))(jnp.stack([x + shift, x - shift]))
             values = jax.vmap(lambda z, y: self.problem.client_value(z, y, public, NO_ROWS))(points, answers)
             return values[0] - values[1]
 
@@ -327,21 +255,14 @@ class BoundZOHFL:
     def _client_record(
         self, clients: Clients, monitor: dict[str, Array], differences: Array, server: Array
     ) -> dict[str, Array]:
-        finite = jnp.isfinite(differences).all(axis=1)
-        empty = ~(monitor["gap"] <= 1e-9)
-
-        def first(flags: Array) -> Array:
-            return jnp.where(flags.any(), clients.participants[jnp.argmax(flags)], -1)
-
         return {
             "objective": self.problem.sign * (server + clients.mean(monitor["value"])),
             "lower_residual": jnp.max(monitor["residual"]),
-            "fault": first(~finite),
-            "empty": first(empty),
+            "fault": first_flagged(clients.participants, ~jnp.isfinite(differences).all(axis=1)),
+            "empty": first_flagged(clients.participants, ~(monitor["gap"] <= 1e-9)),
         }
 
-    def _queries(self, x: Array, direction: Array, own: Any) -> Array:
-        """The two queried points, ``(2, n)``: projected on X unless ``queries='raw'``."""
-        shift = self.settings.smoothing * direction
-        points = jnp.stack([x + shift, x - shift])
-        return points if self.queries == "raw" else jax.vmap(lambda z: self.problem.project_upper(z, own))(points)
+
+def _clock(round_index: Array) -> Clock:
+    """ZO-HFL asks once a round."""
+    return Clock(round_index, round_index)

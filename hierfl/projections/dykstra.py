@@ -21,7 +21,7 @@ class State(NamedTuple):
     ahead: Array
     momentum: Array
     error: Array
-    count: Array
+    sweeps: Array
 
 
 def project(z: Array, projections: Sequence[Projection], tolerance: float, limit: int) -> tuple[Array, Array]:
@@ -53,7 +53,7 @@ def project(z: Array, projections: Sequence[Projection], tolerance: float, limit
 
     def solve(_: Callable[[Array], Array], start: Array) -> Array:
         def unfinished(state: State) -> Array:
-            return (state.error > tolerance) & (state.count < limit)
+            return (state.error > tolerance) & (state.sweeps < limit)
 
         def advance(state: State) -> State:
             new = sweep(state.ahead)
@@ -61,7 +61,7 @@ def project(z: Array, projections: Sequence[Projection], tolerance: float, limit
             momentum = jnp.where(jnp.sum(change * (new - state.corrections)) < 0, 1.0, state.momentum)
             after = (1.0 + jnp.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
             ahead = new + (momentum - 1.0) / after * (new - state.corrections)
-            return State(new, ahead, after.astype(z.dtype), residual(change, new), state.count + 1)
+            return State(new, ahead, after.astype(z.dtype), residual(change, new), state.sweeps + 1)
 
         infinite = jnp.full((), jnp.inf, z.dtype)
         first = State(start, start, jnp.ones((), z.dtype), infinite, jnp.zeros((), int))

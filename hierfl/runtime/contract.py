@@ -1,15 +1,20 @@
 """What an algorithm may ask of the place where its clients run, and what a runtime may ask of an algorithm.
 
-Inside a round the server reaches clients only through ``Clients.map``; what is transmitted is what ``map`` is given and
-what its steps return, so it is visible, and counted, in one place. Algorithms never know where clients run.
+Inside a round the server reaches clients only through ``Clients.map`` and ``Clients.query``; what is transmitted is what
+these are given and what their steps return, so it is visible, and counted, in one place. Algorithms never know where
+clients run: a step is a *method of the bound algorithm (or of its lower-level solver)*, a pure function of its arguments,
+so that a client in another process, which holds the same declaration, finds it by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from hierfl.compiler.data import Data, Party
+import jax
+
+from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array
 
 
@@ -23,7 +28,24 @@ class Message(NamedTuple):
     monitor: dict[str, Array]
 
 
-Step = Callable[[Party, Any, Any, Array], tuple[Any, Message]]
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Known:
+    """Values that the clients hold already in this round (sent once by ``Clients.share``, or computed from those)."""
+
+    values: Any
+
+
+class Received(NamedTuple):
+    """What one client receives: the ``broadcast``, its ``own`` part of ``each``, and the index of the round."""
+
+    broadcast: Any
+    own: Any
+    round: Array
+
+
+Step = Callable[[Party, Any, Received, Array], tuple[Any, Message]]
+Question = Callable[[Party, Any], Any]
 
 
 class Clients(Protocol):
@@ -34,20 +56,41 @@ class Clients(Protocol):
         """Indices of the round's participants, ``(S,)``."""
 
     @property
+    def round(self) -> Array:
+        """Index of the round."""
+
+    @property
     def public(self) -> dict[int, Array]:
         """Values of the declaration's plain parameters, known to everybody."""
 
-    def map(self, step: Step, broadcast: Any, each: Any = None) -> Message:
-        """Run ``step(party, memory, (broadcast, own part of each), key)`` at every participant.
+    @property
+    def everyone(self) -> Clients:
+        """All clients, for the federated solution of a lower level; its traffic is counted apart."""
 
-        Messages are stacked, leading axis S. A client's memory stays with it; an absent client's is untouched.
+    def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
+        """Run ``step(party, memory, received, key)`` at every participant, and stack the messages (leading axis S).
+
+        A client's memory stays with it; an absent client's is untouched. ``key`` seeds the step (each client's is folded
+        in): by default the round's, so that several maps in one round need keys of their own.
         """
 
-    def server(self, step: Callable[[Party, Any, Array], Any], broadcast: Any) -> Any:
-        """Run ``step(party, broadcast, key)`` on the server's own data."""
+    def share(self, values: Any) -> Known:
+        """Send values to every participant once; later maps of the round refer to them at no cost."""
+
+    def query(self, question: Question, broadcast: Any) -> Any:
+        """``question(party, broadcast)`` of every participant, stacked: no memory, no randomness, not counted.
+
+        Unlike ``map`` it may stand inside JAX's own loops: it is how an exact federation-scope solution is simulated.
+        """
+
+    def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
+        """Run ``step(party, received, key)`` on the server's own data."""
 
     def mean(self, values: Any) -> Any:
         """The weighted aggregate of per-participant values (leading axis S)."""
+
+    def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
+        """``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""
 
 
 class Algorithm(Protocol):
@@ -62,11 +105,14 @@ class Algorithm(Protocol):
     def memory(self, x0: Array) -> Any:
         """One client's memory at round 0 (a pytree of arrays)."""
 
-    def round(self, clients: Clients, state: Any, round_index: Array, key: Array) -> tuple[Any, dict[str, Array]]:
+    def round(self, clients: Clients, state: Any, key: Array) -> tuple[Any, dict[str, Array]]:
         """One communication round: the new state and the round's record."""
-
-    def answers(self, data: Data, x: Array, memory: Any, round_index: Any, key: Array) -> Array:
-        """What the run's own lower solver answers at x, (owners, size): the algorithm's own value is computed from it."""
 
     def decision(self, state: Any) -> Array:
         """The flat x of a state."""
+
+    def response(self, state: Any, memory: Any) -> Array | None:
+        """The latest y (owners, size) that the run holds, as metrics see it; None where there is none."""
+
+    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> Array:
+        """The clients' and the server's terms at x with y as this run's own lower solver gives it."""

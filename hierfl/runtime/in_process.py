@@ -9,21 +9,36 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem, Data
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Data, Party
 from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
-from hierfl.runtime.contract import Algorithm, Message, Step
+from hierfl.runtime.contract import Algorithm, Known, Message, Question, Received, Step
 
 History = dict[str, np.ndarray]
-BlockEnd = Callable[[int, Array, Any, History], bool]
+BlockEnd = Callable[[int, Any, Any, History], bool]
+
+TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
+ROUND_STREAM, COHORT_STREAM, SERVER_STREAM, VALUE_STREAM = (
+    2**31 - k for k in (1, 2, 3, 4)
+)  # beside the clients' indices
+
+
+class Outcome(NamedTuple):
+    """The final state, the clients' memories (leading axis m), the history per round, and the run's own value at any x."""
+
+    state: Any
+    memory: Any
+    history: History
+    own_value: Callable[[Array], Array] | None
 
 
 @dataclass(frozen=True)
@@ -47,29 +62,21 @@ class InProcess:
         seed: int,
         block: int,
         at_end: BlockEnd,
-    ) -> tuple[Any, Any, History, dict[str, int]]:
-        """Run ``rounds`` rounds in blocks; ``at_end(rounds done, x, memory, block's records)`` stops the run when true.
-
-        Returns the final state, the clients' memories (leading axis m), the history per round, and scalars sent.
-        """
+    ) -> Outcome:
+        """Run ``rounds`` rounds in blocks; ``at_end(rounds done, state, memory, block's records)`` stops the run when true."""
         if self.schedule not in (None, "map", "vmap"):
             raise SettingError(f"schedule={self.schedule!r} of InProcess: write 'map', 'vmap' or None.")
-        cohort = cohort_size(algorithm.participation, problem.num_clients)
         data = problem.data()
         key = jax.random.key(seed)
         state = algorithm.init(jnp.asarray(x0))
         memory = jax.tree.map(
             lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), algorithm.memory(jnp.asarray(x0))
         )
-        if rounds == 0:
-            return state, memory, {}, {"participants_per_round": cohort}
-        program, traffic = problem.keep(
-            ("program", self, algorithm, block),
-            lambda: self._program(problem, algorithm, cohort, block, state, memory, data, key),
-        )
         blocks: list[History] = []
         done = 0
         while done < rounds:
+            make = partial(self._program, problem, algorithm, block, state, memory, data, key)
+            program = problem.keep(("program", self, algorithm, block), make)
             count = min(block, rounds - done)
             began = time.perf_counter()
             state, memory, records = jax.block_until_ready(program(state, memory, data, key, done, count))
@@ -77,117 +84,206 @@ class InProcess:
             history["seconds"] = np.full(count, (time.perf_counter() - began) / count)
             blocks.append(history)
             done += count
-            if at_end(done, algorithm.decision(state), memory, history):
+            if at_end(done, state, memory, history):
                 break
         joined = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]} if blocks else {}
-        return state, memory, joined, {**traffic, "participants_per_round": cohort}
+        own_value = None
+        if problem.lower.size and blocks:
+            own = problem.keep(
+                ("own value", self, algorithm), lambda: jax.jit(partial(self._own_value, problem, algorithm))
+            )
+            own_value = partial(own, state, memory, data, key, done - 1)
+        return Outcome(state, memory, joined, own_value)
 
     def _program(
         self,
         problem: CompiledProblem,
         algorithm: Algorithm,
-        cohort: int,
         block: int,
         state: Any,
         memory: Any,
         data: Data,
         key: Array,
-    ) -> tuple[Any, dict[str, int]]:
-        """(program, scalars sent in a round): ``program(state, memory, data, key, first round, count)`` runs a block."""
+    ) -> Any:
+        """``program(state, memory, data, key, first round, count)`` runs a block of rounds."""
 
-        def one_round(state: Any, memory: Any, data: Data, key: Array, index: Array, traffic: dict[str, int]) -> Any:
-            round_key = jax.random.fold_in(key, index)
-            clients = InProcessClients(
-                problem, data, memory, cohort, round_key, algorithm.absent, self._one_by_one(), traffic
-            )
-            state, record = algorithm.round(clients, state, index, jax.random.fold_in(round_key, 2**31 - 1))
-            return state, clients.memory, record
+        def one_round(state: Any, memory: Any, data: Data, key: Array, index: Array) -> Any:
+            clients = self._clients(problem, algorithm, memory, data, key, index)
+            state, record = algorithm.round(clients, state, jax.random.fold_in(clients.key, ROUND_STREAM))
+            traffic = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
+            return state, clients.memory, {**record, **traffic}
 
-        traffic: dict[str, int] = {}
-        counted = partial(one_round, traffic=traffic)
-        shapes = jax.eval_shape(counted, state, memory, data, key, jnp.asarray(0))[2]
+        shapes = jax.eval_shape(one_round, state, memory, data, key, jnp.asarray(0))[2]
 
         def program(state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
             records = jax.tree.map(lambda s: jnp.zeros((block, *s.shape), s.dtype), shapes)
 
             def body(place: Array, carry: Any) -> Any:
                 state, memory, records = carry
-                state, memory, record = one_round(state, memory, data, key, first + place, {})
+                state, memory, record = one_round(state, memory, data, key, first + place)
                 return state, memory, jax.tree.map(lambda all_, new: all_.at[place].set(new), records, record)
 
             return jax.lax.fori_loop(0, count, body, (state, memory, records))
 
-        return jax.jit(program), traffic
+        return jax.jit(program)
 
-    def _one_by_one(self) -> bool:
-        return self.schedule == "map" or (self.schedule is None and jax.default_backend() == "cpu")
+    def _own_value(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        state: Any,
+        memory: Any,
+        data: Data,
+        key: Array,
+        index: Array,
+        x: Array,
+    ) -> Array:
+        clients = self._clients(problem, algorithm, memory, data, key, index)
+        return algorithm.own_value(clients.everyone, state, x, jax.random.fold_in(clients.key, VALUE_STREAM))
+
+    def _clients(
+        self, problem: CompiledProblem, algorithm: Algorithm, memory: Any, data: Data, key: Array, index: Array
+    ) -> InProcessClients:
+        cohort = cohort_size(algorithm.participation, problem.num_clients)
+        round_key = jax.random.fold_in(key, index)
+        one_by_one = self.schedule == "map" or (self.schedule is None and jax.default_backend() == "cpu")
+        participants = draw_participants(round_key, cohort, problem.num_clients)
+        traffic = dict.fromkeys(TRAFFIC, 0)
+        place = Place(problem, data, round_key, jnp.asarray(index), algorithm.absent, one_by_one)
+        return InProcessClients(place, participants, Shared(memory, traffic))
 
 
-@dataclass
-class InProcessClients:
-    """The round's participants, as the algorithm sees them; lives while one round is traced."""
+class Place(NamedTuple):
+    """What does not change within a round."""
 
     problem: CompiledProblem
     data: Data
-    memory: Any
-    cohort: int
     key: Array
+    round: Array
     absent: str
     one_by_one: bool
-    traffic: dict[str, int]
-    _drawn: Array | None = field(default=None)
+
+
+@dataclass
+class Shared:
+    """What does: the clients' memories (leading axis m) and the scalars sent so far."""
+
+    memory: Any
+    traffic: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class InProcessClients:
+    """The round's participants, as the algorithm sees them; lives while one round is traced."""
+
+    place: Place
+    participants: Array
+    shared: Shared
+    level: str = ""
 
     @property
-    def participants(self) -> Array:
-        """Indices of the participants: all, or a keyed random subset without replacement."""
-        if self._drawn is None:
-            total = self.problem.num_clients
-            if self.cohort == total:
-                self._drawn = jnp.arange(total)
-            else:
-                order = jax.random.permutation(jax.random.fold_in(self.key, 2**31 - 2), total)
-                self._drawn = jnp.sort(order[: self.cohort])
-        return self._drawn
+    def key(self) -> Array:
+        """The round's key."""
+        return self.place.key
+
+    @property
+    def round(self) -> Array:
+        """Index of the round."""
+        return self.place.round
+
+    @property
+    def memory(self) -> Any:
+        """All clients' memories."""
+        return self.shared.memory
+
+    @property
+    def traffic(self) -> dict[str, Any]:
+        """Scalars sent in this round so far."""
+        return self.shared.traffic
 
     @property
     def public(self) -> dict[int, Array]:
         """Values of the declaration's plain parameters."""
-        return {p.id: self.data.clients.parameters[p.id][0] for p in self.problem.problem.roles.parameters}
+        parameters = self.place.problem.problem.roles.parameters
+        return {p.id: self.place.data.clients.parameters[p.id][0] for p in parameters}
 
-    def map(self, step: Step, broadcast: Any, each: Any = None) -> Message:
+    @property
+    def everyone(self) -> InProcessClients:
+        """All clients; what they send is counted as the lower level's."""
+        return replace(self, participants=jnp.arange(self.place.problem.num_clients), level="lower_")
+
+    def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         """Run a step at every participant; see the contract."""
-        indices = self.participants
+        seed = self.key if key is None else key
 
         def one(job: tuple[Array, Any, Any]) -> tuple[Any, Message]:
             index, memory, own = job
-            party = self.data.clients.party(index)
-            return step(party, memory, (broadcast, own), jax.random.fold_in(self.key, index))
+            party = self.place.data.clients.party(index)
+            return step(party, memory, Received(broadcast, own, self.round), jax.random.fold_in(seed, index))
 
-        jobs = (indices, jax.tree.map(lambda a: a[indices], self.memory), each)
-        changed, messages = jax.lax.map(one, jobs) if self.one_by_one else jax.vmap(one)(jobs)
-        self.memory = jax.tree.map(lambda a, new: a.at[indices].set(new), self.memory, changed)
-        self._count("down", broadcast, times=self.cohort)
-        self._count("down", each, times=1)
-        self._count("up", messages.payload, times=1)
-        self._count("monitor", messages.monitor, times=1)
+        jobs = (self.participants, jax.tree.map(lambda a: a[self.participants], self.memory), each)
+        changed, messages = self._run(one, jobs)
+        self.shared.memory = jax.tree.map(lambda a, new: a.at[self.participants].set(new), self.memory, changed)
+        self._count("scalars_down", broadcast, times=self.participants.shape[0])
+        self._count("scalars_down", each, times=1)
+        self._count("scalars_up", messages.payload, times=1)
+        self._count("monitor_scalars", messages.monitor, times=1)
         return messages
 
-    def server(self, step: Callable[[Any, Any, Array], Any], broadcast: Any) -> Any:
+    def share(self, values: Any) -> Known:
+        """Count the values once."""
+        self._count("scalars_down", values, times=self.participants.shape[0])
+        return Known(values)
+
+    def query(self, question: Question, broadcast: Any) -> Any:
+        """Ask every participant; see the contract."""
+        return self._run(lambda index: question(self.place.data.clients.party(index), broadcast), self.participants)
+
+    def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         """Run a step on the server's own data; nothing is transmitted."""
-        return step(self.data.server_party, broadcast, jax.random.fold_in(self.key, 2**31 - 3))
+        received = Received(broadcast, None, self.round)
+        return step(self.place.data.server_party, received, jax.random.fold_in(self.key, SERVER_STREAM))
 
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over participants: by default unbiased for sum_i w_i v_i over all clients."""
-        weights = self.data.clients.weights[self.participants]
-        if self.absent == "unbiased":
-            weights = weights * (self.problem.num_clients / self.cohort)
-        elif self.absent == "renormalise":
-            weights = weights / jnp.sum(weights)
+        weights = self.place.data.clients.weights[self.participants]
+        absent, size = self.place.absent, self.participants.shape[0]
+        if absent == "unbiased":
+            weights = weights * (self.place.problem.num_clients / size)
+        elif absent == "renormalise":
+            weights = weights * (jnp.sum(self.place.data.clients.weights) / jnp.sum(weights))
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
 
+    def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
+        """``fori_loop``; the scalars of one pass count ``count`` times."""
+        before, passes = self.shared.traffic, {}
+
+        def one(index: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, self.shared.memory = carry
+            self.shared.traffic = dict.fromkeys(before, 0)
+            state = body(index, state)
+            passes.update(self.shared.traffic)
+            return state, self.shared.memory
+
+        state, self.shared.memory = jax.lax.fori_loop(0, count, one, (state, self.shared.memory))
+        self.shared.traffic = {name: before[name] + count * passes[name] for name in before}
+        return state
+
+    def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
+        return jax.lax.map(one, jobs) if self.place.one_by_one else jax.vmap(one)(jobs)
+
     def _count(self, way: str, arrays: Any, times: int) -> None:
-        scalars = sum(int(np.prod(jnp.shape(a), dtype=int)) for a in jax.tree.leaves(arrays))
-        self.traffic[way] = self.traffic.get(way, 0) + times * scalars
+        leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
+        scalars = sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))
+        self.shared.traffic[self.level + way] += times * scalars
+
+
+def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
+    """Indices of a round's participants ``(cohort,)``: all, or a keyed random subset without replacement."""
+    if cohort == total:
+        return jnp.arange(total)
+    order = jax.random.permutation(jax.random.fold_in(round_key, COHORT_STREAM), total)
+    return jnp.sort(order[:cohort])
 
 
 def cohort_size(participation: float, clients: int) -> int:

@@ -17,13 +17,13 @@ from hierfl.errors import (
     DeclarationError,
     DivergedError,
     EmptyLowerSetError,
-    IncompatibleSolverError,
     LowerLevelWarning,
     SettingError,
 )
 from hierfl.language.text import expression_text
 from hierfl.result import Certificate, Result, public_response
-from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.in_process import TRAFFIC, InProcess, Outcome, cohort_size
 from hierfl.runtime.progress import RunProgress
 
 if TYPE_CHECKING:
@@ -59,52 +59,19 @@ def run(
     compiled.data()  # every plain parameter has a value
     require_nonempty(compiled)
     start = start_point(compiled, x0)
-    watch = _Watch(
-        compiled, solver, metrics or {}, callback, RunProgress(rounds, type(solver).__name__, progress), queries
-    )
+    bar = RunProgress(rounds, type(solver).__name__, progress)
+    watch = _Watch(compiled, solver, algorithm, metrics or {}, callback, bar, queries)
     with watch.progress:
-        first = (
-            np.broadcast_to(algorithm.memory(jnp.asarray(start)), (compiled.num_clients, compiled.lower.size))
-            if compiled.scope
-            in (
-                "client",
-                "federation",
-            )
-            else None
-        )
-        watch.measure(0, jnp.asarray(start), first)
+        watch.measure(0, algorithm.init(jnp.asarray(start)), None)
         outcome = (runtime or InProcess()).execute(compiled, algorithm, start, rounds, seed, evaluate_every, watch)
-    state, memory, history, traffic = outcome
-    iterate = np.asarray(algorithm.decision(state))
-    return _result(
-        compiled,
-        solver,
-        algorithm,
-        iterate,
-        memory,
-        history,
-        traffic,
-        watch,
-        {"rounds": rounds, "seed": seed, "queries": queries},
-    )
+    return _result(watch, outcome, {"rounds": rounds, "seed": seed, "queries": queries})
 
 
 def default_solver(compiled: CompiledProblem) -> Any:
-    """The papers' algorithm for the declared class.
+    """The papers' algorithm for the declared class: ZO-HFL for client scope, FedRZO for the others."""
+    from hierfl.solvers import ZOHFL, FedRZO
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Where this version has none.
-    """
-    from hierfl.solvers import ZOHFL
-
-    if compiled.scope == "federation" and compiled.num_clients > 1:
-        raise IncompatibleSolverError(
-            "no solver of this version treats a federation-scope lower level with several clients; problem.implicit(x) "
-            "evaluates it. If every client answers by itself, write scope='client'."
-        )
-    return ZOHFL()
+    return ZOHFL() if compiled.scope == "client" else FedRZO()
 
 
 def require_nonempty(compiled: CompiledProblem) -> None:
@@ -137,40 +104,44 @@ class _Watch:
         self,
         compiled: CompiledProblem,
         solver: Any,
+        algorithm: Algorithm,
         metrics: Metrics,
         callback: Any,
         progress: RunProgress,
         queries: str,
     ) -> None:
-        self.compiled, self.solver, self.metrics, self.callback = compiled, solver, metrics, callback
+        self.compiled, self.solver, self.algorithm = compiled, solver, algorithm
+        self.metrics, self.callback = metrics, callback
         self.progress, self.queries = progress, queries
         self.measured: dict[str, list[float]] = {name: [] for name in ("round", *metrics)}
         self.stopped = False
 
-    def __call__(self, done: int, x: Any, memory: Any, history: dict[str, np.ndarray]) -> bool:
-        self._raise_faults(done, x, history)
+    def __call__(self, done: int, state: Any, memory: Any, history: dict[str, np.ndarray]) -> bool:
+        self._raise_faults(done, self.algorithm.decision(state), history)
         self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
-        self.measure(done, x, memory)
+        self.measure(done, state, memory)
         if self.callback is not None:
-            self.stopped = bool(self.callback(done, *self._public(x, memory)))
+            self.stopped = bool(self.callback(done, *self._public(state, memory)))
         return self.stopped
 
-    def measure(self, done: int, x: Any, memory: Any) -> None:
-        """Evaluate the user's metrics."""
+    def measure(self, done: int, state: Any, memory: Any) -> None:
+        """Evaluate the user's metrics; ``memory`` None stands for the clients' first one."""
         if not self.metrics:
             return
         self.measured["round"].append(done)
+        if memory is None:
+            first = self.algorithm.memory(self.algorithm.decision(state))
+            memory = jax.tree.map(lambda a: np.broadcast_to(a, (self.compiled.num_clients, *np.shape(a))), first)
         for name, metric in self.metrics.items():
-            value = metric(*self._public(x, memory))
+            value = metric(*self._public(state, memory))
             if np.ndim(value) != 0 or value is None:
                 raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")
             self.measured[name].append(float(value))
 
-    def _public(self, x: Any, memory: Any) -> tuple[Any, Any]:
-        y = None
-        if memory is not None and np.ndim(memory) == 2 and np.shape(memory)[1] and self.compiled.lower.size:
-            y = public_response(self.compiled, np.asarray(memory))
-        return self.compiled.upper.unflatten(np.asarray(x)), y
+    def _public(self, state: Any, memory: Any) -> tuple[Any, Any]:
+        y = self.algorithm.response(state, memory)
+        shown = None if y is None else public_response(self.compiled, np.asarray(y))
+        return self.compiled.upper.unflatten(np.asarray(self.algorithm.decision(state))), shown
 
     def _raise_faults(self, done: int, x: Any, history: dict[str, np.ndarray]) -> None:
         first = done - len(history["objective"])
@@ -198,50 +169,33 @@ class _Watch:
                 )
 
 
-def _result(
-    compiled: CompiledProblem,
-    solver: Any,
-    algorithm: Any,
-    iterate: np.ndarray,
-    memory: Any,
-    history: Any,
-    traffic: Any,
-    watch: _Watch,
-    settings: dict[str, Any],
-) -> Result:
-    data = compiled.data()
+def _result(watch: _Watch, outcome: Outcome, settings: dict[str, Any]) -> Result:
+    compiled, algorithm = watch.compiled, watch.algorithm
+    state, memory, history, own = outcome
     public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+    iterate = np.asarray(algorithm.decision(state))
     x = np.asarray(project_on_all(compiled, iterate, public))
-    distances = _distances(compiled, iterate)
-    warm = np.asarray(memory) if compiled.scope in ("client", "federation") else None
-    evaluation = compiled.exact.at(x, warm)
+    warm = algorithm.response(state, memory)
+    evaluation = compiled.exact.at(x, None if warm is None else np.asarray(warm))
     sign = compiled.sign
-    own_value = None
-    if compiled.lower.size and history:
-        last = len(history["objective"]) - 1
-        own_y = jax.jit(algorithm.answers)(data, jnp.asarray(x), memory, last, jax.random.key(settings["seed"]))
-        server, clients = compiled.exact.compiled_value_at(jnp.asarray(x), own_y, data)
-        own_value = sign * float(server + np.asarray(data.clients.weights) @ np.asarray(clients))
     y = None if evaluation.solution is None else public_response(compiled, evaluation.solution.y)
     compiled.upper.assign(x)
     if compiled.scope == "federation" and evaluation.solution is not None:
         compiled.lower.assign(evaluation.solution.y[0])
     rounds_done = len(history.get("objective", ()))
-    kept = {name: values for name, values in history.items() if name not in ("fault", "empty")}
-    communication = _communication(traffic, rounds_done)
     result = Result(
         x=compiled.upper.unflatten(x),
         iterate=compiled.upper.unflatten(iterate),
-        distances=distances,
+        distances=_distances(compiled, iterate),
         y=y,
         value=sign * float(evaluation.value),
-        own_value=own_value,
+        own_value=None if own is None else sign * float(own(jnp.asarray(x))),
         status="stopped by callback" if watch.stopped else "completed",
-        history=kept,
+        history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC)},
         metrics={name: np.asarray(values) for name, values in watch.measured.items()} if watch.metrics else {},
-        communication=communication,
+        communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), rounds_done),
         certificate=Certificate.of(compiled, evaluation),
-        settings={**settings, "solver": str(solver), "rounds_done": rounds_done},
+        settings={**settings, "solver": str(watch.solver), "rounds_done": rounds_done},
     )
     _warn_if_unsolved(result)
     return result
@@ -267,17 +221,15 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
     )
 
 
-def _communication(traffic: dict[str, int], rounds: int) -> dict[str, int]:
-    down, up = traffic.get("down", 0), traffic.get("up", 0)
-    return {
-        "rounds": rounds,
-        "participants_per_round": traffic["participants_per_round"],
-        "scalars_down_per_round": down,
-        "scalars_up_per_round": up,
-        "monitor_scalars_per_round": traffic.get("monitor", 0),
-        "scalars_down": down * rounds,
-        "scalars_up": up * rounds,
-    }
+def _communication(history: dict[str, np.ndarray], cohort: int, rounds: int) -> dict[str, float]:
+    """Scalars sent: totals and means per round; those of federation-scope lower solvers apart."""
+    totals = {name: int(np.sum(history.get(name, 0))) for name in TRAFFIC}
+    per_round = {f"{name}_per_round": _exact_mean(total, rounds) for name, total in totals.items()}
+    return {"rounds": rounds, "participants_per_round": cohort, **totals, **per_round}
+
+
+def _exact_mean(total: int, count: int) -> float:
+    return total // count if count and total % count == 0 else total / max(1, count)
 
 
 def _warn_if_unsolved(result: Result) -> None:

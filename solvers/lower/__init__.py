@@ -1,6 +1,9 @@
 """Solvers of the lower level, given to an algorithm as ``lower=...``."""
 
 from hierfl.solvers.lower.exact import Exact
+from hierfl.solvers.lower.fedac import FedAC
+from hierfl.solvers.lower.local_sgd import LFD, LocalSGD
 from hierfl.solvers.lower.projected_sgd import ProjectedSGD
+from hierfl.solvers.lower.projection_method import Extragradient, LogGrowth, ProjectionMethod
 
-__all__ = ["Exact", "ProjectedSGD"]
+__all__ = ["LFD", "Exact", "Extragradient", "FedAC", "LocalSGD", "LogGrowth", "ProjectedSGD", "ProjectionMethod"]

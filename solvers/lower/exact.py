@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.exact import TOLERANCE, ExactLower
+from hierfl.compiler.exact import TOLERANCE, ExactLower, Owner
 from hierfl.compiler.plan import METHODS
 from hierfl.compiler.program import Array
+from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.checks import require_choice, require_number
+from hierfl.solvers.lower.contract import Clock, LowerAnswer
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Exact:
             require_choice(self.method, "method of Exact", tuple(METHODS))
         require_number(self.tolerance, "tolerance of Exact", 0, 1)
 
-    def bind(self, problem: CompiledProblem, rounds: int) -> BoundExact:
+    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundExact:
         """The solver for one problem."""
         exact = problem.exact.by(self.method)
         _ = exact.plan  # refuses what the method cannot treat
@@ -60,18 +64,47 @@ class BoundExact:
     exact: ExactLower
     settings: Exact
 
-    def client(self, x: Array, party: Party, start: Array, round_index: Array, key: Array) -> tuple[Array, Array]:
+    def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
         """(y, natural residual) of a client-scope y."""
         exact = self.exact
         return self._checked(exact.solve(x, exact.client_owner(x, party), start, self.settings.tolerance))
 
-    def sample(
-        self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array
-    ) -> tuple[Array, Array]:
+    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
         """(y, natural residual) of one sample's y."""
         exact = self.exact
         owner = exact.sample_owner(x, {**party.environment, **row})
         return self._checked(exact.solve(x, owner, start, self.settings.tolerance))
+
+    def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
+        """The federation's y at each point. An oracle of the simulation: its questions to the clients are not counted."""
+
+        def one(x: Array) -> tuple[Array, Array, Array]:
+            def ask(question: Any) -> Any:
+                return lambda y: clients.mean(clients.query(question, (x, y)))
+
+            public = clients.public
+            owner = Owner(
+                ask(self.force),
+                lambda z: self.problem.project_lower(x, z, public),
+                ask(self.product),
+                lambda: self.problem.lower_limits(x, public),
+                jnp.zeros((), int),
+                public,
+            )
+            y, residual = self._checked(self.exact.solve(x, owner, start, self.settings.tolerance))
+            return y, residual, self.problem.lower_gap(x, public)
+
+        return LowerAnswer(*jax.lax.map(one, points.values))
+
+    def force(self, party: Party, asked: tuple[Array, Array]) -> Array:
+        """One client's F(x, y) on all its data."""
+        x, y = asked
+        return self.exact.client_owner(x, party).operator(y)
+
+    def product(self, party: Party, asked: tuple[Array, Array]) -> Array:
+        """One client's product with the Jacobian of the quadratic part of F."""
+        x, v = asked
+        return self.exact.client_owner(x, party).multiply(v)
 
     @staticmethod
     def _checked(solution: object) -> tuple[Array, Array]:

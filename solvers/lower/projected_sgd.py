@@ -19,6 +19,7 @@ from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_count
+from hierfl.solvers.lower.contract import Clock, require_scope
 from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
 
 PAPER_STEP = Decay(0.1, 1.0)
@@ -49,21 +50,22 @@ class ProjectedSGD:
         require_count(self.batch_size, "batch_size of ProjectedSGD", or_none=True)
         require_choice(self.start, "start of ProjectedSGD", ("warm", "query"))
 
-    def bind(self, problem: CompiledProblem, rounds: int) -> BoundProjectedSGD:
-        """Tabulate the schedules and check the settings.
+    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundProjectedSGD:
+        """Tabulate the schedules and check the settings; ``steps`` local steps are made over all rounds.
 
         Raises
         ------
-        SettingError
-            Naming the setting.
+        SettingError, IncompatibleSolverError
+            Naming the setting, or the scope.
         """
+        require_scope(self, ("client", "sample"), problem)
         if self.start == "query" and problem.lower.size != problem.upper.size:
             raise SettingError(
                 f"start='query' begins at the queried x, but x has {problem.upper.size} scalars and y has {problem.lower.size}."
             )
-        steps = tabulate_steps(self.steps, rounds, problem.num_clients)
-        sizes = tabulate(self.step_size, max(1, int(steps.max(initial=0))), "step_size of ProjectedSGD")
-        return BoundProjectedSGD(problem, self, steps, sizes)
+        counts = tabulate_steps(self.steps, rounds, problem.num_clients)
+        sizes = tabulate(self.step_size, max(1, int(counts.max(initial=0))), "step_size of ProjectedSGD")
+        return BoundProjectedSGD(problem, self, counts, sizes)
 
     def __str__(self) -> str:
         return f"ProjectedSGD(steps={self.steps}, step_size={self.step_size}, batch_size={self.batch_size})"
@@ -75,10 +77,10 @@ class BoundProjectedSGD:
 
     problem: CompiledProblem
     settings: ProjectedSGD
-    steps: np.ndarray
+    counts: np.ndarray
     sizes: np.ndarray
 
-    def client(self, x: Array, party: Party, start: Array, round_index: Array, key: Array) -> tuple[Array, Array]:
+    def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
         """(y, natural residual on the last minibatch) of a client-scope y."""
         problem, settings = self.problem, self.settings
 
@@ -90,18 +92,20 @@ class BoundProjectedSGD:
             rows = party.batch(step_key, settings.batch_size, problem.lower_samples)
             return problem.operator(x, y, party.environment, rows)
 
-        return self._descend(x, party.environment, force, start, jnp.asarray(self.steps)[round_index, party.index], key)
+        return self._descend(
+            x, party.environment, force, start, jnp.asarray(self.counts)[clock.round, party.index], key
+        )
 
-    def sample(
-        self, x: Array, party: Party, row: dict[int, Array], start: Array, round_index: Array
-    ) -> tuple[Array, Array]:
+    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
         """(y, natural residual) of one sample's y."""
         own = {**party.environment, **row}
 
         def force(y: Array, _: Array) -> Array:
             return self.problem.operator(x, y, own, NO_ROWS)
 
-        return self._descend(x, own, force, start, jnp.asarray(self.steps)[round_index, party.index], jax.random.key(0))
+        return self._descend(
+            x, own, force, start, jnp.asarray(self.counts)[clock.round, party.index], jax.random.key(0)
+        )
 
     def _descend(self, x: Array, own: Any, force: Any, start: Array, count: Array, key: Array) -> tuple[Array, Array]:
         sizes = jnp.asarray(self.sizes, x.dtype)

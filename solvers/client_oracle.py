@@ -1,0 +1,137 @@
+"""f_i at a point, as one client evaluates it: minibatches, its own lower-level solver, and queries on X.
+
+Every algorithm of the family evaluates the clients' terms through this one oracle; they differ in where they query it
+and in what they make of the values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.solvers.lower.contract import Clock
+
+
+class Evaluated(NamedTuple):
+    """A client's answer y (empty where it keeps none), its value, and how well the lower level was solved."""
+
+    y: Array
+    value: Array
+    residual: Array
+    gap: Array
+
+
+@dataclass(frozen=True, eq=False)
+class ClientOracle:
+    """f_i(x, y_i(x)) on minibatches.
+
+    ``lower`` is a bound lower-level solver or None; ``alone`` says that each client answers by itself (client scope, or
+    the only client of a federation), so that it keeps a y of its own.
+    """
+
+    problem: CompiledProblem
+    lower: Any
+    batch_size: int | None
+    queries: str
+    alone: bool
+
+    def first_answer(self, x0: Array) -> Array:
+        """A client's warm start at round 0: x0 where y has x's shapes, else 0; empty where clients keep no y."""
+        problem = self.problem
+        if not self.alone:
+            return jnp.zeros(0, x0.dtype)
+        alike = [v.shape for v in problem.upper.variables] == [v.shape for v in problem.lower.variables]
+        return x0 if alike else jnp.zeros(problem.lower.size, x0.dtype)
+
+    def query(self, point: Array, own: Any) -> Array:
+        """The point itself, or its projection on the public part of X (``queries='projected'``)."""
+        return point if self.queries == "raw" else self.problem.project_upper(point, own)
+
+    def at(self, x: Array, party: Party, start: Array, clock: Clock, key: Array, y: Array | None = None) -> Evaluated:
+        """f_i at x on a minibatch drawn by ``key``; a federation-scope y is given.
+
+        The same key at two points means common random numbers, in the upper level and in the lower-level solver.
+        """
+        problem = self.problem
+        lower_key, upper_key = jax.random.split(key)
+        if problem.scope == "sample":
+            return self._at_samples(x, party, clock, upper_key)
+        kept, residual, gap = jnp.zeros(0), jnp.zeros(()), jnp.zeros(())
+        if self.alone:
+            kept, residual = self.lower.client(x, party, start, clock, lower_key)
+            gap, y = problem.lower_gap(x, party.environment), kept
+        value = self._upper_mean(
+            party, upper_key, lambda rows: problem.client_value(x, y, party.environment, rows), self.batch_size
+        )
+        return Evaluated(kept, value, residual, gap)
+
+    def _at_samples(self, x: Array, party: Party, clock: Clock, key: Array) -> Evaluated:
+        """f_i with y(x, sample) answered for each drawn sample."""
+        value, residual, gap = self._upper_mean(
+            party, key, lambda rows: self._answered(x, party, clock, rows), self.batch_size
+        )
+        return Evaluated(jnp.zeros(0), value, residual, gap)
+
+    def _answered(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Array, Array]:
+        """(value, weighted residual, weighted gap) of rows with their answers."""
+        problem = self.problem
+        table, zero = problem.exact.row_samples, jnp.zeros(problem.lower.size, x.dtype)
+        if not set(table) & set(rows.values):
+            return problem.client_value(x, None, party.environment, rows), jnp.zeros(()), jnp.zeros(())
+
+        def one(row: dict[int, Array]) -> tuple[Array, Array, Array]:
+            y, residual = self.lower.sample(x, party, row, zero, clock)
+            return y, residual, problem.lower_gap(x, {**party.environment, **row})
+
+        y, residuals, gaps = jax.vmap(one)({leaf: rows.values[leaf] for leaf in table})
+        weight = rows.weights[table[0]]
+        value = problem.client_value(x, y, party.environment, rows)
+        return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
+
+    def _upper_mean(self, party: Party, key: Array, function: Any, batch_size: int | None) -> Any:
+        """A function of the rows on a minibatch of the client's upper-level samples, or on all of them."""
+        if not self.problem.upper_samples:
+            return function(NO_ROWS)
+        if batch_size is None:
+            return party.mean(function, self.problem.upper_samples)
+        return function(party.batch(key, batch_size, self.problem.upper_samples))
+
+    # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
+
+    def own_value(self, clients: Clients, x: Array, y: Array | None, clock: Clock, key: Array) -> Array:
+        """Sum of all terms at x; ``y`` is a federation-scope answer, else clients answer from their last one."""
+        total = clients.mean(clients.map(self.full_value, (x, y, clock), key=key).payload)
+        if self.problem.server_program is None:
+            return total
+        return total + clients.server(self.server_value, (x, y))
+
+    def full_value(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+        """One client's term on all its data; a client that keeps a y has it as its memory, or first in it."""
+        x, y, clock = received.broadcast
+        problem = self.problem
+        if problem.scope == "sample":
+            value = party.mean(lambda rows: self._answered(x, party, clock, rows)[0], problem.upper_samples)
+            return memory, Message(value, {})
+        if self.alone:
+            start = memory[0] if isinstance(memory, tuple) else memory
+            y = self.lower.client(x, party, start, clock, jax.random.split(key)[0])[0]
+        value = self._upper_mean(party, key, lambda rows: problem.client_value(x, y, party.environment, rows), None)
+        return memory, Message(value, {})
+
+    def server_value(self, party: Party, received: Received, key: Array) -> Array:
+        """The server's term on all its data."""
+        x, y = received.broadcast
+        value: Array = party.mean(lambda rows: self.problem.server_value(x, y, party.environment, rows))
+        return value
+
+
+def first_flagged(participants: Array, flags: Array) -> Array:
+    """The first participant with a flag, or -1."""
+    return jnp.where(flags.any(), participants[jnp.argmax(flags)], -1)

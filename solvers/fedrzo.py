@@ -1,0 +1,366 @@
+"""FedRZO: federated randomized zeroth-order methods, one skeleton for every class of problem ([NN], [2S]).
+
+Round r: the server broadcasts x; every participant takes H local steps
+
+    x_i  <-  x_i - gamma ( g + (x_i - P_{X_i}(x_i)) / eta ),        g = (n / eta) (f_i(x_i + eta v) - f_i(x_i)) v,
+
+and the server averages the x_i. The classes differ in the y at which f_i is evaluated:
+
+* no lower level (FedRZO_nn): none; every step draws its own v;
+* client and sample scope (FedRZO_2s): the client answers itself, at both points, with the same samples; own v;
+* federation scope (FedRZO_bl, minimax included): the server draws v for the whole round, all clients together compute
+  y+ at x + eta v and y0 at x *once*, and the local steps use these delayed answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.errors import SettingError
+from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
+from hierfl.solvers.client_oracle import ClientOracle, first_flagged
+from hierfl.solvers.directions import KINDS, draw_directions
+from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
+from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
+from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
+from hierfl.solvers.theory import prescription
+from hierfl.solvers.zohfl import ABSENT
+
+SCHEDULES = ("practical", "theory")
+
+
+@dataclass(frozen=True)
+class FedRZO:
+    """Settings of FedRZO.
+
+    Parameters
+    ----------
+    smoothing
+        eta > 0.
+    step_size
+        gamma: a number, ``Decay(c, p)`` or callable of the round.
+    local_steps
+        H: number, schedule, or one per client.
+    lower
+        A lower-level solver. By default the exact one where the lower level holds no data of a client, else ``LocalSGD``
+        (federation scope) or ``ProjectedSGD`` (client scope).
+    estimator
+        ``"forward"`` (the paper's) or ``"central"``.
+    directions, direction_kind
+        q directions for each step (federation scope: for each round), averaged; ``"independent"`` or ``"orthonormal"``.
+    control_variate
+        Keep a sketch of the gradient at each client and estimate the difference from it only. Not for federation scope.
+    participation
+        Fraction of the clients in a round; the subset has ceil(fraction * m) members. Lower levels of federation scope are
+        solved by all.
+    absent
+        How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
+    batch_size
+        Rows of the upper-level minibatches; None uses all.
+    schedule
+        ``"practical"`` uses the settings above; ``"theory"`` takes gamma and H from the class's theorem for ``accuracy``.
+    accuracy
+        epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range; with ``schedule="theory"``, naming the hypotheses that could not be proved.
+    IncompatibleSolverError
+        When bound to a problem that the algorithm cannot treat.
+    """
+
+    smoothing: float = 0.1
+    step_size: Schedule = 0.01
+    local_steps: Any = 1
+    lower: Any = None
+    estimator: str = "forward"
+    directions: int = 1
+    direction_kind: str = "independent"
+    control_variate: bool = False
+    participation: float = 1.0
+    absent: str = "unbiased"
+    batch_size: int | None = 32
+    schedule: str = "practical"
+    accuracy: float = 1e-2
+
+    def __post_init__(self) -> None:
+        require_number(self.smoothing, "smoothing", 0, np.inf)
+        require_choice(self.estimator, "estimator", ESTIMATORS)
+        require_count(self.directions, "directions")
+        require_choice(self.direction_kind, "direction_kind", KINDS)
+        require_flag(self.control_variate, "control_variate")
+        require_number(self.participation, "participation", 0, 1)
+        require_choice(self.absent, "absent", ABSENT)
+        require_count(self.batch_size, "batch_size", or_none=True)
+        require_choice(self.schedule, "schedule", SCHEDULES)
+        require_number(self.accuracy, "accuracy", 0, np.inf)
+        if self.lower is not None and not hasattr(self.lower, "bind"):
+            raise SettingError(f"lower={self.lower!r}: a lower-level solver such as Exact() or LocalSGD().")
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedRZO:
+        """The algorithm for one problem, schedules tabulated.
+
+        Raises
+        ------
+        IncompatibleSolverError, SettingError
+            Naming what the solver needs and what the problem has.
+        """
+        step_size, local_steps = self.step_size, self.local_steps
+        if self.schedule == "theory":
+            found = prescription(problem, self.smoothing, self.accuracy, "FedRZO")
+            step_size, local_steps = found.step, found.local_steps
+        if self.control_variate and problem.scope == "federation":
+            raise SettingError(
+                "control_variate=True keeps a sketch at each client, but in federation scope the direction is the server's, one "
+                "for the whole round: leave it out, or take more directions."
+            )
+        sizes = tabulate(step_size, rounds, "step_size")
+        counts = tabulate_steps(local_steps, rounds, problem.num_clients)
+        total = int(counts.max(axis=1, initial=0).sum())
+        lower = None
+        if problem.lower.size:
+            lower = (self.lower or default_lower(problem)).bind(problem, rounds, total)
+        oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
+        return BoundFedRZO(problem, self, sizes, counts, lower, oracle)
+
+
+def default_lower(problem: CompiledProblem) -> Any:
+    """Exact where the lower level holds no data of a client, else the papers' solver for its scope."""
+    if problem.scope == "sample" or not problem.lower_samples:
+        return Exact()
+    return LocalSGD() if problem.scope == "federation" else ProjectedSGD()
+
+
+class State(NamedTuple):
+    """x, and the federation's latest y (empty in other scopes)."""
+
+    x: Array
+    y: Array
+
+
+class Memory(NamedTuple):
+    """A client's latest y (client scope) and its control variate; each empty where it is not kept."""
+
+    y: Array
+    control: Array
+
+
+class Answers(NamedTuple):
+    """What the server draws and the federation answers for one round: v (q, n), and y at each of ``shifts_of(v)``."""
+
+    directions: Known
+    y: Array
+
+
+class Local(NamedTuple):
+    """A client's local iteration."""
+
+    x: Array
+    memory: Memory
+    value: Array
+    residual: Array
+    gap: Array
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedRZO:
+    """FedRZO on one problem: the algorithm of the runtime contract. ``sizes`` (rounds,), ``counts`` (rounds, clients)."""
+
+    problem: CompiledProblem
+    settings: FedRZO
+    sizes: np.ndarray
+    counts: np.ndarray
+    lower: Any
+    oracle: ClientOracle
+
+    @property
+    def participation(self) -> float:
+        """Fraction of the clients in a round."""
+        return self.settings.participation
+
+    @property
+    def absent(self) -> str:
+        """How absent clients count."""
+        return self.settings.absent
+
+    @property
+    def first_steps(self) -> np.ndarray:
+        """Local steps made before each round, (rounds,): k counts local steps over all rounds."""
+        return np.concatenate([[0], np.cumsum(self.counts.max(axis=1, initial=0))[:-1]]).astype(int)
+
+    def init(self, x0: Array) -> State:
+        """x0, and 0 for the federation's y."""
+        return State(x0, jnp.zeros(self.problem.lower.size if self._federated else 0, x0.dtype))
+
+    def memory(self, x0: Array) -> Memory:
+        """No control variate yet."""
+        size = self.problem.upper.size if self.settings.control_variate else 0
+        return Memory(self.oracle.first_answer(x0), jnp.zeros(size, x0.dtype))
+
+    def decision(self, state: State) -> Array:
+        """x."""
+        return state.x
+
+    def response(self, state: State, memory: Memory) -> Array | None:
+        """The latest y."""
+        if self._federated:
+            return state.y[None]
+        return memory.y if self.oracle.alone else None
+
+    def own_value(self, clients: Clients, state: State, x: Array, key: Array) -> Array:
+        """All terms at x with y by this run's lower solver."""
+        clock, y = self._clock(clients.round), None
+        if self._federated:
+            y = self.lower.federation(clients, Known(x[None]), state.y, clock, key).y[0]
+        return self.oracle.own_value(clients, x, y, clock, key)
+
+    def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:
+        """One communication round."""
+        problem, x, y = self.problem, state.x, state.y
+        answers, residual, gap = None, jnp.zeros(()), jnp.zeros(())
+        if self._federated:
+            answers, found = self._answers(clients, state, key)
+            residual, gap, y = jnp.max(found.residual), jnp.max(found.gap), found.y[0]
+        broadcast = (answers.directions if answers else x, answers)
+        move, value = jnp.zeros_like(x), jnp.zeros((), x.dtype)
+        fault = empty = jnp.full((), -1)
+        if problem.client_program is not None:
+            messages = clients.map(self.local_steps, broadcast)
+            move = clients.mean(messages.payload)
+            monitor = messages.monitor
+            value = clients.mean(monitor["value"])
+            residual = jnp.maximum(residual, jnp.max(monitor["residual"]))
+            finite = jnp.isfinite(messages.payload).all(axis=1) & jnp.isfinite(monitor["value"])
+            fault = first_flagged(clients.participants, ~finite)
+            empty = first_flagged(clients.participants, ~(jnp.maximum(monitor["gap"], gap) <= 1e-9))
+        if problem.server_program is not None:
+            server_move, server_value = clients.server(self.server_steps, broadcast)
+            move, value = move + server_move, value + server_value
+        size = jnp.asarray(self.sizes)[clients.round]
+        record = {
+            "objective": problem.sign * value,
+            "gradient_norm": jnp.linalg.norm(move) / jnp.where(size > 0, size, 1.0),
+            "step_size": size,
+            "lower_residual": residual,
+            "fault": fault,
+            "empty": empty,
+        }
+        return State(x + move, y), record
+
+    def _answers(self, clients: Clients, state: State, key: Array) -> tuple[Answers, Any]:
+        """The round's directions, and the federation's y at x and at each shifted x."""
+        settings = self.settings
+        v_key, y_key = jax.random.split(key)
+        directions = draw_directions(v_key, settings.directions, self.problem.upper.size, settings.direction_kind)
+        known = clients.everyone.share((state.x, directions))
+        shifts = shifts_of(directions, settings.smoothing, settings.estimator)
+        points = jax.vmap(lambda v: self.oracle.query(state.x + v, clients.public))(shifts)
+        found = self.lower.federation(clients.everyone, Known(points), state.y, self._clock(clients.round), y_key)
+        return Answers(known, found.y), found
+
+    def local_steps(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
+        """A participant's H local steps; it sends its move."""
+        start, answers = received.broadcast
+        x = answers.directions.values[0] if answers else start
+        size = jnp.asarray(self.sizes)[received.round]
+        first = jnp.asarray(self.first_steps)[received.round]
+        count = jnp.asarray(self.counts)[received.round, party.index]
+
+        def step(t: Array, own: Local) -> Local:
+            clock = Clock(received.round, first + t)
+            gradient, own_memory, value, residual, gap = self._estimate(
+                own, party, answers, clock, jax.random.fold_in(key, t)
+            )
+            pull = (own.x - self._project_own(own.x, party)) / self.settings.smoothing
+            moved = own.x - size * (gradient + pull)
+            value = jnp.where(t == 0, value, own.value)
+            return Local(moved, own_memory, value, jnp.maximum(own.residual, residual), jnp.maximum(own.gap, gap))
+
+        zero = jnp.zeros((), x.dtype)
+        end = jax.lax.fori_loop(0, count, step, Local(x, memory, zero, zero, zero - jnp.inf))
+        return end.memory, Message(end.x - x, {"value": end.value, "residual": end.residual, "gap": end.gap})
+
+    def _estimate(
+        self, own: Local, party: Party, answers: Answers | None, clock: Clock, key: Array
+    ) -> tuple[Array, Memory, Array, Array, Array]:
+        """(g, memory, f_i(x), residual, gap) at the client's own x."""
+        settings, start = self.settings, own.memory.y
+        v_key, sample_key = jax.random.split(key)
+        if answers is None:
+            directions = draw_directions(v_key, settings.directions, self.problem.upper.size, settings.direction_kind)
+        else:
+            directions = answers.directions.values[1]
+        shifts = shifts_of(directions, settings.smoothing, settings.estimator)
+        points = jax.vmap(lambda v: self.oracle.query(own.x + v, party.environment))(shifts)
+        given = jnp.zeros((points.shape[0], 0)) if answers is None else answers.y
+        found = jax.vmap(lambda z, y: self.oracle.at(z, party, start, clock, sample_key, y))(points, given)
+        slope = slopes(found.value, settings.smoothing, settings.estimator)
+        control = own.memory.control if settings.control_variate else None
+        gradient, control = estimate(directions, slope, control, settings.direction_kind)
+        kept = jnp.mean(found.y, axis=0) if self.oracle.alone else start
+        memory = Memory(kept, own.memory.control if control is None else control)
+        value = central_value(found.value, settings.estimator)
+        return gradient, memory, value, jnp.max(found.residual), jnp.max(found.gap)
+
+    def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
+        """The server's own local steps on f_1, as one more client without constraints of its own."""
+        start, answers = received.broadcast
+        x = answers.directions.values[0] if answers else start
+        settings, problem = self.settings, self.problem
+        size = jnp.asarray(self.sizes)[received.round]
+        count = jnp.max(jnp.asarray(self.counts)[received.round])
+
+        def value_at(z: Array, y: Array | None, key: Array) -> Array:
+            if not problem.server_samples:
+                return problem.server_value(z, y, party.environment, NO_ROWS)
+            if settings.batch_size is None:
+                found: Array = party.mean(lambda rows: problem.server_value(z, y, party.environment, rows))
+                return found
+            return problem.server_value(z, y, party.environment, party.batch(key, settings.batch_size))
+
+        def step(t: Array, own: tuple[Array, Array]) -> tuple[Array, Array]:
+            point, first = own
+            v_key, sample_key = jax.random.split(jax.random.fold_in(key, t))
+            if answers is None:
+                directions = draw_directions(v_key, settings.directions, problem.upper.size, settings.direction_kind)
+                given = None
+            else:
+                directions, given = answers.directions.values[1], answers.y
+            shifts = shifts_of(directions, settings.smoothing, settings.estimator)
+            points = jax.vmap(lambda v: self.oracle.query(point + v, party.environment))(shifts)
+            if given is None:
+                values = jax.vmap(lambda z: value_at(z, None, sample_key))(points)
+            else:
+                values = jax.vmap(lambda z, y: value_at(z, y, sample_key))(points, given)
+            slope = slopes(values, settings.smoothing, settings.estimator)
+            gradient, _ = estimate(directions, slope, None, settings.direction_kind)
+            value = jnp.where(t == 0, central_value(values, settings.estimator), first)
+            return point - size * gradient, value
+
+        end, value = jax.lax.fori_loop(0, count, step, (x, jnp.zeros((), x.dtype)))
+        return end - x, value
+
+    def _project_own(self, x: Array, party: Party) -> Array:
+        """P_{X_i}."""
+        problem = self.problem
+        if problem.private_set is None:
+            return problem.project_upper(x, party.environment)
+        return problem.client_upper_set.project(x, party.environment)
+
+    @property
+    def _federated(self) -> bool:
+        return self.problem.scope == "federation"
+
+    def _clock(self, round_index: Array) -> Clock:
+        return Clock(round_index, jnp.asarray(self.first_steps)[round_index])

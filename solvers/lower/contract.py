@@ -1,0 +1,61 @@
+"""What an algorithm asks of a lower-level solver once it is bound to a problem."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import Array
+from hierfl.errors import IncompatibleSolverError
+from hierfl.runtime.contract import Clients, Known
+
+
+class Clock(NamedTuple):
+    """When an answer is asked for: the round, and the local step counted over all rounds. Schedules run on it."""
+
+    round: Array
+    step: Array
+
+
+class LowerAnswer(NamedTuple):
+    """Federation-scope answers at P points: y (P, size), natural residuals and gaps of Y(x) (P,)."""
+
+    y: Array
+    residual: Array
+    gap: Array
+
+
+class BoundLower(Protocol):
+    """Pure functions for traced code. A solver offers those of its scopes."""
+
+    def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
+        """(y, natural residual) of a client-scope y."""
+
+    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
+        """(y, natural residual) of one sample's y."""
+
+    def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
+        """The y that all clients compute together at each of the points (P, n), with common random numbers."""
+
+
+def require_scope(solver: Any, scopes: tuple[str, ...], problem: CompiledProblem) -> None:
+    """The solver treats the declared scope.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        Naming the solvers that do.
+    """
+    fitting = {
+        "federation": "LocalSGD, FedAC, LFD or Exact",
+        "client": "ProjectedSGD, ProjectionMethod, Extragradient or Exact",
+        "sample": "ProjectionMethod, Extragradient, ProjectedSGD or Exact",
+    }
+    scope = problem.scope
+    alone = scope == "federation" and problem.num_clients == 1 and "client" in scopes  # the two scopes are then one
+    if scope is not None and scope not in scopes and not alone:
+        raise IncompatibleSolverError(
+            f"{type(solver).__name__} answers lower levels of {' and '.join(scopes)} scope, but this one has {scope} scope: "
+            f"use lower={fitting[scope]}."
+        )

@@ -1,0 +1,119 @@
+"""One y computed by all clients together: local steps at the clients, averaged by the server, for several lower rounds.
+
+The algorithms differ in their *rule* (which sequences a client carries, where it takes the gradient, how it steps). The
+answers at all queried points are computed side by side with common random numbers: the noise of their difference is what
+a zeroth-order method sees. With an x-dependent Y(x) every local step is projected on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.errors import SettingError
+from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.solvers.lower.contract import Clock, LowerAnswer
+from hierfl.solvers.schedules import tabulate
+
+Sequences = tuple[Array, ...]
+LIMIT = 10_000_000
+
+
+class Rule(NamedTuple):
+    """``start(y)`` gives the sequences, ``point(sequences, round)`` says where to take g, ``step(sequences, g, t, round)``
+    moves them, ``answer(sequences)`` is y."""
+
+    start: Callable[[Array], Sequences]
+    point: Callable[[Sequences, Array], Array]
+    step: Callable[[Sequences, Array, Array, Array], Sequences]
+    answer: Callable[[Sequences], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFederated:
+    """A federated lower solver on one problem. ``lower_rounds``, ``local_steps``: per upper round, (rounds,)."""
+
+    problem: CompiledProblem
+    rule: Rule
+    lower_rounds: np.ndarray
+    local_steps: np.ndarray
+    batch_size: int | None
+
+    def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
+        """The answers at all points, from one warm start."""
+        xs, public = points.values, clients.public
+        first = jax.vmap(lambda x: self.problem.project_lower(x, start, public))(xs)
+
+        def body(index: Array, sequences: Sequences) -> Sequences:
+            broadcast = (points, sequences, Known((index, clock)))
+            moves = clients.map(self.local_round, broadcast, key=jax.random.fold_in(key, index)).payload
+            return jax.tree.map(jnp.add, sequences, clients.mean(moves))
+
+        count = jnp.asarray(self.lower_rounds)[clock.round]
+        y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
+        return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
+
+    def local_round(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+        """H local steps of one client at every point, with the same minibatches."""
+        points, sequences, known = received.broadcast
+        index, clock = known.values
+        steps = jnp.asarray(self.local_steps)[clock.round]
+
+        def one(x: Array, start: Sequences) -> Sequences:
+            def advance(t: Array, own: Sequences) -> Sequences:
+                g = self._force(x, self.rule.point(own, clock.round), party, jax.random.fold_in(key, t))
+                moved = self.rule.step(own, g, index * steps + t, clock.round)
+                return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
+
+            return jax.lax.fori_loop(0, steps, advance, start)
+
+        moved = jax.vmap(one)(points.values, sequences)
+        return memory, Message(jax.tree.map(jnp.subtract, moved, sequences), {})
+
+    def force(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+        """F(x, y) of one client at every point, on a minibatch."""
+        points, y = received.broadcast
+        found = jax.vmap(lambda x, own: self._force(x, own, party, key))(points.values, y.values)
+        return memory, Message(None, {"force": found})
+
+    def _force(self, x: Array, y: Array, party: Party, key: Array) -> Array:
+        problem = self.problem
+        if not problem.lower_samples:
+            return problem.operator(x, y, party.environment, NO_ROWS)
+        if self.batch_size is None:
+            return party.mean(lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples)
+        rows = party.batch(key, self.batch_size, problem.lower_samples)
+        return problem.operator(x, y, party.environment, rows)
+
+    def _residuals(self, clients: Clients, points: Known, y: Array, key: Array, index: Array) -> Array:
+        """||y - P(y - F)|| with F on minibatches, for the history; asked of the clients as monitor numbers."""
+        key = jax.random.fold_in(key, index)
+        force = clients.mean(clients.map(self.force, (points, Known(y)), key=key).monitor["force"])
+        nearest = jax.vmap(lambda x, z: self.problem.project_lower(x, z, clients.public))(points.values, y - force)
+        return jnp.linalg.norm(y - nearest, axis=1)
+
+    def _gaps(self, xs: Array, public: Any) -> Array:
+        return jax.vmap(lambda x: self.problem.lower_gap(x, public))(xs)
+
+
+def tabulate_counts(schedule: Any, rounds: int, what: str) -> np.ndarray:
+    """Whole numbers of at least 1, ``(rounds,)``, of a number or schedule of the round; fractions are rounded up.
+
+    Raises
+    ------
+    SettingError
+        Naming the setting and the round.
+    """
+    table = np.ceil(tabulate(schedule, rounds, what) - 1e-9)
+    bad = np.flatnonzero((table < 1) | (table > LIMIT))
+    if bad.size:
+        raise SettingError(f"{what} is {table[bad[0]]:g} at round {bad[0]}: a whole number in 1, ..., {LIMIT}.")
+    return table.astype(int)

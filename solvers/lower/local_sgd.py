@@ -1,0 +1,109 @@
+"""Local SGD for a federation-scope lower level ([NN] Algorithm 3; [2S] for x-dependent Y(x))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.program import Array
+from hierfl.solvers.checks import require_choice, require_count
+from hierfl.solvers.lower.contract import require_scope
+from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
+from hierfl.solvers.schedules import Decay, Schedule, tabulate
+from hierfl.solvers.theory import lower_constants
+
+SCHEDULES = ("practical", "theory")
+PRACTICAL_STEP = Decay(0.1, 0.5)
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Local (projected) SGD with periodic averaging.
+
+    Parameters
+    ----------
+    rounds
+        Lower rounds in one round of the upper level: number or schedule of the round.
+    steps
+        Local steps of a client in a lower round: number or schedule of the round.
+    step_size
+        Number or schedule of the local step t, counted over the lower rounds of one call; default 0.1 / (t + 1)^(1/2).
+    batch_size
+        Rows of a minibatch; None uses all rows in every step.
+    schedule
+        ``"practical"`` uses the settings above; ``"theory"`` those of Algorithm 3, from certified constants: with
+        kappa = L/mu and a_r = max(m, 4 kappa, r) + 1, steps 1/(mu a_r), 2 a_r ln(a_r) local steps in m lower rounds.
+
+    Raises
+    ------
+    SettingError
+        With ``schedule="theory"``, naming the constant that could not be proved.
+    IncompatibleSolverError
+        When bound to a lower level of another scope.
+    """
+
+    rounds: Any = 5
+    steps: Any = 10
+    step_size: Schedule = PRACTICAL_STEP
+    batch_size: int | None = 32
+    schedule: str = "practical"
+
+    def __post_init__(self) -> None:
+        require_count(self.batch_size, f"batch_size of {type(self).__name__}", or_none=True)
+        require_choice(self.schedule, f"schedule of {type(self).__name__}", SCHEDULES)
+
+    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
+        """The solver for one problem."""
+        require_scope(self, ("federation",), problem)
+        name = type(self).__name__
+        if self.schedule == "theory":
+            mu, smooth = lower_constants(problem, name)
+            a = np.maximum(max(problem.num_clients, 4 * smooth / mu), np.arange(rounds)) + 1
+            lower_rounds = np.full(rounds, problem.num_clients)
+            local = np.ceil(2 * a * np.log(a) / problem.num_clients).astype(int)
+            return BoundFederated(problem, _by_round(1 / (mu * a)), lower_rounds, local, self.batch_size)
+        lower_rounds = tabulate_counts(self.rounds, rounds, f"rounds of {name}")
+        local = tabulate_counts(self.steps, rounds, f"steps of {name}")
+        longest = int(np.max(lower_rounds * local, initial=1))
+        sizes = tabulate(self.step_size, longest, f"step_size of {name}")
+        return BoundFederated(problem, _by_step(sizes), lower_rounds, local, self.batch_size)
+
+
+@dataclass(frozen=True)
+class LFD(LocalSGD):
+    """Local gradient descent with periodic averaging on full local data, for heterogeneous clients (Haddadpour and Mahdavi 2019).
+
+    Parameters as for :class:`LocalSGD`; all rows are used in every step by default. ``schedule="theory"`` makes, of the
+    T = 2 a_r ln(a_r) local steps of :class:`LocalSGD`, of order m^(-1/3) T^(2/3) in each lower round.
+    """
+
+    step_size: Schedule = 0.1
+    batch_size: int | None = None
+
+    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
+        """The solver for one problem."""
+        bound = super().bind(problem, rounds, steps)
+        if self.schedule == "practical":
+            return bound
+        total = bound.lower_rounds * bound.local_steps
+        local = np.ceil(total ** (2 / 3) / problem.num_clients ** (1 / 3)).astype(int)
+        return BoundFederated(problem, bound.rule, np.ceil(total / local).astype(int), local, self.batch_size)
+
+
+def _by_step(sizes: np.ndarray) -> Rule:
+    return _descent(lambda t, r: jnp.asarray(sizes)[t])
+
+
+def _by_round(sizes: np.ndarray) -> Rule:
+    return _descent(lambda t, r: jnp.asarray(sizes)[r])
+
+
+def _descent(size: Any) -> Rule:
+    def step(own: Sequences, g: Array, t: Array, r: Array) -> Sequences:
+        return (own[0] - size(t, r) * g,)
+
+    return Rule(lambda y: (y,), lambda own, r: own[0], step, lambda own: own[0])

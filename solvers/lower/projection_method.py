@@ -1,0 +1,138 @@
+"""Deterministic projection methods for a client's or a sample's lower level ([2S] Algorithm 5; Korpelevich 1976).
+
+ProjectionMethod:  y  <-  P_Y(x) [ y - alpha F(x, y) ]
+Extragradient:     z   =  P_Y(x) [ y - alpha F(x, y) ],   y  <-  P_Y(x) [ y - alpha F(x, z) ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.errors import SettingError
+from hierfl.solvers.checks import require_choice, require_number
+from hierfl.solvers.lower.contract import Clock, require_scope
+from hierfl.solvers.schedules import tabulate
+from hierfl.solvers.theory import lower_constants
+
+Mapping = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class LogGrowth:
+    """``ceil(tau * ln(k + 1))`` steps at the local step k, counted over all rounds from 1 ([2S] Algorithm 5)."""
+
+    tau: float
+
+    def __call__(self, k: int) -> float:
+        """The value at k = 0, 1, ... (the paper's k + 1)."""
+        return float(np.ceil(self.tau * np.log(k + 2) - 1e-9))
+
+
+@dataclass(frozen=True)
+class ProjectionMethod:
+    """Projected steps on F.
+
+    Parameters
+    ----------
+    steps
+        Number, or schedule of the local step k = 0, 1, ... counted over all rounds, such as ``LogGrowth(tau)``.
+    step_size
+        alpha; ``"theory"`` is mu / L^2 with certified constants.
+    start
+        ``"warm"`` from the client's previous y (client scope), ``"zero"`` from 0 at every call, as in the paper's runs.
+
+    Raises
+    ------
+    SettingError
+        For settings out of range, or a constant that ``"theory"`` needs and that could not be proved.
+    """
+
+    steps: Any = 50
+    step_size: float | str = "theory"
+    start: str = "warm"
+
+    def __post_init__(self) -> None:
+        require_choice(self.start, f"start of {type(self).__name__}", ("warm", "zero"))
+        if self.step_size != "theory":
+            require_number(self.step_size, f"step_size of {type(self).__name__}", 0, np.inf)
+
+    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundProjections:
+        """The solver for one problem; ``steps`` local steps are made over all rounds."""
+        require_scope(self, ("client", "sample"), problem)
+        name = type(self).__name__
+        alpha = self.step_size
+        if alpha == "theory":
+            mu, size = lower_constants(problem, name)
+            alpha = self._safe_step(mu, size)
+        counts = np.ceil(tabulate(self.steps, max(1, steps), f"steps of {name}") - 1e-9).astype(int)
+        if not counts.any():
+            raise SettingError(f"steps of {name} are 0 at every local step: nobody would ever answer.")
+        return BoundProjections(problem, self, float(alpha), counts)
+
+    @staticmethod
+    def _safe_step(mu: float, size: float) -> float:
+        return mu / size**2
+
+    @staticmethod
+    def advance(y: Array, force: Mapping, project: Mapping, alpha: float) -> Array:
+        """One step."""
+        return project(y - alpha * force(y))
+
+
+@dataclass(frozen=True)
+class Extragradient(ProjectionMethod):
+    """Extragradient steps on F; parameters as for :class:`ProjectionMethod`, ``"theory"`` is 1 / (2 L)."""
+
+    @staticmethod
+    def _safe_step(mu: float, size: float) -> float:
+        return 0.5 / size
+
+    @staticmethod
+    def advance(y: Array, force: Mapping, project: Mapping, alpha: float) -> Array:
+        """One step: two evaluations of F and two projections."""
+        return project(y - alpha * force(project(y - alpha * force(y))))
+
+
+@dataclass(frozen=True, eq=False)
+class BoundProjections:
+    """The solver on one problem. ``counts`` (local steps over all rounds,)."""
+
+    problem: CompiledProblem
+    settings: ProjectionMethod
+    alpha: float
+    counts: np.ndarray
+
+    def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
+        """(y, natural residual) of a client-scope y, on all the client's data."""
+        problem = self.problem
+
+        def force(y: Array) -> Array:
+            found: Array = party.mean(
+                lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples
+            )
+            return found
+
+        return self._advance(x, party.environment, force, start, clock)
+
+    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
+        """(y, natural residual) of one sample's y."""
+        own = {**party.environment, **row}
+        return self._advance(x, own, lambda y: self.problem.operator(x, y, own, NO_ROWS), start, clock)
+
+    def _advance(self, x: Array, own: Any, force: Mapping, start: Array, clock: Clock) -> tuple[Array, Array]:
+        def project(z: Array) -> Array:
+            return self.problem.project_lower(x, z, own)
+
+        first = project(jnp.zeros_like(start) if self.settings.start == "zero" else start)
+        count = jnp.asarray(self.counts)[clock.step]
+        y = jax.lax.fori_loop(0, count, lambda _, y: self.settings.advance(y, force, project, self.alpha), first)
+        return y, jnp.linalg.norm(y - project(y - force(y)))
