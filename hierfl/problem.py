@@ -14,11 +14,19 @@ import cvxpy as cp
 import numpy as np
 
 from hierfl.analysis.bounds import bounds_of
-from hierfl.analysis.convexity import attribute_constraints, require_concave, require_convex, require_convex_set
+from hierfl.analysis.convexity import (
+    attribute_constraints,
+    require_concave,
+    require_convex,
+    require_convex_set,
+    require_domain,
+)
+from hierfl.analysis.enclosure import Known
+from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.intervals import Interval
 from hierfl.analysis.players import players_convexity
 from hierfl.analysis.roles import Roles
-from hierfl.errors import DataError, DeclarationError
+from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.federation import Federation
 from hierfl.language.game import Nash
 from hierfl.language.levels import LowerLevel, constraint_tuple
@@ -257,19 +265,39 @@ class Problem:
         level = f", lower={self.lower_level!r}" if self.lower_level else ""
         return f"Problem({self.objective.sense} over {upper}{level}, federation={self.federation!r})"
 
+    @cached_property
+    def convex_on_x_only(self) -> bool:
+        """Whether the lower level is convex by what constraints and attributes say of x, so that nothing is known outside X."""
+        level = self.lower_level
+        if level is None or isinstance(level, Nash):
+            return False
+        anywhere = {x: cp.Variable(x.shape, name=x.name()) for x in self.roles.upper}
+        known = {leaf: bounds for leaf, bounds in self.known_bounds.items() if leaf not in {x.id for x in anywhere}}
+        expressions = instantiate(level.expressions, anywhere)
+        try:
+            self._require_convex_level(level, expressions, instantiate(level.constraints, anywhere), known)
+        except (NotConvexError, DeclarationError):
+            return True
+        return False
+
     def _check_convexity(self) -> None:
         require_convex_set(self.constraints, self.roles.upper, "the constraints on x")
         level = self.lower_level
         if level is None:
             return
-        known = self.known_bounds
-        require_convex_set(level.constraints, level.variables, f"Y(x) of {type(level).__name__}", known)
-        if level.kind == "argmin":
-            require_convex(level.expression, level.variables, "the objective of ArgMin", known)
-        elif level.kind == "argmax":
-            require_concave(level.expression, level.variables, "the objective of ArgMax", known)
-        elif isinstance(level, Nash):
+        self._require_convex_level(level, level.expressions, level.constraints, self.known_bounds)
+        if isinstance(level, Nash):
             players_convexity(level)
+
+    @staticmethod
+    def _require_convex_level(level: LowerLevel, expressions: Any, constraints: Any, known: Known) -> None:
+        parts = constraints if level.kind == "equilibrium" else (*constraints, *expressions)
+        require_domain(parts, level.variables, f"the {type(level).__name__}", known)
+        require_convex_set(constraints, level.variables, f"Y(x) of {type(level).__name__}", known)
+        if level.kind == "argmin":
+            require_convex(expressions[0], level.variables, "the objective of ArgMin", known)
+        elif level.kind == "argmax":
+            require_concave(expressions[0], level.variables, "the objective of ArgMax", known)
 
     def _check_holders(self) -> None:
         federation, roles = self.federation, self.roles

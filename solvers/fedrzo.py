@@ -243,7 +243,7 @@ class BoundFedRZO:
             residual = jnp.maximum(residual, jnp.max(monitor["residual"]))
             finite = jnp.isfinite(messages.payload).all(axis=1) & jnp.isfinite(monitor["value"])
             fault = first_flagged(clients.participants, ~finite)
-            empty = first_flagged(clients.participants, ~(jnp.maximum(monitor["gap"], gap) <= 1e-9))
+            empty = first_flagged(clients.participants, ~(jnp.maximum(monitor["gap"], gap) <= 0))
         if problem.server_program is not None:
             server_move, server_value = clients.server(self.server_steps, broadcast)
             move, value = move + server_move, value + server_value

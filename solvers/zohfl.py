@@ -259,7 +259,7 @@ class BoundZOHFL:
             "objective": self.problem.sign * (server + clients.mean(monitor["value"])),
             "lower_residual": jnp.max(monitor["residual"]),
             "fault": first_flagged(clients.participants, ~jnp.isfinite(differences).all(axis=1)),
-            "empty": first_flagged(clients.participants, ~(monitor["gap"] <= 1e-9)),
+            "empty": first_flagged(clients.participants, ~(monitor["gap"] <= 0)),
         }
 
 

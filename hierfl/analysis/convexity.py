@@ -9,7 +9,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, own_domain
 from hierfl.analysis.hoist import hoist
 from hierfl.errors import DeclarationError, NotConvexError
 from hierfl.language.text import expression_text
@@ -54,6 +54,32 @@ def require_convex_set(
             f"the constraint {expression_text(constraint)} in {what} is not convex in {_names(keep)}{where}. Write convex <= concave, or "
             f"affine == affine."
         )
+
+
+def require_domain(parts: Sequence[Any], keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN) -> None:
+    """Check that what is fixed stays in the domain of the atoms over ``keep``: ``quad_over_lin(y, x)`` needs x >= 0.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the atom and the constraint to declare.
+    """
+    kept, enclosure = {v.id for v in keep}, Enclosure(known)
+
+    def visit(node: Any) -> None:
+        if not any(v.id in kept for v in node.variables()):
+            return
+        for condition in own_domain(node):
+            if not any(v.id in kept for v in condition.variables()) and not enclosure.holds(condition):
+                raise DeclarationError(
+                    f"{what} uses {expression_text(node)}, which is convex only where {expression_text(condition)}: that does not "
+                    f"follow from the declared constraints and attributes. Declare it (Problem(constraints=...), nonneg=True)."
+                )
+        for argument in node.args:
+            visit(argument)
+
+    for part in parts:
+        visit(part)
 
 
 def check_attributes(variables: Sequence[cp.Variable]) -> None:

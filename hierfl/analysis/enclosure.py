@@ -25,8 +25,10 @@ from cvxpy.atoms.affine.transpose import transpose
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.affine.vstack import Vstack
 from cvxpy.atoms.affine.wraps import Wrap
+from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
+from cvxpy.constraints import PSD, Equality, Inequality, Zero
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
@@ -53,16 +55,57 @@ def enclose(expression: Any, known: Known = NOTHING_KNOWN) -> Interval:
     known
         Bounds by leaf id; other leaves are bounded by their attributes alone, never by a present ``.value``.
     """
-    memo: dict[int, Interval] = {}
+    return Enclosure(known)(expression)
 
-    def visit(node: Any) -> Interval:
-        if id(node) not in memo:
-            found = leaf_interval(node, known) if isinstance(node, Leaf) else _atom(node, [visit(a) for a in node.args])
-            memo[id(node)] = found.meet(_declared_sign(node))
-        return memo[id(node)]
 
-    with np.errstate(all="ignore"):
-        return visit(expression)
+class Enclosure:
+    """Enclosures of expressions that share subtrees, and whether each is defined at every point of the known bounds.
+
+    CVXPY's sign of an atom holds on the atom's domain: ``power(x, 3)`` is nonnegative for it, since x >= 0 is implied. We
+    evaluate it at every x, so that the sign of an atom is believed only where the bounds keep its arguments in the domain.
+    """
+
+    def __init__(self, known: Known = NOTHING_KNOWN) -> None:
+        self._known = known
+        self._memo: dict[int, Interval] = {}
+        self._open: set[int] = set()
+        self._kept: list[Any] = []  # ids stay unique while the nodes live
+
+    def __call__(self, node: Any) -> Interval:
+        """An interval that contains the node's values."""
+        if id(node) not in self._memo:
+            self._kept.append(node)
+            with np.errstate(all="ignore"):
+                self._memo[id(node)] = self._visit(node)
+        return self._memo[id(node)]
+
+    def defined(self, node: Any) -> bool:
+        """Whether every atom of the expression is in its domain wherever the leaves are in their bounds."""
+        self(node)
+        return id(node) not in self._open
+
+    def _visit(self, node: Any) -> Interval:
+        if isinstance(node, Leaf):
+            return leaf_interval(node, self._known)
+        found = _atom(node, [self(a) for a in node.args])
+        if any(id(a) in self._open for a in node.args) or not all(self.holds(c) for c in own_domain(node)):
+            self._open.add(id(node))
+            return found
+        return found.meet(_declared_sign(node))
+
+    def holds(self, constraint: Any) -> bool:
+        """Whether a constraint of an atom's domain is implied by the bounds."""
+        if isinstance(constraint, Inequality):
+            low, high = constraint.args
+            return bool((self(low).hi <= self(high).lo).all())
+        if isinstance(constraint, PSD):
+            return any(part.is_psd() for part in (constraint.args[0], *constraint.args[0].args))
+        return isinstance(constraint, (Equality, Zero))  # symmetry, which costs a sign nothing
+
+
+def own_domain(node: Any) -> list[Any]:
+    """The constraints under which one atom is defined, its arguments' own left out."""
+    return list(node._domain()) if isinstance(node, Atom) else []
 
 
 def enclose_node(node: Any, arguments: list[Interval]) -> Interval:

@@ -20,7 +20,7 @@ import numpy as np
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known
 from hierfl.errors import UnsupportedAtomError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.text import expression_text
@@ -81,8 +81,11 @@ def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable], known: Known = NOTH
 
 
 def instantiate(parts: Sequence[Any], values: Mapping[Any, Any]) -> list[Any]:
-    """The expressions or constraints with these leaves replaced by constants."""
-    constants = {leaf.id: cp.Constant(np.asarray(value)) for leaf, value in values.items()}
+    """The expressions or constraints with these leaves replaced by constants, or by other expressions."""
+    constants = {
+        leaf.id: value if isinstance(value, Expression) else cp.Constant(np.asarray(value))
+        for leaf, value in values.items()
+    }
     memo: dict[int, Any] = {}
 
     def rebuild(node: Any) -> Any:
@@ -147,9 +150,13 @@ _COPIES: dict[type, Callable[[Any, Callable[[Any], Any]], Any]] = {
 
 
 def _stand_in(node: Any, known: Known) -> cp.Parameter:
-    attributes = _attributes(node) if isinstance(node, Leaf) else _properties(node)
+    enclosure = Enclosure(known)
+    if isinstance(node, Leaf):
+        attributes = _attributes(node)
+    else:
+        attributes = _properties(node) if enclosure.defined(node) else {}
     if known and not any(name in attributes for name in _SIGNED):
-        bounds = enclose(node, known)
+        bounds = enclosure(node)
         sign = "nonneg" if (bounds.lo >= 0).all() else "nonpos" if (bounds.hi <= 0).all() else None
         attributes = attributes if sign is None else {sign: True}
     name = node.name() if isinstance(node, Leaf) else expression_text(node)

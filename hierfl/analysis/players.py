@@ -7,10 +7,13 @@ number to choose the sign of its own second derivative, here ``2 * b``, decides.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.convexity import check_attributes
+from hierfl.analysis.bounds import bounds_of
+from hierfl.analysis.convexity import attribute_constraints, check_attributes
+from hierfl.analysis.enclosure import Enclosure, own_domain
 from hierfl.analysis.hoist import hoist
 from hierfl.errors import NotConvexError
 from hierfl.language.algebra import constant_value
@@ -41,6 +44,7 @@ def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
 
 def _proof(player: Player) -> str | None:
     check_attributes(player.variables)
+    _require_defined(player)
     (hoisted,) = hoist([player.cost], player.variables).expressions
     if hoisted.is_convex():
         return "by CVXPY's rules"
@@ -63,6 +67,24 @@ def _proof(player: Player) -> str | None:
         return f"its own second derivative is constant, at least {value.min():.6g}"
     (hoisted,) = hoist([second], player.variables).expressions
     return f"its own second derivative {expression_text(second)} is nonnegative" if hoisted.is_nonneg() else None
+
+
+def _require_defined(player: Player) -> None:
+    """A player's own constraints keep its decision where CVXPY's rules hold: ``power(y, 3)`` is convex for y >= 0 only."""
+    bounds = bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables)
+    enclosure, own = Enclosure(bounds), {v.id for v in player.variables}
+
+    def visit(node: Any) -> None:
+        for condition in own_domain(node):
+            if any(v.id in own for v in condition.variables()) and not enclosure.holds(condition):
+                raise NotConvexError(
+                    f"the objective {expression_text(player.objective)} of player {player.label!r} uses {expression_text(node)}, which "
+                    f"CVXPY's rules treat only where {expression_text(condition)}: add that to the player's constraints."
+                )
+        for argument in node.args:
+            visit(argument)
+
+    visit(player.cost)
 
 
 def _own_second_derivative(player: Player) -> Expression | None:

@@ -186,6 +186,12 @@ class CompiledProblem:
             return -free, free
         return self.lower_set.limits(self.environment(x, None, own))
 
+    def lower_condition(self, x: Array, own: Environment) -> Array:
+        """What the projection on Y(x) makes of rounding errors in its data: a factor of at least 1."""
+        if self.lower_set is None:
+            return jnp.ones(())
+        return self.lower_set.condition(self.environment(x, None, own))
+
     def lower_gap(self, x: Array, own: Environment) -> Array:
         """Positive where a closed-form Y(x) is empty."""
         if self.lower_set is None or not self.lower_set.is_exact:

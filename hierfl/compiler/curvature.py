@@ -80,15 +80,25 @@ def probe(multiply: Any, size: int, seed: int = 0) -> Structure:
     u, v = rng.standard_normal((2, size))
     diagonal = np.asarray(multiply(np.ones(size)))
     image_u, image_v = np.asarray(multiply(u)), np.asarray(multiply(v))
-    scale = 1e-10 * (1.0 + np.abs(image_u).max() + np.abs(diagonal).max())
-    is_diagonal = bool(np.abs(image_u - diagonal * u).max() <= scale and np.abs(image_v - diagonal * v).max() <= scale)
+    # entry by entry: an off-diagonal entry is negligible only beside the diagonal entries of its row and its column
+    is_diagonal = all(
+        bool((np.abs(image - diagonal * vector) <= 1e-12 * np.abs(diagonal)).all())
+        for vector, image in ((u, image_u), (v, image_v))
+    )
     return Structure(
         diagonal=is_diagonal,
-        isotropic=is_diagonal and bool(np.ptp(diagonal) <= 1e-12 * (1.0 + np.abs(diagonal).max())),
+        isotropic=is_diagonal and bool(np.ptp(diagonal) <= 1e-12 * np.abs(diagonal).max()),
         positive=bool((diagonal > 0).all()),
         symmetric=is_diagonal
-        or bool(abs(u @ image_v - v @ image_u) <= 1e-9 * (1.0 + np.linalg.norm(u) * np.linalg.norm(image_v))),
+        or bool(abs(u @ image_v - v @ image_u) <= 1e-12 * np.linalg.norm(u) * np.linalg.norm(image_v)),
     )
+
+
+def is_symmetric(matrix: np.ndarray) -> bool:
+    """Whether opposite entries agree up to the rounding of sums of the diagonal's size."""
+    size = np.sqrt(np.abs(np.diagonal(matrix)))
+    rounding = 1e-12 * np.maximum(np.outer(size, size), np.maximum(np.abs(matrix), np.abs(matrix.T)))
+    return bool((np.abs(matrix - matrix.T) <= rounding).all())
 
 
 def safe_smallest_eigenvalue(matrix: Array) -> Array:

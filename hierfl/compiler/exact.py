@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-9
 ITERATION_LIMIT = 20_000
-EMPTY_TOLERANCE = 1e-9
+OUTSIDE_TOLERANCE = 1e-6
+SHARPER = 1e-13
+ITERATIVE = ("semismooth Newton", "accelerated gradient", "extragradient")
 
 
 class Evaluation(NamedTuple):
@@ -50,6 +52,7 @@ class Owner(NamedTuple):
     project: Callable[[Array], Array]
     multiply: Callable[[Array], Array]
     limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
+    condition: Callable[[], Array]  # of the projection
     host_key: Array  # index of the client (or flat row) for methods that run on the host
     own: dict[int, Array]
 
@@ -90,10 +93,11 @@ class ExactLower:
         tolerance = max(tolerance, 1e-6) if not plan.exact_projection else tolerance
         if x.dtype == jnp.float32:
             tolerance = max(tolerance, 1e-5)
-        start = owner.project(warm)
+        start, convex = owner.project(warm), jnp.ones((), bool)
         if plan.method == "closed form":
             zero = jnp.zeros_like(start)
             diagonal = owner.multiply(jnp.ones_like(start))
+            convex = jnp.min(diagonal) > 0  # a sign that holds on X only may fail outside
             y = owner.project(-owner.operator(zero) / diagonal)
             step, iterations = 1.0 / jnp.max(jnp.abs(diagonal)), jnp.zeros((), int)
         elif plan.method == "linear system":
@@ -116,7 +120,10 @@ class ExactLower:
             iterate = accelerated if plan.method == "accelerated gradient" else extragradient
             step = first_step(owner.operator, start)
             y, step, iterations = iterate(owner.operator, owner.project, start, step, mu, tolerance, ITERATION_LIMIT)
-        return certify(owner.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection)
+        solution = certify(
+            owner.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection, owner.condition()
+        )
+        return solution._replace(converged=solution.converged & convex)
 
     def client_owner(self, x: Array, party: Party) -> Owner:
         """The owner of a client-scope y."""
@@ -134,6 +141,7 @@ class ExactLower:
             lambda z: compiled.project_lower(x, z, party.environment),
             _linear(quadratic, compiled.lower.size, x.dtype),
             lambda: compiled.lower_limits(x, party.environment),
+            lambda: compiled.lower_condition(x, party.environment),
             party.index,
             party.environment,
         )
@@ -164,6 +172,7 @@ class ExactLower:
             lambda z: compiled.project_lower(x, z, public),
             _linear(quadratic, compiled.lower.size, x.dtype),
             lambda: compiled.lower_limits(x, public),
+            lambda: compiled.lower_condition(x, public),
             jnp.zeros((), int),
             public,
         )
@@ -176,6 +185,7 @@ class ExactLower:
             lambda z: compiled.project_lower(x, z, own),
             _linear(lambda y: plan.quadratic_operator(x, y, own, NO_ROWS), compiled.lower.size, x.dtype),
             lambda: compiled.lower_limits(x, own),
+            lambda: compiled.lower_condition(x, own),
             jnp.asarray(row),
             own,
         )
@@ -299,18 +309,51 @@ class ExactLower:
         LowerLevelError
             If some owner's problem was not solved to the tolerance.
         """
+        self._require_in_x(x)
         evaluation = self.compiled_evaluation(jnp.asarray(x), self.compiled.data(), warm, tolerance=tolerance)
         evaluation = jax.tree.map(np.asarray, evaluation)
         self.check(x, evaluation)
+        self._require_attained(x, evaluation)
         if np.isnan(evaluation.value):
             raise DivergedError(f"f is not defined (NaN) at x = {_short(x)}: a term is outside its domain there.")
         return evaluation
+
+    def _require_in_x(self, x: np.ndarray) -> None:
+        """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
+        compiled = self.compiled
+        if not compiled.problem.convex_on_x_only:
+            return
+        public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+        away = float(np.linalg.norm(x - np.asarray(compiled.project_upper(jnp.asarray(x), public))))
+        if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
+            raise LowerLevelError(
+                f"x = {_short(x)} is {away:.2g} outside X, and the lower level is convex only by what the constraints and "
+                f"attributes say of x. Ask for a point of X."
+            )
+
+    def _require_attained(self, x: np.ndarray, evaluation: Evaluation) -> None:
+        """Without a modulus a small residual may also mean an infimum at infinity: then a sharper one moves y a long way."""
+        solution, plan = evaluation.solution, self.plan
+        if solution is None or plan is None or plan.method not in ITERATIVE:
+            return
+        doubtful = (np.asarray(solution.strong_convexity) <= 0) & (np.asarray(solution.residual) > 0)
+        if not doubtful.any():
+            return
+        sharper = self.compiled_evaluation(jnp.asarray(x), self.compiled.data(), solution.y, tolerance=SHARPER).solution
+        assert sharper is not None
+        moved = np.linalg.norm(np.asarray(sharper.y) - solution.y, axis=1)
+        away = np.flatnonzero(doubtful & ~(moved <= 0.1 * (1.0 + np.linalg.norm(solution.y, axis=1))))
+        if away.size:
+            raise LowerLevelError(
+                f"the lower level of {self._owner_name(int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
+                f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
+            )
 
     def check(self, x: np.ndarray, evaluation: Evaluation) -> None:
         """Raise the named error for an empty set or an unsolved lower level."""
         if evaluation.solution is None:
             return
-        empty = np.flatnonzero(~(np.asarray(evaluation.gap) <= EMPTY_TOLERANCE))
+        empty = np.flatnonzero(~(np.asarray(evaluation.gap) <= 0))
         if empty.size:
             raise EmptyLowerSetError(self.empty_message(x, int(empty[0])))
         solution = evaluation.solution
@@ -322,7 +365,7 @@ class ExactLower:
         compiled = self.compiled
         if compiled.lower_set is not None and not compiled.lower_set.is_exact and compiled.scope != "sample":
             own = compiled.data().clients.party(owner if compiled.scope == "client" else 0).environment
-            if float(compiled.lower_set.gap(compiled.environment(jnp.asarray(x), None, own))) > EMPTY_TOLERANCE:
+            if float(compiled.lower_set.gap(compiled.environment(jnp.asarray(x), None, own))) > 0:
                 raise EmptyLowerSetError(self.empty_message(x, owner))
         raise LowerLevelError(
             f"the lower level of {self._owner_name(owner)} was not solved at x = {_short(x)}: {self._plan().method} stopped after "

@@ -47,8 +47,12 @@ def certify(
     iterations: Any,
     tolerance: float,
     exact_projection: bool,
+    condition: Array | float = 1.0,
 ) -> LowerSolution:
-    """One last projected step and the evidence for its result; ``mu`` is 0 where unknown."""
+    """One last projected step and the evidence for its result; ``mu`` is 0 where unknown.
+
+    ``condition`` is that of the projection: what it makes of a rounding error in its data.
+    """
     force = operator(y)
     final = project(y - step * force)
     final_force = operator(final)
@@ -61,8 +65,12 @@ def certify(
     second = moved + jnp.linalg.norm((final - again) / step + operator(again) - final_force) / jnp.where(
         mu > 0, mu, 1.0
     )
-    bound = jnp.where(known, jnp.minimum(error / jnp.where(mu > 0, mu, 1.0), second), jnp.inf)
-    scale = 1.0 + jnp.linalg.norm(final)
+    length, safe = jnp.linalg.norm(final), jnp.where(mu > 0, mu, 1.0)
+    rounding = (
+        4 * jnp.finfo(final.dtype).eps * (condition * length + (length / step + jnp.linalg.norm(final_force)) / safe)
+    )
+    bound = jnp.where(known, jnp.minimum(error / safe, second) + rounding, jnp.inf)
+    scale = 1.0 + length
     floor = _rounding_floor(final, final_force, step)
     met = jnp.where(
         mu > 0,

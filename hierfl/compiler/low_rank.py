@@ -29,6 +29,12 @@ class LowRank(NamedTuple):
     left: Array
     right: Array
 
+    def reproduces(self, jacobian: np.ndarray) -> bool:
+        """Whether this is J, each entry beside the diagonal entries of its row and column."""
+        rebuilt = np.diag(self.diagonal) + np.asarray(self.left) @ np.asarray(self.right).T
+        size = np.sqrt(np.abs(np.diagonal(jacobian)))
+        return bool((np.abs(rebuilt - jacobian) <= 1e-10 * np.outer(size, size)).all())
+
     def multiply(self, y: Array) -> Array:
         """J y."""
         return self.diagonal * y + self.left @ (self.right.T @ y)
@@ -68,8 +74,7 @@ class Skeleton(NamedTuple):
             return None
         found = cls(rows, columns, rank)
         parts = found.decompose(lambda v: jnp.asarray(jacobian) @ v, lambda v: jnp.asarray(jacobian).T @ v, size)
-        rebuilt = np.diag(parts.diagonal) + np.asarray(parts.left) @ np.asarray(parts.right).T
-        return found if np.abs(rebuilt - jacobian).max() <= 1e-11 * np.abs(jacobian).max() else None
+        return found if parts.reproduces(jacobian) else None
 
     def decompose(self, multiply: Map, transpose: Map, size: int) -> LowRank:
         """diag(d) + U V' of a map with this skeleton; traceable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
@@ -14,12 +14,16 @@ from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise.power import Power
 
+from hierfl.analysis.bounds import bounds_of
+from hierfl.analysis.convexity import attribute_constraints
+from hierfl.analysis.enclosure import Enclosure
 from hierfl.compiler.curvature import (
     CONSTANT_DENSE_LIMIT,
     DENSE_LIMIT,
     QuadraticPart,
     Structure,
     dense,
+    is_symmetric,
     probe,
     quadratic_part,
     safe_smallest_eigenvalue,
@@ -83,7 +87,13 @@ class Facts:
         """An atom without a locally Lipschitz gradient in y."""
         if self.level.kind == "equilibrium":
             return None
-        return nonsmooth_atom(self.level.expressions, {v.id for v in self.level.variables})
+        problem = self.compiled.problem
+        known = problem.known_bounds | bounds_of(
+            [*self.level.constraints, *attribute_constraints(self.level.variables)],
+            self.level.variables,
+            problem.known_bounds,
+        )
+        return nonsmooth_atom(self.level.expressions, {v.id for v in self.level.variables}, Enclosure(known))
 
     @property
     def is_gradient(self) -> bool:
@@ -110,7 +120,11 @@ def _low_rank(f: Facts) -> tuple[bool, str]:
             True,
             f"the Jacobian is diagonal plus rank {f.skeleton.rank}, over a {f.kind if f.kind == 'box' else 'free'} set",
         )
-    return False, "needs an affine F over a box (or no constraints) whose Jacobian is diagonal plus a rank of at most 8"
+    return (
+        False,
+        "needs an affine F over a box (or no constraints) whose Jacobian is diagonal plus a rank "
+        "of 1 to 8, in at least 8 variables and 4 for each rank",
+    )
 
 
 def _linear_system(f: Facts) -> tuple[bool, str]:
@@ -276,25 +290,26 @@ class LowerPlan:
         return self.host.solve(x, owner, mu)
 
 
-def nonsmooth_atom(expressions: Any, lower_ids: set[int]) -> Atom | None:
-    """The first atom over y whose gradient is not known to be locally Lipschitz; None if there is none."""
+def nonsmooth_atom(expressions: Any, lower_ids: set[int], enclosure: Enclosure) -> Atom | None:
+    """The first atom over y whose gradient is not known to be locally Lipschitz, or that is not defined everywhere on Y(x)."""
     for expression in expressions:
         if not isinstance(expression, Atom) or not any(v.id in lower_ids for v in expression.variables()):
             continue
-        found = nonsmooth_atom(expression.args, lower_ids)
+        found = nonsmooth_atom(expression.args, lower_ids, enclosure)
         if found is not None:
             return found
-        if not _is_smooth(expression, lower_ids):
+        if not _is_smooth(expression, lower_ids, enclosure):
             return expression
     return None
 
 
-def _is_smooth(atom: Atom, lower_ids: set[int]) -> bool:
+def _is_smooth(atom: Atom, lower_ids: set[int], enclosure: Enclosure) -> bool:
     if isinstance(atom, (cp.quad_over_lin, cp.QuadForm)):
         return not any(v.id in lower_ids for v in atom.args[1].variables())
     if isinstance(atom, Power):
         exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
-        return exponent in (0.0, 1.0, 2.0) or exponent >= 2.0
+        defined = exponent % 2 == 0 or bool((enclosure(atom.args[0]).lo >= 0).all())
+        return exponent in (0.0, 1.0) or (exponent >= 2.0 and defined)
     return isinstance(atom, (AffAtom, UserAtom, *_SMOOTH))
 
 
@@ -337,9 +352,11 @@ def _probed(
     structure = Structure(
         *(all(getattr(s, field) for s in found) for field in ("diagonal", "isotropic", "symmetric", "positive"))
     )
+    if part.gradient_of is not None:
+        _require_convex(products, structure, size)
     vector = np.random.default_rng(7).standard_normal(size)
     first, second = (np.asarray(product(vector)) for product in products)
-    constant = not part.from_data and bool(np.allclose(first, second, rtol=1e-12, atol=1e-13))
+    constant = not part.from_data and bool(np.allclose(first, second, rtol=1e-12, atol=0.0))
     if structure.diagonal:
         if constant:
             return structure, "constant", max(float(np.min(np.asarray(products[0](np.ones(size))))), 0.0), None, None
@@ -347,6 +364,7 @@ def _probed(
     if size > CONSTANT_DENSE_LIMIT:
         return structure, "unknown", 0.0, None, None
     jacobian = np.asarray(dense(products[0], size))
+    structure = replace(structure, symmetric=structure.symmetric and is_symmetric(jacobian))
     skeleton = _skeleton(jacobian, products[1], size, structure, compiled)
     if constant:
         modulus = float(safe_smallest_eigenvalue(jnp.asarray(jacobian)))
@@ -354,6 +372,22 @@ def _probed(
         return structure, "constant", modulus, skeleton, parts
     mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
     return structure, mode, 0.0, skeleton, None
+
+
+def _require_convex(products: list[Any], structure: Structure, size: int) -> None:
+    """CVXPY believes what the user asserts of a matrix; the Hessian at points of X tells."""
+    for product in products:
+        if structure.diagonal:
+            values = np.asarray(product(np.ones(size)))
+        elif size <= DENSE_LIMIT:
+            values = np.linalg.eigvalsh(np.asarray(dense(product, size)))
+        else:
+            return
+        if values.min() < -1e-9 * np.abs(values).max():
+            raise NotConvexError(
+                f"the quadratic terms of the lower level are not convex in y: their Hessian has the eigenvalue {values.min():.4g} "
+                f"at a point of X. Something that was asserted (psd_wrap, assume_PSD, a parameter's PSD=True) does not hold."
+            )
 
 
 def _skeleton(
@@ -365,8 +399,7 @@ def _skeleton(
         return None
     second = np.asarray(dense(other, size))
     parts = found.decompose(*_maps(second), size)
-    rebuilt = np.diag(parts.diagonal) + np.asarray(parts.left) @ np.asarray(parts.right).T
-    return found if np.abs(rebuilt - second).max() <= 1e-10 * np.abs(second).max() else None
+    return found if parts.reproduces(second) else None
 
 
 def _maps(matrix: np.ndarray) -> tuple[Any, Any]:

@@ -187,10 +187,9 @@ def _differentiable(study: Study, moduli: Moduli) -> Finding:
     assert level is not None
     if not (moduli.own_mu > 0 and moduli.proved):
         return Finding(name, "unknown", "y(x) is not known to be unique")
-    ids = {v.id for v in level.variables}
-    rough = next((node for node in (_not_smooth(e, ids) for e in level.expressions) if node is not None), None)
+    rough = next((node for node in (_not_smooth(e) for e in level.expressions) if node is not None), None)
     if rough is not None:
-        reason = f"{type(rough).__name__} is not known to be twice continuously differentiable in y"
+        reason = f"{type(rough).__name__} is not known to be twice continuously differentiable"
         return Finding(name, "unknown", reason)
     constraints = [*level.constraints, *attribute_constraints(level.variables)]
     if not constraints:
@@ -204,15 +203,15 @@ def _differentiable(study: Study, moduli: Moduli) -> Finding:
     return Finding(name, "unknown", reason)
 
 
-def _not_smooth(node: Any, kept: set[int]) -> Any:
-    if not node.args or not any(v.id in kept for v in node.variables()):
+def _not_smooth(node: Any) -> Any:
+    if not node.args or not node.variables():
         return None
     if isinstance(node, UserAtom):
         return node
     power = isinstance(node, (Power, PowerApprox)) and (exponent_of(node) or 0) >= 2
     if not (power or isinstance(node, (AffAtom, *_SMOOTH))):
         return node
-    return next((found for a in node.args for found in [_not_smooth(a, kept)] if found is not None), None)
+    return next((found for a in node.args for found in [_not_smooth(a)] if found is not None), None)
 
 
 def _found(name: str, value: float, who: str, each: tuple[float, ...]) -> Constant:

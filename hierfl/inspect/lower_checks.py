@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ _ASSUMPTION = {
     "2s": "[2S] Assumption 3 (ii)",
     "hfl": "[HFL] Assumption 1 (ii)",
 }
-_FLAT = 1e-9
+_FLAT = 1e-13  # of the sizes that cancel in a direction
 _POINTS = 12
 
 
@@ -62,6 +62,7 @@ def moduli(study: Study) -> Moduli:
     ]
     if level.kind == "equilibrium":
         findings.append(_symmetry(study))
+    suffix = "" if found.proved else ", on the sample that stands for the distribution"
     constants: tuple[Constant, ...] = (
         _constant("mu_h", [s.low for s in found.spectra], ">=", holders[lowest].label, len(holders)),
         _constant("L_h", [s.high for s in found.spectra], "<=", holders[highest].label, len(holders)),
@@ -71,6 +72,7 @@ def moduli(study: Study) -> Moduli:
             _mean_constant("mu_h of the mean", found.together.low, ">="),
             _mean_constant("L_h of the mean", found.together.high, "<="),
         )
+    constants = tuple(replace(c, reason=c.reason + suffix) for c in constants)
     return Moduli(tuple(findings), constants, max(mu, 0.0), smooth, max(own, 0.0), found.proved)
 
 
@@ -236,14 +238,15 @@ def _search(study: Study, name: str, found: _Spectra, assumption: str) -> Findin
             if not np.isfinite(matrix).all():
                 continue
             points += 1
-            values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+            _, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
             for length in (1.0, 10.0):
                 other = y + length * vectors[:, 0]
                 ratio = study.lower.monotonicity(x, other, y, owner)
                 if not np.isfinite(ratio):
                     continue
                 worst = min(worst, ratio)
-                if ratio <= _FLAT * max(1.0, float(np.abs(values).max())):
+                direction = np.abs(vectors[:, 0])
+                if ratio <= _FLAT * float(direction @ np.abs(matrix) @ direction):
                     return _violation(study, name, assumption, holder.label, x, y, other, ratio)
     reason = "; ".join(found.notes) or "no positive bound follows from the tree"
     status: Status = "sampled" if points and worst > 0 else "unknown"
@@ -264,9 +267,10 @@ def _violation(
         "ratio": ratio,
     }
     if level.kind != "equilibrium":
-        reason = f"convex but not strongly convex: along a direction the curvature is {ratio:.2e}"
+        what = "not convex" if ratio < -1e-9 else "convex but not strongly convex"
+        reason = f"{what}: along a direction the curvature is {ratio:.2e}"
         return Finding(name, "violated", reason, assumption, witness=witness)
-    kind = "not monotone" if ratio < -_FLAT else "monotone at best: not strongly monotone"
+    kind = "not monotone" if ratio < -1e-9 else "monotone at best: not strongly monotone"
     return Finding(
         name, "violated", f"{kind}: (F(y1) - F(y2))'(y1 - y2) / |y1 - y2|^2 = {ratio:.6g}", assumption, witness=witness
     )

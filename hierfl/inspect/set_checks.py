@@ -35,7 +35,7 @@ _UPPER = {
     "2s": "[2S] Assumption 3 (iii)",
     "hfl": "",
 }
-_TOLERANCE = 1e-9
+_TOLERANCE = 0.0  # gaps allow for rounding themselves
 _OWNERS, _ASCENTS, _STEPS = 12, 4, 30
 _FAR = (1.0, 1e2, 1e4, 1e6)
 

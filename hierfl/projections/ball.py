@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections.emptiness import beyond
+
 
 def project(z: Array, centre: Array, radius: Array) -> Array:
     """centre + (z - centre) min(1, radius / ||z - centre||); differentiable off the sphere, radius 0 and inf included."""
@@ -18,4 +20,4 @@ def project(z: Array, centre: Array, radius: Array) -> Array:
 
 def gap(radius: Array) -> Array:
     """-radius: positive when the ball is empty."""
-    return -radius
+    return beyond(-radius, jnp.abs(radius))

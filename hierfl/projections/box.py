@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections.emptiness import beyond
+
 
 def project(z: Array, lower: Array, upper: Array) -> Array:
     """Clip ``z`` (n,) to the bounds; where they cross, the result is the upper bound (see :func:`gap`)."""
@@ -13,4 +15,5 @@ def project(z: Array, lower: Array, upper: Array) -> Array:
 
 def gap(lower: Array, upper: Array) -> Array:
     """max(lower - upper): positive when the box is empty."""
-    return jnp.max(lower - upper, initial=-jnp.inf)
+    crossed = jnp.where(lower > upper, lower - upper, -jnp.inf)
+    return jnp.max(beyond(crossed, jnp.maximum(jnp.abs(lower), jnp.abs(upper))), initial=-jnp.inf)

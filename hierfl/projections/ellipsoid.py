@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections.emptiness import beyond
 from hierfl.projections.norm import norm
 from hierfl.projections.root import decreasing_root
 
@@ -36,4 +37,4 @@ def project(z: Array, centre: Array, scale: Array, radius: Array) -> Array:
 
 def gap(radius: Array) -> Array:
     """-radius: positive when the ellipsoid is empty."""
-    return -radius
+    return beyond(-radius, jnp.abs(radius))

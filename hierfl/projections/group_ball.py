@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.projections import l1_ball
+from hierfl.projections.emptiness import beyond
 
 
 def project(z: Array, groups: np.ndarray, centre: Array, weights: Array, radius: Array) -> Array:
@@ -28,4 +29,4 @@ def project(z: Array, groups: np.ndarray, centre: Array, weights: Array, radius:
 
 def gap(radius: Array) -> Array:
     """-radius: positive when the ball is empty."""
-    return -radius
+    return beyond(-radius, jnp.abs(radius))

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.projections import strip
+from hierfl.projections.emptiness import beyond
 
 
 def project(z: Array, centre: Array, weights: Array, radius: Array) -> Array:
@@ -27,4 +28,4 @@ def shortened(sizes: Array, weights: Array, radius: Array) -> Array:
 
 def gap(radius: Array) -> Array:
     """-radius: positive when the ball is empty."""
-    return -radius
+    return beyond(-radius, jnp.abs(radius))

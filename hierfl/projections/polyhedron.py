@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections import box
+from hierfl.projections.emptiness import beyond
 from hierfl.projections.norm import norm
 from hierfl.projections.strip import Line
 
@@ -57,8 +59,9 @@ def gap(matrix: Array, low: Array, high: Array, lower: Array, upper: Array) -> A
     """
     matrix, low, high = map(jax.lax.stop_gradient, _normalised(matrix, low, high))
     rows = Rows(_clip(jnp.zeros_like(lower), lower, upper), matrix, low, high, lower, upper)
-    crossed = jnp.maximum(jnp.max(low - high, initial=-jnp.inf), jnp.max(lower - upper, initial=-jnp.inf))
-    return jnp.maximum(rows.solve()[2], crossed)
+    ends = jnp.concatenate([low, high, lower, upper])
+    separation = beyond(rows.solve()[2], jnp.max(jnp.where(jnp.isfinite(ends), jnp.abs(ends), 0.0), initial=0.0))
+    return jnp.maximum(separation, jnp.maximum(box.gap(low, high), box.gap(lower, upper)))
 
 
 class Rows(NamedTuple):

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.projections import strip
+from hierfl.projections.emptiness import beyond
 
 
 def project(z: Array, total: Array) -> Array:
@@ -15,4 +16,4 @@ def project(z: Array, total: Array) -> Array:
 
 def gap(total: Array) -> Array:
     """-total: positive when the simplex is empty."""
-    return -total
+    return beyond(-total, jnp.abs(total))

@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections import box
+from hierfl.projections.emptiness import beyond
+
 
 def project(z: Array, rows: Any, columns: Any, weights: Array, low: Array, high: Array) -> Array:
     """z - a (a'z - clip(a'z, low, high)) / ||a||^2 for each row; a zero normal leaves z alone."""
@@ -28,8 +31,8 @@ def project(z: Array, rows: Any, columns: Any, weights: Array, low: Array, high:
 def gap(rows: Any, weights: Array, low: Array, high: Array) -> Array:
     """Positive when low > high somewhere, or a normal vanishes and its interval leaves out 0."""
     size = _size(rows, weights, low)
-    missed = jnp.where(size == 0, jnp.maximum(low, -high), -jnp.inf)
-    return jnp.max(jnp.maximum(low - high, missed), initial=-jnp.inf)
+    missed = jnp.where(size == 0, beyond(jnp.maximum(low, -high)), -jnp.inf)
+    return jnp.maximum(box.gap(low, high), jnp.max(missed, initial=-jnp.inf))
 
 
 def _size(rows: Any, weights: Array, low: Array) -> Array:

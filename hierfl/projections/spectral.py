@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.projections import l1_ball
+from hierfl.projections.emptiness import beyond
 
 Projection = Callable[[Array], Array]
 
@@ -61,7 +62,7 @@ def project_spectral_ball(z: Array, radius: Array) -> Array:
 
 def gap(radius: Array) -> Array:
     """-radius: positive when the nuclear or spectral ball is empty."""
-    return -radius
+    return beyond(-radius, jnp.abs(radius))
 
 
 def _split(matrix: Array) -> tuple[Array, Array]:

@@ -14,6 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.projections import box
+from hierfl.projections.emptiness import beyond
+
 LIMIT = 300
 
 
@@ -50,7 +53,7 @@ def gap(a: Array, low: Array, high: Array, lower: Array, upper: Array) -> Array:
     least, most = jnp.sum(jnp.minimum(one, other)), jnp.sum(jnp.maximum(one, other))
     scale = 10 * a.shape[0] * float(jnp.finfo(a.dtype).eps)
     missed = jnp.maximum(_beyond(least, high, scale), _beyond(low, most, scale))
-    return jnp.maximum(missed, jnp.maximum(low - high, jnp.max(lower - upper, initial=-jnp.inf)))
+    return jnp.maximum(missed, jnp.maximum(box.gap(low, high), box.gap(lower, upper)))
 
 
 class Line(NamedTuple):
@@ -126,4 +129,5 @@ def _beyond(larger: Array, smaller: Array, scale: float) -> Array:
     """larger - smaller, not positive when that is rounding."""
     excess = larger - smaller
     rounding = scale * (jnp.abs(larger) + jnp.abs(smaller))
-    return jnp.where(excess > rounding, excess, jnp.minimum(excess, 0.0))
+    excess = jnp.where(excess > rounding, excess, jnp.minimum(excess, 0.0))
+    return beyond(excess, jnp.maximum(jnp.abs(larger), jnp.abs(smaller)))

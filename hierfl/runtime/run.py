@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.exact import EMPTY_TOLERANCE
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import (
     DeclarationError,
@@ -84,7 +83,7 @@ def require_nonempty(compiled: CompiledProblem) -> None:
     """
     public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
     known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-    if not float(known.gap(public)) <= EMPTY_TOLERANCE:
+    if not float(known.gap(public)) <= 0:
         constraints = ", ".join(map(expression_text, known.constraints))
         raise DeclarationError(f"X is empty: no x satisfies {constraints}.")
 

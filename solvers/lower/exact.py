@@ -88,6 +88,7 @@ class BoundExact:
                 lambda z: self.problem.project_lower(x, z, public),
                 ask(self.product),
                 lambda: self.problem.lower_limits(x, public),
+                lambda: self.problem.lower_condition(x, public),
                 jnp.zeros((), int),
                 public,
             )

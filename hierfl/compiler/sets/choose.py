@@ -119,7 +119,8 @@ def _cut_by_ball(part: Component, depth: int) -> Block | None:
 def _cut_by_band(part: Component, depth: int) -> Block | None:
     if depth >= _DEPTH or len(part.bands) != 1:
         return None
-    inner = _exactly(part.memberships, part.bounds, part.entries, depth + 1)
+    rest = [m for m in part.members if m is not part.bands[0]]
+    inner = _exactly(rest, part.bounds, part.entries, depth + 1)
     return None if inner is None else CutByBand(part.entries, inner, Bands(part.bands))
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.program import Array, Program
+from hierfl.compiler.sets.blocks.affine import AffineBlock
 from hierfl.compiler.sets.blocks.base import Block, Product
 from hierfl.compiler.sets.blocks.box import BoxBlock
 from hierfl.compiler.sets.verify import verify
@@ -74,6 +75,12 @@ class CompiledSet:
                 low, high = block.limits(values)
                 lower, upper = lower.at[block.entries].set(low), upper.at[block.entries].set(high)
         return lower, upper
+
+    def condition(self, environment: Mapping[int, Any]) -> Array:
+        """The condition of the equations among the constraints, 1 without: rounding errors grow by it."""
+        values = self.values(environment)
+        found = [block.condition(values) for block in self.blocks if isinstance(block, AffineBlock)]
+        return jnp.max(jnp.stack([jnp.ones(()), *found]))
 
     def gap(self, environment: Mapping[int, Any]) -> Array:
         """Positive when the set is empty in this environment."""

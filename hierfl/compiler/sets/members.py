@@ -15,6 +15,7 @@ from hierfl.compiler.program import Array
 from hierfl.compiler.sets.families import Family
 from hierfl.compiler.sets.rows import AffineMap, Rows, Values, merged
 from hierfl.language.text import expression_text
+from hierfl.projections.emptiness import beyond
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ def limits(bounds: Sequence[Bounds], entries: np.ndarray, values: Values) -> tup
         low, high, violation = interval(a, bound.rows.offsets(values), bound.equality)
         lower, upper = lower.at[where].max(low), upper.at[where].min(high)
         if not bound.rows.constant:
-            broken = jnp.maximum(broken, jnp.max(violation))
+            broken = jnp.maximum(broken, beyond(jnp.max(violation)))
     return lower, upper, broken
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hierfl.compiler.program import Array
 from hierfl.compiler.sets.members import Bands, names
 from hierfl.compiler.sets.rows import Values
-from hierfl.projections import affine
+from hierfl.projections import affine, box
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +42,14 @@ class AffineBlock:
         """Orthogonal projection on the solutions."""
         return affine.project(z, *self._system(values))
 
+    def condition(self, values: Values) -> Array:
+        """Of the matrix."""
+        return jnp.asarray(self._system(values)[0].condition)
+
     def gap(self, values: Values) -> Array:
         """Positive when the equations contradict each other."""
         low, high = self.bands.interval(values)
-        return jnp.maximum(affine.gap(*self._system(values)), jnp.max(low - high))
+        return jnp.maximum(affine.gap(*self._system(values)), box.gap(low, high))
 
     def explain(self) -> str:
         """The equations."""

@@ -10,6 +10,7 @@ import numpy as np
 from hierfl.compiler.program import Array
 from hierfl.compiler.sets.members import Origin, names
 from hierfl.compiler.sets.rows import Rows, Values
+from hierfl.projections.emptiness import beyond
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class ConditionBlock:
     def gap(self, values: Values) -> Array:
         """The violation of the condition."""
         b = self.rows.offsets(values)
-        return jnp.max(jnp.abs(b) if self.equality else b)
+        return beyond(jnp.max(jnp.abs(b) if self.equality else b))
 
     def explain(self) -> str:
         """The condition."""

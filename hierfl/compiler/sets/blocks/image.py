@@ -18,6 +18,7 @@ from hierfl.compiler.sets.families import L1Ball, L2Ball, is_uniform, safe_sqrt
 from hierfl.compiler.sets.frames import EntryFrame, Frame, RotatedFrame
 from hierfl.compiler.sets.members import CompiledMembership, names
 from hierfl.compiler.sets.rows import Values
+from hierfl.projections.emptiness import beyond
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +101,9 @@ class ImageBlock:
         right = membership.radius(values)[self.groups]
         radius = safe_sqrt(right) if membership.squared else right
         if not self.frame.may_lose:
-            return jnp.maximum(radius, 0.0), -right
+            return jnp.maximum(radius, 0.0), beyond(-right, jnp.abs(right))
         left, gap = jax.vmap(membership.family.spend)(radius, lost)
-        return left, jnp.maximum(gap, -right)
+        return left, beyond(jnp.maximum(gap, -right), jnp.abs(right))
 
     def explain(self) -> str:
         """The constraint behind the set."""

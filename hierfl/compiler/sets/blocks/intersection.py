@@ -12,7 +12,8 @@ from hierfl.compiler.sets.blocks.base import Product, checked
 from hierfl.compiler.sets.blocks.image import ImageBlock
 from hierfl.compiler.sets.members import Bands, names
 from hierfl.compiler.sets.rows import Values
-from hierfl.projections import intersection
+from hierfl.projections import box, intersection
+from hierfl.projections.emptiness import beyond
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class CutByBand:
         low, high = self.band.interval(values)
         zero = jnp.zeros(len(self.entries), a.dtype)
         _, residual = intersection.with_strip(lambda p: self.inner.project(p, values), zero, a, low[0], high[0])
-        return jnp.maximum(jnp.maximum(self.inner.gap(values), low[0] - high[0]), residual)
+        return jnp.maximum(jnp.maximum(self.inner.gap(values), box.gap(low, high)), beyond(residual))
 
     def explain(self) -> str:
         """The inner blocks and the band."""
@@ -86,7 +87,7 @@ class CutByBall:
     def gap(self, values: Values) -> Array:
         """The gaps of both, or how far they are apart."""
         _, residual = self._solve(self.ball.centre_radius(values)[0], values)
-        return jnp.maximum(jnp.maximum(self.inner.gap(values), self.ball.gap(values)), residual)
+        return jnp.maximum(jnp.maximum(self.inner.gap(values), self.ball.gap(values)), beyond(residual))
 
     def explain(self) -> str:
         """The inner blocks and the ball."""
@@ -94,7 +95,7 @@ class CutByBall:
 
 
 def _kinds(inner: Product) -> str:
-    return " and ".join(dict.fromkeys(block.kind for block in inner.blocks)) or "the whole space"
+    return " and ".join(dict.fromkeys(block.kind for block in inner.blocks)) or "whole space"
 
 
 def _costs(inner: Product) -> str:

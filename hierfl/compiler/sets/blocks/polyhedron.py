@@ -45,7 +45,7 @@ class PolyhedronBlock:
     def gap(self, values: Values) -> Array:
         """Positive when the bands and the box do not meet."""
         _, low, high, lower, upper = found = self._set(values)
-        trivially = jnp.maximum(box.gap(lower, upper), jnp.max(low - high))
+        trivially = jnp.maximum(box.gap(lower, upper), box.gap(low, high))
         _, _, broken = limits(self.bounds, self.entries, values)
         return jnp.maximum(polyhedron.gap(*found), jnp.maximum(trivially, broken))
 

@@ -81,12 +81,10 @@ class StripBlock:
         low, high = self.bands.interval(values)
         if self.is_simplex:
             assert self.weights is not None
-            return jnp.maximum(jnp.max(simplex.gap(low / self.weights[:, 0])), jnp.max(low - high))
+            return jnp.maximum(jnp.max(simplex.gap(low / self.weights[:, 0])), box.gap(low, high))
         lower, upper, broken = self._limits(values)
         missed = jax.vmap(strip.gap)(self._normals(values), low, high, lower, upper)
-        return jnp.maximum(
-            jnp.max(missed), jnp.maximum(broken, jnp.maximum(box.gap(lower, upper), jnp.max(low - high)))
-        )
+        return jnp.maximum(jnp.max(missed), jnp.maximum(broken, jnp.maximum(box.gap(lower, upper), box.gap(low, high))))
 
     def explain(self) -> str:
         """The band and the bounds behind it."""
