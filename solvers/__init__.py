@@ -1,6 +1,11 @@
 """Federated algorithms, one per file; imported as ``hierfl.solvers``."""
 
+from hierfl.solvers.fedavg import FedAvg
+from hierfl.solvers.fedmspp import FedMSPP
+from hierfl.solvers.fedprox import FedProx
 from hierfl.solvers.fedrzo import FedRZO
+from hierfl.solvers.fedzo import FedZO
+from hierfl.solvers.local_sgda import LocalSGDA
 from hierfl.solvers.lower import (
     LFD,
     Exact,
@@ -11,19 +16,28 @@ from hierfl.solvers.lower import (
     ProjectedSGD,
     ProjectionMethod,
 )
+from hierfl.solvers.scaffnew import Scaffnew
+from hierfl.solvers.scaffold import SCAFFOLD
 from hierfl.solvers.schedules import Decay
 from hierfl.solvers.zohfl import ZOHFL
 
 __all__ = [
     "LFD",
+    "SCAFFOLD",
     "ZOHFL",
     "Decay",
     "Exact",
     "Extragradient",
     "FedAC",
+    "FedAvg",
+    "FedMSPP",
+    "FedProx",
     "FedRZO",
+    "FedZO",
     "LocalSGD",
+    "LocalSGDA",
     "LogGrowth",
     "ProjectedSGD",
     "ProjectionMethod",
+    "Scaffnew",
 ]

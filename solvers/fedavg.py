@@ -1,0 +1,143 @@
+"""FedAvg (McMahan, Moore, Ramage, Hampson and Aguera y Arcas, 2017, Algorithm 1), the plainest baseline.
+
+Round r: the server broadcasts x; every participant sets x_i = x and takes H steps x_i <- x_i - gamma g_i(x_i), g_i the
+gradient of f_i on a minibatch; the server takes x <- P_X [ mean of the x_i ].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import Array
+from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.solvers.checks import require_choice, require_count, require_number
+from hierfl.solvers.client_oracle import ClientOracle
+from hierfl.solvers.local_steps import (
+    LocalSteps,
+    Term,
+    first_fault,
+    require_gradients,
+    require_public_set,
+    require_single_level,
+)
+from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
+from hierfl.solvers.zohfl import ABSENT
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Settings of FedAvg.
+
+    Upper constraints: the server projects its mean on X, so x is always in X, but with more than one local step the limit
+    is near the solution only. A server term takes part as one more client of weight one.
+
+    Parameters
+    ----------
+    step_size
+        gamma: a number, ``Decay(c, p)`` or callable of the round.
+    local_steps
+        H: number, schedule, or one per client.
+    participation
+        Fraction of the clients in a round; the subset has ceil(fraction * m) members.
+    absent
+        How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
+    batch_size
+        Rows of the minibatches; None uses all.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range.
+    IncompatibleSolverError
+        When bound to a problem with a lower level, a black box, or private constraints on x.
+    """
+
+    step_size: Schedule = 0.01
+    local_steps: Any = 5
+    participation: float = 1.0
+    absent: str = "unbiased"
+    batch_size: int | None = 32
+
+    def __post_init__(self) -> None:
+        require_number(self.participation, "participation", 0, 1)
+        require_choice(self.absent, "absent", ABSENT)
+        require_count(self.batch_size, "batch_size", or_none=True)
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedAvg:
+        """The algorithm for one problem, schedules tabulated.
+
+        Raises
+        ------
+        IncompatibleSolverError, SettingError
+            Naming what the solver needs and what the problem has.
+        """
+        require_first_order(self, problem)
+        return BoundFedAvg.of(self, problem, rounds, queries)
+
+
+def require_first_order(solver: Any, problem: CompiledProblem) -> None:
+    """What local gradient steps need: one level, gradients, and an X that the server knows.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        Naming what is in the way.
+    """
+    require_single_level(solver, problem)
+    require_gradients(solver, problem)
+    require_public_set(solver, problem)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedAvg(LocalSteps):
+    """FedAvg on one problem: the algorithm of the runtime contract. ``counts``: H, (rounds, clients)."""
+
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
+        """Schedules tabulated."""
+        sizes = tabulate(settings.step_size, rounds, "step_size")
+        counts = tabulate_steps(settings.local_steps, rounds, problem.num_clients)
+        oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
+        return cls(problem, settings, oracle, sizes, counts, **own)
+
+    def pull(self, point: Array, start: Array, r: Array) -> Array:
+        """What a local step at ``point`` adds to the gradient, in a round that began at ``start``."""
+        return jnp.zeros_like(point)
+
+    def round(self, clients: Clients, state: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+        """One communication round."""
+        problem, x = self.problem, state
+        move, value, weight, fault = jnp.zeros_like(x), jnp.zeros((), x.dtype), 0.0, jnp.full((), -1)
+        if problem.client_program is not None:
+            messages = clients.map(self.local_steps, x)
+            move, value = clients.mean((messages.payload, messages.monitor["value"]))
+            weight, fault = self.client_weight, first_fault(clients, messages)
+        if problem.server_program is not None:
+            server_move, server_value = clients.server(self.server_steps, x)
+            move, value, weight = move + server_move, value + server_value, weight + 1.0
+        move = move / weight
+        return problem.project_upper(x + move, clients.public), self.record(clients, move, value, fault)
+
+    def local_steps(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+        """A participant's H local steps; it sends its move."""
+        count = jnp.asarray(self.counts)[received.round, party.index]
+        move, value = self._move(self.client_term, party, received, count, key)
+        return memory, Message(move, {"value": value})
+
+    def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
+        """The server's own local steps on f_1, as many as the busiest client's."""
+        count = jnp.max(jnp.asarray(self.counts)[received.round])
+        return self._move(self.server_term, party, received, count, key)
+
+    def _move(self, term: Term, party: Party, received: Received, count: Array, key: Array) -> tuple[Array, Array]:
+        start, r = received.broadcast, received.round
+        end, value = self.descend(term, party, start, count, self.size(r), lambda z: self.pull(z, start, r), key)
+        return end - start, value

@@ -1,0 +1,63 @@
+"""FedMSPP, minibatch stochastic proximal point (Yuan and Li, 2022, "On convergence of FedProx").
+
+Round t: every participant draws *one* minibatch B and sends an inexact minimiser of
+
+    f_i(z; B)  +  (1 / (2 eta_t)) ||z - x||^2;
+
+the server takes the mean. Unlike in FedProx the samples stay fixed for the round, so that the subproblem can be solved to
+any accuracy: here by H gradient steps on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.program import Array
+from hierfl.errors import SettingError
+from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
+from hierfl.solvers.schedules import Schedule, tabulate
+
+
+@dataclass(frozen=True)
+class FedMSPP(FedAvg):
+    """Settings of FedMSPP: those of :class:`FedAvg`, and
+
+    Parameters
+    ----------
+    step_size, local_steps
+        Of the gradient method that solves the subproblem.
+    proximal_step
+        eta_t > 0, the learning rate of the source: a number, ``Decay(c, p)`` or callable of the round.
+        The subproblem's steps are stable for ``step_size`` below 2 / (L + 1/eta_t).
+    """
+
+    local_steps: Any = 20
+    proximal_step: Schedule = 0.1
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedMSPP:
+        """The algorithm for one problem; errors as for :meth:`FedAvg.bind`."""
+        require_first_order(self, problem)
+        proximal_steps = tabulate(self.proximal_step, rounds, "proximal_step")
+        if not np.all(proximal_steps > 0):
+            raise SettingError(f"proximal_step is 0 at {np.argmin(proximal_steps)}: it must be above 0.")
+        return BoundFedMSPP.of(self, problem, rounds, queries, proximal_steps=proximal_steps)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedMSPP(BoundFedAvg):
+    """FedMSPP on one problem. ``proximal_steps``: eta_t, (rounds,)."""
+
+    proximal_steps: np.ndarray
+
+    def pull(self, point: Array, start: Array, r: Array) -> Array:
+        """Gradient of the proximal term."""
+        return (point - start) / jnp.asarray(self.proximal_steps)[r]
+
+    def sample_key(self, key: Array, t: Array) -> Array:
+        """One minibatch for the whole round."""
+        return key

@@ -1,0 +1,51 @@
+"""FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, 2020, Algorithm 2).
+
+As FedAvg, but a participant works on f_i(x_i) + (mu/2) ||x_i - x||^2, which keeps it near the round's x:
+
+    x_i  <-  x_i - gamma (g_i(x_i) + mu (x_i - x)).
+
+The source asks for an inexact minimiser of that sum; H such steps are one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.program import Array
+from hierfl.solvers.checks import require_number
+from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """Settings of FedProx: those of :class:`FedAvg`, and
+
+    Parameters
+    ----------
+    proximal
+        mu > 0, the weight of the proximal term; FedAvg is mu = 0.
+    """
+
+    proximal: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number(self.proximal, "proximal", 0, np.inf)
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedProx:
+        """The algorithm for one problem; errors as for :meth:`FedAvg.bind`."""
+        require_first_order(self, problem)
+        return BoundFedProx.of(self, problem, rounds, queries)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedProx(BoundFedAvg):
+    """FedProx on one problem."""
+
+    def pull(self, point: Array, start: Array, r: Array) -> Array:
+        """Gradient of the proximal term."""
+        found: Array = self.settings.proximal * (point - start)
+        return found

@@ -1,0 +1,76 @@
+"""FedZO (Fang, Yu, Jiang, Shi, Jones and Zhou, 2022, Algorithm 1): FedAvg with gradients estimated from values.
+
+Every local step draws b1 samples and b2 directions v_n, uniform on the unit sphere, and uses
+
+    g_i  =  1/(b1 b2)  sum_m sum_n  (d / eta) (f_i(x_i + eta v_n; xi_m) - f_i(x_i; xi_m)) v_n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import Array
+from hierfl.solvers.checks import require_count, require_number
+from hierfl.solvers.directions import draw_directions
+from hierfl.solvers.estimators import estimate, shifts_of, slopes
+from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
+from hierfl.solvers.local_steps import Term, require_public_set, require_single_level
+
+
+@dataclass(frozen=True)
+class FedZO(FedAvg):
+    """Settings of FedZO: those of :class:`FedAvg`, ``batch_size`` being b1, and
+
+    Parameters
+    ----------
+    smoothing
+        eta > 0, the length of the differences.
+    directions
+        b2, the number of directions of a step.
+
+    Notes
+    -----
+    The source assumes smooth f_i and no lower level; :class:`FedRZO` is the same skeleton for nonsmooth and hierarchical
+    problems. Black boxes are welcome. Queries outside X are projected on it unless ``queries="raw"``.
+    """
+
+    smoothing: float = 1e-3
+    directions: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number(self.smoothing, "smoothing", 0, np.inf)
+        require_count(self.directions, "directions")
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedZO:
+        """The algorithm for one problem; errors as for :meth:`FedAvg.bind`, but black boxes are allowed."""
+        require_single_level(self, problem)
+        require_public_set(self, problem)
+        return BoundFedZO.of(self, problem, rounds, queries)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedZO(BoundFedAvg):
+    """FedZO on one problem."""
+
+    def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
+        """Value and estimated gradient of a term at x: the same b1 samples at all points."""
+        settings = self.settings
+        v_key, sample_key = jax.random.split(key)
+        directions = draw_directions(v_key, settings.directions, self.problem.upper.size, "independent")
+        shifts = shifts_of(directions, settings.smoothing, "forward")
+        points = jax.vmap(lambda v: self.oracle.query(x + v, party.environment))(shifts)
+
+        def value(z: Array) -> Array:
+            found: Array = term.mean(
+                lambda rows: term.value(z, None, party.environment, rows), party, sample_key, settings.batch_size
+            )
+            return found
+
+        values = jax.vmap(value)(points)
+        return values[0], estimate(directions, slopes(values, settings.smoothing, "forward"), None, "independent")[0]

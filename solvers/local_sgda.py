@@ -1,0 +1,182 @@
+"""Local SGDA for minimax problems: local stochastic gradient descent ascent (Deng and Mahdavi, 2021, Algorithm 1).
+
+For min over x of max over y of sum_i w_i f_i(x, y): every participant starts at the round's (x, y) and takes H steps
+
+    x_i  <-  x_i - gamma grad_x f_i(x_i, y_i),      y_i  <-  P_{Y(x_i)} [ y_i + gamma_y grad_y f_i(x_i, y_i) ],
+
+both gradients at the same point and for the same samples; the server averages both, and projects x on X and y on Y(x).
+
+The derivative of f misses how Y depends on x. On a set that does not move this is the source's algorithm; on one that
+does, it converges, if at all, to points that need not be stationary: min over x of max over y <= -x of x^2 + y has its
+solution at 1/2, and local SGDA goes to 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party, Population
+from hierfl.compiler.program import Array, Rows
+from hierfl.errors import IncompatibleSolverError
+from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.solvers.client_oracle import first_flagged
+from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
+from hierfl.solvers.local_steps import first_fault, require_gradients, require_public_set
+from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.schedules import Schedule, tabulate
+
+
+@dataclass(frozen=True)
+class LocalSGDA(FedAvg):
+    """Settings of local SGDA: those of :class:`FedAvg`, and
+
+    Parameters
+    ----------
+    ascent_step
+        gamma_y: a number, ``Decay(c, p)`` or callable of the round.
+
+    Warnings
+    --------
+    How Y(x) moves with x is ignored, as in all primal-dual gradient methods: the result is wrong where the set's dependence
+    on x matters. Use FedRZO or ImplicitGradient there.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        When bound to anything but a minimax problem of federation scope: an ``ArgMax`` over y of the objective that x
+        minimises (up to terms without y).
+    """
+
+    ascent_step: Schedule = 0.01
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundLocalSGDA:
+        """The algorithm for one problem; further errors as for :meth:`FedAvg.bind`."""
+        require_gradients(self, problem)
+        require_public_set(self, problem)
+        _require_minimax(problem)
+        ascents = tabulate(self.ascent_step, rounds, "ascent_step")
+        return BoundLocalSGDA.of(self, problem, rounds, queries, ascents=ascents)
+
+
+def _require_minimax(problem: CompiledProblem) -> None:
+    if problem.scope is None:
+        raise IncompatibleSolverError(
+            "LocalSGDA needs a minimax problem, but this one has no lower level: use FedAvg, or declare lower=hf.ArgMax(...)."
+        )
+    if problem.scope != "federation":
+        raise IncompatibleSolverError(
+            f"LocalSGDA needs one y that all clients share, but the lower level has {problem.scope} scope: use ZOHFL or "
+            f"FedRZO, or write scope='federation'."
+        )
+    server, lower_ids = problem.problem.objective.server, {v.id for v in problem.lower.variables}
+    if server is not None and any(v.id in lower_ids for v in server.variables()):
+        raise IncompatibleSolverError(
+            "LocalSGDA needs y in the clients' terms alone, but the server term mentions it, and the lower level does not hold "
+            "that term: use FedRZO, or give the term to the clients."
+        )
+    if problem.client_program is None or not _is_opposed(problem):
+        raise IncompatibleSolverError(
+            "LocalSGDA needs a minimax problem, in which y maximises what x minimises, but the lower level and the clients' "
+            "terms have different objectives in y: use FedRZO or ImplicitGradient for bilevel problems."
+        )
+
+
+def _is_opposed(problem: CompiledProblem) -> bool:
+    """Whether grad_y of every client's lower objective is that of its term, at random points of X and Y(x)."""
+
+    def difference(clients: Population, index: Array, key: Array) -> Array:
+        party, (x_key, y_key, row_key) = clients.party(index), jax.random.split(key, 3)
+        own, rows = party.environment, party.batch(row_key, 8)
+        x = problem.project_upper(jax.random.normal(x_key, (problem.upper.size,), float), own)
+        y = problem.project_lower(x, jax.random.normal(y_key, (problem.lower.size,), float), own)
+        ascent = jax.grad(lambda z: problem.client_value(x, z, own, rows))(y)
+        descent = problem.operator(x, y, own, rows)
+        return jnp.max(jnp.abs(ascent + descent)) / (1 + jnp.max(jnp.abs(ascent)))
+
+    every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
+    found = jax.jit(jax.vmap(difference, (None, 0, 0)))(problem.data().clients, every, keys)
+    seen = found[jnp.isfinite(found)]
+    return bool(seen.size > 0 and jnp.all(seen <= 1e-9))
+
+
+class State(NamedTuple):
+    """x and y, of the server or of a client on its way."""
+
+    x: Array
+    y: Array
+
+
+@dataclass(frozen=True, eq=False)
+class BoundLocalSGDA(BoundFedAvg):
+    """Local SGDA on one problem: the algorithm of the runtime contract. ``ascents``: gamma_y, (rounds,)."""
+
+    ascents: np.ndarray
+
+    def init(self, x0: Array) -> State:
+        """x0, and y = 0 until the first round projects it on Y(x)."""
+        return State(x0, jnp.zeros(self.problem.lower.size, x0.dtype))
+
+    def decision(self, state: State) -> Array:
+        """x."""
+        return state.x
+
+    def response(self, state: State, memory: Array) -> Array | None:
+        """y."""
+        return state.y[None]
+
+    def own_value(self, clients: Clients, state: State, x: Array, key: Array) -> Array:
+        """All terms at x and the run's y."""
+        return self.oracle.own_value(clients, x, state.y, Clock(clients.round, clients.round), key)
+
+    def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:  # type: ignore[override]
+        """One communication round."""
+        problem, public, weight = self.problem, clients.public, self.client_weight
+        state = State(state.x, problem.project_lower(state.x, state.y, public))
+        messages = clients.map(self.local_steps, state)
+        moves, monitor = clients.mean((messages.payload, messages.monitor))
+        move, value, rise = moves.x / weight, monitor["value"], moves.y / weight
+        if problem.server_program is not None:
+            server_move, server_value = clients.server(self.server_steps, state.x)
+            move, value = (moves.x + server_move) / (weight + 1), value + server_value
+        x = problem.project_upper(state.x + move, public)
+        y = problem.project_lower(x, state.y + rise, public)
+        nearest = problem.project_lower(state.x, state.y + monitor["ascent"], public)
+        empty = jnp.broadcast_to(~(problem.lower_gap(state.x, public) <= 0), clients.participants.shape)
+        record = self.record(clients, move, value, first_fault(clients, messages))
+        return State(x, y), record | {
+            "lower_residual": jnp.linalg.norm(state.y - nearest),
+            "empty": first_flagged(clients.participants, empty),
+        }
+
+    def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
+        """A participant's H simultaneous steps in x and y; it sends both moves."""
+        problem, start, r = self.problem, received.broadcast, received.round
+        size, ascent_size = self.size(r), jnp.asarray(self.ascents)[r]
+
+        def step(t: Array, own: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+            (x, y), first, first_ascent = own
+            value, (descent, ascent) = self._slopes(x, y, party, self.sample_key(key, t))
+            y = problem.project_lower(x, y + ascent_size * ascent, party.environment)
+            now = State(x - size * descent, y)
+            return now, jnp.where(t == 0, value, first), jnp.where(t == 0, ascent, first_ascent)
+
+        count = jnp.asarray(self.counts)[r, party.index]
+        none = jnp.zeros((), start.x.dtype), jnp.zeros_like(start.y)
+        end, value, ascent = jax.lax.fori_loop(0, count, step, (start, *none))
+        return memory, Message(jax.tree.map(jnp.subtract, end, start), {"value": value, "ascent": ascent})
+
+    def _slopes(self, x: Array, y: Array, party: Party, key: Array) -> tuple[Array, tuple[Array, Array]]:
+        """f_i and its two gradients on one minibatch."""
+
+        def at(rows: Rows) -> tuple[Array, tuple[Array, Array]]:
+            value = jax.value_and_grad(self.client_term.value, argnums=(0, 1))
+            return value(x, y, party.environment, rows)
+
+        value, gradients = self.client_term.mean(at, party, key, self.settings.batch_size)
+        return value, gradients

@@ -1,0 +1,131 @@
+"""Scaffnew: ProxSkip for federated learning (Mishchenko, Malinovsky, Stich and Richtarik, 2022, Algorithms 1 and 2).
+
+Every iteration all clients step, x_i <- x_i - gamma (g_i(x_i) - h_i); with probability p they then communicate: the x_i are
+replaced by their mean x, and h_i <- h_i + (p / gamma) (x - x_i). A round here is what happens up to one communication, so
+that the number of its local steps, the same for all clients, is geometric with mean 1/p.
+
+With constraints, the proximal operator of Algorithm 1 is the projection on {x_1 = ... = x_m in X}, at the x_i - (gamma / p) h_i:
+x = P_X [mean of the x_i - (gamma / p) h], h the mean of the h_i, which the server can follow by itself. Without constraints
+h stays 0, and this is Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import Array
+from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.solvers.checks import require_count, require_number
+from hierfl.solvers.client_oracle import ClientOracle
+from hierfl.solvers.fedavg import require_first_order
+from hierfl.solvers.local_steps import LocalSteps, first_fault, require_clients_alone
+
+
+@dataclass(frozen=True)
+class Scaffnew:
+    """Settings of Scaffnew. All clients take part in every round: the method has no partial participation.
+
+    Parameters
+    ----------
+    step_size
+        gamma > 0, one number: the h_i are meant for a constant step (at most 1/L).
+    probability
+        p in (0, 1], of communicating after a local step; sqrt(mu/L) is the source's choice.
+    batch_size
+        Rows of the minibatches; None uses all.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range.
+    IncompatibleSolverError
+        When bound to a problem with a lower level, a server term, a black box, or private constraints on x.
+    """
+
+    step_size: float = 0.01
+    probability: float = 0.2
+    batch_size: int | None = 32
+
+    def __post_init__(self) -> None:
+        require_number(self.step_size, "step_size", 0, np.inf)
+        require_number(self.probability, "probability", 0, 1)
+        require_count(self.batch_size, "batch_size", or_none=True)
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundScaffnew:
+        """The algorithm for one problem.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            Naming what the solver needs and what the problem has.
+        """
+        require_first_order(self, problem)
+        require_clients_alone(self, problem)
+        oracle = ClientOracle(problem, None, self.batch_size, queries, alone=False)
+        return BoundScaffnew(problem, self, oracle, np.full(rounds, float(self.step_size)))
+
+
+class State(NamedTuple):
+    """x, and the mean h of the control variates."""
+
+    x: Array
+    control: Array
+
+
+class Memory(NamedTuple):
+    """A client's h_i, and its x_i before the last communication: h_i is brought up to date when the next x arrives."""
+
+    control: Array
+    last: Array
+
+
+@dataclass(frozen=True, eq=False)
+class BoundScaffnew(LocalSteps):
+    """Scaffnew on one problem: the algorithm of the runtime contract."""
+
+    participation = 1.0
+    absent = "unbiased"
+
+    @property
+    def rate(self) -> float:
+        """p / gamma."""
+        found: float = self.settings.probability / self.settings.step_size
+        return found
+
+    def init(self, x0: Array) -> State:
+        """x0, and no control variate yet."""
+        return State(x0, jnp.zeros_like(x0))
+
+    def memory(self, x0: Array) -> Memory:
+        """No control variate yet, and x_i = x0."""
+        return Memory(jnp.zeros_like(x0), x0)
+
+    def decision(self, state: State) -> Array:
+        """x."""
+        return state.x
+
+    def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:
+        """The local steps up to one communication, and that communication."""
+        count = jax.random.geometric(key, self.settings.probability)
+        messages = clients.map(self.local_steps, (state.x, count))
+        mean = state.x + clients.mean(messages.payload) / self.client_weight
+        x = self.problem.project_upper(mean - state.control / self.rate, clients.public)
+        record = self.record(
+            clients, mean - state.x, clients.mean(messages.monitor["value"]), first_fault(clients, messages)
+        )
+        return State(x, state.control + self.rate * (x - mean)), record
+
+    def local_steps(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
+        """The update of h_i that the new x allows, then the local steps; the client sends its move."""
+        x, count = received.broadcast
+        control = memory.control + self.rate * (x - memory.last)
+        size = self.size(received.round)
+        end, value = self.descend(self.client_term, party, x, count, size, lambda _: -control, key)
+        return Memory(control, end), Message(end - x, {"value": value})

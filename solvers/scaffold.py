@@ -1,0 +1,122 @@
+"""SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich and Suresh, 2020, Algorithm 1, option II).
+
+Control variates c_i, one at each client, and their mean c at the server correct for the drift of the clients:
+
+    x_i  <-  x_i - gamma (g_i(x_i) - c_i + c)                       H steps from x
+    c_i  <-  c_i - c + (x - x_i) / (H gamma)
+    x    <-  P_X [ x + gamma_g  mean over participants of (x_i - x) ],      c  <-  c + mean over all of the changes of c_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Party
+from hierfl.compiler.program import Array
+from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.solvers.checks import require_count, require_number
+from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
+from hierfl.solvers.local_steps import first_fault, require_clients_alone
+from hierfl.solvers.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class SCAFFOLD:
+    """Settings of SCAFFOLD.
+
+    The participants' moves count as in the source, without bias (times m/|S|). Upper constraints: the server projects its
+    step on X; the limit is exact where no constraint is active, else near the solution for small H gamma.
+
+    Parameters
+    ----------
+    step_size
+        gamma, the clients' step: a number, ``Decay(c, p)`` or callable of the round.
+    local_steps
+        H: number, schedule, or one per client; the control variate of a client that makes none stays.
+    server_step
+        gamma_g > 0.
+    participation
+        Fraction of the clients in a round; the subset has ceil(fraction * m) members.
+    batch_size
+        Rows of the minibatches; None uses all.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range.
+    IncompatibleSolverError
+        When bound to a problem with a lower level, a server term, a black box, or private constraints on x.
+    """
+
+    step_size: Schedule = 0.01
+    local_steps: Any = 5
+    server_step: float = 1.0
+    participation: float = 1.0
+    batch_size: int | None = 32
+
+    def __post_init__(self) -> None:
+        require_number(self.server_step, "server_step", 0, np.inf)
+        require_number(self.participation, "participation", 0, 1)
+        require_count(self.batch_size, "batch_size", or_none=True)
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundSCAFFOLD:
+        """The algorithm for one problem, schedules tabulated.
+
+        Raises
+        ------
+        IncompatibleSolverError, SettingError
+            Naming what the solver needs and what the problem has.
+        """
+        require_first_order(self, problem)
+        require_clients_alone(self, problem)
+        return BoundSCAFFOLD.of(self, problem, rounds, queries)
+
+
+class State(NamedTuple):
+    """x, and c."""
+
+    x: Array
+    control: Array
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSCAFFOLD(BoundFedAvg):
+    """SCAFFOLD on one problem; a client's memory is its c_i."""
+
+    absent = "unbiased"
+
+    def init(self, x0: Array) -> State:
+        """x0, and no control variate yet."""
+        return State(x0, jnp.zeros_like(x0))
+
+    def memory(self, x0: Array) -> Array:
+        """No control variate yet."""
+        return jnp.zeros_like(x0)
+
+    def decision(self, state: State) -> Array:
+        """x."""
+        return state.x
+
+    def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:  # type: ignore[override]
+        """One communication round."""
+        messages = clients.map(self.local_steps, state)
+        moves, changes = messages.payload
+        move = self.settings.server_step * clients.mean(moves) / self.client_weight
+        present = clients.participants.shape[0] / self.problem.num_clients
+        control = state.control + present * clients.mean(changes) / self.client_weight
+        record = self.record(clients, move, clients.mean(messages.monitor["value"]), first_fault(clients, messages))
+        return State(self.problem.project_upper(state.x + move, clients.public), control), record
+
+    def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
+        """A participant's H corrected steps; it sends its move and the change of its c_i."""
+        (x, control), r = received.broadcast, received.round
+        count, size = jnp.asarray(self.counts)[r, party.index], self.size(r)
+        end, value = self.descend(self.client_term, party, x, count, size, lambda _: control - memory, key)
+        length = count * size
+        change = jnp.where(length > 0, (x - end) / jnp.where(length > 0, length, 1.0) - control, 0.0)
+        return memory + change, Message((end - x, change), {"value": value})

@@ -1,0 +1,407 @@
+"""The single-level baselines against plain-NumPy transcriptions of their papers, and on problems with known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+import hierfl as hf
+from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, Scaffnew
+
+SIZES, BATCH, ROUNDS, SEED = (4, 7, 1), 2, 20, 5
+STEPS, WEIGHTS = [3, 1, 2], np.array([0.5, 0.2, 0.3])
+START = np.array([0.3, -0.4])
+DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate(SIZES)]
+fold, split = jax.random.fold_in, jax.random.split
+
+
+def least_squares(bound: float | None = None, data: Any = DATA, **federation: Any) -> hf.Problem:
+    """f_i = E (u'x - 1)^2 / 2, on x <= bound."""
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(0.5 * cp.square(u @ x - 1))),
+        constraints=[] if bound is None else [x <= bound],
+        federation=hf.Federation([hf.Client({u: rows}) for rows in data], **federation),
+    )
+
+
+def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
+    return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
+
+
+def sent_per_client(result: hf.Result) -> tuple[float, float]:
+    """Scalars down and up, of one participant in one round."""
+    sent = result.communication
+    return tuple(sent[f"scalars_{way}_per_round"] / sent["participants_per_round"] for way in ("down", "up"))
+
+
+# --- the draws, replayed from the keys; what follows is NumPy ---------------------------------------------------------
+
+
+def round_key(r: int) -> jax.Array:
+    return fold(jax.random.key(SEED), r)
+
+
+def cohort(r: int, participation: float) -> list[int]:
+    """ceil(participation m) clients without replacement."""
+    if participation == 1.0:
+        return [0, 1, 2]
+    order = np.asarray(jax.random.permutation(fold(round_key(r), 2**31 - 2), 3))
+    return sorted(order[: int(np.ceil(participation * 3))].tolist())
+
+
+def minibatch(key: jax.Array, client: int) -> np.ndarray:
+    rows = DATA[client]
+    return rows[np.asarray(jax.random.randint(fold(key, 0), (BATCH,), 0, len(rows)))]
+
+
+def gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return rows.T @ (rows @ x - 1) / len(rows)
+
+
+def project(x: np.ndarray) -> np.ndarray:
+    return np.minimum(x, 0.35)
+
+
+def server_mean(present: list[int], values: list[np.ndarray]) -> np.ndarray:
+    """Unbiased for sum_i w_i v_i when the participants are drawn uniformly."""
+    return 3 / len(present) * sum(WEIGHTS[i] * v for i, v in zip(present, values))
+
+
+participations = pytest.mark.parametrize("participation", [1.0, 0.5])
+
+
+def averaged(
+    participation: float, final: Callable[[np.ndarray, int, int, jax.Array], np.ndarray], rounds: int = ROUNDS
+) -> np.ndarray:
+    """x <- P_X [x + mean of (x_i - x)], x_i = final(x, round, client, client's key): what FedAvg's relatives share."""
+    x = START
+    for r in range(rounds):
+        present = cohort(r, participation)
+        x = project(x + server_mean(present, [final(x, r, i, fold(round_key(r), i)) - x for i in present]))
+    return x
+
+
+@participations
+def test_fedavg_agrees_with_its_paper(participation: float, x64: None) -> None:
+    """McMahan et al. (2017), Algorithm 1."""
+
+    def final(x: np.ndarray, r: int, i: int, key: jax.Array) -> np.ndarray:
+        for t in range(STEPS[i]):
+            x = x - 0.3 / np.sqrt(r + 1) * gradient(x, minibatch(fold(key, t), i))
+        return x
+
+    solver = FedAvg(Decay(0.3, 0.5), STEPS, participation, batch_size=BATCH)
+    result = solve(least_squares(0.35, weights=2 * WEIGHTS), solver)  # the mean's weights, made to sum to one
+    np.testing.assert_allclose(result.iterate, averaged(participation, final), atol=1e-10)
+    assert sent_per_client(result) == (2, 2)
+
+
+@participations
+def test_fedprox_agrees_with_its_paper(participation: float, x64: None) -> None:
+    """Li et al. (2020), Algorithm 2, the subproblem min f_i(w) + mu/2 ||w - w^t||^2 by SGD."""
+
+    def final(x: np.ndarray, r: int, i: int, key: jax.Array) -> np.ndarray:
+        w = x
+        for t in range(STEPS[i]):
+            w = w - 0.2 * (gradient(w, minibatch(fold(key, t), i)) + 0.7 * (w - x))
+        return w
+
+    solver = FedProx(0.2, STEPS, participation, batch_size=BATCH, proximal=0.7)
+    result = solve(least_squares(0.35, weights=WEIGHTS), solver)
+    np.testing.assert_allclose(result.iterate, averaged(participation, final), atol=1e-10)
+    assert sent_per_client(result) == (2, 2)
+
+
+@participations
+def test_fedmspp_agrees_with_its_paper(participation: float, x64: None) -> None:
+    """Yuan and Li (2022): the *exact* minimiser of the minibatch's proximal subproblem, by a linear system."""
+
+    def final(x: np.ndarray, r: int, i: int, key: jax.Array) -> np.ndarray:
+        rows, eta = minibatch(key, i), 0.5 / np.sqrt(r + 1)
+        return np.linalg.solve(rows.T @ rows / BATCH + np.eye(2) / eta, rows.sum(axis=0) / BATCH + x / eta)
+
+    solver = FedMSPP(0.08, 400, participation, batch_size=BATCH, proximal_step=Decay(0.5, 0.5))
+    result = solve(least_squares(0.35, weights=WEIGHTS), solver)
+    np.testing.assert_allclose(result.iterate, averaged(participation, final), atol=1e-10)
+    assert sent_per_client(result) == (2, 2)
+
+
+@participations
+def test_fedzo_agrees_with_its_paper(participation: float, x64: None) -> None:
+    """Fang et al. (2022), Algorithm 1 with its estimator: b1 = 2 samples, b2 = 3 directions."""
+
+    def loss(x: np.ndarray, sample: np.ndarray) -> float:
+        return 0.5 * (sample @ x - 1) ** 2
+
+    def final(x: np.ndarray, r: int, i: int, key: jax.Array) -> np.ndarray:
+        for t in range(STEPS[i]):
+            v_key, sample_key = split(fold(key, t))
+            normal = np.asarray(jax.random.normal(v_key, (3, 2)))
+            samples, estimate = minibatch(sample_key, i), np.zeros(2)
+            for v in normal / np.linalg.norm(normal, axis=1, keepdims=True):
+                for sample in samples:
+                    estimate += 2 * v / 0.01 * (loss(x + 0.01 * v, sample) - loss(x, sample)) / (BATCH * 3)
+            x = x - 0.2 * estimate
+        return x
+
+    solver = FedZO(0.2, STEPS, participation, batch_size=BATCH, smoothing=0.01, directions=3)
+    result = solve(least_squares(0.35, weights=WEIGHTS), solver, queries="raw")
+    np.testing.assert_allclose(result.iterate, averaged(participation, final), atol=1e-10)
+    assert sent_per_client(result) == (2, 2)
+
+
+@participations
+def test_scaffold_agrees_with_its_paper(participation: float, x64: None) -> None:
+    """Karimireddy et al. (2020), Algorithm 1, option II; clients weighted."""
+    x, c, own = START, np.zeros(2), [np.zeros(2) for _ in DATA]
+    for r in range(ROUNDS):
+        present, moves, changes = cohort(r, participation), [], []
+        for i in present:
+            y, key = x, fold(round_key(r), i)
+            for k in range(STEPS[i]):
+                y = y - 0.1 * (gradient(y, minibatch(fold(key, k), i)) - own[i] + c)
+            new = own[i] - c + (x - y) / (STEPS[i] * 0.1)
+            moves.append(y - x)
+            changes.append(new - own[i])
+            own[i] = new
+        x = project(x + 1.5 * server_mean(present, moves))
+        c = c + len(present) / 3 * server_mean(present, changes)
+        np.testing.assert_allclose(c, sum(w * one for w, one in zip(WEIGHTS, own)), atol=1e-12)
+    solver = SCAFFOLD(0.1, STEPS, server_step=1.5, participation=participation, batch_size=BATCH)
+    result = solve(least_squares(0.35, weights=WEIGHTS), solver)
+    np.testing.assert_allclose(result.iterate, x, atol=1e-10)
+    assert sent_per_client(result) == (4, 4)
+
+
+@pytest.mark.parametrize("bound", [None, 0.35])
+def test_scaffnew_agrees_with_its_paper(bound: float | None, x64: None) -> None:
+    """Mishchenko et al. (2022), Algorithm 2, coin by coin; with constraints Algorithm 1 and its proximal operator."""
+    gamma, p = 0.1, 0.3
+    x, h = [START] * 3, [np.zeros(2) for _ in DATA]
+    for r in range(ROUNDS):
+        coins = [False] * (int(jax.random.geometric(fold(round_key(r), 2**31 - 1), p)) - 1) + [True]
+        for t, coin in enumerate(coins):
+            batches = [minibatch(fold(fold(round_key(r), i), t), i) for i in range(3)]
+            ahead = [x[i] - gamma * (gradient(x[i], batches[i]) - h[i]) for i in range(3)]
+            if coin:
+                mean = sum(w * (a - gamma / p * own) for w, a, own in zip(WEIGHTS, ahead, h))
+                x = [mean if bound is None else np.minimum(mean, bound)] * 3
+            else:
+                x = ahead
+            h = [h[i] + p / gamma * (x[i] - ahead[i]) for i in range(3)]
+    problem = least_squares(bound, weights=3 * WEIGHTS)
+    result = solve(problem, Scaffnew(gamma, p, batch_size=BATCH))
+    np.testing.assert_allclose(result.iterate, x[0], atol=1e-10)
+    assert sent_per_client(result) == (3, 2)  # x and the number of steps down, a move up
+
+
+# --- known answers ----------------------------------------------------------------------------------------------------
+
+MATRICES = [rows.T @ rows / len(rows) for rows in DATA]
+VECTORS = [rows.mean(axis=0) for rows in DATA]
+OPTIMUM = np.linalg.solve(sum(MATRICES), sum(VECTORS))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        FedAvg(0.3, 1, batch_size=None),
+        FedProx(0.3, 1, batch_size=None),
+        SCAFFOLD(0.1, 5, participation=0.5, batch_size=None),
+        Scaffnew(0.3, 0.3, batch_size=None),
+    ],
+    ids=str,
+)
+def test_unbiased_methods_reach_the_optimum_of_different_clients(solver: Any) -> None:
+    np.testing.assert_allclose(solve(least_squares(), solver, rounds=500).x, OPTIMUM, atol=1e-8)
+
+
+def test_fedavg_drifts_where_the_clients_differ_and_fedprox_less() -> None:
+    """x = sum w_i (x_i after H steps) has, for quadratics, the root sum_i (I - (I - gamma A_i)^H) (x - A_i^+ b_i) = 0."""
+    drift = {}
+    for solver in (FedAvg(0.3, 5, batch_size=None), FedProx(0.3, 5, batch_size=None, proximal=5.0)):
+        drift[type(solver)] = np.linalg.norm(solve(least_squares(), solver, rounds=400).x - OPTIMUM)
+    weights = [np.eye(2) - np.linalg.matrix_power(np.eye(2) - 0.3 * a, 5) for a in MATRICES]
+    pulls = [w @ np.linalg.pinv(a) @ b for w, a, b in zip(weights, MATRICES, VECTORS)]
+    expected = np.linalg.norm(np.linalg.solve(sum(weights), sum(pulls)) - OPTIMUM)
+    assert drift[FedAvg] == pytest.approx(expected, abs=1e-9)
+    assert drift[FedProx] < 0.7 * drift[FedAvg]
+
+
+def test_fedmspp_minimises_the_mean_of_the_moreau_envelopes() -> None:
+    """Full batches: 0 = sum_i (x - prox_i(x)), linear for quadratics."""
+    parts = [np.linalg.inv(np.eye(2) + a / 2) / 2 for a in MATRICES]
+    expected = np.linalg.solve(sum(p @ a for p, a in zip(parts, MATRICES)), sum(p @ b for p, b in zip(parts, VECTORS)))
+    solver = FedMSPP(0.2, 60, batch_size=None, proximal_step=0.5)
+    np.testing.assert_allclose(solve(least_squares(), solver, rounds=150).x, expected, atol=1e-8)
+
+
+def test_fedzo_needs_values_only() -> None:
+    x, a = cp.Variable(2, name="x"), hf.ClientParameter(2, name="a")
+    loss = hf.BlackBox(lambda z, b: float(np.sum((z - b) ** 2)), x, a)
+    clients = [hf.Client(parameters={a: np.array([t, 1.0])}) for t in (0.0, 1.0)]
+    problem = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation(clients))
+    result = solve(problem, FedZO(Decay(0.5, 1.0), 2, directions=4), rounds=100)
+    np.testing.assert_allclose(result.x, [0.5, 1.0], atol=1e-2)
+
+
+def test_fedzo_does_not_look_outside_x_unless_asked_to() -> None:
+    x = cp.Variable(name="x")
+    loss = hf.BlackBox(lambda z: float(z) if z <= 1 else 1e6, x)
+    problem = hf.Problem(hf.Minimize(clients=-loss), constraints=[x <= 1, x >= -9])
+    norms = [solve(problem, FedZO(1e-9, 1), x0=1.0, queries=q).history["gradient_norm"] for q in ("projected", "raw")]
+    assert norms[0].max() < 10 < norms[1].max()
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [FedAvg(0.3, 1, batch_size=None), SCAFFOLD(0.1, 1, batch_size=None), Scaffnew(0.3, 0.3, batch_size=None)],
+    ids=str,
+)
+def test_projected_methods_reach_a_constrained_optimum(solver: Any) -> None:
+    problem = least_squares(0.35)
+    x = cp.Variable(2)
+    loss = sum(0.5 * cp.sum_squares(rows @ x - 1) / len(rows) for rows in DATA)
+    cp.Problem(cp.Minimize(loss), [x <= 0.35]).solve(solver="CLARABEL")
+    result = solve(problem, solver, rounds=500)
+    np.testing.assert_allclose(result.x, x.value, atol=1e-6)
+    assert result.distances.max() == 0
+
+
+def test_the_server_is_one_more_client() -> None:
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    target = np.array([1.0, -1.0])
+    problem = hf.Problem(
+        hf.Minimize(server=hf.E(cp.sum_squares(x - u)), clients=cp.sum_squares(x)),
+        federation=hf.Federation([hf.Client(), hf.Client()], server=hf.Client({u: np.tile(target, (6, 1))})),
+    )
+    for solver, error in ((FedAvg(0.1), 1e-6), (FedProx(0.1), 1e-6), (FedZO(Decay(0.2, 1.0)), 1e-2)):
+        np.testing.assert_allclose(solve(problem, solver, rounds=100).x, target / 2, atol=error, err_msg=str(solver))
+
+
+def test_the_server_alone_is_gradient_descent() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(x - 1)))
+    np.testing.assert_allclose(solve(problem, FedAvg(0.1), rounds=60).x, 1, atol=1e-8)
+
+
+def test_maximisation_and_distributions() -> None:
+    x, s = cp.Variable(2, name="x"), hf.Sample(2, name="s")
+    problem = hf.Problem(
+        hf.Maximize(clients=hf.E(-cp.sum_squares(x - s))),
+        federation=hf.Federation([hf.Client({s: scipy.stats.norm(t, 0.1)}) for t in (0.0, 2.0)]),
+    )
+    result = solve(problem, FedAvg(Decay(0.1, 0.5), 2), rounds=100)
+    np.testing.assert_allclose(result.x, 1, atol=0.05)
+    assert result.history["objective"][-1] == pytest.approx(-2, abs=0.2)
+
+
+def test_clients_that_make_no_steps_keep_their_control_variates() -> None:
+    """Only the first client ever works: its own optimum is where SCAFFOLD stops, as c_2 = c_3 = 0 stay."""
+    result = solve(least_squares(), SCAFFOLD(0.3, [5, 0, 0], batch_size=None), rounds=3000)
+    np.testing.assert_allclose(result.x, np.linalg.solve(MATRICES[0], VECTORS[0]), atol=1e-6)
+
+
+# --- refusals and settings --------------------------------------------------------------------------------------------
+
+FIRST_ORDER = [FedAvg(), FedProx(), FedMSPP(), SCAFFOLD(), Scaffnew()]
+every = pytest.mark.parametrize("solver", [*FIRST_ORDER, FedZO()], ids=lambda s: type(s).__name__)
+first_order = pytest.mark.parametrize("solver", FIRST_ORDER, ids=lambda s: type(s).__name__)
+
+
+@pytest.fixture(scope="module", params=["federation", "client", "sample"])
+def hierarchical(request: pytest.FixtureRequest) -> hf.Problem:
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+    mean = (lambda e: e) if request.param == "sample" else hf.E
+    answer = hf.ArgMin(y, mean(cp.sum_squares(y - x - u)), scope=request.param)
+    upper = hf.E(cp.sum_squares(x + y - u))
+    return hf.Problem(hf.Minimize(clients=upper), lower=answer, federation=hf.Federation([hf.Client({u: DATA[0]})] * 2))
+
+
+@every
+def test_lower_levels_are_refused_with_the_solvers_that_fit(solver: Any, hierarchical: hf.Problem) -> None:
+    scope = hierarchical.lower[0].scope
+    fitting = {"federation": "FedRZO or Impl", "client": "ZOHFL, FedRZO or Impl", "sample": "ZOHFL or FedRZO"}[scope]
+    with pytest.raises(
+        hf.IncompatibleSolverError, match=f"{type(solver).__name__} .*{scope} scope.*y\\(x\\).*{fitting}"
+    ):
+        solve(hierarchical, solver)
+
+
+@first_order
+def test_black_boxes_are_refused(solver: Any) -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.BlackBox(lambda z: float(np.sum(z)), x) + cp.sum_squares(x)))
+    with pytest.raises(hf.IncompatibleSolverError, match="BlackBox.*FedZO"):
+        solve(problem, solver)
+
+
+@every
+def test_private_constraints_are_refused(solver: Any) -> None:
+    x, cap = cp.Variable(2, name="x"), hf.ClientParameter(name="cap")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x)),
+        constraints=[x <= cap],
+        federation=hf.Federation([hf.Client(parameters={cap: 1.0}), hf.Client(parameters={cap: 2.0})]),
+    )
+    with pytest.raises(hf.IncompatibleSolverError, match="private constraints.*FedRZO"):
+        solve(problem, solver)
+
+
+@pytest.mark.parametrize("solver", [SCAFFOLD(), Scaffnew()], ids=lambda s: type(s).__name__)
+def test_control_variates_leave_no_place_for_a_server_term(solver: Any) -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(x), clients=cp.sum_squares(x - 1)))
+    with pytest.raises(hf.IncompatibleSolverError, match="server.*FedAvg"):
+        solve(problem, solver)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: FedAvg(participation=0), "participation"),
+        (lambda: FedAvg(absent="never"), "absent"),
+        (lambda: FedAvg(batch_size=0), "batch_size"),
+        (lambda: FedProx(proximal=0), "proximal"),
+        (lambda: FedProx(participation=2), "participation"),
+        (lambda: FedZO(smoothing=-1), "smoothing"),
+        (lambda: FedZO(directions=0), "directions"),
+        (lambda: SCAFFOLD(server_step=0), "server_step"),
+        (lambda: SCAFFOLD(participation=np.nan), "participation"),
+        (lambda: SCAFFOLD(batch_size=1.5), "batch_size"),
+        (lambda: Scaffnew(step_size=Decay(0.1)), "step_size"),
+        (lambda: Scaffnew(probability=1.5), "probability"),
+        (lambda: Scaffnew(batch_size=-1), "batch_size"),
+    ],
+)
+def test_settings_out_of_range_are_named(make: Callable[[], Any], named: str) -> None:
+    with pytest.raises(hf.SettingError, match=named):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("solver", "named"),
+    [
+        (FedAvg(local_steps=[1, 2]), "local_steps has 2 entries for 3 clients"),
+        (FedAvg(local_steps=0), "local_steps is 0"),
+        (FedAvg(step_size=-1), "step_size is -1"),
+        (SCAFFOLD(step_size=lambda r: np.nan), "step_size is nan"),
+        (FedMSPP(proximal_step=0), "proximal_step is 0"),
+        (FedMSPP(proximal_step="large"), "proximal_step"),
+    ],
+)
+def test_schedules_are_checked_when_bound(solver: Any, named: str) -> None:
+    with pytest.raises(hf.SettingError, match=named):
+        solve(least_squares(), solver)
+
+
+def test_divergence_names_round_and_client() -> None:
+    with pytest.raises(hf.DivergedError, match="round .*client"):
+        solve(least_squares(), FedAvg(1e3, 50, batch_size=None), rounds=30)
