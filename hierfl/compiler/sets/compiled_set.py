@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -64,7 +65,16 @@ class CompiledSet:
 
     def project(self, z: Array, environment: Mapping[int, Any]) -> Array:
         """The nearest point of the set; where it is empty, see :meth:`gap`."""
-        return self.product.project(z, self.values(environment)) if self.blocks else z
+        return self._project(z, self.values(environment)) if self.blocks else z
+
+    @cached_property
+    def _project(self) -> Callable[..., Array]:
+        """Traced and lowered once, however often a program calls it: a root search inside a Newton method is long."""
+        return jax.jit(self.product.project)
+
+    @cached_property
+    def _gap(self) -> Callable[..., Array]:
+        return jax.jit(self.product.gap)
 
     def limits(self, environment: Mapping[int, Any]) -> tuple[Array, Array]:
         """(lower, upper) bounds of a set of kind ``"box"`` or ``"free"``."""
@@ -84,7 +94,7 @@ class CompiledSet:
 
     def gap(self, environment: Mapping[int, Any]) -> Array:
         """Positive when the set is empty in this environment."""
-        return self.product.gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
+        return self._gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
 
     def explain(self) -> str:
         """One line per block."""
