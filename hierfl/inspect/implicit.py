@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.hypergradient import gradient_on_host
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.result import Certificate, public_response
@@ -43,6 +44,24 @@ class ImplicitFunction:
     def certificate(self, x: Any) -> Certificate:
         """How the lower level is solved at x, and how accurately. Errors as for calling."""
         return Certificate.of(self._compiled, self._evaluate(x))
+
+    @double_precision
+    def gradient(self, x: Any) -> Any:
+        """The gradient of f at x by implicit differentiation, in the shapes of x.
+
+        Exact where the active constraints and the branches of nonsmooth atoms are locally constant; at a kink an element
+        that depends on conventions (see ``hierfl.compiler.hypergradient``).
+
+        Raises
+        ------
+        IncompatibleSolverError
+            If the lower level is not smooth or has no projection to differentiate.
+        EmptyLowerSetError, LowerLevelError, DataError
+            As for calling.
+        """
+        compiled = self._compiled
+        flat = compiled.upper.flatten(x, "x")
+        return compiled.upper.unflatten(compiled.sign * gradient_on_host(compiled, flat)[1])
 
     @double_precision
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:

@@ -1,0 +1,330 @@
+"""Gradients of the implicit function f(x, y(x)) by implicit differentiation of y = P_Y(x)(y - s F(x, y)).
+
+With z = y - s F, D = DP(z) (symmetric) and H = D_y F, the adjoint of a seed q = grad_y f solves
+
+    lambda - D lambda + s H' D lambda = q,       grad f = grad_x f - s (D_x F)' D lambda + (D_x P)' lambda;
+
+without constraints H' lambda = q and grad f = grad_x f - (D_x F)' lambda. The last term is what moves with the set. Where the
+upper term has the gradient of the lower one in y (a Moreau envelope, a minimax problem) lambda = q solves the system, since
+D F = 0 at a solution: that is the envelope theorem, multipliers of a moving set included, and asks for no linear solve.
+
+The result is exact where the active set is locally constant; at a kink it is an element of a conservative Jacobian that
+depends on conventions (Bolte and Pauwels, 2021), a heuristic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.sparse.linalg import cg, gmres
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Data, Party
+from hierfl.compiler.precision import double_precision
+from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.errors import IncompatibleSolverError
+
+DENSE_LIMIT = 256
+TOLERANCE = 1e-12
+KRYLOV_STEPS = 2000
+POWER_STEPS = 15
+Map = Callable[[Array], Array]
+
+
+class LowerMap(NamedTuple):
+    """The lower level of one owner at (x, y): F there, products with the transposes of D_y F and D_x F, and z -> P_Y(x)(z)."""
+
+    force: Array
+    hessian: Map
+    cross: Map
+    project: Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Hypergradient:
+    """Implicit differentiation on one problem. ``envelope``: upper and lower gradients in y are proportional."""
+
+    problem: CompiledProblem
+    envelope: bool
+
+    @classmethod
+    def of(cls, problem: CompiledProblem) -> Hypergradient:
+        """Made once for a problem.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
+        """
+        found: Hypergradient = problem.keep(
+            "hypergradient", lambda: _require_smooth(problem) or cls(problem, _coincide(problem))
+        )
+        return found
+
+    def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
+        """grad f from its partial gradients in x and y."""
+        if self.problem.lower_set is None or self.problem.lower_set.kind == "free":
+            if self.envelope:
+                return gradient
+            return gradient - lower.cross(self._solve(lower.hessian, seed, self._symmetric))
+        step = _inverse_norm(lower.hessian, y)
+        z = y - step * lower.force
+        _, slope = jax.linearize(lambda v: lower.project(x, v), z)
+        multiplier = seed if self.envelope else self._multiplier(slope, lower.hessian, step, seed)
+        moved = jax.vjp(lambda v: lower.project(v, z), x)[1](multiplier)[0]
+        return gradient - step * lower.cross(slope(multiplier)) + moved
+
+    def _multiplier(self, slope: Map, hessian: Map, step: Array, seed: Array) -> Array:
+        def system(v: Array) -> Array:
+            w = slope(v)
+            return v - w + step * hessian(w)
+
+        if seed.size <= DENSE_LIMIT or not self._symmetric:
+            return self._solve(system, seed, False)
+
+        def product(u: Array) -> Array:
+            w = slope(u)
+            return w - slope(w) + step * slope(hessian(w))
+
+        w = slope(self._solve(product, slope(seed), True))
+        return seed + w - step * hessian(w)
+
+    @staticmethod
+    def _solve(multiply: Map, right: Array, symmetric: bool) -> Array:
+        if right.size <= DENSE_LIMIT:
+            return jnp.linalg.solve(jax.vmap(multiply, out_axes=1)(jnp.eye(right.size, dtype=right.dtype)), right)
+        if symmetric:
+            found: Array = cg(multiply, right, tol=TOLERANCE, maxiter=KRYLOV_STEPS)[0]
+        else:
+            found = gmres(multiply, right, tol=TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
+        return found
+
+    @property
+    def _symmetric(self) -> bool:
+        plan = self.problem.exact.plan
+        return plan is not None and plan.facts.is_gradient
+
+    # --- one party ---------------------------------------------------------------------------------------------------
+
+    def client(self, x: Array, y: Array, party: Party, mean: Callable[..., Any]) -> tuple[Array, Array]:
+        """(value, gradient) of a client's term with its own y; ``mean`` averages a function of the upper-level rows."""
+        value, gradient, seed = self.partials(x, y, party, mean)
+        if not self.problem.lower.size:
+            return value, gradient
+        return value, self.adjoint(x, gradient, seed, self.lower_map(x, y, party), y)
+
+    def partials(self, x: Array, y: Array, party: Party, mean: Callable[..., Any]) -> tuple[Array, Array, Array]:
+        """(value, gradient in x, gradient in y) of a client's term."""
+
+        def at(rows: Rows) -> tuple[Array, tuple[Array, Array]]:
+            def value(x: Array, y: Array) -> Array:
+                return self.problem.client_value(x, y, party.environment, rows)
+
+            return jax.value_and_grad(value, argnums=(0, 1))(x, y)
+
+        value, (in_x, in_y) = mean(at)
+        return value, in_x, in_y
+
+    def lower_map(self, x: Array, y: Array, party: Party) -> LowerMap:
+        """The lower level of a client, on all its data."""
+        problem = self.problem
+
+        def mean(function: Callable[[Rows], Array]) -> Array:
+            found: Array = party.mean(function, problem.lower_samples)
+            return found
+
+        return LowerMap(
+            mean(lambda rows: problem.operator(x, y, party.environment, rows)),
+            lambda v: mean(lambda rows: self._transposed_in_y(x, y, party.environment, rows, v)),
+            lambda v: mean(lambda rows: self._transposed_in_x(x, y, party.environment, rows, v)),
+            lambda x, z: problem.project_lower(x, z, party.environment),
+        )
+
+    def rows(
+        self, x: Array, party: Party, rows: Rows, answer: Callable[[dict[int, Array]], Array]
+    ) -> tuple[Array, Array]:
+        """(value, gradient) of a client's term on rows that a sample-scope lower level answers, one y each."""
+        problem, table = self.problem, self.problem.exact.row_samples
+        if not set(table) & set(rows.values):
+            return jax.value_and_grad(lambda v: problem.client_value(v, None, party.environment, rows))(x)
+        given = {leaf: rows.values[leaf] for leaf in table}
+        ys = jax.vmap(answer)(given)
+        value, (gradient, seeds) = jax.value_and_grad(
+            lambda v, y: problem.client_value(v, y, party.environment, rows), argnums=(0, 1)
+        )(x, ys)
+
+        def one(row: dict[int, Array], y: Array, seed: Array) -> Array:
+            own = {**party.environment, **row}
+            lower = LowerMap(
+                problem.operator(x, y, own, NO_ROWS),
+                lambda v: self._transposed_in_y(x, y, own, NO_ROWS, v),
+                lambda v: self._transposed_in_x(x, y, own, NO_ROWS, v),
+                lambda x, z: problem.project_lower(x, z, own),
+            )
+            return self.adjoint(x, jnp.zeros_like(x), seed, lower, y)
+
+        return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
+
+    def _transposed_in_y(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:
+        found: Array = jax.vjp(lambda z: self.problem.operator(x, z, own, rows), y)[1](v)[0]
+        return found
+
+    def _transposed_in_x(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:
+        found: Array = jax.vjp(lambda z: self.problem.operator(z, y, own, rows), x)[1](v)[0]
+        return found
+
+
+def _inverse_norm(hessian: Map, like: Array) -> Array:
+    """About 1 / |H|; any step is right, this one is well scaled."""
+    vector = jnp.cos(jnp.arange(1, like.size + 1, dtype=like.dtype) ** 2)
+
+    def multiply(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        image = hessian(state[0])
+        size = jnp.linalg.norm(image)
+        return image / jnp.where(size > 0, size, 1.0), size
+
+    start = vector / jnp.linalg.norm(vector), jnp.zeros((), like.dtype)
+    size = jax.lax.fori_loop(0, POWER_STEPS, multiply, start)[1]
+    return jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
+
+
+def _require_smooth(problem: CompiledProblem) -> None:
+    plan = problem.exact.plan
+    if plan is None:
+        return
+    if plan.method == "cvxpy":
+        raise IncompatibleSolverError(
+            f"implicit gradients need a lower level with a differentiable gradient and projection, but this one goes to CVXPY "
+            f"({plan.reason}): use FedRZO or ZOHFL, which ask for values only."
+        )
+
+
+@double_precision
+def _coincide(problem: CompiledProblem) -> bool:
+    """Whether the clients' upper terms and the lower level have proportional gradients in y, at random points."""
+    if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
+        return False
+    data, rng = problem.data(), np.random.default_rng(11)
+    pairs = jax.jit(lambda x, y, data: _gradients(problem, x, y, data))
+    ratios: list[float] = []
+    for _ in range(3):
+        x, y = (rng.standard_normal(size) for size in (problem.upper.size, problem.lower.size))
+        for upper, lower in zip(*map(np.asarray, pairs(x, y, data))):
+            size = float(lower @ lower)
+            if not np.isfinite(size) or size == 0:
+                return False
+            ratios.append(float(upper @ lower) / size)
+            if not np.linalg.norm(upper - ratios[0] * lower) <= 1e-9 * (np.linalg.norm(upper) + np.linalg.norm(lower)):
+                return False
+    return bool(np.ptp(ratios) <= 1e-9 * max(1.0, abs(ratios[0])))
+
+
+def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tuple[Array, Array]:
+    """(grad_y f_i, F) of every client on all its data, in federation scope of their mean: (owners, size) each."""
+    clients = data.clients
+    x = problem.project_upper(x, clients.party(0).environment)
+
+    def one(index: Array) -> tuple[Array, Array]:
+        party = clients.party(index)
+        inside = problem.project_lower(x, y, party.environment)
+
+        def upper(rows: Rows) -> Array:
+            return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)
+
+        def lower(rows: Rows) -> Array:
+            return problem.operator(x, inside, party.environment, rows)
+
+        return party.mean(upper, problem.upper_samples), party.mean(lower, problem.lower_samples)
+
+    found = jax.lax.map(one, jnp.arange(clients.size))
+    if problem.scope != "federation":
+        return found
+    return jax.tree.map(lambda parts: (clients.weights @ parts)[None], found)
+
+
+def gradient_at(problem: CompiledProblem, x: Array, data: Data, warm: Array | None = None) -> tuple[Any, Array]:
+    """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
+    hyper, exact, clients = Hypergradient.of(problem), problem.exact, data.clients
+    evaluation = exact.evaluate(x, data, warm)
+    answers = None if evaluation.solution is None else evaluation.solution.y
+
+    def one(index: Array) -> Any:
+        party = clients.party(index)
+
+        def mean(function: Callable[[Rows], Any]) -> Any:
+            return party.mean(function, problem.upper_samples)
+
+        if problem.scope == "sample":
+
+            def answer(row: dict[int, Array]) -> Array:
+                owner = exact.sample_owner(x, {**party.environment, **row})
+                return exact.solve(x, owner, jnp.zeros(problem.lower.size, x.dtype)).y
+
+            return mean(lambda rows: hyper.rows(x, party, rows, answer)[1]), jnp.zeros(problem.lower.size)
+        y = jnp.zeros(0) if answers is None else answers[0] if problem.scope == "federation" else answers[index]
+        if problem.scope == "federation":
+            return hyper.partials(x, y, party, mean)[1:]
+        return hyper.client(x, y, party, mean)[1], jnp.zeros_like(y)
+
+    gradients, seeds = (
+        jax.lax.map(one, jnp.arange(clients.size))
+        if problem.client_program is not None
+        else (
+            jnp.zeros((clients.size, x.size)),
+            jnp.zeros((clients.size, problem.lower.size)),
+        )
+    )
+    gradient, seed = clients.weights @ gradients, clients.weights @ seeds
+    if data.server is not None:
+        in_x, in_y = server_partials(problem, x, answers, data.server_party)
+        gradient, seed = gradient + in_x, seed + in_y
+    if problem.scope == "federation":
+        assert answers is not None
+        gradient = hyper.adjoint(x, gradient, seed, _mean_map(hyper, x, answers[0], data), answers[0])
+    return evaluation, gradient
+
+
+def server_partials(problem: CompiledProblem, x: Array, answers: Array | None, party: Party) -> tuple[Array, Array]:
+    """Gradients of the server's term in x and in the federation's y (zeros in other scopes)."""
+    shared = answers[0] if answers is not None and problem.scope == "federation" else jnp.zeros(problem.lower.size)
+
+    def at(rows: Rows) -> tuple[Array, Array]:
+        return jax.grad(lambda v, y: problem.server_value(v, y, party.environment, rows), argnums=(0, 1))(x, shared)
+
+    found: tuple[Array, Array] = party.mean(at)
+    return found
+
+
+def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
+    """The federation's lower level: the weighted mean over the clients."""
+    clients = data.clients
+
+    def mean(of: Callable[[LowerMap], Array], like: Array) -> Array:
+        def add(index: Array, carry: Array) -> Array:
+            party = clients.party(index)
+            return carry + party.weight * of(hyper.lower_map(x, y, party))
+
+        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros_like(like))
+
+    public = clients.party(0).environment
+    return LowerMap(
+        mean(lambda part: part.force, y),
+        lambda v: mean(lambda part: part.hessian(v), y),
+        lambda v: mean(lambda part: part.cross(v), x),
+        lambda x, z: hyper.problem.project_lower(x, z, public),
+    )
+
+
+@double_precision
+def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
+    """(value, gradient) of f at x, oriented for minimisation, checked; errors as for ``ExactLower.at``."""
+    Hypergradient.of(problem)
+    program = problem.keep("gradient program", lambda: jax.jit(lambda x, data: gradient_at(problem, x, data)))
+    evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
+    problem.exact.check(x, evaluation)
+    return float(evaluation.value), gradient

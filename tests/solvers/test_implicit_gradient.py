@@ -1,0 +1,160 @@
+"""Implicit gradients against finite differences of the exact implicit function, and the federated method on known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.compiler.hypergradient import Hypergradient
+from hierfl.models import coupled_minimax, stackelberg_cournot
+from hierfl.solvers import FedRZO, ImplicitGradient, ProjectedSGD
+
+RNG = np.random.default_rng(0)
+B, A = RNG.standard_normal((3, 3)), RNG.standard_normal((2, 3))
+H = B @ B.T + np.eye(3)
+AT = np.array([0.7, -0.5, 1.1])
+
+SETS: dict[str, Callable[[Any, Any], Sequence[Any]]] = {
+    "free": lambda x, y: [],
+    "box": lambda x, y: [y >= -0.2, y <= 0.3],
+    "moving box": lambda x, y: [y >= x - 0.2, y <= x + 0.3],
+    "ball": lambda x, y: [cp.norm(y) <= 0.5],
+    "moving ball": lambda x, y: [cp.norm(y - x) <= 0.5],
+    "polyhedron": lambda x, y: [A @ y <= 0.1, y >= -0.4],
+    "moving polyhedron": lambda x, y: [A @ y <= 0.1 + x[:2], y >= -0.4],
+    "simplex": lambda x, y: [y >= 0, cp.sum(y) == 1],
+    "affine": lambda x, y: [A @ y == x[:2]],
+    "cone": lambda x, y: [cp.norm(y[:2]) <= y[2] + x[0]],
+}
+
+
+def differences(problem: hf.Problem, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    """Central differences of the exact implicit function."""
+    units = step * np.eye(at.size)
+    return np.array([(problem.implicit(at + e) - problem.implicit(at - e)) / (2 * step) for e in units])
+
+
+def bilevel(constraints: Any, upper: Any = None, objective: Any = None, **settings: Any) -> hf.Problem:
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    usual = 0.5 * cp.quad_form(y, H) - x @ y + 0.1 * cp.log_sum_exp(y - x)
+    return hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - 1) + cp.sum(x) if upper is None else upper(x, y)),
+        lower=hf.ArgMin(y, usual if objective is None else objective(x, y), constraints(x, y), **settings),
+    )
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_agrees_with_finite_differences(name: str) -> None:
+    problem = bilevel(SETS[name])
+    expected = differences(problem, AT)
+    np.testing.assert_allclose(problem.implicit.gradient(AT), expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_envelope_of_a_moving_ball_counts_its_multiplier() -> None:
+    """With upper = lower objective the gradient is that of the Lagrangian: mu (x - y) alone misses the moving ball."""
+
+    def moreau(x: Any, y: Any) -> Any:
+        return 0.5 * cp.quad_form(y, H) - np.ones(3) @ y + 0.5 * cp.sum_squares(x - y)
+
+    problem = bilevel(lambda x, y: [cp.norm(y - x) <= 0.3], upper=moreau, objective=moreau)
+    assert Hypergradient.of(problem.compile()).envelope
+    gradient, expected = problem.implicit.gradient(AT), differences(problem, AT)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+    without = AT - problem.implicit.response(AT)
+    assert np.abs(without - expected).max() > 0.1
+
+
+def test_a_maximised_upper_objective_and_several_variables() -> None:
+    x, z, y = cp.Variable(2, name="x"), cp.Variable(name="z"), cp.Variable((2, 2), name="y")
+    level = hf.ArgMax(y, -cp.sum_squares(y - z) + x @ y @ np.ones(2), [y >= -0.3])
+    problem = hf.Problem(hf.Maximize(clients=cp.sum(y) * z - cp.sum_squares(x)), lower=level)
+    at = {x: np.array([0.4, -0.9]), z: np.array(0.2)}
+    gradient = problem.implicit.gradient(at)
+    for variable, value in at.items():
+        for place in np.ndindex(value.shape):
+            step = np.zeros(value.shape)
+            step[place] = 1e-6
+            ends = [problem.implicit({**at, variable: value + sign * step}) for sign in (1, -1)]
+            assert gradient[variable][place] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-6)
+
+
+def test_sample_scope_and_equilibria() -> None:
+    problem = stackelberg_cournot(clients=2)
+    assert problem.implicit.gradient(2.0) == pytest.approx(
+        (problem.implicit(2.0 + 1e-4) - problem.implicit(2.0 - 1e-4)) / 2e-4, abs=1e-3
+    )  # kinks of single samples are averaged over 1,024 of them
+
+
+def federated(scope: str) -> hf.Problem:
+    rng = np.random.default_rng(1)
+    x, y = cp.Variable(2, name="x"), cp.Variable(3, name="y")
+    u, v, w = hf.Sample(3, name="u"), hf.Sample(name="v"), hf.Sample(2, name="w")
+    slope = rng.standard_normal((3, 2))
+    clients = [hf.Client({u: rng.standard_normal((n, 3)), v: rng.standard_normal(n)}) for n in (5, 9, 2)]
+    server = hf.E(cp.square(w @ x)) + (cp.sum_squares(y) if scope == "federation" else 0)
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(u @ y - v)) + 0.1 * cp.sum_squares(x - 1), server=server),
+        lower=hf.ArgMin(
+            y,
+            hf.E(0.5 * cp.square(u @ y - v)) + 0.5 * cp.sum_squares(y - slope @ x),
+            [cp.norm(y) <= 0.6 + x[0]],
+            scope=scope,
+        ),
+        constraints=[x >= -0.5, x <= 1],
+        federation=hf.Federation(clients, server=hf.Client({w: rng.standard_normal((4, 2))})),
+    )
+
+
+@pytest.mark.parametrize("scope", ["federation", "client"])
+def test_federations_reach_a_stationary_point_in_few_rounds(scope: str) -> None:
+    problem = federated(scope)
+    at = np.array([0.3, -0.2])
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences(problem, at), atol=1e-6)
+    result = problem.solve(ImplicitGradient(step_size=0.2), rounds=150, x0=at, progress=False)
+    gradient = problem.implicit.gradient(result.x)
+    step = np.clip(result.x - gradient, -0.5, 1) - result.x
+    assert np.abs(step).max() < 1e-6
+    zeroth = problem.solve(FedRZO(step_size=0.05, batch_size=None), rounds=30, x0=at, progress=False)
+    assert problem.solve(ImplicitGradient(step_size=0.2), rounds=30, x0=at, progress=False).value < zeroth.value
+
+
+def test_coupled_minimax_by_the_envelope() -> None:
+    result = coupled_minimax().solve(ImplicitGradient(step_size=0.3), rounds=60, x0=-0.5, progress=False)
+    assert result.x == pytest.approx(0.5, abs=1e-8)
+    assert result.value == pytest.approx(-0.25, abs=1e-12)
+
+
+def test_no_lower_level_is_gradient_descent() -> None:
+    x = cp.Variable(3, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 2)), constraints=[x <= 1])
+    result = problem.solve(ImplicitGradient(step_size=0.25), rounds=80, progress=False)
+    np.testing.assert_allclose(result.x, 1, atol=1e-12)
+
+
+def test_inexact_lower_solvers_are_used_as_they_are() -> None:
+    problem = federated("client")
+    solver = ImplicitGradient(step_size=0.05, lower=ProjectedSGD(steps=3, batch_size=None))
+    with pytest.warns(hf.LowerLevelWarning):
+        result = problem.solve(solver, rounds=2, progress=False)
+    assert result.own_value is not None and np.isfinite(result.own_value)
+
+
+def test_refusals_say_what_fits() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    rough = hf.Problem(
+        hf.Minimize(clients=cp.sum(y) + x), lower=hf.ArgMin(y, cp.norm1(y) + cp.sum_squares(y - x), [y <= 1])
+    )
+    with pytest.raises(hf.IncompatibleSolverError, match="FedRZO or ZOHFL"):
+        rough.solve(ImplicitGradient(), rounds=1, progress=False)
+    with pytest.raises(hf.IncompatibleSolverError, match="CVXPY"):
+        rough.implicit.gradient(0.5)
+    box = hf.Problem(hf.Minimize(clients=hf.BlackBox(lambda v: float(v**2), x)))
+    with pytest.raises(hf.IncompatibleSolverError, match="BlackBox"):
+        box.solve(ImplicitGradient(), rounds=1, progress=False)
+    with pytest.raises(hf.errors.SettingError, match="lower"):
+        ImplicitGradient(lower=3)
