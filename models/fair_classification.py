@@ -1,0 +1,62 @@
+"""Fair classification: a rectified network against the worst mixture of its class losses ([2S] §6.3).
+
+min over Z, w of max over y of  sum_c y_c loss_c(Z, w) - (lam / 2) ||y||^2,    y in the simplex
+
+loss_c is the mean over clients of their squared errors on class c, scaled so that equal clients give the class's mean.
+The objective as printed has no y_c in front of loss_c, which leaves y = 0 whatever x is; this is the formulation that it
+cites (Nouiehed et al., 2019). The labels 1 and -1 of the network are the parity of the class, as in ``relu_network``.
+"""
+
+from __future__ import annotations
+
+import cvxpy as cp
+
+import hierfl as hf
+from hierfl.language.partition import Scheme
+from hierfl.models.heterogeneous_classification import ClassificationData
+from hierfl.models.relu_network import parity, squared_error
+
+
+def fair_classification(
+    data: ClassificationData,
+    clients: int = 5,
+    neurons: int = 4,
+    scheme: Scheme | None = None,
+    test_fraction: float = 0.1,
+    lam: float = 0.1,
+    simplex: bool = True,
+    seed: int = 0,
+) -> hf.Problem:
+    """The declaration, with upper variables ``Z`` (neurons, features) and ``w`` (neurons,), lower variable ``y`` (classes,).
+
+    Parameters
+    ----------
+    data
+        The pool; ``test_fraction`` of it is held out in ``problem.federation.test``.
+    neurons
+        N_1.
+    scheme
+        Partition over the clients; default ``hf.IID()``.
+    lam
+        Strong concavity in y.
+    simplex
+        y in the simplex, as in the cited formulation; ``False`` leaves y free, as printed, so that y_c = loss_c / lam.
+    """
+    features, classes = data.features.shape[1], data.onehot.shape[1]
+    hidden, output = cp.Variable((neurons, features), name="Z"), cp.Variable(neurons, name="w")
+    y = cp.Variable(classes, name="y")
+    image, target = hf.Sample(features, name="image"), hf.Sample(name="target")
+    share = hf.Sample(classes, nonneg=True, name="share")  # 1 / frequency of the sample's class, at that class
+    federation = hf.Federation.split(
+        {image: data.features, target: parity(data.labels), share: data.onehot / data.onehot.mean(axis=0)},
+        clients=clients,
+        scheme=scheme,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
+    payoff = hf.E((share @ y) * squared_error(hidden, output, image, target)) - 0.5 * lam * cp.sum_squares(y)
+    return hf.Problem(
+        hf.Minimize(clients=payoff),
+        lower=hf.ArgMax(y, payoff, [y >= 0, cp.sum(y) == 1] if simplex else []),
+        federation=federation,
+    )

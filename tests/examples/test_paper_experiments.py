@@ -1,0 +1,111 @@
+"""The published experiments, small: what their tables must show."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.models import stackelberg_cournot as market
+from hierfl.solvers import FedRZO, LogGrowth, ProjectionMethod
+
+mpl.use("Agg")
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import fair_classification
+import hyperparameter_learning
+import relu_network
+import reporting
+import reproduce_table4
+import stackelberg_cournot
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def bundled_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HIERFL_DATA", raising=False)
+
+
+def test_table4_is_reproduced_and_every_such_run_is_warned(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    cells = reproduce_table4.main(
+        ["--followers", "20", "100", "--slopes", "1", "--steps", "20", "--figures", str(tmp_path)]
+    )
+    assert [(c.followers, c.local_steps) for c in cells] == [(20, 20), (100, 20)]
+    for cell in cells:
+        assert abs(cell.deviation) < 0.04
+        assert cell.warned == (True, False)
+        assert cell.optimum - 1e-6 <= cell.exact.value <= 0
+        assert abs(cell.inner.value) < 0.2 * abs(cell.inner.own_value)
+    assert "(a) 2 of 2 runs, (b) 0" in capsys.readouterr().out
+    assert (tmp_path / "reproduce_table4.png").stat().st_size > 10_000
+
+
+def test_printed_table_improves_with_local_steps() -> None:
+    for rows in reproduce_table4.PRINTED.values():
+        table = np.array(rows)
+        assert table.shape == (3, 3) and np.all(np.diff(table, axis=0) < 0)
+
+
+def test_stackelberg_leader_reaches_the_optimum_with_a_solved_lower_level(tmp_path: Path) -> None:
+    runs, (x, f) = stackelberg_cournot.main(["--steps", "20", "--figures", str(tmp_path)])
+    assert x == pytest.approx(5.172161, abs=1e-3) and f == pytest.approx(-2.770521, abs=1e-5)
+    exact, extragradient, published = runs
+    assert exact.result.value - f < 1e-3 and extragradient.result.value - f < 1e-3
+    assert published.result.value - f > 1.0
+    assert [r.warned for r in runs] == [False, False, True]
+    assert (tmp_path / "stackelberg_cournot.png").exists()
+
+
+def test_relu_network_learns_faster_with_more_local_steps(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    own, compared = relu_network.main(
+        ["--rounds", "120", "--smoothing", "0.01", "--steps", "1", "20", "--betas", "1", "--figures", str(tmp_path)]
+    )
+    one, twenty = own
+    assert one.loss[0] == twenty.loss[0] == pytest.approx(0.5, abs=0.02)
+    assert twenty.loss[-1] < 0.25 < one.loss[-1] < one.loss[0]
+    assert [r.method for r in compared] == ["FedRZO", "FedAvg", "FedProx", "FedMSPP", "Scaffnew"]
+    assert all(r.loss[-1] < r.loss[0] for r in compared)
+    assert "Network of 4 ReLU units on digits, 120 rounds" in capsys.readouterr().out
+    assert {p.name for p in tmp_path.iterdir()} == {"relu_network.png", "relu_network_baselines.png"}
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")  # its answers lag behind near the floor of x
+def test_hyperparameters_are_learned(tmp_path: Path) -> None:
+    (outcome,) = hyperparameter_learning.main(
+        ["--rounds", "100", "--steps", "20", "--seeds", "2", "--figures", str(tmp_path)]
+    )
+    for result in outcome.results:
+        assert 2.2 < result.value < 6.0 and np.all(result.x >= hyperparameter_learning.FLOOR - 1e-12)
+        assert result.communication["lower_scalars_up"] > 0
+    assert outcome.test_loss[:, -1].max() < 0.15
+    assert (tmp_path / "hyperparameter_learning.png").exists()
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+def test_fair_classification_lowers_the_worst_mixture(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    fair, plain = fair_classification.main(["--rounds", "200", "--steps", "20", "--figures", str(tmp_path)])
+    assert np.sum(fair.result.y) == pytest.approx(1) and np.min(fair.result.y) >= 0
+    assert fair.result.value < 0.95
+    assert plain.class_losses[-1].mean() < fair.class_losses[-1].mean()
+    assert "worst class" in capsys.readouterr().out
+    assert (tmp_path / "fair_classification.png").exists()
+
+
+def test_band_is_student_t() -> None:
+    mean, width = reporting.band([[1.0, 4.0], [3.0, 4.0]])
+    np.testing.assert_allclose(mean, [2.0, 4.0])
+    np.testing.assert_allclose(width, [12.7062047 * np.sqrt(2) / np.sqrt(2), 0.0], rtol=1e-6)
+    np.testing.assert_array_equal(reporting.band([[5.0]])[1], [0.0])
+
+
+def test_the_run_of_the_published_table_warns_its_user() -> None:
+    tau, alpha = stackelberg_cournot.INNER[20]
+    lower = ProjectionMethod(steps=LogGrowth(tau), step_size=alpha, start="zero")
+    solver = FedRZO(smoothing=0.1, step_size=1e-3, batch_size=1, lower=lower)
+    with pytest.warns(hf.LowerLevelWarning, match="the lower solver stopped short"):
+        market(followers=20).solve(solver, rounds=20, x0=0.0, queries="raw", progress=False)
