@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hierfl.compiler.explain import Explanation
     from hierfl.inspect.findings import CheckReport
     from hierfl.inspect.implicit import ImplicitFunction
+    from hierfl.inspect.reference import Reference
     from hierfl.result import Result
 
 
@@ -249,6 +250,34 @@ class Problem:
             callback=callback,
             progress=progress,
         )
+
+    def reference(self, *, restarts: int = 8, seed: int = 0, x0: Any = None) -> Reference:
+        """A trustworthy minimum of the implicit function of a small problem, to compare algorithms with.
+
+        Parameters
+        ----------
+        restarts
+            Local searches, from the best points of a grid (one or two dimensions, X bounded) or of a Sobol sample.
+        seed
+            Seed of the sample.
+        x0
+            A further start.
+
+        Returns
+        -------
+        Reference
+            The point, its exact response and value with a certificate, the local minima met, and what is guaranteed.
+
+        Raises
+        ------
+        SettingError
+            If x has more than 100 scalars.
+        LowerLevelError
+            If f cannot be evaluated at any point tried.
+        """
+        from hierfl.inspect.reference import reference
+
+        return reference(self, restarts=restarts, seed=seed, x0=x0)
 
     def latex(self) -> str:
         """The declared mathematics as LaTeX (an ``aligned`` display)."""

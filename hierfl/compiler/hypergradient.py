@@ -61,9 +61,8 @@ class Hypergradient:
         IncompatibleSolverError
             If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
         """
-        found: Hypergradient = problem.keep(
-            "hypergradient", lambda: _require_smooth(problem) or cls(problem, _coincide(problem))
-        )
+        _require_smooth(problem)
+        found: Hypergradient = problem.keep("hypergradient", lambda: cls(problem, _coincide(problem)))
         return found
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:

@@ -1,0 +1,225 @@
+"""``problem.reference()``: a trustworthy optimum of a small implicit function, to compare algorithms with.
+
+f is evaluated with the lower level solved exactly at every point. In one or two dimensions of a bounded X a fine grid comes
+first, else scrambled Sobol points; the best of them, spread out, are polished by BFGS on exact values and implicit gradients
+(BFGS copes with kinks: Lewis and Overton, 2013), and the best of these by Nelder and Mead's method, which needs values
+only. Outside X the polished function is f(P_X(x)) + |x - P_X(x)|^2 / 2: it has the same minimisers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+import scipy.stats
+
+from hierfl.analysis.intervals import Interval
+from hierfl.compiler.hypergradient import Hypergradient, gradient_at
+from hierfl.compiler.precision import double_precision
+from hierfl.errors import IncompatibleSolverError, LowerLevelError, SettingError
+from hierfl.result import Certificate, public_response
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.problem import Problem
+
+SIZE_LIMIT = 100
+GRID = {1: 2001, 2: 61}  # points along each axis
+SOBOL = 1024
+NELDER_MEAD_LIMIT = 10  # variables
+SCALE = 10.0  # of the starts where X is unbounded
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The best point that was found.
+
+    Attributes
+    ----------
+    x, y, value
+        As in a ``Result``: the point, its exact response, and f there (as declared, sign included).
+    certificate
+        How the lower level is solved at x, and how accurately.
+    local_minima
+        Values of the distinct points at which polishing ended, best first; x of each in ``points``.
+    evaluations
+        Number of evaluations of f.
+    guarantee
+        What is known of the point, in words.
+    """
+
+    x: Any
+    y: Any
+    value: float
+    certificate: Certificate
+    local_minima: tuple[float, ...]
+    points: tuple[Any, ...]
+    evaluations: int
+    guarantee: str
+
+    def __str__(self) -> str:
+        return f"f = {self.value:.10g}\n{self.certificate}\n{self.guarantee}"
+
+
+@double_precision
+def reference(problem: Problem, *, restarts: int, seed: int, x0: Any) -> Reference:
+    """The reference; arguments and errors as for ``Problem.reference``."""
+    compiled = problem.compile()
+    size = compiled.upper.size
+    if size > SIZE_LIMIT:
+        raise SettingError(
+            f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated."
+        )
+    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 1:
+        raise SettingError(f"restarts={restarts!r}: a whole number of at least 1.")
+    search = _Search(compiled)
+    given = [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
+    candidates, how = _candidates(problem, compiled, seed, given)
+    values = search.values(candidates)
+    if not np.isfinite(values).any():
+        raise LowerLevelError(
+            f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved. "
+            f"Give x0, or constraints on x that keep the lower level solvable."
+        )
+    starts = _spread(candidates, values, restarts) + [p for p in given if np.isfinite(search.values(p[None])[0])]
+    ends = [search.polish(start) for start in starts]
+    if size <= NELDER_MEAD_LIMIT:
+        ends = [search.simplex(end) for end in sorted(ends, key=lambda e: e[1])[:3]] + ends
+    ends.sort(key=lambda end: end[1])
+    distinct: list[tuple[np.ndarray, float]] = []
+    for x, value in ends:
+        if all(np.linalg.norm(x - other) > 1e-3 * (1 + np.linalg.norm(x)) for other, _ in distinct):
+            distinct.append((x, value))
+    best = distinct[0][0]
+    evaluation = compiled.exact.at(best)
+    solution = evaluation.solution
+    return Reference(
+        x=compiled.upper.unflatten(best),
+        y=None if solution is None else public_response(compiled, solution.y),
+        value=compiled.sign * float(evaluation.value),
+        certificate=Certificate.of(compiled, evaluation),
+        local_minima=tuple(compiled.sign * value for _, value in distinct),
+        points=tuple(compiled.upper.unflatten(x) for x, _ in distinct),
+        evaluations=search.count,
+        guarantee=f"the best of {how} and of {len(starts)} local searches from the best of them; {search.how}. "
+        f"A local minimum up to the searches' accuracy; global unless a basin lies between the points.",
+    )
+
+
+class _Search:
+    """f on X, its polished form outside, and local searches; counts its evaluations."""
+
+    def __init__(self, compiled: CompiledProblem) -> None:
+        self.compiled, self.count = compiled, 0
+        self._data = jax.device_put(compiled.data())
+        self._public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+        try:
+            Hypergradient.of(compiled)
+        except IncompatibleSolverError:
+            self.smooth, self.how = False, "local searches by Nelder and Mead, values only"
+        else:
+            self.smooth, self.how = True, "local searches by BFGS on implicit gradients, then Nelder and Mead"
+
+    def values(self, points: np.ndarray) -> np.ndarray:
+        """f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
+        self.count += len(points)
+        program = self.compiled.keep("reference values", lambda: jax.jit(jax.vmap(self._value, in_axes=(0, None))))
+        return np.asarray(program(jnp.asarray(points), self._data))
+
+    def _value(self, x: jax.Array, data: Any) -> jax.Array:
+        inside = self.project(x)
+        evaluation = self.compiled.exact.evaluate(inside, data)
+        return self._checked(evaluation) + 0.5 * jnp.sum((x - inside) ** 2)
+
+    @staticmethod
+    def _checked(evaluation: Any) -> jax.Array:
+        good = jnp.isfinite(evaluation.value) & (jnp.max(evaluation.gap) <= 0)
+        if evaluation.solution is not None:
+            good = good & evaluation.solution.converged.all()
+        return jnp.where(good, evaluation.value, jnp.inf)
+
+    def _slope(self, x: jax.Array, data: Any) -> tuple[jax.Array, jax.Array]:
+        inside, pull = jax.vjp(self.project, x)
+        evaluation, gradient = gradient_at(self.compiled, inside, data)
+        away = x - inside
+        return self._checked(evaluation) + 0.5 * away @ away, pull(gradient)[0] + away
+
+    def project(self, x: Any) -> Any:
+        """P_X."""
+        return self.compiled.project_upper(x, self._public)
+
+    def polish(self, start: np.ndarray) -> tuple[np.ndarray, float]:
+        """A local search: the point of X and its value."""
+        if not self.smooth:
+            return self.simplex((start, np.inf))
+        program = self.compiled.keep("reference slope", lambda: jax.jit(self._slope))
+
+        def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
+            self.count += 1
+            value, gradient = program(jnp.asarray(x), self._data)
+            return float(value), np.nan_to_num(np.asarray(gradient))
+
+        found = scipy.optimize.minimize(slope, start, jac=True, method="BFGS", options={"gtol": 1e-9})
+        return np.asarray(self.project(jnp.asarray(found.x))), float(found.fun)
+
+    def simplex(self, start: tuple[np.ndarray, float]) -> tuple[np.ndarray, float]:
+        """Nelder and Mead's method: it sees values only, so that kinks do not stop it."""
+        one = self.compiled.keep("reference value", lambda: jax.jit(self._value))
+
+        def value(x: np.ndarray) -> float:
+            self.count += 1
+            return float(one(jnp.asarray(x), self._data))
+
+        found = scipy.optimize.minimize(
+            value,
+            start[0],
+            method="Nelder-Mead",
+            options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 400 * len(start[0])},
+        )
+        inside = np.asarray(self.project(jnp.asarray(found.x)))
+        return (inside, float(found.fun)) if found.fun <= start[1] else start
+
+
+def _candidates(
+    problem: Problem, compiled: CompiledProblem, seed: int, given: list[np.ndarray]
+) -> tuple[np.ndarray, str]:
+    """Points to start from, on X, and how they were chosen."""
+    size = compiled.upper.size
+    boxes = [problem.known_bounds.get(v.id, Interval.free(v.shape)) for v in compiled.upper.variables]
+    low = np.concatenate([np.ravel(box.lo) for box in boxes])
+    high = np.concatenate([np.ravel(box.hi) for box in boxes])
+    centre = given[0] if given else np.zeros(size)
+    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    low, high = np.where(np.isfinite(low), low, centre - SCALE), np.where(np.isfinite(high), high, centre + SCALE)
+    if bounded and size in GRID:
+        axes = [np.linspace(a, b, GRID[size]) for a, b in zip(low, high)]
+        points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+        how = f"a grid of {len(points):,} points on the bounds of X"
+    else:
+        points = low + (high - low) * scipy.stats.qmc.Sobol(size, seed=seed).random(SOBOL)
+        where = "the bounds of X" if bounded else "a box, X being unbounded,"
+        how = f"{SOBOL:,} scrambled Sobol points on {where}"
+    project: Callable[[Any], Any] = jax.jit(jax.vmap(lambda x: compiled.project_upper(x, _public(compiled))))
+    return np.asarray(project(jnp.asarray(np.concatenate([points, *[p[None] for p in given]])))), how
+
+
+def _public(compiled: CompiledProblem) -> dict[int, Any]:
+    return {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+
+
+def _spread(points: np.ndarray, values: np.ndarray, count: int) -> list[np.ndarray]:
+    """The best points that are not close to a better one."""
+    order = np.argsort(values, kind="stable")
+    width = np.linalg.norm(np.ptp(points, axis=0))
+    chosen: list[np.ndarray] = []
+    for place in order[np.isfinite(values[order])]:
+        if all(np.linalg.norm(points[place] - other) > 0.1 * width for other in chosen):
+            chosen.append(points[place])
+        if len(chosen) == count:
+            break
+    return chosen
