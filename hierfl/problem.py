@@ -251,7 +251,7 @@ class Problem:
             progress=progress,
         )
 
-    def reference(self, *, restarts: int = 8, seed: int = 0, x0: Any = None) -> Reference:
+    def reference(self, *, restarts: int = 8, seed: int = 0, x0: Any = None, progress: bool = True) -> Reference:
         """A trustworthy minimum of the implicit function of a small problem, to compare algorithms with.
 
         Parameters
@@ -262,6 +262,8 @@ class Problem:
             Seed of the sample.
         x0
             A further start.
+        progress
+            Show a progress bar if it takes long.
 
         Returns
         -------
@@ -277,7 +279,7 @@ class Problem:
         """
         from hierfl.inspect.reference import reference
 
-        return reference(self, restarts=restarts, seed=seed, x0=x0)
+        return reference(self, restarts=restarts, seed=seed, x0=x0, progress=progress)
 
     def latex(self) -> str:
         """The declared mathematics as LaTeX (an ``aligned`` display)."""

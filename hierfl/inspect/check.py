@@ -41,7 +41,7 @@ def check(
     constants: list[Constant] = []
     stages = 6 if study.level is not None else 4
     done = 0
-    with RunProgress(stages, "check", progress) as bar:
+    with RunProgress(stages, "check", progress, "stages") as bar:
 
         def stage(what: str, work: Callable[[], Any]) -> Any:
             nonlocal done

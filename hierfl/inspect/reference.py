@@ -23,6 +23,7 @@ from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import IncompatibleSolverError, LowerLevelError, SettingError
 from hierfl.result import Certificate, public_response
+from hierfl.runtime.progress import RunProgress
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 SIZE_LIMIT = 100
 GRID = {1: 2001, 2: 61}  # points along each axis
 SOBOL = 1024
+SMALLEST, SOLVES = 64, 2_000_000  # least number of points; lower-level solutions to spend on all of them
+BATCH_SCALARS = 4_000_000
 NELDER_MEAD_LIMIT = 10  # variables
 SCALE = 10.0  # of the starts where X is unbounded
 
@@ -67,7 +70,7 @@ class Reference:
 
 
 @double_precision
-def reference(problem: Problem, *, restarts: int, seed: int, x0: Any) -> Reference:
+def reference(problem: Problem, *, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
     """The reference; arguments and errors as for ``Problem.reference``."""
     compiled = problem.compile()
     size = compiled.upper.size
@@ -80,16 +83,23 @@ def reference(problem: Problem, *, restarts: int, seed: int, x0: Any) -> Referen
     search = _Search(compiled)
     given = [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
     candidates, how = _candidates(problem, compiled, seed, given)
-    values = search.values(candidates)
+    with RunProgress(2 + restarts, "reference", progress, "searches") as bar:
+        values = search.values(candidates)
+        bar.update(1, how)
+        starts = _spread(candidates, values, restarts)
+        starts += [point for point in given if np.isfinite(search.values(point[None])[0])]
+        ends = []
+        for done, start in enumerate(starts):
+            ends.append(search.polish(start))
+            bar.update(min(done + 2, restarts + 1), f"f {compiled.sign * min(end[1] for end in ends):.6g}")
+        if size <= NELDER_MEAD_LIMIT:
+            ends = [search.simplex(end) for end in sorted(ends, key=lambda e: e[1])[:3]] + ends
+        bar.update(restarts + 2, "done")
     if not np.isfinite(values).any():
         raise LowerLevelError(
             f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved. "
             f"Give x0, or constraints on x that keep the lower level solvable."
         )
-    starts = _spread(candidates, values, restarts) + [p for p in given if np.isfinite(search.values(p[None])[0])]
-    ends = [search.polish(start) for start in starts]
-    if size <= NELDER_MEAD_LIMIT:
-        ends = [search.simplex(end) for end in sorted(ends, key=lambda e: e[1])[:3]] + ends
     ends.sort(key=lambda end: end[1])
     distinct: list[tuple[np.ndarray, float]] = []
     for x, value in ends:
@@ -128,7 +138,12 @@ class _Search:
     def values(self, points: np.ndarray) -> np.ndarray:
         """f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
         self.count += len(points)
-        program = self.compiled.keep("reference values", lambda: jax.jit(jax.vmap(self._value, in_axes=(0, None))))
+        batch = max(1, BATCH_SCALARS // (_owners(self.compiled) * max(1, self.compiled.lower.size)))
+
+        def all_values(points: jax.Array, data: Any) -> jax.Array:
+            return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
+
+        program = self.compiled.keep("reference values", lambda: jax.jit(all_values))
         return np.asarray(program(jnp.asarray(points), self._data))
 
     def _value(self, x: jax.Array, data: Any) -> jax.Array:
@@ -196,16 +211,27 @@ def _candidates(
     centre = given[0] if given else np.zeros(size)
     bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     low, high = np.where(np.isfinite(low), low, centre - SCALE), np.where(np.isfinite(high), high, centre + SCALE)
+    afford = max(SMALLEST, SOLVES // _owners(compiled))  # points, where each asks for many lower-level solutions
     if bounded and size in GRID:
-        axes = [np.linspace(a, b, GRID[size]) for a, b in zip(low, high)]
+        count = min(GRID[size], round(afford ** (1 / size)))
+        axes = [np.linspace(a, b, count) for a, b in zip(low, high)]
         points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
         how = f"a grid of {len(points):,} points on the bounds of X"
     else:
-        points = low + (high - low) * scipy.stats.qmc.Sobol(size, seed=seed).random(SOBOL)
+        count = min(SOBOL, 2 ** int(np.log2(afford)))
+        points = low + (high - low) * scipy.stats.qmc.Sobol(size, seed=seed).random(count)
         where = "the bounds of X" if bounded else "a box, X being unbounded,"
-        how = f"{SOBOL:,} scrambled Sobol points on {where}"
+        how = f"{count:,} scrambled Sobol points on {where}"
     project: Callable[[Any], Any] = jax.jit(jax.vmap(lambda x: compiled.project_upper(x, _public(compiled))))
     return np.asarray(project(jnp.asarray(np.concatenate([points, *[p[None] for p in given]])))), how
+
+
+def _owners(compiled: CompiledProblem) -> int:
+    """How many lower-level problems one evaluation of f solves."""
+    clients = compiled.static_data.clients
+    if compiled.scope == "sample":
+        return int(np.sum(clients.tables[compiled.exact.row_table(clients)].counts))
+    return clients.size if compiled.scope == "client" else 1
 
 
 def _public(compiled: CompiledProblem) -> dict[int, Any]:

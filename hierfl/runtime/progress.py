@@ -11,10 +11,10 @@ _QUIET_SECONDS = 1.0
 
 
 class RunProgress:
-    """Shows rounds done and the current objective; appears only after a second."""
+    """Shows rounds (or other units) done and a note, such as the current objective; appears only after a second."""
 
-    def __init__(self, rounds: int, label: str, enabled: bool) -> None:
-        self._rounds, self._label, self._enabled = rounds, label, enabled
+    def __init__(self, rounds: int, label: str, enabled: bool, unit: str = "rounds") -> None:
+        self._rounds, self._label, self._enabled, self._unit = rounds, label, enabled, unit
         self._began = time.perf_counter()
         self._bar: Progress | None = None
         self._task = None
@@ -37,7 +37,7 @@ class RunProgress:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("rounds"),
+                TextColumn(self._unit),
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),
