@@ -28,6 +28,8 @@ from hierfl.language.partition import IID, ByGroup, Dirichlet, Quantity, Shards
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.problem import Problem
 from hierfl.result import Result
+from hierfl.runs import Runs
+from hierfl.sweeping import Sweep, sweep
 
 __version__ = "0.1.0"
 
@@ -60,10 +62,13 @@ __all__ = [
     "Problem",
     "Quantity",
     "Result",
+    "Runs",
     "Sample",
     "SettingError",
     "Shards",
+    "Sweep",
     "UnsupportedAtomError",
     "errors",
+    "sweep",
     "total",
 ]

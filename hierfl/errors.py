@@ -4,6 +4,14 @@ An error is part of the interface: it names the culprit (a variable, a sample, a
 says what to write instead.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hierfl.result import Result
+    from hierfl.runs import Runs
+
 
 class HierflError(Exception):
     """Base class of all errors of hierfl."""
@@ -34,7 +42,18 @@ class LowerLevelError(HierflError):
 
 
 class DivergedError(HierflError):
-    """A run met NaN or infinity; names the round, the client and the term."""
+    """A run met NaN, infinity or a number beyond 1e50; names the round and the client.
+
+    Attributes
+    ----------
+    result
+        The run up to the failing round, with the last finite x; None where not even that x has a value (a note says why).
+    runs
+        With several seeds: all runs, the diverged ones as above.
+    """
+
+    result: Result | None = None
+    runs: Runs | None = None
 
 
 class IncompatibleSolverError(HierflError):

@@ -6,9 +6,9 @@ that the arrows between the packages stay one-way (language, analysis, compiler,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import cvxpy as cp
 import numpy as np
@@ -41,6 +41,24 @@ if TYPE_CHECKING:
     from hierfl.inspect.implicit import ImplicitFunction
     from hierfl.inspect.reference import Reference
     from hierfl.result import Result
+    from hierfl.runs import Runs
+
+
+class SolveSettings(TypedDict, total=False):
+    """The settings of ``Problem.solve`` beside the solver and ``seeds``."""
+
+    rounds: int
+    seed: int
+    x0: Any
+    runtime: Any
+    queries: str
+    metrics: Mapping[str, Callable[..., float]] | None
+    evaluate_every: int
+    callback: Callable[..., Any] | None
+    tolerance: float | None
+    time_limit: float | None
+    communication_limit: float | None
+    progress: bool
 
 
 class Problem:
@@ -186,20 +204,30 @@ class Problem:
 
         return check(self, epsilon=epsilon, smoothing=smoothing, samples=samples, seed=seed, progress=progress)
 
+    @overload
+    def solve(self, solver: Any = None, *, seeds: None = None, **settings: Unpack[SolveSettings]) -> Result: ...
+
+    @overload
+    def solve(self, solver: Any = None, *, seeds: int | Sequence[int], **settings: Unpack[SolveSettings]) -> Runs: ...
+
     def solve(
         self,
         solver: Any = None,
         *,
         rounds: int = 500,
         seed: int = 0,
+        seeds: int | Sequence[int] | None = None,
         x0: Any = None,
         runtime: Any = None,
         queries: str = "projected",
         metrics: Mapping[str, Callable[..., float]] | None = None,
         evaluate_every: int = 10,
         callback: Callable[..., Any] | None = None,
+        tolerance: float | None = None,
+        time_limit: float | None = None,
+        communication_limit: float | None = None,
         progress: bool = True,
-    ) -> Result:
+    ) -> Result | Runs:
         """Run a federated algorithm on the problem.
 
         Parameters
@@ -210,6 +238,9 @@ class Problem:
             Communication rounds.
         seed
             Seed of all randomness: the same seed gives the same trajectory.
+        seeds
+            How many seeds to run at once (``seed``, ``seed + 1``, ...), or a sequence of them. All are one compiled program
+            (a runtime without ``execute_many`` runs them in turn), and each has the trajectory of a run of its own.
         x0
             Start: an array for one upper variable, else ``{variable: array}``; None is the projection of 0 on X.
         runtime
@@ -221,19 +252,33 @@ class Problem:
         evaluate_every
             Rounds in one compiled block; metrics and the callback run between blocks.
         callback
-            Called as ``callback(round, x, y)`` between blocks; a true return value stops the run.
+            Called as ``callback(round, x, y)`` between blocks; a true return value stops the run. Not with ``seeds``.
+        tolerance
+            Ends the run once, with 95% confidence, the mean gradient over the last ``evaluate_every`` rounds is at most this
+            long. The gradient of a round is the move of x divided by step size and local steps (so a projected step counts as
+            the gradient mapping): an estimate of grad f^eta, or of what the solver descends on. Tested is the mean's norm plus
+            Student's t times its standard error, which noise keeps up: longer blocks bring it down.
+        time_limit
+            Seconds, compilation included; looked at between blocks.
+        communication_limit
+            Scalars down and up, those of the lower level's solver included; never exceeded.
         progress
             Show a progress bar.
 
         Returns
         -------
         Result
-            The outcome; upper (and federation-scope lower) variables receive their ``.value``.
+            The outcome; upper (and federation-scope lower) variables receive their ``.value``. ``status`` says what ended the
+            run. With ``seeds``, the ``Runs`` of all of them; the variables receive the best.
 
         Raises
         ------
-        IncompatibleSolverError, DivergedError, EmptyLowerSetError, LowerLevelError
+        IncompatibleSolverError, EmptyLowerSetError, LowerLevelError
             Naming the round, the client and what to change.
+        DivergedError
+            For NaN, infinity and numbers beyond 1e50; its ``result`` has the state before the failing round.
+        SettingError
+            For arguments out of range.
         """
         from hierfl.runtime.run import run
 
@@ -242,12 +287,16 @@ class Problem:
             solver,
             rounds=rounds,
             seed=seed,
+            seeds=seeds,
             x0=x0,
             runtime=runtime,
             queries=queries,
             metrics=metrics,
             evaluate_every=evaluate_every,
             callback=callback,
+            tolerance=tolerance,
+            time_limit=time_limit,
+            communication_limit=communication_limit,
             progress=progress,
         )
 

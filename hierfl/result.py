@@ -74,7 +74,8 @@ class Result:
     own_value
         The objective at x with the algorithm's own last y; None where it keeps none.
     status
-        ``"completed"`` or ``"stopped by callback"``.
+        What ended the run: ``"completed"``, ``"stopped by callback"``, ``"gradient tolerance reached"``, ``"time limit
+        reached"``, ``"communication limit reached"``, or ``"diverged"`` (in ``DivergedError.result``).
     history
         Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds.
     metrics
@@ -82,7 +83,7 @@ class Result:
     communication
         Scalars sent per round and in total; ``monitor`` numbers (history, error codes) are counted apart.
     settings
-        Solver, rounds, seed, queries.
+        Solver, rounds, seed, queries; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
     """
 
     x: Any

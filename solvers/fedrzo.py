@@ -32,6 +32,7 @@ from hierfl.solvers.directions import KINDS, draw_directions
 from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.scalar_uplink import COMMUNICATIONS, charge_catch_up, never, require_rebuildable
 from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
 from hierfl.solvers.theory import prescription
 from hierfl.solvers.zohfl import ABSENT
@@ -67,6 +68,10 @@ class FedRZO:
         How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
         Rows of the upper-level minibatches; None uses all.
+    communication
+        ``"full"`` sends moves up; ``"scalars"`` derives directions from shared seeds and sends the slopes along them, from which
+        all rebuild x: q numbers in federation scope without constraints on x, H q elsewhere. Not with a server term, private
+        X_i or a control variate.
     schedule
         ``"practical"`` uses the settings above; ``"theory"`` takes gamma and H from the class's theorem for ``accuracy``.
     accuracy
@@ -91,6 +96,7 @@ class FedRZO:
     participation: float = 1.0
     absent: str = "unbiased"
     batch_size: int | None = 32
+    communication: str = "full"
     schedule: str = "practical"
     accuracy: float = 1e-2
 
@@ -103,6 +109,7 @@ class FedRZO:
         require_number(self.participation, "participation", 0, 1)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
+        require_choice(self.communication, "communication", COMMUNICATIONS)
         require_choice(self.schedule, "schedule", SCHEDULES)
         require_number(self.accuracy, "accuracy", 0, np.inf)
         if self.lower is not None and not hasattr(self.lower, "bind"):
@@ -125,6 +132,13 @@ class FedRZO:
                 "control_variate=True keeps a sketch at each client, but in federation scope the direction is the server's, one "
                 "for the whole round: leave it out, or take more directions."
             )
+        if self.communication == "scalars":
+            require_rebuildable(problem, "FedRZO")
+            if problem.private_set is not None or self.control_variate:
+                raise SettingError(
+                    "communication='scalars' of FedRZO: private constraints on x, and control variates, move a client by vectors that "
+                    "nobody else can rebuild. Write communication='full'."
+                )
         sizes = tabulate(step_size, rounds, "step_size")
         counts = tabulate_steps(local_steps, rounds, problem.num_clients)
         total = int(counts.max(axis=1, initial=0).sum())
@@ -143,10 +157,11 @@ def default_lower(problem: CompiledProblem) -> Any:
 
 
 class State(NamedTuple):
-    """x, and the federation's latest y (empty in other scopes)."""
+    """x, the federation's latest y (empty in other scopes), and the round in which each client last took part."""
 
     x: Array
     y: Array
+    last: Array
 
 
 class Memory(NamedTuple):
@@ -168,6 +183,7 @@ class Local(NamedTuple):
 
     x: Array
     memory: Memory
+    slopes: Array
     value: Array
     residual: Array
     gap: Array
@@ -201,7 +217,7 @@ class BoundFedRZO:
 
     def init(self, x0: Array) -> State:
         """x0, and 0 for the federation's y."""
-        return State(x0, jnp.zeros(self.problem.lower.size if self._federated else 0, x0.dtype))
+        return State(x0, jnp.zeros(self.problem.lower.size if self._federated else 0, x0.dtype), never(self.problem))
 
     def memory(self, x0: Array) -> Memory:
         """No control variate yet."""
@@ -227,21 +243,24 @@ class BoundFedRZO:
 
     def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:
         """One communication round."""
-        problem, x, y = self.problem, state.x, state.y
+        problem, (x, y, last) = self.problem, state
         answers, residual, gap = None, jnp.zeros(()), jnp.zeros(())
         if self._federated:
             answers, found = self._answers(clients, state, key)
             residual, gap, y = jnp.max(found.residual), jnp.max(found.gap), found.y[0]
-        broadcast = (answers.directions if answers else x, answers)
+        if self._scalars:
+            last = charge_catch_up(clients, last, self._scalars_each)
+        broadcast = (answers.directions if answers else Known(x) if self._scalars else x, answers)
         move, value = jnp.zeros_like(x), jnp.zeros((), x.dtype)
         fault = empty = jnp.full((), -1)
         if problem.client_program is not None:
             messages = clients.map(self.local_steps, broadcast)
-            move = clients.mean(messages.payload)
+            moves = self._rebuilt(clients, x, answers, messages.payload) if self._scalars else messages.payload
+            move = clients.mean(moves)
             monitor = messages.monitor
             value = clients.mean(monitor["value"])
             residual = jnp.maximum(residual, jnp.max(monitor["residual"]))
-            finite = jnp.isfinite(messages.payload).all(axis=1) & jnp.isfinite(monitor["value"])
+            finite = jnp.isfinite(moves).all(axis=1) & jnp.isfinite(monitor["value"])
             fault = first_flagged(clients.participants, ~finite)
             empty = first_flagged(clients.participants, ~(jnp.maximum(monitor["gap"], gap) <= 0))
         if problem.server_program is not None:
@@ -256,14 +275,17 @@ class BoundFedRZO:
             "fault": fault,
             "empty": empty,
         }
-        return State(x + move, y), record
+        return State(x + move, y, last), record
 
     def _answers(self, clients: Clients, state: State, key: Array) -> tuple[Answers, Any]:
         """The round's directions, and the federation's y at x and at each shifted x."""
         settings = self.settings
         v_key, y_key = jax.random.split(key)
         directions = draw_directions(v_key, settings.directions, self.problem.upper.size, settings.direction_kind)
-        known = clients.everyone.share((state.x, directions))
+        if self._scalars:  # x is rebuilt, directions follow from the seed
+            known = Known((state.x, directions))
+        else:
+            known = clients.everyone.share((state.x, directions))
         shifts = shifts_of(directions, settings.smoothing, settings.estimator)
         points = jax.vmap(lambda v: self.oracle.query(state.x + v, clients.public))(shifts)
         found = self.lower.federation(clients.everyone, Known(points), state.y, self._clock(clients.round), y_key)
@@ -272,29 +294,80 @@ class BoundFedRZO:
     def local_steps(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """A participant's H local steps; it sends its move."""
         start, answers = received.broadcast
-        x = answers.directions.values[0] if answers else start
+        x = answers.directions.values[0] if answers else start.values if self._scalars else start
         size = jnp.asarray(self.sizes)[received.round]
         first = jnp.asarray(self.first_steps)[received.round]
         count = jnp.asarray(self.counts)[received.round, party.index]
 
         def step(t: Array, own: Local) -> Local:
             clock = Clock(received.round, first + t)
-            gradient, own_memory, value, residual, gap = self._estimate(
-                own, party, answers, clock, jax.random.fold_in(key, t)
-            )
-            pull = (own.x - self._project_own(own.x, party)) / self.settings.smoothing
-            moved = own.x - size * (gradient + pull)
+            found = self._estimate(own, party, answers, clock, jax.random.fold_in(key, t))
+            gradient, slope, own_memory, value, residual, gap = found
+            moved = self._moved(own.x, gradient, size, lambda z: self._project_own(z, party))
             value = jnp.where(t == 0, value, own.value)
-            return Local(moved, own_memory, value, jnp.maximum(own.residual, residual), jnp.maximum(own.gap, gap))
+            residual, gap = jnp.maximum(own.residual, residual), jnp.maximum(own.gap, gap)
+            return Local(moved, own_memory, own.slopes.at[t].set(slope), value, residual, gap)
 
         zero = jnp.zeros((), x.dtype)
-        end = jax.lax.fori_loop(0, count, step, Local(x, memory, zero, zero, zero - jnp.inf))
-        return end.memory, Message(end.x - x, {"value": end.value, "residual": end.residual, "gap": end.gap})
+        slopes_seen = jnp.zeros((self._longest, self.settings.directions), x.dtype)
+        end = jax.lax.fori_loop(0, count, step, Local(x, memory, slopes_seen, zero, zero, zero - jnp.inf))
+        payload = end.x - x
+        if self._scalars:
+            payload = jnp.sum(end.slopes, axis=0) if self._summed else end.slopes
+        return end.memory, Message(payload, {"value": end.value, "residual": end.residual, "gap": end.gap})
+
+    def _moved(self, x: Array, gradient: Array, size: Array, project: Any) -> Array:
+        """One local step."""
+        return x - size * (gradient + (x - project(x)) / self.settings.smoothing)
+
+    def _rebuilt(self, clients: Clients, x: Array, answers: Answers | None, sent: Array) -> Array:
+        """Every participant's move from its slopes, as anybody with the round's key can compute it."""
+        settings, problem = self.settings, self.problem
+        size, n = jnp.asarray(self.sizes)[clients.round], problem.upper.size
+        if self._summed:
+            assert answers is not None
+            return -size * n / settings.directions * (sent @ answers.directions.values[1])
+
+        def one(job: tuple[Array, Array]) -> Array:
+            index, found = job
+            key = jax.random.fold_in(clients.key, index)
+
+            def step(t: Array, own: Array) -> Array:
+                v_key, _ = jax.random.split(jax.random.fold_in(key, t))
+                directions = (
+                    draw_directions(v_key, settings.directions, n, settings.direction_kind)
+                    if answers is None
+                    else answers.directions.values[1]
+                )
+                gradient, _ = estimate(directions, found[t], None, settings.direction_kind)
+                return self._moved(own, gradient, size, lambda z: problem.project_upper(z, clients.public))
+
+            count = jnp.asarray(self.counts)[clients.round, index]
+            return jax.lax.fori_loop(0, count, step, x) - x
+
+        return jax.lax.map(one, (clients.participants, sent))
+
+    @property
+    def _scalars(self) -> bool:
+        return self.settings.communication == "scalars"
+
+    @property
+    def _summed(self) -> bool:
+        """Whether all local steps run along the round's directions and nothing else moves x: sums of slopes say it all."""
+        return self._federated and self.problem.upper_set.kind == "free"
+
+    @property
+    def _longest(self) -> int:
+        return max(1, int(self.counts.max(initial=1))) if self._scalars else 1
+
+    @property
+    def _scalars_each(self) -> int:
+        return self.settings.directions * (1 if self._summed else self._longest)
 
     def _estimate(
         self, own: Local, party: Party, answers: Answers | None, clock: Clock, key: Array
-    ) -> tuple[Array, Memory, Array, Array, Array]:
-        """(g, memory, f_i(x), residual, gap) at the client's own x."""
+    ) -> tuple[Array, Array, Memory, Array, Array, Array]:
+        """(g, slopes, memory, f_i(x), residual, gap) at the client's own x."""
         settings, start = self.settings, own.memory.y
         v_key, sample_key = jax.random.split(key)
         if answers is None:
@@ -311,7 +384,7 @@ class BoundFedRZO:
         kept = jnp.mean(found.y, axis=0) if self.oracle.alone else start
         memory = Memory(kept, own.memory.control if control is None else control)
         value = central_value(found.value, settings.estimator)
-        return gradient, memory, value, jnp.max(found.residual), jnp.max(found.gap)
+        return gradient, slope, memory, value, jnp.max(found.residual), jnp.max(found.gap)
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """The server's own local steps on f_1, as one more client without constraints of its own."""

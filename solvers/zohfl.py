@@ -24,12 +24,13 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
-from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
 from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, draw_directions
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.scalar_uplink import COMMUNICATIONS, charge_catch_up, never, require_rebuildable
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 PAPER_STEP = Decay(0.01, 0.5)
@@ -59,6 +60,9 @@ class ZOHFL:
         How the absent count: ``"unbiased"`` (participants' terms times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
         Rows of the server's and of the clients' upper-level minibatches; None uses all.
+    communication
+        ``"full"`` sends x and directions down and answers up, as printed; ``"scalars"`` derives directions from shared seeds and
+        sends one number up for each direction, from which all rebuild x. Not with a server term.
     common_random_numbers
         Use the same samples for both evaluations of a pair. Independent ones are the paper's, at a far larger variance.
 
@@ -80,6 +84,7 @@ class ZOHFL:
     absent: str = "unbiased"
     batch_size: int | None = 32
     common_random_numbers: bool = True
+    communication: str = "full"
 
     def __post_init__(self) -> None:
         require_number(self.smoothing, "smoothing", 0, np.inf)
@@ -89,6 +94,7 @@ class ZOHFL:
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
         require_flag(self.common_random_numbers, "common_random_numbers")
+        require_choice(self.communication, "communication", COMMUNICATIONS)
         if self.local_steps is not None and self.lower is not None:
             raise SettingError("local_steps is short for lower=ProjectedSGD(steps=...); give one of the two, not both.")
         if self.lower is not None and not isinstance(self.lower, (ProjectedSGD, Exact)):
@@ -103,6 +109,8 @@ class ZOHFL:
             Naming what the solver needs and what the problem has.
         """
         _check_class(problem)
+        if self.communication == "scalars":
+            require_rebuildable(problem, "ZOHFL")
         steps = tabulate(self.step_size, rounds, "step_size")
         lower = self._lower(problem).bind(problem, rounds, rounds) if problem.lower.size else None
         alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
@@ -160,29 +168,29 @@ class BoundZOHFL:
         """How absent clients count."""
         return self.settings.absent
 
-    def init(self, x0: Array) -> Array:
-        """The state is x alone."""
-        return x0
+    def init(self, x0: Array) -> tuple[Array, Array]:
+        """x, and the round in which each client last took part."""
+        return x0, never(self.problem)
 
-    def decision(self, state: Array) -> Array:
+    def decision(self, state: tuple[Array, Array]) -> Array:
         """x."""
-        return state
+        return state[0]
 
     def memory(self, x0: Array) -> Array:
         """A client remembers its last y, for a warm start."""
         return self.oracle.first_answer(x0)
 
-    def response(self, state: Array, memory: Array) -> Array | None:
+    def response(self, state: tuple[Array, Array], memory: Array) -> Array | None:
         """The clients' latest y."""
         return memory if self.oracle.alone else None
 
-    def own_value(self, clients: Clients, state: Array, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: tuple[Array, Array], x: Array, key: Array) -> Array:
         """All terms at x with y by this run's lower solver."""
         return self.oracle.own_value(clients, x, None, _clock(clients.round), key)
 
-    def round(self, clients: Clients, state: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+    def round(self, clients: Clients, state: tuple[Array, Array], key: Array) -> tuple[Any, dict[str, Array]]:
         """Lines 3 to 8 of Algorithm 1."""
-        x, settings, problem = state, self.settings, self.problem
+        (x, last), settings, problem = state, self.settings, self.problem
         gradient, value = jnp.zeros_like(x), jnp.zeros((), x.dtype)
         if problem.server_program is not None:
             value, gradient = clients.server(self.server_gradient, x)
@@ -196,14 +204,18 @@ class BoundZOHFL:
             size = clients.participants.shape[0]
             directions = draw_directions(key, settings.directions * size, problem.upper.size, settings.direction_kind)
             directions = directions.reshape(size, settings.directions, problem.upper.size)
-            messages = clients.map(self.answer, x, each=directions)
+            if self._scalars:
+                last = charge_catch_up(clients, last, settings.directions)
+                messages = clients.map(self.answer, Known(x), each=Known(directions))
+            else:
+                messages = clients.map(self.answer, x, each=directions)
             differences = self._differences(x, directions, messages.payload, clients.public)
             factor = problem.upper.size / (2 * settings.smoothing)
             gradient = gradient + clients.mean(factor * jnp.mean(differences[..., None] * directions, axis=1))
             record |= self._client_record(clients, messages.monitor, differences, value)
         step = jnp.asarray(self.step_sizes)[clients.round]
         record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
-        return problem.project_upper(x - step * gradient, clients.public), record
+        return (problem.project_upper(x - step * gradient, clients.public), last), record
 
     def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """Value and gradient of f_1 on a minibatch of the server."""
@@ -219,6 +231,8 @@ class BoundZOHFL:
     def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """Line 5 of Algorithm 1 for every direction of one client."""
         x, directions = received.broadcast, received.own
+        if self._scalars:
+            x, directions = x.values, directions.values
         shifts = self.settings.smoothing * jnp.stack([directions, -directions], axis=1)  # (q, 2, n)
 
         def pair(shift: Array, key: Array) -> Evaluated:
@@ -237,7 +251,11 @@ class BoundZOHFL:
     @property
     def _server_evaluates(self) -> bool:
         """As printed: clients send y+ and y-, and the server evaluates f_2, which holds nothing private."""
-        return self.problem.client_term_is_public and self.oracle.alone
+        return self.problem.client_term_is_public and self.oracle.alone and not self._scalars
+
+    @property
+    def _scalars(self) -> bool:
+        return self.settings.communication == "scalars"
 
     def _differences(self, x: Array, directions: Array, payload: Array, public: Any) -> Array:
         """f_2(x + eta v, y+) - f_2(x - eta v, y-), ``(participants, q)``."""

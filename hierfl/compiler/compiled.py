@@ -6,7 +6,8 @@ Objectives are oriented so that everything is minimised: a ``Maximize`` is negat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hierfl.problem import Problem
 
 Environment = Mapping[int, Any]
+RUN_KEYS = ("algorithm", "program", "own value")  # what a run keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,17 @@ class CompiledProblem:
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
+
+    @contextmanager
+    def forgetting_runs(self) -> Iterator[None]:
+        """Forget on leaving the algorithms and programs that runs within have kept."""
+        before = set(self._kept)
+        try:
+            yield
+        finally:
+            for key in set(self._kept) - before:
+                if isinstance(key, tuple) and key[0] in RUN_KEYS:
+                    del self._kept[key]
 
     @property
     def num_clients(self) -> int:
@@ -276,6 +289,8 @@ def compile_problem(problem: Problem) -> CompiledProblem:
         lower_program=Program(level.expressions) if level else None,
     )
     _verify_sets(compiled)
+    if compiled.private_set is not None:
+        _ = compiled.client_upper_set  # compiled now: it verifies itself with concrete arrays
     _ = compiled.exact.plan  # chosen now: it probes with concrete arrays, and refuses what cannot be solved
     player_evidence(compiled)
     return compiled

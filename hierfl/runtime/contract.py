@@ -44,6 +44,12 @@ class Received(NamedTuple):
     round: Array
 
 
+class Ending(NamedTuple):
+    """What ends a run between blocks: the outcome after ``rounds`` rounds is wanted, perhaps fewer than have been made."""
+
+    rounds: int
+
+
 Step = Callable[[Party, Any, Received, Array], tuple[Any, Message]]
 Question = Callable[[Party, Any], Any]
 
@@ -58,6 +64,10 @@ class Clients(Protocol):
     @property
     def round(self) -> Array:
         """Index of the round."""
+
+    @property
+    def key(self) -> Array:
+        """The round's key, a seed that all share: a client's step runs with ``fold_in(key, client)`` unless told otherwise."""
 
     @property
     def public(self) -> dict[int, Array]:
@@ -76,6 +86,9 @@ class Clients(Protocol):
 
     def share(self, values: Any) -> Known:
         """Send values to every participant once; later maps of the round refer to them at no cost."""
+
+    def charge(self, way: str, scalars: Any) -> None:
+        """Count scalars (``way`` is ``"down"`` or ``"up"``) that a real run would send where the simulation shares arrays."""
 
     def query(self, question: Question, broadcast: Any) -> Any:
         """``question(party, broadcast)`` of every participant, stacked: no memory, no randomness, not counted.

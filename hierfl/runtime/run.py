@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
+import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,20 +15,21 @@ from hierfl.compiler.precision import double_precision
 from hierfl.errors import (
     DeclarationError,
     DivergedError,
-    EmptyLowerSetError,
+    HierflError,
     LowerLevelWarning,
     SettingError,
 )
 from hierfl.language.text import expression_text
 from hierfl.result import Certificate, Result, public_response
-from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.in_process import TRAFFIC, InProcess, Outcome, cohort_size
+from hierfl.runs import Runs
+from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome, cohort_size
 from hierfl.runtime.progress import RunProgress
+from hierfl.runtime.stopping import Limits
+from hierfl.runtime.watch import Metrics, Watch
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem
 
-Metrics = Mapping[str, Callable[..., float]]
 OWN_VALUE_TOLERANCE = 0.01
 
 
@@ -37,19 +38,31 @@ def run(
     problem: Problem,
     solver: Any,
     *,
-    rounds: int,
-    seed: int,
-    x0: Any,
-    runtime: Any,
-    queries: str,
-    metrics: Metrics | None,
-    evaluate_every: int,
-    callback: Callable[..., Any] | None,
-    progress: bool,
-) -> Result:
+    rounds: int = 500,
+    seed: int = 0,
+    seeds: int | Sequence[int] | None = None,
+    x0: Any = None,
+    runtime: Any = None,
+    queries: str = "projected",
+    metrics: Metrics | None = None,
+    evaluate_every: int = 10,
+    callback: Callable[..., Any] | None = None,
+    tolerance: float | None = None,
+    time_limit: float | None = None,
+    communication_limit: float | None = None,
+    progress: bool = True,
+) -> Result | Runs:
     """Run a solver; arguments and errors as for :meth:`hierfl.Problem.solve`."""
+    limits = Limits(tolerance, time_limit, communication_limit)
     _check_settings(rounds, evaluate_every, queries, seed)
     _check_callables(metrics, callback, runtime)
+    all_seeds = _all_seeds(seed, seeds)
+    if tolerance is not None and evaluate_every < 2:
+        raise SettingError(
+            "tolerance=... is tested on a block of rounds: take evaluate_every of at least 2, better 10."
+        )
+    if seeds is not None and callback is not None:
+        raise SettingError("callback=... follows one run: leave it out with seeds, or solve seed by seed.")
     compiled = problem.compile()
     solver = solver if solver is not None else default_solver(compiled)
     if isinstance(solver, type) or not hasattr(solver, "bind"):
@@ -57,13 +70,95 @@ def run(
     algorithm = compiled.keep(("algorithm", solver, rounds, queries), lambda: solver.bind(compiled, rounds, queries))
     compiled.data()  # every plain parameter has a value
     require_nonempty(compiled)
-    start = start_point(compiled, x0)
+    start, place = start_point(compiled, x0), runtime or InProcess()
     bar = RunProgress(rounds, type(solver).__name__, progress)
-    watch = _Watch(compiled, solver, algorithm, metrics or {}, callback, bar, queries)
-    with watch.progress:
-        watch.measure(0, algorithm.init(jnp.asarray(start)), None)
-        outcome = (runtime or InProcess()).execute(compiled, algorithm, start, rounds, seed, evaluate_every, watch)
-    return _result(watch, outcome, {"rounds": rounds, "seed": seed, "queries": queries})
+
+    def watch(_: int) -> Watch:
+        return Watch(compiled, solver, algorithm, queries, limits, metrics or {}, callback, bar, start)
+
+    def execute(number: int, rounds: int, at_end: BlockEnd) -> Outcome:
+        found: Outcome = place.execute(compiled, algorithm, start, rounds, number, evaluate_every, at_end)
+        return found
+
+    watches = [watch(number) for number in all_seeds]
+    with bar:
+        for one in watches:
+            one.measure(0, algorithm.init(jnp.asarray(start)), None)
+        if seeds is not None and hasattr(place, "execute_many"):
+            outcomes = place.execute_many(compiled, algorithm, start, rounds, all_seeds, evaluate_every, watches)
+        else:
+            outcomes = [execute(number, rounds, one) for number, one in zip(all_seeds, watches)]
+    for index, (one, outcome) in enumerate(zip(watches, outcomes)):
+        if one.ending is not None and len(outcome.history.get("objective", ())) > one.ending.rounds:
+            outcomes[index] = execute(all_seeds[index], one.ending.rounds, _go_on)  # a runtime that cannot go back
+    results = [
+        _result(one, outcome, {"rounds": rounds, "seed": number, "queries": queries})
+        for one, outcome, number in zip(watches, outcomes, all_seeds)
+    ]
+    if seeds is None:
+        return _alone(compiled, watches[0].error, results[0])
+    return _together(compiled, str(solver), all_seeds, [one.error for one in watches], results)
+
+
+def _go_on(*_: Any) -> None:
+    """The end of a block that ends nothing."""
+
+
+def _all_seeds(seed: int, seeds: int | Sequence[int] | None) -> list[int]:
+    """The seeds to run, validated."""
+    if seeds is None:
+        return [seed]
+    if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
+        found = list(range(seed, seed + int(seeds)))
+    elif isinstance(seeds, (Sequence, np.ndarray)) and not isinstance(seeds, str) and seed == 0:
+        found = list(seeds)
+    else:
+        raise SettingError(f"seeds={seeds!r}: how many (from seed on), or a sequence of seeds in place of seed.")
+    whole = all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s >= 0 for s in found)
+    if not found or not whole or len(set(found)) < len(found):
+        raise SettingError(f"seeds={seeds!r}: at least one, each a whole number of at least 0 and given once.")
+    return [int(s) for s in found]
+
+
+def _alone(compiled: CompiledProblem, error: DivergedError | None, result: Result | None) -> Result:
+    """One run's result, or its error with that result."""
+    if error is not None:
+        error.result = result
+        raise error
+    assert result is not None
+    _assign(compiled, result)
+    _warn_if_unsolved([result])
+    return result
+
+
+def _together(
+    compiled: CompiledProblem,
+    solver: str,
+    seeds: list[int],
+    errors: list[DivergedError | None],
+    results: list[Result | None],
+) -> Runs:
+    """All runs; where some diverged, the first one's error with all of them."""
+    runs = Runs(tuple(r for r in results if r is not None), solver, compiled.problem.objective.sense)
+    failed = [place for place, error in enumerate(errors) if error is not None]
+    if failed:
+        first = errors[failed[0]]
+        assert first is not None
+        found = DivergedError(f"seed {seeds[failed[0]]} ({len(failed)} of {len(seeds)} seeds diverged), {first}")
+        for note in getattr(first, "__notes__", ()):
+            found.add_note(note)
+        found.result, found.runs = results[failed[0]], runs
+        raise found
+    _assign(compiled, runs.best)
+    _warn_if_unsolved(runs.results)
+    return runs
+
+
+def _assign(compiled: CompiledProblem, result: Result) -> None:
+    """Set ``.value`` of the upper, and of the federation's lower variables."""
+    compiled.upper.assign(compiled.upper.flatten(result.x, "x"))
+    if compiled.scope == "federation":
+        compiled.lower.assign(compiled.lower.flatten(result.y, "y"))
 
 
 def default_solver(compiled: CompiledProblem) -> Any:
@@ -96,79 +191,19 @@ def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
     return np.asarray(compiled.project_upper(jnp.zeros(compiled.upper.size), public))
 
 
-class _Watch:
-    """What happens between blocks of rounds: errors, metrics, the callback, the progress bar."""
-
-    def __init__(
-        self,
-        compiled: CompiledProblem,
-        solver: Any,
-        algorithm: Algorithm,
-        metrics: Metrics,
-        callback: Any,
-        progress: RunProgress,
-        queries: str,
-    ) -> None:
-        self.compiled, self.solver, self.algorithm = compiled, solver, algorithm
-        self.metrics, self.callback = metrics, callback
-        self.progress, self.queries = progress, queries
-        self.measured: dict[str, list[float]] = {name: [] for name in ("round", *metrics)}
-        self.stopped = False
-
-    def __call__(self, done: int, state: Any, memory: Any, history: dict[str, np.ndarray]) -> bool:
-        self._raise_faults(done, self.algorithm.decision(state), history)
-        self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
-        self.measure(done, state, memory)
-        if self.callback is not None:
-            self.stopped = bool(self.callback(done, *self._public(state, memory)))
-        return self.stopped
-
-    def measure(self, done: int, state: Any, memory: Any) -> None:
-        """Evaluate the user's metrics; ``memory`` None stands for the clients' first one."""
-        if not self.metrics:
-            return
-        self.measured["round"].append(done)
-        if memory is None:
-            first = self.algorithm.memory(self.algorithm.decision(state))
-            memory = jax.tree.map(lambda a: np.broadcast_to(a, (self.compiled.num_clients, *np.shape(a))), first)
-        for name, metric in self.metrics.items():
-            value = metric(*self._public(state, memory))
-            if np.ndim(value) != 0 or value is None:
-                raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")
-            self.measured[name].append(float(value))
-
-    def _public(self, state: Any, memory: Any) -> tuple[Any, Any]:
-        y = self.algorithm.response(state, memory)
-        shown = None if y is None else public_response(self.compiled, np.asarray(y))
-        return self.compiled.upper.unflatten(np.asarray(self.algorithm.decision(state))), shown
-
-    def _raise_faults(self, done: int, x: Any, history: dict[str, np.ndarray]) -> None:
-        first = done - len(history["objective"])
-        level = self.compiled.problem.lower_level
-        for place, client in enumerate(history["empty"]):
-            if client >= 0:
-                constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
-                near = np.array2string(np.asarray(x), threshold=8, precision=6)
-                raise EmptyLowerSetError(
-                    f"round {first + place}, client {int(client)}: Y(x) is empty at a queried point within the smoothing radius of "
-                    f"x near {near} (queries={self.queries!r}): no y satisfies {constraints}. Declare the x for which it is not "
-                    f"empty in Problem(constraints=...)."
-                )
-        for place in range(len(history["objective"])):
-            client = int(history["fault"][place])
-            if client >= 0:
-                raise DivergedError(
-                    f"round {first + place}, client {client}: f_2 at x +/- smoothing * v is NaN or infinite"
-                    f"{' (or its lower level was not solved)' if level else ''}. Reduce step_size or the lower solver's step "
-                    f"size, or check the domain of the clients term."
-                )
-            if not np.isfinite(history["gradient_norm"][place]) or not np.isfinite(history["objective"][place]):
-                raise DivergedError(
-                    f"round {first + place}: the server term or its gradient is NaN or infinite. Reduce step_size."
-                )
+def _result(watch: Watch, outcome: Outcome, settings: dict[str, Any]) -> Result | None:
+    """The outcome with its exact value; None for a diverged run whose last x has none, which its error then notes."""
+    if watch.error is None:
+        watch.measure(len(outcome.history.get("objective", ())), outcome.state, outcome.memory)
+        return _evaluated(watch, outcome, settings)
+    try:
+        return _evaluated(watch, outcome, settings)
+    except (HierflError, ArithmeticError, np.linalg.LinAlgError, cp.error.SolverError) as error:
+        watch.error.add_note(f"It carries no result: f has no value at the last finite x ({error})")
+        return None
 
 
-def _result(watch: _Watch, outcome: Outcome, settings: dict[str, Any]) -> Result:
+def _evaluated(watch: Watch, outcome: Outcome, settings: dict[str, Any]) -> Result:
     compiled, algorithm = watch.compiled, watch.algorithm
     state, memory, history, own = outcome
     public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
@@ -177,27 +212,22 @@ def _result(watch: _Watch, outcome: Outcome, settings: dict[str, Any]) -> Result
     warm = algorithm.response(state, memory)
     evaluation = compiled.exact.at(x, None if warm is None else np.asarray(warm))
     sign = compiled.sign
-    y = None if evaluation.solution is None else public_response(compiled, evaluation.solution.y)
-    compiled.upper.assign(x)
-    if compiled.scope == "federation" and evaluation.solution is not None:
-        compiled.lower.assign(evaluation.solution.y[0])
     rounds_done = len(history.get("objective", ()))
-    result = Result(
+    bound = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
+    return Result(
         x=compiled.upper.unflatten(x),
         iterate=compiled.upper.unflatten(iterate),
         distances=_distances(compiled, iterate),
-        y=y,
+        y=None if evaluation.solution is None else public_response(compiled, evaluation.solution.y),
         value=sign * float(evaluation.value),
         own_value=None if own is None else sign * float(own(jnp.asarray(x))),
-        status="stopped by callback" if watch.stopped else "completed",
-        history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC)},
-        metrics={name: np.asarray(values) for name, values in watch.measured.items()} if watch.metrics else {},
+        status=watch.status,
+        history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)},
+        metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), rounds_done),
         certificate=Certificate.of(compiled, evaluation),
-        settings={**settings, "solver": str(watch.solver), "rounds_done": rounds_done},
+        settings={**settings, "solver": str(watch.solver), "rounds_done": rounds_done, **bound},
     )
-    _warn_if_unsolved(result)
-    return result
 
 
 def project_on_all(compiled: CompiledProblem, iterate: np.ndarray, public: Any) -> Any:
@@ -231,13 +261,19 @@ def _exact_mean(total: int, count: int) -> float:
     return total // count if count and total % count == 0 else total / max(1, count)
 
 
-def _warn_if_unsolved(result: Result) -> None:
-    if result.own_value is None:
-        return
-    gap = abs(result.own_value - result.value)
-    if gap > OWN_VALUE_TOLERANCE * (1 + abs(result.value)):
+def _warn_if_unsolved(results: Sequence[Result]) -> None:
+    """Name the run whose own value is furthest from f(x), if far."""
+
+    def excess(result: Result) -> float:
+        if result.own_value is None:
+            return 0.0
+        return abs(result.own_value - result.value) - OWN_VALUE_TOLERANCE * (1 + abs(result.value))
+
+    result = max(results, key=excess)
+    if excess(result) > 0:
+        which = f" of seed {result.settings['seed']}" if len(results) > 1 else ""
         warnings.warn(
-            f"the run's own objective value is {result.own_value:.6g}, but f(x) with the lower level solved is "
+            f"the run's own objective value{which} is {result.own_value:.6g}, but f(x) with the lower level solved is "
             f"{result.value:.6g}: the lower solver stopped short. Take more local_steps, larger steps, or lower=Exact().",
             LowerLevelWarning,
             stacklevel=6,

@@ -1,0 +1,175 @@
+"""Several runs of one solver, seed by seed, with means and confidence bands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.errors import SettingError
+
+if TYPE_CHECKING:
+    from hierfl.result import Result
+
+FINAL = ("value", "own_value")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The results of a solver's runs with several seeds; behaves as a sequence of them.
+
+    Means and bands are taken over the runs that did not diverge, and over the rounds that all of these made.
+
+    Attributes
+    ----------
+    results
+        One ``Result`` for each seed.
+    solver
+        The solver, as text.
+    sense
+        ``"minimize"`` or ``"maximize"``.
+    """
+
+    results: tuple[Result, ...]
+    solver: str
+    sense: str = "minimize"
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, place: int) -> Result:
+        return self.results[place]
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seed of each run."""
+        return tuple(result.settings["seed"] for result in self.results)
+
+    @property
+    def finished(self) -> tuple[Result, ...]:
+        """The runs that did not diverge."""
+        return tuple(result for result in self.results if result.status != "diverged")
+
+    @property
+    def best(self) -> Result:
+        """The run with the best exact value."""
+        sign = 1.0 if self.sense == "minimize" else -1.0
+        return min(self.finished or self.results, key=lambda result: sign * result.value)
+
+    def values(self, name: str = "value") -> np.ndarray:
+        """A quantity of every finished run: ``(seeds,)`` for ``"value"`` and ``"own_value"``, else ``(seeds, rounds)``.
+
+        Parameters
+        ----------
+        name
+            ``"value"``, ``"own_value"``, a column of the history, or a metric (``(seeds, evaluations)``).
+
+        Raises
+        ------
+        SettingError
+            Naming what there is.
+        """
+        runs = self.finished
+        if name in FINAL:
+            return np.array([getattr(run, name) for run in runs], dtype=float)
+        rows = [run.history.get(name, run.metrics.get(name)) for run in runs]
+        if any(row is None for row in rows):
+            known = ", ".join((*FINAL, *runs[0].history, *(m for m in runs[0].metrics if m != "round")))
+            raise SettingError(f"there is no {name!r} in these runs; there are {known}.")
+        length = min((len(row) for row in rows if row is not None), default=0)
+        return np.array([row[:length] for row in rows if row is not None])
+
+    def mean(self, name: str = "value") -> Any:
+        """Mean over the seeds: a number for ``"value"`` and ``"own_value"``, else an array by round."""
+        found = np.mean(self.values(name), axis=0)
+        return float(found) if found.ndim == 0 else found
+
+    def half_width(self, name: str = "value", level: float = 0.95) -> Any:
+        """Half the width of Student's confidence interval for the mean; NaN for fewer than two runs."""
+        return half_width(self.values(name), level)
+
+    def band(self, name: str = "value", level: float = 0.95) -> tuple[Any, Any]:
+        """(low, high) of Student's confidence interval for the mean, by round."""
+        middle, half = self.mean(name), self.half_width(name, level)
+        return middle - half, middle + half
+
+    def table(self) -> str:
+        """One line for each seed: status, rounds, exact and own value, scalars sent."""
+        rows = [
+            [
+                str(run.settings["seed"]),
+                run.status,
+                str(run.settings["rounds_done"]),
+                f"{run.value:.6g}",
+                "" if run.own_value is None else f"{run.own_value:.6g}",
+                f"{scalars(run):,}",
+            ]
+            for run in self.results
+        ]
+        return aligned([["seed", "status", "rounds", "f(x)", "own value", "scalars"], *rows])
+
+    def to_pandas(self) -> Any:
+        """All histories, one row for each seed and round. Needs pandas."""
+        import pandas as pd
+
+        return pd.concat({run.settings["seed"]: run.to_pandas() for run in self.results}, names=["seed"])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Mean over the seeds with its 95% band: the objective's estimate and the metrics. Returns the figure."""
+        from hierfl.inspect.convergence import plot_runs
+
+        return plot_runs({"": self}, ax)
+
+    def __str__(self) -> str:
+        return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}\n{self.table()}"
+
+
+def half_width(values: np.ndarray, level: float = 0.95) -> Any:
+    """Half the width of Student's interval for the mean over the first axis.
+
+    Raises
+    ------
+    SettingError
+        If the level is not in (0, 1).
+    """
+    from scipy.special import stdtrit
+
+    if not 0 < level < 1:
+        raise SettingError(f"level={level!r}: a confidence in (0, 1), such as 0.95.")
+    count = len(values)
+    if count < 2:
+        return np.full(np.shape(values)[1:], np.nan)[()]
+    return stdtrit(count - 1, 0.5 + level / 2) * np.std(values, axis=0, ddof=1) / np.sqrt(count)
+
+
+def scalars(result: Result) -> int:
+    """All scalars that a run sent down and up, those of the lower level's solver included."""
+    ways = (level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up"))
+    return int(sum(result.communication.get(way, 0) for way in ways))
+
+
+def summary(runs: Runs) -> str:
+    """The final value's mean and half-width, and how many runs diverged."""
+    lost = len(runs) - len(runs.finished)
+    note = f" ({lost} of {len(runs)} diverged)" if lost else ""
+    if not runs.finished:
+        return "none" + note
+    half = "" if len(runs.finished) < 2 else f" ± {runs.half_width():.2g}"
+    return f"{runs.mean():.6g}{half}{note}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text in columns: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, widths))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,94 @@
+"""When a run may end early: a tolerance on the gradient, a time limit, a limit on communication."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from hierfl.errors import SettingError
+from hierfl.runtime.in_process import MOTION, TRAFFIC, History
+
+CONFIDENCE = 0.95
+SENT = tuple(name for name in TRAFFIC if not name.endswith("monitor_scalars"))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What ``solve`` was given; None where there is no limit. ``began``: when the clock started.
+
+    Raises
+    ------
+    SettingError
+        For a limit that is not a positive number.
+    """
+
+    tolerance: float | None = None
+    seconds: float | None = None
+    communication: float | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("tolerance", self.tolerance),
+            ("time_limit", self.seconds),
+            ("communication_limit", self.communication),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value > 0):
+                raise SettingError(f"{name}={value!r}: a positive number, or None.")
+
+    @property
+    def time_is_up(self) -> bool:
+        """Whether the time limit has passed."""
+        return self.seconds is not None and time.perf_counter() - self.began >= self.seconds
+
+    def affordable(self, spent: float, history: History) -> int:
+        """How many rounds of a block the communication limit allows when ``spent`` scalars have been sent before it."""
+        sent = scalars_sent(history)
+        return len(sent) if self.communication is None else int(np.sum(spent + np.cumsum(sent) <= self.communication))
+
+
+def scalars_sent(history: History) -> np.ndarray:
+    """Scalars down and up by round, those of the lower level's solver included."""
+    rounds = len(history["objective"])
+    return np.sum([np.broadcast_to(history.get(name, 0), (rounds,)) for name in SENT], axis=0)
+
+
+def gradient_bound(before: np.ndarray, after: np.ndarray, history: History, local_steps: Any = 1.0) -> float:
+    """Upper end of the confidence interval (95%) for the norm of a block's mean gradient; infinite without one.
+
+    Round r's gradient is g_r = (x_r - x_{r+1}) / (step size * local steps): with a projection, the gradient mapping. Their
+    mean, weighted by step size, is the block's move over its total step, and their variance follows from the lengths of the
+    moves; Student's t times the standard error bounds the noise's norm (whatever its covariance, for normal noise).
+
+    Parameters
+    ----------
+    before, after
+        x at both ends of the block.
+    history
+        The block's records, with the runtime's ``move``.
+    local_steps
+        For each round.
+
+    Raises
+    ------
+    SettingError
+        If the runtime does not record the moves.
+    """
+    from scipy.special import stdtrit
+
+    if MOTION[0] not in history:
+        raise SettingError("tolerance=... needs the length of each round's move, which this runtime does not record.")
+    steps = history["step_size"] * local_steps
+    total = float(np.sum(steps))
+    if total <= 0 or len(steps) < 2 or np.any(steps <= 0):
+        return float("inf")
+    shares = steps / total
+    mean = float(np.linalg.norm(after - before)) / total
+    variance = max(0.0, float(shares @ (history[MOTION[0]] / steps) ** 2) - mean**2)
+    squares = float(shares @ shares)
+    error = np.sqrt(variance * squares / (1.0 - squares))
+    return mean + float(stdtrit(len(steps) - 1, 0.5 + CONFIDENCE / 2)) * error

@@ -1,0 +1,136 @@
+"""What happens to a run between blocks of rounds: errors, limits, metrics, the callback, the progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.errors import DivergedError, EmptyLowerSetError, SettingError
+from hierfl.language.text import expression_text
+from hierfl.result import public_response
+from hierfl.runtime.contract import Algorithm, Ending
+from hierfl.runtime.in_process import History
+from hierfl.runtime.progress import RunProgress
+from hierfl.runtime.stopping import Limits, gradient_bound, scalars_sent
+
+Metrics = Mapping[str, Callable[..., float]]
+TOO_LARGE = 1e50
+
+
+@dataclass
+class Watch:
+    """Watches one run: what a runtime calls at the end of a block.
+
+    ``status`` is the one of the result; ``error`` says where a run diverged; ``start`` is the flat x0.
+    """
+
+    compiled: CompiledProblem
+    solver: Any
+    algorithm: Algorithm
+    queries: str
+    limits: Limits
+    metrics: Metrics
+    callback: Callable[..., Any] | None
+    progress: RunProgress
+    start: np.ndarray
+    status: str = "completed"
+    ending: Ending | None = None
+    error: DivergedError | None = None
+    spent: int = 0
+    gradient_at_most: float = float("inf")
+    measured: dict[str, list[float]] = field(default_factory=dict)
+
+    def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
+        """The runtime's ``at_end``."""
+        count, before = len(history["objective"]), self.start
+        first, x = done - count, np.asarray(self.algorithm.decision(state))
+        self._require_answers(first, x, history)
+        self.start = x
+        kept = self.limits.affordable(self.spent, history)
+        failing = _failing(history, x)
+        if failing is not None and failing < kept:
+            self.error = self._divergence(first + failing, history, failing)
+            return self._end("diverged", first + failing)
+        self.spent += int(np.sum(scalars_sent(history)))
+        if kept < count or self.spent == self.limits.communication:
+            return self._end("communication limit reached", first + kept)
+        self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
+        self.measure(done, state, memory)
+        if self.callback is not None and self.callback(done, *self._public(state, memory)):
+            return self._end("stopped by callback", done)
+        if self.limits.tolerance is not None:
+            self.gradient_at_most = gradient_bound(before, x, history, self._local_steps(first, done))
+            if self.gradient_at_most <= self.limits.tolerance:
+                return self._end("gradient tolerance reached", done)
+        return self._end("time limit reached", done) if self.limits.time_is_up else None
+
+    def measure(self, done: int, state: Any, memory: Any) -> None:
+        """Evaluate the user's metrics, once for each round; ``memory`` None stands for the clients' first one."""
+        if not self.metrics or (self.measured and self.measured["round"][-1] == done):
+            return
+        self.measured.setdefault("round", []).append(done)
+        if memory is None:
+            first = self.algorithm.memory(self.algorithm.decision(state))
+            memory = jax.tree.map(lambda a: np.broadcast_to(a, (self.compiled.num_clients, *np.shape(a))), first)
+        for name, metric in self.metrics.items():
+            value = metric(*self._public(state, memory))
+            if np.ndim(value) != 0 or value is None:
+                raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")
+            self.measured.setdefault(name, []).append(float(value))
+
+    def _end(self, status: str, rounds: int) -> Ending:
+        self.status, self.ending = status, Ending(rounds)
+        return self.ending
+
+    def _local_steps(self, first: int, done: int) -> Any:
+        counts = getattr(self.algorithm, "counts", None)  # (rounds, clients), of an algorithm with local steps
+        return 1.0 if counts is None else np.mean(counts[first:done], axis=1)
+
+    def _public(self, state: Any, memory: Any) -> tuple[Any, Any]:
+        y = self.algorithm.response(state, memory)
+        shown = None if y is None else public_response(self.compiled, np.asarray(y))
+        return self.compiled.upper.unflatten(np.asarray(self.algorithm.decision(state))), shown
+
+    def _require_answers(self, first: int, x: np.ndarray, history: History) -> None:
+        """Y(x) was nowhere empty."""
+        level = self.compiled.problem.lower_level
+        for place, client in enumerate(history["empty"]):
+            if client >= 0:
+                constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
+                near = np.array2string(x, threshold=8, precision=6)
+                raise EmptyLowerSetError(
+                    f"round {first + place}, client {int(client)}: Y(x) is empty at a queried point within the smoothing radius of "
+                    f"x near {near} (queries={self.queries!r}): no y satisfies {constraints}. Declare the x for which it is not "
+                    f"empty in Problem(constraints=...)."
+                )
+
+    def _divergence(self, index: int, history: History, place: int) -> DivergedError:
+        """The error for a failing round."""
+        client, size = int(history["fault"][place]), float(history["step_size"][place])
+        if client < 0 and self.compiled.num_clients == 1 and self.compiled.server_program is None:
+            client = 0  # there is nobody else
+        if client >= 0:
+            return DivergedError(
+                f"round {index}, client {client}: what it sends is NaN, infinite or beyond {TOO_LARGE:g}"
+                f"{', or its lower level was not solved' if self.compiled.lower.size else ''}. Reduce step_size (here {size:g}) or "
+                f"the lower solver's step size, or check the domain of the clients term."
+            )
+        return DivergedError(
+            f"round {index}, at the server: the objective's estimate, the gradient or the new x is NaN, infinite or beyond "
+            f"{TOO_LARGE:g}. Reduce step_size (here {size:g}), or check the domain of the server's and the clients' terms."
+        )
+
+
+def _failing(history: History, x: np.ndarray) -> int | None:
+    """The first round of a block that fails; the last where only the block's end shows it."""
+    numbers = [history["objective"], history["gradient_norm"], history.get("extent", np.zeros(1))]
+    beyond = np.any([~(np.abs(values) <= TOO_LARGE) for values in np.broadcast_arrays(*numbers)], axis=0)
+    failing = np.flatnonzero(beyond | (history["fault"] >= 0))
+    if failing.size:
+        return int(failing[0])
+    return None if np.all(np.abs(x) <= TOO_LARGE) else len(beyond) - 1

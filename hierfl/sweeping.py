@@ -1,0 +1,149 @@
+"""``sweep``: several solvers on one problem, each with the same seeds, and what they gave side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Unpack
+
+from hierfl.errors import DivergedError, SettingError
+from hierfl.runs import Runs, aligned, scalars, summary
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem, SolveSettings
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs by solver's name; behaves as a mapping.
+
+    Attributes
+    ----------
+    runs
+        ``{name: Runs}``.
+    seconds
+        ``{name: seconds}`` for all seeds together, compilation and final values included.
+    """
+
+    runs: dict[str, Runs]
+    seconds: dict[str, float]
+
+    def __getitem__(self, name: str) -> Runs:
+        return self.runs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def table(self) -> str:
+        """One line for each solver: final f(x) as mean and half-width (95%), scalars sent by a run, seconds of all runs."""
+        rows = [
+            [name, summary(runs), f"{_mean_scalars(runs):,.0f}", f"{self.seconds[name]:.1f}"]
+            for name, runs in self.runs.items()
+        ]
+        return aligned([["solver", "f(x)", "scalars", "seconds"], *rows])
+
+    def to_pandas(self) -> Any:
+        """One row for each solver and seed: status, rounds, values, scalars. Needs pandas."""
+        import pandas as pd
+
+        rows = [
+            {
+                "solver": name,
+                "seed": run.settings["seed"],
+                "status": run.status,
+                "rounds": run.settings["rounds_done"],
+                "value": run.value,
+                "own_value": run.own_value,
+                "scalars": scalars(run),
+            }
+            for name, runs in self.runs.items()
+            for run in runs
+        ]
+        return pd.DataFrame(rows)
+
+    def plot(self, ax: Any = None) -> Any:
+        """One line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure."""
+        from hierfl.inspect.convergence import plot_runs
+
+        return plot_runs(self.runs, ax)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def sweep(
+    problem: Problem,
+    solvers: Mapping[str, Any] | Sequence[Any],
+    *,
+    seeds: int | Sequence[int] = 10,
+    **settings: Unpack[SolveSettings],
+) -> Sweep:
+    """Solve a problem with several solvers, all seeds of each as one compiled program.
+
+    What was compiled for a solver is forgotten when it is done, so that a long sweep needs the memory of one.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    solvers
+        ``{name: solver}``, or a list of solvers, which are then named by the settings that they were given.
+    seeds, settings
+        As for :meth:`hierfl.Problem.solve`. Diverged runs do not end a sweep: the table counts them.
+
+    Raises
+    ------
+    SettingError
+        If there is no solver, or two of a list are the same.
+    HierflError
+        As by ``solve``, but for divergence.
+    """
+    named = dict(solvers) if isinstance(solvers, Mapping) else _named(solvers)
+    if not named:
+        raise SettingError("sweep needs at least one solver: {'name': FedRZO(...), ...} or a list.")
+    runs: dict[str, Runs] = {}
+    seconds: dict[str, float] = {}
+    for name, solver in named.items():
+        began = time.perf_counter()
+        with problem.compile().forgetting_runs():
+            runs[name] = _solved(problem, solver, seeds, settings)
+        seconds[name] = time.perf_counter() - began
+    return Sweep(runs, seconds)
+
+
+def _solved(problem: Problem, solver: Any, seeds: int | Sequence[int], settings: SolveSettings) -> Runs:
+    try:
+        return problem.solve(solver, seeds=seeds, **settings)
+    except DivergedError as error:
+        if error.runs is None:
+            raise
+        return error.runs
+
+
+def _named(solvers: Sequence[Any]) -> dict[str, Any]:
+    names = [_name(solver) for solver in solvers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SettingError(f"sweep was given {twice} twice: leave one out, or name them, {{'name': solver}}.")
+    return dict(zip(names, solvers))
+
+
+def _name(solver: Any) -> str:
+    """Such as ``FedRZO(smoothing=0.2)``: what differs from the defaults."""
+    if not is_dataclass(solver):
+        return str(solver)
+    given = (
+        f"{f.name}={getattr(solver, f.name)!r}"
+        for f in fields(solver)
+        if f.default is MISSING or getattr(solver, f.name) != f.default
+    )
+    return f"{type(solver).__name__}({', '.join(given)})"
+
+
+def _mean_scalars(runs: Runs) -> float:
+    finished = runs.finished
+    return sum(map(scalars, finished)) / len(finished) if finished else float("nan")

@@ -1,0 +1,198 @@
+"""What ends a run, and what it leaves: divergence, a tolerance, limits."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.runtime import InProcess
+from hierfl.runtime.stopping import gradient_bound
+from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD
+
+START = np.ones(2)
+
+
+def quartic() -> hf.Problem:
+    x = cp.Variable(2, name="x")
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
+
+
+def quadratic(**given: Any) -> hf.Problem:
+    x = cp.Variable(2, name="x")
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)), **given)
+
+
+def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
+    return problem.solve(solver, **{"rounds": 60, "seed": 3, "x0": START, "progress": False, **settings})
+
+
+def diverged(problem: hf.Problem, solver: Any, **settings: Any) -> tuple[hf.DivergedError, int]:
+    with pytest.raises(hf.DivergedError, match=r"round \d+") as caught, warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.LowerLevelWarning)
+        solve(problem, solver, **settings)
+    return caught.value, int(str(caught.value).split("round ")[1].split(",")[0])
+
+
+# --- divergence --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 4, 60])
+@pytest.mark.parametrize("solver", [FedRZO(step_size=3.0), ZOHFL(step_size=3.0), FedAvg(3.0, 1), ImplicitGradient(3.0)])
+def test_a_diverged_run_keeps_the_state_before_the_failing_round(solver: Any, block: int) -> None:
+    error, failing = diverged(quartic(), solver, evaluate_every=block)
+    result = error.result
+    assert "NaN, infinite or beyond 1e+50" in str(error) and "step_size (here 3)" in str(error)
+    assert result.status == "diverged" and result.settings["rounds_done"] == failing > 0
+    assert all(len(values) == failing and np.isfinite(values).all() for values in result.history.values())
+    assert np.isfinite(result.iterate).all() and np.max(np.abs(result.history["objective"])) <= 1e50
+    assert result.value == pytest.approx(float(np.sum(result.x**2) ** 2))
+    shorter = solve(quartic(), solver, rounds=failing)
+    np.testing.assert_array_equal(result.iterate, shorter.iterate)
+    assert result.communication == shorter.communication
+
+
+def test_growth_that_stays_finite_is_divergence() -> None:
+    """x <- -19 x, so that f is beyond 1e50 after some twenty rounds, long before infinity."""
+    error, failing = diverged(quadratic(), ImplicitGradient(10.0), x0=np.zeros(2), rounds=100)
+    assert 15 < failing < 25
+    assert 1e48 < error.result.value <= 1e50 * 400
+
+
+def test_a_diverged_run_with_a_lower_level_has_an_exact_value() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y) ** 2),
+        hf.ArgMin(y, cp.sum_squares(y - x)),
+        federation=hf.Federation([hf.Client()] * 2),
+    )
+    error, failing = diverged(problem, FedRZO(step_size=20.0, lower=LocalSGD(rounds=3, steps=2)))
+    assert error.result.value == pytest.approx(float(np.sum(error.result.x**2) ** 2))
+    assert error.result.settings["rounds_done"] == failing
+
+
+def test_without_a_value_there_is_no_result_and_a_note_says_why() -> None:
+    """f is NaN wherever x is not positive: after the first long step no state has a value."""
+    x = cp.Variable(name="x")
+    log = hf.Problem(hf.Minimize(clients=x - cp.log(x)))
+    error, failing = diverged(log, FedAvg(step_size=50.0, local_steps=1), x0=3.0)
+    assert failing == 1 and error.result is None
+    assert "no value at the last finite x" in error.__notes__[0]
+
+
+class Forward:
+    """A runtime that cannot go back within a block."""
+
+    def execute(self, problem: Any, algorithm: Any, x0: Any, rounds: int, seed: int, block: int, at_end: Any) -> Any:
+        def end(done: int, *found: Any) -> Any:
+            ending = at_end(done, *found)
+            return None if ending is None else type(ending)(done)
+
+        return InProcess().execute(problem, algorithm, x0, rounds, seed, block, end)
+
+
+def test_any_runtime_gives_the_last_finite_state_and_several_seeds() -> None:
+    error, failing = diverged(quartic(), FedRZO(step_size=3.0), runtime=Forward())
+    np.testing.assert_array_equal(error.result.iterate, solve(quartic(), FedRZO(step_size=3.0), rounds=failing).iterate)
+    runs = quadratic().solve(FedRZO(), seeds=3, rounds=5, runtime=Forward(), progress=False)
+    together = quadratic().solve(FedRZO(), seeds=3, rounds=5, progress=False)
+    np.testing.assert_allclose([run.x for run in runs], [run.x for run in together], atol=1e-12)
+
+
+# --- tolerance ---------------------------------------------------------------------------------------------------
+
+
+def test_the_bound_is_that_of_the_mean_gradient(x64: None) -> None:
+    """Against the gradients themselves: weighted mean, Student's t, trace of the covariance."""
+    import scipy.stats
+
+    rng = np.random.default_rng(0)
+    gradients = rng.standard_normal((12, 4)) + np.array([1, 0, 0, 0])
+    sizes = 0.3 / np.sqrt(np.arange(12) + 1)
+    path = np.cumsum(np.vstack([np.zeros(4), -sizes[:, None] * gradients * 3]), axis=0)
+    history = {"step_size": sizes, "move": np.linalg.norm(np.diff(path, axis=0), axis=1)}
+    shares = sizes / sizes.sum()
+    mean = shares @ gradients
+    variance = shares @ np.sum((gradients - mean) ** 2, axis=1)
+    expected = np.linalg.norm(mean) + scipy.stats.t.ppf(0.975, 11) * np.sqrt(
+        variance * (shares @ shares) / (1 - shares @ shares)
+    )
+    assert gradient_bound(path[0], path[-1], history, 3.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [FedRZO(0.01, 0.05, local_steps=4), FedRZO(0.01, 0.05), FedAvg(0.05, 4), ImplicitGradient(0.05), ZOHFL(0.01, 0.05)],
+)
+def test_the_tolerance_bounds_the_true_gradient(solver: Any) -> None:
+    result = solve(quadratic(), solver, x0=-START, rounds=2000, tolerance=0.1)
+    assert result.status == "gradient tolerance reached"
+    assert result.settings["gradient_at_most"] <= 0.1 and result.settings["rounds_done"] < 500
+    assert 1e-9 < np.linalg.norm(2 * (result.x - 1)) <= 0.1
+
+
+def test_at_a_constraint_the_gradient_mapping_counts() -> None:
+    x = cp.Variable(2, name="x")
+    held = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)), constraints=[x <= 0.5])
+    result = solve(held, ImplicitGradient(0.1), x0=-START, rounds=500, tolerance=1e-3)
+    assert result.status == "gradient tolerance reached"
+    np.testing.assert_allclose(result.x, [0.5, 0.5], atol=1e-3)
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_the_communication_limit_is_never_exceeded_and_fully_used() -> None:
+    problem = quadratic(federation=hf.Federation([hf.Client(), hf.Client()]))
+    result = solve(problem, FedAvg(), communication_limit=100, metrics={"m": lambda x, y: float(x[0])})
+    sent = result.communication["scalars_down"] + result.communication["scalars_up"]
+    assert (
+        result.status == "communication limit reached" and sent == 96
+    )  # 8 a round: 12 rounds, within the second block
+    assert result.settings["rounds_done"] == 12
+    np.testing.assert_array_equal(result.metrics["round"], [0, 10, 12])
+    np.testing.assert_array_equal(result.iterate, solve(problem, FedAvg(), rounds=12).iterate)
+    assert solve(problem, FedAvg(), communication_limit=5).settings["rounds_done"] == 0
+    assert solve(problem, FedAvg(), communication_limit=1e9).status == "completed"
+
+
+def test_the_lower_levels_traffic_counts() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y)),
+        hf.ArgMin(y, cp.sum_squares(y - x)),
+        federation=hf.Federation([hf.Client()] * 2),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.LowerLevelWarning)
+        result = solve(problem, FedRZO(lower=LocalSGD(rounds=3, steps=1)), communication_limit=1000)
+    sent = sum(result.communication[f"{level}scalars_{way}"] for level in ("", "lower_") for way in ("up", "down"))
+    assert sent <= 1000 < sent * (1 + 1 / result.settings["rounds_done"])
+
+
+def test_the_time_limit_ends_a_run_after_its_block() -> None:
+    problem = quadratic()
+    solve(problem, ZOHFL(lower=Exact()), rounds=10)
+    began = time.perf_counter()
+    result = solve(problem, ZOHFL(lower=Exact()), rounds=10**6, time_limit=0.3)
+    assert result.status == "time limit reached" and time.perf_counter() - began < 60
+    assert result.settings["rounds_done"] % 10 == 0 and "time limit reached after" in str(result)
+
+
+@pytest.mark.parametrize("name", ["tolerance", "time_limit", "communication_limit"])
+@pytest.mark.parametrize("value", [0, -1.0, np.nan, True, "fast"])
+def test_limits_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(hf.SettingError, match=f"{name}=.*positive"):
+        solve(quadratic(), FedAvg(), **{name: value})
+
+
+def test_a_tolerance_needs_blocks_and_the_moves() -> None:
+    with pytest.raises(hf.SettingError, match="evaluate_every of at least 2"):
+        solve(quadratic(), FedAvg(), tolerance=0.1, evaluate_every=1)
+    with pytest.raises(hf.SettingError, match="does not record"):
+        gradient_bound(START, START, {"step_size": np.ones(3)})

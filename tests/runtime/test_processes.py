@@ -1,0 +1,328 @@
+"""The solver contract: clients that know nothing but their own data and the algorithm's messages take the same path.
+
+Every solver on every class of problem runs twice: in this process, and with each client in a process of its own. There, a
+holder of data knows its own rows and constants; everybody else's, of which the numbers of rows alone are public, are
+invented (the language refuses NaN), differently by each holder. Whatever reads them leaves the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, NamedTuple
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+import hierfl as hf
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.runtime import InProcess
+from hierfl.runtime.in_process import TRAFFIC
+from hierfl.solvers import (
+    LFD,
+    SCAFFOLD,
+    ZOHFL,
+    Exact,
+    Extragradient,
+    FedAC,
+    FedAvg,
+    FedMSPP,
+    FedProx,
+    FedRZO,
+    FedZO,
+    ImplicitGradient,
+    LocalSGD,
+    LocalSGDA,
+    ProjectedSGD,
+    ProjectionMethod,
+    Scaffnew,
+)
+from tests.runtime.processes import Pool, Processes, declared, name_of
+
+ADDRESS = f"{__name__}:declare"
+SIZES, STEPS, ROUNDS, SEED = (4, 7, 1), [3, 1, 2], 3, 5
+START = np.array([0.3, -0.4])
+EVERYBODY, SERVER = -2, -1  # holders of data, beside the clients 0, 1, 2
+
+
+# --- who knows what ----------------------------------------------------------------------------------------------------
+
+
+def known(party: int, holder: int) -> np.random.Generator:
+    """Where a party's numbers come from, as the holder knows them."""
+    return np.random.default_rng([party + 2] if holder in (EVERYBODY, party) else [party + 2, holder + 2])
+
+
+def client(party: int, holder: int, u: hf.Sample, **parameters: hf.ClientParameter) -> hf.Client:
+    rng = known(party, holder)
+    return hf.Client(
+        {u: rng.standard_normal((SIZES[party], 2))}, {p: rng.uniform(0.2, 0.4) for p in parameters.values()}
+    )
+
+
+def federation(holder: int, u: hf.Sample, **parameters: hf.ClientParameter) -> hf.Federation:
+    """Three clients and the server, with rows of their own."""
+    own = hf.Client({u: known(SERVER, holder).standard_normal((5, 2))})
+    return hf.Federation([client(i, holder, u, **parameters) for i in range(3)], own, weights="samples")
+
+
+def leaves() -> tuple[cp.Variable, cp.Variable, hf.Sample]:
+    return cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+
+
+# --- one problem of each class -----------------------------------------------------------------------------------------
+
+
+@cache
+def flat(holder: int) -> hf.Problem:
+    x, _, u = leaves()
+    term = hf.E(0.5 * cp.square(u @ x - 1))
+    return hf.Problem(hf.Minimize(clients=term), constraints=[cp.abs(x) <= 0.5], federation=federation(holder, u))
+
+
+@cache
+def flat_with_server(holder: int) -> hf.Problem:
+    x, _, u = leaves()
+    objective = hf.Minimize(clients=hf.E(cp.abs(u @ x - 1)), server=hf.E(cp.square(u @ x)))
+    return hf.Problem(objective, federation=federation(holder, u))
+
+
+@cache
+def private_sets(holder: int) -> hf.Problem:
+    """Every client has an X_i of its own."""
+    x, _, u = leaves()
+    rho = hf.ClientParameter(nonneg=True, name="rho")
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.abs(u @ x - 1))),
+        constraints=[cp.abs(x) <= rho],
+        federation=federation(holder, u, rho=rho),
+    )
+
+
+def personal(holder: int, private: bool) -> hf.Problem:
+    """Client scope; the clients' term is public, or holds their data."""
+    x, y, u = leaves()
+    rho = hf.ClientParameter(nonneg=True, name="rho")
+    term = hf.E(cp.abs(u @ y - 1)) if private else 0.5 * cp.sum_squares(x - y)
+    lower = hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x)
+    return hf.Problem(
+        hf.Minimize(clients=term, server=hf.E(cp.square(u @ x - 1))),
+        lower=hf.ArgMin(y, lower, [cp.norm(y - x) <= rho], scope="client"),
+        constraints=[cp.abs(x) <= 0.5],
+        federation=federation(holder, u, rho=rho),
+    )
+
+
+@cache
+def public_term(holder: int) -> hf.Problem:
+    return personal(holder, private=False)
+
+
+@cache
+def private_term(holder: int) -> hf.Problem:
+    return personal(holder, private=True)
+
+
+@cache
+def common(holder: int) -> hf.Problem:
+    """Federation scope, with a moving Y(x) and a server that looks at y.
+
+    The lower level is quadratic with a multiple of the identity as its Hessian: ``Exact`` then solves it in closed form.
+    Its iterative methods differentiate the clients' answers, which a message cannot bring.
+    """
+    x, y, u = leaves()
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.abs(u @ y - 1)) + 0.5 * cp.sum_squares(x), server=hf.E(cp.square(u @ y))),
+        lower=hf.ArgMin(y, hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x), [y <= x + 0.2]),
+        constraints=[cp.abs(x) <= 0.35],
+        federation=federation(holder, u),
+    )
+
+
+@cache
+def coupled(holder: int) -> hf.Problem:
+    """Federation scope without constraints: ``Exact`` solves a linear system."""
+    x, y, u = leaves()
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(u @ y - 1)) + 0.5 * cp.sum_squares(x)),
+        lower=hf.ArgMin(y, hf.E(0.5 * cp.square(u @ y - 1)) + 0.5 * cp.sum_squares(y - x)),
+        federation=federation(holder, u),
+    )
+
+
+@cache
+def game(holder: int) -> hf.Problem:
+    """Minimax, with coupled constraints."""
+    x, y, u = leaves()
+    payoff = hf.E(0.5 * cp.sum_squares(x - u) + cp.multiply(u @ y, cp.sum(x))) - 0.5 * cp.sum_squares(y)
+    return hf.Problem(
+        hf.Minimize(clients=payoff),
+        lower=hf.ArgMax(y, payoff, [y >= -0.4, y <= x + 0.3]),
+        constraints=[x >= -0.5, x <= 0.5],
+        federation=federation(holder, u),
+    )
+
+
+def answered(holder_federation: hf.Federation, x: cp.Variable, y: cp.Variable, u: hf.Sample) -> hf.Problem:
+    """Sample scope: an equilibrium for every sample."""
+    skew = np.array([[2.0, 1.0], [-1.0, 2.0]])
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(y - u)) + cp.sum(x)),
+        lower=hf.Equilibrium(y, skew @ y - u + x, [y >= 0, y <= 1], scope="sample"),
+        constraints=[cp.abs(x) <= 0.35],
+        federation=holder_federation,
+    )
+
+
+@cache
+def samples(holder: int) -> hf.Problem:
+    x, y, u = leaves()
+    return answered(federation(holder, u), x, y, u)
+
+
+@cache
+def distributions(holder: int) -> hf.Problem:
+    """The same with a law instead of rows."""
+    x, y, u = leaves()
+    laws = [scipy.stats.uniform(known(i, holder).uniform(0, 1), [1.0, 2.0]) for i in range(3)]
+    return answered(hf.Federation([hf.Client({u: law}) for law in laws]), x, y, u)
+
+
+class Case(NamedTuple):
+    """A problem as a holder of data declares it, a solver for it, and whether to compare the run's own values as well."""
+
+    problem: Callable[[int], hf.Problem]
+    solver: Any
+    with_value: bool = False
+
+
+HALF = {"participation": 0.5}  # two of three clients in a round
+LOCAL = {"smoothing": 0.1, "step_size": 0.02, "local_steps": STEPS, "batch_size": 2}
+DESCENT = {"step_size": 0.1, "local_steps": STEPS, "batch_size": 2}
+BY_PROJECTION = {"steps": 4, "step_size": 0.1}
+
+CASES = {
+    "ZOHFL, a term at the server and at the clients": Case(flat_with_server, ZOHFL(**HALF, batch_size=2, directions=2)),
+    "ZOHFL, public clients' term": Case(public_term, ZOHFL(**HALF, local_steps=3)),
+    "ZOHFL, private clients' term": Case(private_term, ZOHFL(**HALF, local_steps=[3, 0, 2], batch_size=2)),
+    "ZOHFL, sample scope": Case(
+        samples, ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, absent="renormalise", **HALF)
+    ),
+    "ZOHFL, scalars": Case(flat, ZOHFL(communication="scalars", batch_size=2, **HALF)),
+    "FedRZO, one level": Case(flat, FedRZO(**LOCAL, **HALF)),
+    "FedRZO, server": Case(flat_with_server, FedRZO(**LOCAL, absent="zero", **HALF)),
+    "FedRZO, private sets": Case(private_sets, FedRZO(**LOCAL, estimator="central", directions=2)),
+    "FedRZO, control variates": Case(flat, FedRZO(**LOCAL, control_variate=True, **HALF)),
+    "FedRZO, client scope": Case(public_term, FedRZO(**LOCAL, lower=ProjectedSGD(steps=3, batch_size=2), **HALF), True),
+    "FedRZO, sample scope": Case(samples, FedRZO(**LOCAL, lower=ProjectionMethod(**BY_PROJECTION)), True),
+    "FedRZO, distributions": Case(distributions, FedRZO(**LOCAL, lower=Extragradient(**BY_PROJECTION))),
+    "FedRZO, LocalSGD": Case(common, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2), **HALF)),
+    "FedRZO, FedAC": Case(
+        common, FedRZO(**LOCAL, lower=FedAC(rounds=2, steps=3, step_size=0.2, strong_convexity=1.0, batch_size=2))
+    ),
+    "FedRZO, LFD": Case(common, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3))),
+    "FedRZO, Exact": Case(common, FedRZO(**LOCAL, lower=Exact()), True),
+    "FedRZO, scalars": Case(coupled, FedRZO(**LOCAL, communication="scalars", lower=LFD(rounds=2, steps=3), **HALF)),
+    "FedRZO, minimax": Case(game, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3))),
+    "ImplicitGradient, client scope": Case(private_term, ImplicitGradient()),
+    "ImplicitGradient, sample scope": Case(
+        samples, ImplicitGradient(batch_size=2, lower=ProjectionMethod(**BY_PROJECTION))
+    ),
+    "ImplicitGradient, federation scope": Case(common, ImplicitGradient(**HALF)),
+    "ImplicitGradient, a linear system": Case(coupled, ImplicitGradient()),
+    "FedAvg": Case(flat, FedAvg(**DESCENT, **HALF)),
+    "FedAvg, server": Case(flat_with_server, FedAvg(**DESCENT)),
+    "FedProx": Case(flat, FedProx(**DESCENT)),
+    "SCAFFOLD": Case(flat, SCAFFOLD(**DESCENT, **HALF)),
+    "Scaffnew": Case(flat, Scaffnew(step_size=0.1, probability=0.5, batch_size=2)),
+    "FedMSPP": Case(flat, FedMSPP(**DESCENT)),
+    "FedZO": Case(flat, FedZO(**DESCENT, directions=2)),
+    "LocalSGDA": Case(game, LocalSGDA(**DESCENT, **HALF), True),
+}
+
+
+def declare(case: str, holder: int) -> tuple[hf.Problem, Any]:
+    """What every process declares for itself."""
+    return CASES[case].problem(holder), CASES[case].solver
+
+
+# --- the same path -----------------------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """x, the objective and the scalars sent of every round, and the run's own value at the end."""
+
+    path: np.ndarray
+    objective: np.ndarray
+    sent: list[list[int]]
+    own_value: float
+
+
+def bound(case: str, holder: int) -> tuple[CompiledProblem, Any]:
+    return declared(ADDRESS, case, holder, ROUNDS)
+
+
+def run(runtime: Any, problem: CompiledProblem, algorithm: Any, with_value: bool = False) -> Run:
+    path = []
+
+    def record(done: int, state: Any, memory: Any, history: Any) -> None:
+        path.append(np.asarray(algorithm.decision(state)))
+
+    with jax.enable_x64(True):
+        outcome = runtime.execute(problem, algorithm, START, ROUNDS, SEED, 1, record)
+        own_value = float(outcome.own_value(path[-1])) if with_value else 0.0
+    sent = [outcome.history[way].tolist() for way in TRAFFIC]
+    return Run(np.stack(path), outcome.history["objective"], sent, own_value)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """Programs that run for a moment need not be good ones."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(3) as processes:
+        yield processes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", list(CASES))
+def test_processes_of_their_own_take_the_same_path(case: str, pool: Pool, x64: None) -> None:
+    here, there, with_value = bound(case, EVERYBODY), bound(case, SERVER), CASES[case].with_value
+    with ThreadPoolExecutor(1) as beside:
+        expected = beside.submit(run, InProcess(), *here, with_value)
+        found = run(Processes(pool, ADDRESS, case), *there, with_value)
+    wanted = expected.result()
+    assert np.abs(np.diff(wanted.path, axis=0)).max() > 1e-6  # it goes somewhere
+    np.testing.assert_allclose(found.path, wanted.path, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.objective, wanted.objective, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.own_value, wanted.own_value, rtol=0, atol=1e-10)
+    assert found.sent == wanted.sent
+
+
+@pytest.mark.parametrize("holder", [0, SERVER])
+def test_an_invented_row_would_show(holder: int, x64: None) -> None:
+    paths = [run(InProcess(), *bound("FedAvg, server", known_to)).path for known_to in (holder, EVERYBODY)]
+    assert np.abs(paths[0] - paths[1]).max() > 1e-3
+
+
+def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
+    _, algorithm = bound("FedRZO, LFD", EVERYBODY)
+    assert name_of(algorithm.local_steps, algorithm) == "local_steps"
+    assert name_of(algorithm.lower.local_round, algorithm) == "lower.local_round"
+    with pytest.raises(TypeError, match="no method of BoundFedRZO"):
+        name_of(lambda party, memory, received, key: (memory, None), algorithm)
+
+
+def test_a_client_that_fails_says_why_and_goes_on(pool: Pool, x64: None) -> None:
+    with pytest.raises(RuntimeError, match="client 1 failed in 'declare'(.|\n)*KeyError: 'no such case'"):
+        pool.ask("declare", {1: (ADDRESS, "no such case", ROUNDS, START)})
+    pool.ask("declare", {1: (ADDRESS, "FedAvg", ROUNDS, START)})
