@@ -23,9 +23,12 @@ def nearest(z: np.ndarray, constraints: Constraints, **attributes: Any) -> np.nd
         1e-13,
         1e-11,
         1e-9,
+        1e-7,
     ):  # rarely reached: what the last steps attain is accepted if it is good to 1e-8
         names = ("gap_abs", "gap_rel", "feas")
-        limits = {f"tol_{name}": tolerance for name in names} | {f"reduced_tol_{name}": 1e-8 for name in names}
+        limits = {f"tol_{name}": tolerance for name in names} | {
+            f"reduced_tol_{name}": max(1e-8, 10 * tolerance) for name in names
+        }
         with suppress(cp.SolverError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             problem.solve(solver=cp.CLARABEL, max_iter=500, **limits)
