@@ -3,7 +3,8 @@
 For each heterogeneity (alpha of the Dirichlet label split, beta of the participation) it runs ZO-HFL from the model that
 the server pretrains on its own data, and prints, beside the global and the personal models, what server-only training
 reaches from the same start with the same steps and samples (so that what the clients add can be seen) and what training
-on everybody's pooled data would reach (the ceiling). Run ``python examples/heterogeneous_digits.py --help``.
+on everybody's pooled data would reach (the ceiling). A second table shows a server with few samples, and what the clients
+add under the Moreau-envelope declaration (``few_server_samples.py``). Run ``python examples/heterogeneous_digits.py --help``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import cvxpy as cp
+import few_server_samples
 import numpy as np
+from classifiers import accuracy, data_of, held_out, train
 from datasets import load
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +26,6 @@ import hierfl as hf
 from hierfl.inspect.partition import plot_partition
 from hierfl.inspect.style import house_style
 from hierfl.models import ClassificationData, heterogeneous_classification
-from hierfl.models.heterogeneous_classification import cross_entropy
 from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 
 SETTINGS = ((1000.0, 0.9), (1.0, 0.5), (0.1, 0.1))
@@ -48,49 +48,18 @@ class Outcome:
     counts: np.ndarray
 
 
-def accuracy(weights: np.ndarray, features: np.ndarray, labels: np.ndarray) -> float:
-    """Percent of the samples that the linear model classifies correctly."""
-    return 100.0 * float(np.mean(np.argmax(features @ weights.T, axis=1) == labels))
-
-
-def training_problem(features: np.ndarray, labels: np.ndarray, classes: int) -> tuple[hf.Problem, cp.Variable]:
-    """Training one model on one party's data, as a problem without a lower level."""
-    x = cp.Variable((classes, features.shape[1]), name="x")
-    image, label = hf.Sample(features.shape[1], name="image"), hf.Sample(classes, name="label")
-    holder = hf.Client({image: features, label: np.eye(classes)[labels]})
-    return hf.Problem(
-        hf.Minimize(server=hf.E(cross_entropy(x, image, label))), federation=hf.Federation([hf.Client()], server=holder)
-    ), x
-
-
-def train(
-    features: np.ndarray, labels: np.ndarray, classes: int, *, x0: Any = None, solver: ZOHFL, rounds: int, seed: int
-) -> np.ndarray:
-    """Stochastic gradient training with the algorithm's own server step."""
-    problem, _ = training_problem(features, labels, classes)
-    return problem.solve(solver, rounds=rounds, seed=seed, x0=x0, evaluate_every=100).x
-
-
-def client_test_accuracy(federation: hf.Federation, models: np.ndarray, test: tuple[np.ndarray, np.ndarray]) -> float:
+def client_test_accuracy(federation: hf.Federation, models: np.ndarray, test: ClassificationData) -> float:
     """Mean over clients of the personal model's accuracy on test data, reweighted to the client's own label shares."""
-    features, labels = test
+    features, labels = test.features, test.labels
     scores = []
     for client, model in zip(federation.clients, models):
-        own = np.bincount(_labels_of(client), minlength=model.shape[0]) / len(_labels_of(client))
+        own = np.bincount(data_of(client).labels, minlength=model.shape[0]) / len(data_of(client).labels)
         correct = np.argmax(features @ model.T, axis=1) == labels
         per_class = np.array(
             [correct[labels == c].mean() if (labels == c).any() else 0.0 for c in range(model.shape[0])]
         )
         scores.append(100.0 * float(own @ per_class))
     return float(np.mean(scores))
-
-
-def _labels_of(client: hf.Client) -> np.ndarray:
-    return np.argmax(_held(client, "label"), axis=1)
-
-
-def _held(client: hf.Client, name: str) -> np.ndarray:
-    return next(np.asarray(array) for sample, array in client.samples.items() if sample.name() == name)
 
 
 def run_setting(data: ClassificationData, alpha: float, beta: float, options: argparse.Namespace) -> Outcome:
@@ -100,18 +69,14 @@ def run_setting(data: ClassificationData, alpha: float, beta: float, options: ar
         data, clients=options.clients, scheme=scheme, lam=options.lam, mu=options.mu, seed=options.seed
     )
     federation = problem.federation
-    assert federation is not None and federation.test is not None and federation.server is not None
-    by_name = {sample.name(): array for sample, array in federation.test.items()}
-    test = by_name["image"], np.argmax(by_name["label"], axis=1)
-    classes = by_name["label"].shape[1]
-    server = _held(federation.server, "image"), _labels_of(federation.server)
-    everybody = [federation.server, *federation.clients]
-    pooled = np.concatenate([_held(p, "image") for p in everybody]), np.concatenate([_labels_of(p) for p in everybody])
+    assert federation is not None and federation.server is not None
+    test, server = held_out(federation), data_of(federation.server)
+    pooled, classes = data_of(federation.server, *federation.clients), data.onehot.shape[1]
 
     pretraining = ZOHFL(step_size=options.pretrain_step, batch_size=128)
-    x0 = train(*server, classes, solver=pretraining, rounds=options.pretrain_rounds, seed=options.seed)
+    x0 = train(server, classes, solver=pretraining, rounds=options.pretrain_rounds, seed=options.seed)
     ceiling = train(
-        *pooled,
+        pooled,
         classes,
         x0=x0,
         solver=ZOHFL(step_size=Decay(options.pretrain_step, 0.25), batch_size=128),
@@ -120,7 +85,7 @@ def run_setting(data: ClassificationData, alpha: float, beta: float, options: ar
     )
     step = Decay(0.01, 0.5)
     alone = train(
-        *server, classes, x0=x0, solver=ZOHFL(step_size=step, batch_size=128), rounds=options.rounds, seed=options.seed
+        server, classes, x0=x0, solver=ZOHFL(step_size=step, batch_size=128), rounds=options.rounds, seed=options.seed
     )
     solver = ZOHFL(
         smoothing=0.1,
@@ -141,18 +106,18 @@ def run_setting(data: ClassificationData, alpha: float, beta: float, options: ar
         rounds=options.rounds,
         seed=options.seed,
         x0=x0,
-        metrics={"test accuracy (%)": lambda x, y: accuracy(x, *test)},
+        metrics={"test accuracy (%)": lambda x, y: accuracy(x, test)},
     )
     seconds = time.perf_counter() - began
-    counts = np.stack([np.bincount(_labels_of(c), minlength=classes) for c in federation.clients])
+    counts = np.stack([np.bincount(data_of(c).labels, minlength=classes) for c in federation.clients])
     return Outcome(
         alpha,
         beta,
-        accuracy(x0, *test),
-        accuracy(alone, *test),
-        accuracy(result.x, *test),
+        accuracy(x0, test),
+        accuracy(alone, test),
+        accuracy(result.x, test),
         client_test_accuracy(federation, result.y, test),
-        accuracy(ceiling, *test),
+        accuracy(ceiling, test),
         result.value,
         seconds,
         result,
@@ -268,6 +233,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--settings", type=int, nargs="*", default=[0, 1, 2], help="which of the three (alpha, beta) to run"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--few-seeds", type=int, default=5, help="seeds of the second table; 0 leaves it out")
+    parser.add_argument("--few-rounds", type=int, default=200, help="its rounds")
     parser.add_argument("--figures", type=Path, default=Path("figures"))
     return parser.parse_args(arguments)
 
@@ -290,6 +257,9 @@ def main(arguments: list[str] | None = None) -> list[Outcome]:
         console.print(f"Dirichlet({alpha:g}) labels, {beta:.0%} of the clients in a round")
         outcomes.append(run_setting(data, alpha, beta, options))
     print_outcomes(console, name, outcomes, options)
+    if options.few_seeds:
+        console.rule("a server with few samples")
+        few_server_samples.run(console, name, data, rounds=options.few_rounds, seeds=options.few_seeds, tau=options.tau)
     for path in save_figures(outcomes, options.figures):
         console.print(f"saved {path}")
     return outcomes

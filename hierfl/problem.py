@@ -205,10 +205,24 @@ class Problem:
         return check(self, epsilon=epsilon, smoothing=smoothing, samples=samples, seed=seed, progress=progress)
 
     @overload
-    def solve(self, solver: Any = None, *, seeds: None = None, **settings: Unpack[SolveSettings]) -> Result: ...
+    def solve(
+        self, solver: Any = None, *, seeds: None = None, restarts: None = None, **settings: Unpack[SolveSettings]
+    ) -> Result: ...
 
     @overload
-    def solve(self, solver: Any = None, *, seeds: int | Sequence[int], **settings: Unpack[SolveSettings]) -> Runs: ...
+    def solve(
+        self,
+        solver: Any = None,
+        *,
+        seeds: int | Sequence[int],
+        restarts: None = None,
+        **settings: Unpack[SolveSettings],
+    ) -> Runs: ...
+
+    @overload
+    def solve(
+        self, solver: Any = None, *, seeds: None = None, restarts: int, **settings: Unpack[SolveSettings]
+    ) -> Runs: ...
 
     def solve(
         self,
@@ -217,6 +231,7 @@ class Problem:
         rounds: int = 500,
         seed: int = 0,
         seeds: int | Sequence[int] | None = None,
+        restarts: int | None = None,
         x0: Any = None,
         runtime: Any = None,
         queries: str = "projected",
@@ -241,6 +256,9 @@ class Problem:
         seeds
             How many seeds to run at once (``seed``, ``seed + 1``, ...), or a sequence of them. All are one compiled program
             (a runtime without ``execute_many`` runs them in turn), and each has the trajectory of a run of its own.
+        restarts
+            How many starts to run from at once, where f may have several local minima: ``x0``, then points spread over the
+            known bounds of X (10 to either side of the first where there are none), each with a seed of its own.
         x0
             Start: an array for one upper variable, else ``{variable: array}``; None is the projection of 0 on X.
         runtime
@@ -252,7 +270,7 @@ class Problem:
         evaluate_every
             Rounds in one compiled block; metrics and the callback run between blocks.
         callback
-            Called as ``callback(round, x, y)`` between blocks; a true return value stops the run. Not with ``seeds``.
+            Called as ``callback(round, x, y)`` between blocks; a true return value stops the run. Not with several runs.
         tolerance
             Ends the run once, with 95% confidence, the mean gradient over the last ``evaluate_every`` rounds is at most this
             long. The gradient of a round is the move of x divided by step size and local steps (so a projected step counts as
@@ -269,7 +287,7 @@ class Problem:
         -------
         Result
             The outcome; upper (and federation-scope lower) variables receive their ``.value``. ``status`` says what ended the
-            run. With ``seeds``, the ``Runs`` of all of them; the variables receive the best.
+            run. With ``seeds`` or ``restarts``, the ``Runs`` of all of them; the variables receive the best.
 
         Raises
         ------
@@ -288,6 +306,7 @@ class Problem:
             rounds=rounds,
             seed=seed,
             seeds=seeds,
+            restarts=restarts,
             x0=x0,
             runtime=runtime,
             queries=queries,
@@ -328,7 +347,14 @@ class Problem:
         """
         from hierfl.inspect.reference import reference
 
-        return reference(self, restarts=restarts, seed=seed, x0=x0, progress=progress)
+        compiled, settings = self.compile(), {"restarts": restarts, "seed": seed}
+        if x0 is not None:
+            return reference(self, **settings, x0=x0, progress=progress)
+        known = tuple(p.value.tobytes() for p in self.roles.parameters if p.value is not None)
+        found: Reference = compiled.keep(
+            ("reference", restarts, seed, known), lambda: reference(self, **settings, x0=None, progress=progress)
+        )
+        return found
 
     def latex(self) -> str:
         """The declared mathematics as LaTeX (an ``aligned`` display)."""

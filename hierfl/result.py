@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.errors import DataError
+from hierfl.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
     from hierfl.compiler.exact import Evaluation
+    from hierfl.problem import Problem
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Result:
     ----------
     x
         The last iterate projected on X.
+    x0
+        Where the run began, in the shapes of ``x``.
     iterate, distances
         The raw last iterate, and its distance to each client's X_i, ``(m,)``.
     y
@@ -84,6 +87,8 @@ class Result:
         Scalars sent per round and in total; ``monitor`` numbers (history, error codes) are counted apart.
     settings
         Solver, rounds, seed, queries; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
+    problem
+        The declared problem; None in a loaded result, unless ``Result.load`` is given it.
     """
 
     x: Any
@@ -98,6 +103,35 @@ class Result:
     communication: dict[str, float]
     certificate: Certificate
     settings: dict[str, Any] = field(default_factory=dict)
+    x0: Any = None
+    problem: Problem | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def gap(self) -> float:
+        """How much worse ``value`` is than ``problem.reference()``, which is computed once; for small problems.
+
+        Negative where the run found a better point: the reference is global only as far as it says.
+
+        Raises
+        ------
+        SettingError
+            If x has more than 100 scalars, or the result was loaded without its problem.
+        """
+        reference = self.require_problem("gap").reference()
+        sign = 1.0 if self.problem is None or self.problem.objective.sense == "minimize" else -1.0
+        return sign * (self.value - reference.value)
+
+    def require_problem(self, what: str) -> Problem:
+        """The declared problem.
+
+        Raises
+        ------
+        SettingError
+            If the result was loaded without it.
+        """
+        if self.problem is None:
+            raise SettingError(f"{what} needs the declared problem: write Result.load(path, problem=problem).")
+        return self.problem
 
     def __str__(self) -> str:
         own = "" if self.own_value is None else f" (the algorithm's own y: {self.own_value:.6g})"
@@ -138,7 +172,7 @@ class Result:
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file; arrays by variable name, never pickled."""
         arrays: dict[str, np.ndarray] = {"distances": self.distances}
-        structure = {name: _store(arrays, name, getattr(self, name)) for name in ("x", "iterate", "y")}
+        structure = {name: _store(arrays, name, getattr(self, name)) for name in ("x", "iterate", "y", "x0")}
         for group in ("history", "metrics"):
             for name, values in getattr(self, group).items():
                 arrays[f"{group}/{name}"] = values
@@ -156,8 +190,10 @@ class Result:
             np.savez(file, note=np.array(json.dumps(note)), **arrays)  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | Path) -> Result:
+    def load(cls, path: str | Path, problem: Problem | None = None) -> Result:
         """Read a saved result; several variables come back as ``{name: array}``.
+
+        ``problem`` is the declaration that it belongs to, which is not saved.
 
         Raises
         ------
@@ -177,7 +213,7 @@ class Result:
             group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")}
             for group in ("history", "metrics")
         }
-        parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y")}
+        parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y", "x0")}
         return cls(
             **parts,
             **groups,
@@ -188,6 +224,7 @@ class Result:
             communication=note["communication"],
             certificate=Certificate(**note["certificate"]),
             settings=note["settings"],
+            problem=problem,
         )
 
 

@@ -16,6 +16,7 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.solvers.bound import ABSENT
 from hierfl.solvers.checks import require_choice, require_count, require_number
 from hierfl.solvers.client_oracle import ClientOracle
 from hierfl.solvers.local_steps import (
@@ -27,7 +28,6 @@ from hierfl.solvers.local_steps import (
     require_single_level,
 )
 from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
-from hierfl.solvers.zohfl import ABSENT
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ and the server averages the x_i. The classes differ in the y at which f_i is eva
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,11 +24,12 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.compiler.program import Array, Rows
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
-from hierfl.solvers.client_oracle import ClientOracle, first_flagged
+from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, draw_directions
 from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
@@ -35,7 +37,6 @@ from hierfl.solvers.lower.contract import Clock
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, charge_catch_up, never, require_rebuildable
 from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
 from hierfl.solvers.theory import prescription
-from hierfl.solvers.zohfl import ABSENT
 
 SCHEDULES = ("practical", "theory")
 
@@ -189,26 +190,26 @@ class Local(NamedTuple):
     gap: Array
 
 
+class Estimated(NamedTuple):
+    """One step's g, the slopes behind it, the memory after it, f_i there, and how well its lower level was solved."""
+
+    gradient: Array
+    slopes: Array
+    memory: Memory
+    value: Array
+    residual: Array
+    gap: Array
+
+
 @dataclass(frozen=True, eq=False)
-class BoundFedRZO:
+class BoundFedRZO(Bound):
     """FedRZO on one problem: the algorithm of the runtime contract. ``sizes`` (rounds,), ``counts`` (rounds, clients)."""
 
-    problem: CompiledProblem
     settings: FedRZO
     sizes: np.ndarray
     counts: np.ndarray
     lower: Any
     oracle: ClientOracle
-
-    @property
-    def participation(self) -> float:
-        """Fraction of the clients in a round."""
-        return self.settings.participation
-
-    @property
-    def absent(self) -> str:
-        """How absent clients count."""
-        return self.settings.absent
 
     @property
     def first_steps(self) -> np.ndarray:
@@ -217,7 +218,7 @@ class BoundFedRZO:
 
     def init(self, x0: Array) -> State:
         """x0, and 0 for the federation's y."""
-        return State(x0, jnp.zeros(self.problem.lower.size if self._federated else 0, x0.dtype), never(self.problem))
+        return State(x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype), never(self.problem))
 
     def memory(self, x0: Array) -> Memory:
         """No control variate yet."""
@@ -230,14 +231,14 @@ class BoundFedRZO:
 
     def response(self, state: State, memory: Memory) -> Array | None:
         """The latest y."""
-        if self._federated:
+        if self.federated:
             return state.y[None]
         return memory.y if self.oracle.alone else None
 
     def own_value(self, clients: Clients, state: State, x: Array, key: Array) -> Array:
         """All terms at x with y by this run's lower solver."""
         clock, y = self._clock(clients.round), None
-        if self._federated:
+        if self.federated:
             y = self.lower.federation(clients, Known(x[None]), state.y, clock, key).y[0]
         return self.oracle.own_value(clients, x, y, clock, key)
 
@@ -245,7 +246,7 @@ class BoundFedRZO:
         """One communication round."""
         problem, (x, y, last) = self.problem, state
         answers, residual, gap = None, jnp.zeros(()), jnp.zeros(())
-        if self._federated:
+        if self.federated:
             answers, found = self._answers(clients, state, key)
             residual, gap, y = jnp.max(found.residual), jnp.max(found.gap), found.y[0]
         if self._scalars:
@@ -302,15 +303,19 @@ class BoundFedRZO:
         def step(t: Array, own: Local) -> Local:
             clock = Clock(received.round, first + t)
             found = self._estimate(own, party, answers, clock, jax.random.fold_in(key, t))
-            gradient, slope, own_memory, value, residual, gap = found
-            moved = self._moved(own.x, gradient, size, lambda z: self._project_own(z, party))
-            value = jnp.where(t == 0, value, own.value)
-            residual, gap = jnp.maximum(own.residual, residual), jnp.maximum(own.gap, gap)
-            return Local(moved, own_memory, own.slopes.at[t].set(slope), value, residual, gap)
+            moved = self._moved(own.x, found.gradient, size, lambda z: self._project_own(z, party))
+            seen = own._replace(
+                value=jnp.where(t == 0, found.value, own.value),
+                residual=jnp.maximum(own.residual, found.residual),
+                gap=jnp.maximum(own.gap, found.gap),
+            )
+            stepped = seen._replace(x=moved, memory=found.memory, slopes=own.slopes.at[t].set(found.slopes))
+            return jax.tree.map(lambda new, old: jnp.where(t < count, new, old), stepped, seen)
 
         zero = jnp.zeros((), x.dtype)
         slopes_seen = jnp.zeros((self._longest, self.settings.directions), x.dtype)
-        end = jax.lax.fori_loop(0, count, step, Local(x, memory, slopes_seen, zero, zero, zero - jnp.inf))
+        own = Local(x, memory, slopes_seen, zero, zero, zero - jnp.inf)
+        end = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, own)  # without steps of its own it still reports f_i
         payload = end.x - x
         if self._scalars:
             payload = jnp.sum(end.slopes, axis=0) if self._summed else end.slopes
@@ -334,11 +339,7 @@ class BoundFedRZO:
 
             def step(t: Array, own: Array) -> Array:
                 v_key, _ = jax.random.split(jax.random.fold_in(key, t))
-                directions = (
-                    draw_directions(v_key, settings.directions, n, settings.direction_kind)
-                    if answers is None
-                    else answers.directions.values[1]
-                )
+                directions = self._directions(v_key, answers)
                 gradient, _ = estimate(directions, found[t], None, settings.direction_kind)
                 return self._moved(own, gradient, size, lambda z: problem.project_upper(z, clients.public))
 
@@ -354,7 +355,7 @@ class BoundFedRZO:
     @property
     def _summed(self) -> bool:
         """Whether all local steps run along the round's directions and nothing else moves x: sums of slopes say it all."""
-        return self._federated and self.problem.upper_set.kind == "free"
+        return self.federated and self.problem.upper_set.kind == "free"
 
     @property
     def _longest(self) -> int:
@@ -364,27 +365,40 @@ class BoundFedRZO:
     def _scalars_each(self) -> int:
         return self.settings.directions * (1 if self._summed else self._longest)
 
-    def _estimate(
-        self, own: Local, party: Party, answers: Answers | None, clock: Clock, key: Array
-    ) -> tuple[Array, Array, Memory, Array, Array, Array]:
-        """(g, slopes, memory, f_i(x), residual, gap) at the client's own x."""
-        settings, start = self.settings, own.memory.y
+    def _probe(
+        self, x: Array, answers: Answers | None, key: Array, own: Any, evaluate: Callable[[Array, Array, Array], Any]
+    ) -> tuple[Array, Any]:
+        """The directions of one step, and ``evaluate(z, y, key)`` at each of their shifted points."""
         v_key, sample_key = jax.random.split(key)
-        if answers is None:
-            directions = draw_directions(v_key, settings.directions, self.problem.upper.size, settings.direction_kind)
-        else:
-            directions = answers.directions.values[1]
-        shifts = shifts_of(directions, settings.smoothing, settings.estimator)
-        points = jax.vmap(lambda v: self.oracle.query(own.x + v, party.environment))(shifts)
+        directions = self._directions(v_key, answers)
+        shifts = shifts_of(directions, self.settings.smoothing, self.settings.estimator)
+        points = jax.vmap(lambda v: self.oracle.query(x + v, own))(shifts)
         given = jnp.zeros((points.shape[0], 0)) if answers is None else answers.y
-        found = jax.vmap(lambda z, y: self.oracle.at(z, party, start, clock, sample_key, y))(points, given)
+        return directions, jax.vmap(lambda z, y: evaluate(z, y, sample_key))(points, given)
+
+    def _directions(self, key: Array, answers: Answers | None) -> Array:
+        """The round's, or this step's own."""
+        if answers is not None:
+            found: Array = answers.directions.values[1]
+            return found
+        settings = self.settings
+        return draw_directions(key, settings.directions, self.problem.upper.size, settings.direction_kind)
+
+    def _estimate(self, own: Local, party: Party, answers: Answers | None, clock: Clock, key: Array) -> Estimated:
+        """At the client's own x."""
+        settings, start = self.settings, own.memory.y
+
+        def evaluate(z: Array, y: Array, key: Array) -> Evaluated:
+            return self.oracle.at(z, party, start, clock, key, y)
+
+        directions, found = self._probe(own.x, answers, key, party.environment, evaluate)
         slope = slopes(found.value, settings.smoothing, settings.estimator)
         control = own.memory.control if settings.control_variate else None
         gradient, control = estimate(directions, slope, control, settings.direction_kind)
         kept = jnp.mean(found.y, axis=0) if self.oracle.alone else start
         memory = Memory(kept, own.memory.control if control is None else control)
         value = central_value(found.value, settings.estimator)
-        return gradient, slope, memory, value, jnp.max(found.residual), jnp.max(found.gap)
+        return Estimated(gradient, slope, memory, value, jnp.max(found.residual), jnp.max(found.gap))
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """The server's own local steps on f_1, as one more client without constraints of its own."""
@@ -394,32 +408,21 @@ class BoundFedRZO:
         size = jnp.asarray(self.sizes)[received.round]
         count = jnp.max(jnp.asarray(self.counts)[received.round])
 
-        def value_at(z: Array, y: Array | None, key: Array) -> Array:
-            if not problem.server_samples:
-                return problem.server_value(z, y, party.environment, NO_ROWS)
-            if settings.batch_size is None:
-                found: Array = party.mean(lambda rows: problem.server_value(z, y, party.environment, rows))
+        def evaluate(z: Array, y: Array, key: Array) -> Array:
+            def value(rows: Rows) -> Array:
+                return problem.server_value(z, None if answers is None else y, party.environment, rows)
+
+            if not problem.server_samples or settings.batch_size is None:
+                found: Array = party.mean(value)
                 return found
-            return problem.server_value(z, y, party.environment, party.batch(key, settings.batch_size))
+            return value(party.batch(key, settings.batch_size))
 
         def step(t: Array, own: tuple[Array, Array]) -> tuple[Array, Array]:
             point, first = own
-            v_key, sample_key = jax.random.split(jax.random.fold_in(key, t))
-            if answers is None:
-                directions = draw_directions(v_key, settings.directions, problem.upper.size, settings.direction_kind)
-                given = None
-            else:
-                directions, given = answers.directions.values[1], answers.y
-            shifts = shifts_of(directions, settings.smoothing, settings.estimator)
-            points = jax.vmap(lambda v: self.oracle.query(point + v, party.environment))(shifts)
-            if given is None:
-                values = jax.vmap(lambda z: value_at(z, None, sample_key))(points)
-            else:
-                values = jax.vmap(lambda z, y: value_at(z, y, sample_key))(points, given)
+            directions, values = self._probe(point, answers, jax.random.fold_in(key, t), party.environment, evaluate)
             slope = slopes(values, settings.smoothing, settings.estimator)
             gradient, _ = estimate(directions, slope, None, settings.direction_kind)
-            value = jnp.where(t == 0, central_value(values, settings.estimator), first)
-            return point - size * gradient, value
+            return point - size * gradient, jnp.where(t == 0, central_value(values, settings.estimator), first)
 
         end, value = jax.lax.fori_loop(0, count, step, (x, jnp.zeros((), x.dtype)))
         return end - x, value
@@ -430,10 +433,6 @@ class BoundFedRZO:
         if problem.private_set is None:
             return problem.project_upper(x, party.environment)
         return problem.client_upper_set.project(x, party.environment)
-
-    @property
-    def _federated(self) -> bool:
-        return self.problem.scope == "federation"
 
     def _clock(self, round_index: Array) -> Clock:
         return Clock(round_index, jnp.asarray(self.first_steps)[round_index])

@@ -23,12 +23,14 @@ from hierfl.compiler.hypergradient import Hypergradient, LowerMap
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_number
 from hierfl.solvers.client_oracle import ClientOracle, first_flagged
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.contract import Clock
 from hierfl.solvers.schedules import Schedule, tabulate
-from hierfl.solvers.zohfl import ABSENT
+
+EXACT = Exact()
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class ImplicitGradient:
     """
 
     step_size: Schedule = 0.1
-    lower: Any = Exact()  # noqa: RUF009 a frozen value
+    lower: Any = EXACT
     participation: float = 1.0
     absent: str = "unbiased"
     batch_size: int | None = None
@@ -86,28 +88,17 @@ class ImplicitGradient:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundImplicitGradient:
+class BoundImplicitGradient(Bound):
     """The method on one problem. The state is (x, the federation's y); a client's memory is its y."""
 
-    problem: CompiledProblem
     settings: ImplicitGradient
     sizes: np.ndarray
     hyper: Hypergradient
     oracle: ClientOracle
 
-    @property
-    def participation(self) -> float:
-        """Fraction of the clients in a round."""
-        return self.settings.participation
-
-    @property
-    def absent(self) -> str:
-        """How absent clients count."""
-        return self.settings.absent
-
     def init(self, x0: Array) -> tuple[Array, Array]:
         """x0, and 0 for the federation's y."""
-        return x0, jnp.zeros(self.problem.lower.size if self._federated else 0, x0.dtype)
+        return x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype)
 
     def memory(self, x0: Array) -> Array:
         """A client remembers its last y, for a warm start."""
@@ -119,14 +110,14 @@ class BoundImplicitGradient:
 
     def response(self, state: tuple[Array, Array], memory: Array) -> Array | None:
         """The latest y."""
-        if self._federated:
+        if self.federated:
             return state[1][None]
         return memory if self.oracle.alone else None
 
     def own_value(self, clients: Clients, state: tuple[Array, Array], x: Array, key: Array) -> Array:
         """All terms at x with y by this run's lower solver."""
         clock, y = _clock(clients.round), None
-        if self._federated:
+        if self.federated:
             y = self.oracle.lower.federation(clients, Known(x[None]), state[1], clock, key).y[0]
         return self.oracle.own_value(clients, x, y, clock, key)
 
@@ -137,7 +128,7 @@ class BoundImplicitGradient:
         gradient, seed, value = jnp.zeros_like(x), jnp.zeros_like(y), jnp.zeros((), x.dtype)
         residual = gap = jnp.zeros(())
         fault = empty = jnp.full((), -1)
-        if self._federated:
+        if self.federated:
             found = self.oracle.lower.federation(clients.everyone, Known(at[None]), y, _clock(clients.round), key)
             y, residual, gap = found.y[0], found.residual[0], found.gap[0]
         if problem.client_program is not None:
@@ -151,8 +142,8 @@ class BoundImplicitGradient:
         if problem.server_program is not None:
             server_value, in_x, in_y = clients.server(self.server_gradient, (at, y))
             value, gradient = value + server_value, gradient + in_x
-            seed = seed + in_y if self._federated else seed
-        if self._federated:
+            seed = seed + in_y if self.federated else seed
+        if self.federated:
             gradient = self.hyper.adjoint(at, gradient, seed, self._mean_map(clients.everyone, at, y), y)
         size = jnp.asarray(self.sizes)[clients.round]
         record = {
@@ -186,7 +177,7 @@ class BoundImplicitGradient:
                 return self.hyper.rows(x, party, rows, lambda row: oracle.lower.sample(x, party, row, zero, clock)[0])
 
             value, gradient = mean(answered)
-        elif self._federated:
+        elif self.federated:
             value, gradient, seed = self.hyper.partials(x, y, party, mean)
         else:
             if oracle.alone:
@@ -201,7 +192,7 @@ class BoundImplicitGradient:
 
         def at(rows: Rows) -> tuple[Array, tuple[Array, Array]]:
             def value(v: Array, z: Array) -> Array:
-                return problem.server_value(v, z if self._federated else None, party.environment, rows)
+                return problem.server_value(v, z if self.federated else None, party.environment, rows)
 
             return jax.value_and_grad(value, argnums=(0, 1))(x, y)
 
@@ -234,10 +225,6 @@ class BoundImplicitGradient:
         """A client's product with the transpose of D_x F."""
         x, y, v = asked
         return self.hyper.lower_map(x, y, party).cross(v)
-
-    @property
-    def _federated(self) -> bool:
-        return self.problem.scope == "federation"
 
 
 def _clock(round_index: Array) -> Clock:

@@ -25,6 +25,7 @@ from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Message
+from hierfl.solvers.bound import Bound
 from hierfl.solvers.client_oracle import ClientOracle, first_flagged
 from hierfl.solvers.lower.contract import Clock
 
@@ -45,25 +46,11 @@ class Term(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LocalSteps:
+class LocalSteps(Bound):
     """What all baselines do alike on one problem. ``sizes``: the step size of each round, (rounds,)."""
 
-    problem: CompiledProblem
-    settings: Any
     oracle: ClientOracle
     sizes: np.ndarray
-
-    @property
-    def participation(self) -> float:
-        """Fraction of the clients in a round."""
-        found: float = self.settings.participation
-        return found
-
-    @property
-    def absent(self) -> str:
-        """How absent clients count."""
-        found: str = self.settings.absent
-        return found
 
     def init(self, x0: Array) -> Any:
         """The state is x alone."""
@@ -128,14 +115,18 @@ class LocalSteps:
         pull: Callable[[Array], Array],
         key: Array,
     ) -> tuple[Array, Array]:
-        """(end, the term's value at the start) of ``count`` steps z <- z - size (g(z) + pull(z)) from ``start``."""
+        """(end, the term's value at the start) of ``count`` steps z <- z - size (g(z) + pull(z)) from ``start``.
+
+        A client without steps of its own still tells the value.
+        """
 
         def step(t: Array, own: tuple[Array, Array]) -> tuple[Array, Array]:
             z, first = own
             value, gradient = self.gradient(term, z, party, self.sample_key(key, t))
-            return z - size * (gradient + pull(z)), jnp.where(t == 0, value, first)
+            moved = z - size * (gradient + pull(z))
+            return jnp.where(t < count, moved, z), jnp.where(t == 0, value, first)
 
-        end, value = jax.lax.fori_loop(0, count, step, (start, jnp.zeros((), start.dtype)))
+        end, value = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (start, jnp.zeros((), start.dtype)))
         return end, value
 
     def record(self, clients: Clients, move: Array, value: Array, fault: Array) -> dict[str, Array]:

@@ -25,6 +25,7 @@ from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
 from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, draw_directions
@@ -34,7 +35,6 @@ from hierfl.solvers.scalar_uplink import COMMUNICATIONS, charge_catch_up, never,
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 PAPER_STEP = Decay(0.01, 0.5)
-ABSENT = ("unbiased", "renormalise", "zero")
 
 
 @dataclass(frozen=True)
@@ -149,24 +149,13 @@ def _check_class(problem: CompiledProblem) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundZOHFL:
+class BoundZOHFL(Bound):
     """ZO-HFL on one problem: the algorithm of the runtime contract."""
 
-    problem: CompiledProblem
     settings: ZOHFL
     step_sizes: np.ndarray
     lower: Any
     oracle: ClientOracle
-
-    @property
-    def participation(self) -> float:
-        """Fraction of the clients in a round."""
-        return self.settings.participation
-
-    @property
-    def absent(self) -> str:
-        """How absent clients count."""
-        return self.settings.absent
 
     def init(self, x0: Array) -> tuple[Array, Array]:
         """x, and the round in which each client last took part."""

@@ -68,6 +68,11 @@ def test_saved_results_come_back_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.x[variable.name()], value)
     for name, values in {**result.history, **result.metrics}.items():
         np.testing.assert_array_equal({**again.history, **again.metrics}[name], values)
+    for variable, value in result.x0.items():
+        np.testing.assert_array_equal(again.x0[variable.name()], value)
+    with pytest.raises(hf.SettingError, match="Result.load"):
+        _ = again.gap
+    assert hf.Result.load(tmp_path / "run.npz", problem=result.problem).problem is result.problem
     np.savez(tmp_path / "other.npz", a=1)
     with pytest.raises(hf.DataError, match="not a saved hierfl result"):
         hf.Result.load(tmp_path / "other.npz")

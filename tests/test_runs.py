@@ -57,6 +57,27 @@ def test_each_seed_has_the_trajectory_of_its_own_run(case: str) -> None:
         assert run.communication == alone.communication
 
 
+def two_wells() -> hf.Problem:
+    """A leader whose followers reach their capacities: local minima near 1.905 (value -3.8095) and 4.06 (-4.3772)."""
+    x, y = cp.Variable(name="x"), cp.Variable(4, name="y")
+    costs, price = np.linspace(0.09, 0.11, 4), 10 - (x + cp.sum(y))
+    game = hf.Equilibrium(y, cp.multiply(costs + 1, y) - 10 + x + cp.sum(y), [y >= 0, y <= 1.5])
+    return hf.Problem(hf.Minimize(clients=0.05 * x**2 - x * price), lower=game, constraints=[x >= 0, x <= 10])
+
+
+def test_restarts_find_the_better_of_two_local_minima() -> None:
+    problem, solver = two_wells(), FedRZO(smoothing=0.01, step_size=0.05, estimator="central", batch_size=None)
+    alone = problem.solve(solver, rounds=400, x0=0.5, progress=False)
+    assert alone.value == pytest.approx(-3.8095, abs=1e-3) and alone.x == pytest.approx(1.905, abs=2e-2)
+    assert alone.x0 == 0.5 and alone.gap == pytest.approx(-3.8095 + 4.3772, abs=2e-3)
+    runs = problem.solve(solver, rounds=400, x0=0.5, restarts=8, progress=False)
+    assert len(runs) == 8 and len({float(run.x0) for run in runs}) == 8
+    assert runs.best.value == pytest.approx(-4.3772, abs=1e-3) and 0 <= runs.best.gap < 1e-3
+    np.testing.assert_allclose(runs[0].history["objective"], alone.history["objective"], atol=1e-12)
+    other = problem.solve(solver, rounds=400, x0=runs[3].x0, seed=3, progress=False)
+    assert other.value == pytest.approx(runs[3].value, abs=1e-12)
+
+
 def test_means_and_bands_are_students() -> None:
     declared = problem(None)
     runs = declared.solve(FedAvg(step_size=0.05, batch_size=1), seeds=5, seed=2, rounds=30, x0=START, progress=False)
@@ -128,6 +149,9 @@ def test_a_seed_that_diverges_leaves_the_others_alone() -> None:
         ({"seeds": [1, -1]}, "whole number"),
         ({"seeds": [1, 2], "seed": 3}, "in place of seed"),
         ({"seeds": 2, "callback": print}, "callback"),
+        ({"restarts": 2, "callback": print}, "callback"),
+        ({"restarts": 0}, "at least 1"),
+        ({"restarts": 2, "seeds": 2}, "give one of them"),
     ],
 )
 def test_seeds_are_checked(settings: dict, named: str) -> None:

@@ -84,15 +84,15 @@ class ExactLower:
 
     # --- one owner ---------------------------------------------------------------------------------------------
 
-    def solve(self, x: Array, owner: Owner, warm: Array, tolerance: float = TOLERANCE) -> LowerSolution:
+    def solve(self, x: Array, owner: Owner, warm: Array, tolerance: Array | float = TOLERANCE) -> LowerSolution:
         """y(x) of one owner, from a warm start; traceable."""
         plan = self._plan()
         mu = plan.modulus(owner.multiply, x.dtype)
         if plan.method == "cvxpy":
             return plan.on_host(x, owner, mu)
-        tolerance = max(tolerance, 1e-6) if not plan.exact_projection else tolerance
+        tolerance = jnp.maximum(tolerance, 1e-6) if not plan.exact_projection else tolerance
         if x.dtype == jnp.float32:
-            tolerance = max(tolerance, 1e-5)
+            tolerance = jnp.maximum(tolerance, 1e-5)
         start, convex = owner.project(warm), jnp.ones((), bool)
         if plan.method == "closed form":
             zero = jnp.zeros_like(start)
@@ -193,7 +193,7 @@ class ExactLower:
     # --- all owners --------------------------------------------------------------------------------------------
 
     def solve_all(
-        self, x: Array, data: Data, warm: Array | None = None, tolerance: float = TOLERANCE
+        self, x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
     ) -> tuple[LowerSolution, Array]:
         """Solutions of all owners (leading axis: 1, clients, or rows of all clients), and the gap of each Y(x)."""
         compiled, clients = self.compiled, data.clients
@@ -214,7 +214,7 @@ class ExactLower:
         return self._solve_rows(x, clients, warm, tolerance)
 
     def _solve_rows(
-        self, x: Array, clients: Population, warm: Array | None, tolerance: float
+        self, x: Array, clients: Population, warm: Array | None, tolerance: Array | float
     ) -> tuple[LowerSolution, Array]:
         compiled = self.compiled
         table = clients.tables[self.row_table(clients)]
@@ -249,7 +249,9 @@ class ExactLower:
 
     # --- the implicit function ---------------------------------------------------------------------------------
 
-    def evaluate(self, x: Array, data: Data, warm: Array | None = None, tolerance: float = TOLERANCE) -> Evaluation:
+    def evaluate(
+        self, x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
+    ) -> Evaluation:
         """f(x) with the lower level solved; traceable."""
         if not self.compiled.lower.size:
             server, clients = self.value_at(x, None, data)
@@ -291,7 +293,7 @@ class ExactLower:
     @cached_property
     def compiled_evaluation(self) -> Callable[..., Evaluation]:
         """``evaluate`` as one compiled program of (x, data, warm)."""
-        return jax.jit(self.evaluate, static_argnames="tolerance")
+        return jax.jit(self.evaluate)
 
     @cached_property
     def compiled_value_at(self) -> Callable[..., tuple[Array, Array]]:
@@ -299,7 +301,7 @@ class ExactLower:
         return jax.jit(self.value_at)
 
     @double_precision
-    def at(self, x: np.ndarray, warm: np.ndarray | None = None, tolerance: float = TOLERANCE) -> Evaluation:
+    def at(self, x: np.ndarray, warm: np.ndarray | None = None, tolerance: Array | float = TOLERANCE) -> Evaluation:
         """f(x) on the host, checked.
 
         Raises
@@ -311,7 +313,31 @@ class ExactLower:
         """
         self._require_in_x(x)
         evaluation = self.compiled_evaluation(jnp.asarray(x), self.compiled.data(), warm, tolerance=tolerance)
-        evaluation = jax.tree.map(np.asarray, evaluation)
+        return self._checked(x, jax.tree.map(np.asarray, evaluation))
+
+    @double_precision
+    def at_each(self, points: np.ndarray, warm: np.ndarray | None = None) -> list[Evaluation]:
+        """f at points (k, n) in one program, from warm starts (k, owners, size); checked, with the errors of ``at``."""
+        if len(points) == 1:
+            return [self.at(points[0], None if warm is None else warm[0])]
+        for x in points:
+            self._require_in_x(x)
+        found = jax.tree.map(np.asarray, self._compiled_batch(jnp.asarray(points), self.compiled.data(), warm))
+        return [self._checked(x, jax.tree.map(lambda a, k=k: a[k], found)) for k, x in enumerate(points)]
+
+    @cached_property
+    def _compiled_batch(self) -> Callable[..., Evaluation]:
+        """``evaluate`` at points side by side, so that products with the data are shared."""
+
+        def batch(points: Array, data: Data, warm: Array | None) -> Evaluation:
+            if warm is None:
+                return jax.vmap(lambda x: self.evaluate(x, data))(points)
+            return jax.vmap(lambda x, start: self.evaluate(x, data, start))(points, warm)
+
+        return jax.jit(batch)
+
+    def _checked(self, x: np.ndarray, evaluation: Evaluation) -> Evaluation:
+        """The evaluation, if it can be trusted."""
         self.check(x, evaluation)
         self._require_attained(x, evaluation)
         if np.isnan(evaluation.value):

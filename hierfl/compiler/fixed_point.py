@@ -45,7 +45,7 @@ def certify(
     step: Array,
     mu: Array,
     iterations: Any,
-    tolerance: float,
+    tolerance: Array | float,
     exact_projection: bool,
     condition: Array | float = 1.0,
 ) -> LowerSolution:
@@ -81,7 +81,7 @@ def certify(
 
 
 def accelerated(
-    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int
+    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: Array | float, limit: int
 ) -> tuple[Array, Array, Array]:
     """Accelerated projected gradient with restart; returns (y, step, iterations)."""
 
@@ -118,7 +118,7 @@ def accelerated(
 
 
 def extragradient(
-    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: float, limit: int
+    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: Array | float, limit: int
 ) -> tuple[Array, Array, Array]:
     """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations)."""
 
@@ -162,7 +162,7 @@ def first_step(operator: Map, start: Array, iterations: int = 15) -> Array:
     return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat)
 
 
-def target(y: Array, force: Array, step: Array, mu: Array, tolerance: float) -> Array:
+def target(y: Array, force: Array, step: Array, mu: Array, tolerance: Array | float) -> Array:
     """The ``||y - P(y - s F(y))|| / s`` at which an iteration may stop, so that the certificate meets the tolerance."""
     wanted = 0.2 * tolerance * jnp.where(mu > 0, mu * (1.0 + jnp.linalg.norm(y)), _bounded_scale(y) / step)
     return jnp.maximum(wanted, 0.5 * _rounding_floor(y, force, step))

@@ -35,7 +35,7 @@ def semismooth_newton(
     start: Array,
     step: Array,
     mu: Array,
-    tolerance: float,
+    tolerance: Array | float,
     symmetric: bool,
 ) -> tuple[Array, Array, Array]:
     """(y, step, iterations); ``safeguard`` is ``accelerated`` for gradients, ``extragradient`` otherwise."""

@@ -8,7 +8,6 @@ only. Outside X the polished function is f(P_X(x)) + |x - P_X(x)|^2 / 2: it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-import scipy.stats
 
-from hierfl.analysis.intervals import Interval
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import IncompatibleSolverError, LowerLevelError, SettingError
 from hierfl.result import Certificate, public_response
 from hierfl.runtime.progress import RunProgress
+from hierfl.runtime.starts import box_around, on_upper_set, public_values, sobol_points
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
@@ -35,7 +33,6 @@ SOBOL = 1024
 SMALLEST, SOLVES = 64, 2_000_000  # least number of points; lower-level solutions to spend on all of them
 BATCH_SCALARS = 4_000_000
 NELDER_MEAD_LIMIT = 10  # variables
-SCALE = 10.0  # of the starts where X is unbounded
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ def reference(problem: Problem, *, restarts: int, seed: int, x0: Any, progress: 
         raise SettingError(f"restarts={restarts!r}: a whole number of at least 1.")
     search = _Search(compiled)
     given = [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
-    candidates, how = _candidates(problem, compiled, seed, given)
+    candidates, how = _candidates(compiled, seed, given)
     with RunProgress(2 + restarts, "reference", progress, "searches") as bar:
         values = search.values(candidates)
         bar.update(1, how)
@@ -105,7 +102,8 @@ def reference(problem: Problem, *, restarts: int, seed: int, x0: Any, progress: 
     for x, value in ends:
         if all(np.linalg.norm(x - other) > 1e-3 * (1 + np.linalg.norm(x)) for other, _ in distinct):
             distinct.append((x, value))
-    best = distinct[0][0]
+    best, skipped = distinct[0][0], int(np.sum(~np.isfinite(values)))
+    gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""
     evaluation = compiled.exact.at(best)
     solution = evaluation.solution
     return Reference(
@@ -116,7 +114,7 @@ def reference(problem: Problem, *, restarts: int, seed: int, x0: Any, progress: 
         local_minima=tuple(compiled.sign * value for _, value in distinct),
         points=tuple(compiled.upper.unflatten(x) for x, _ in distinct),
         evaluations=search.count,
-        guarantee=f"the best of {how} and of {len(starts)} local searches from the best of them; {search.how}. "
+        guarantee=f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them; {search.how}. "
         f"A local minimum up to the searches' accuracy; global unless a basin lies between the points.",
     )
 
@@ -127,7 +125,7 @@ class _Search:
     def __init__(self, compiled: CompiledProblem) -> None:
         self.compiled, self.count = compiled, 0
         self._data = jax.device_put(compiled.data())
-        self._public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+        self._public = public_values(compiled)
         try:
             Hypergradient.of(compiled)
         except IncompatibleSolverError:
@@ -176,8 +174,10 @@ class _Search:
 
         def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
             self.count += 1
-            value, gradient = program(jnp.asarray(x), self._data)
-            return float(value), np.nan_to_num(np.asarray(gradient))
+            value, gradient = map(np.asarray, program(jnp.asarray(x), self._data))
+            return float(value), np.where(
+                np.isfinite(gradient), gradient, 0.0
+            )  # at a value of infinity: BFGS steps back
 
         found = scipy.optimize.minimize(slope, start, jac=True, method="BFGS", options={"gtol": 1e-9})
         return np.asarray(self.project(jnp.asarray(found.x))), float(found.fun)
@@ -200,30 +200,21 @@ class _Search:
         return (inside, float(found.fun)) if found.fun <= start[1] else start
 
 
-def _candidates(
-    problem: Problem, compiled: CompiledProblem, seed: int, given: list[np.ndarray]
-) -> tuple[np.ndarray, str]:
+def _candidates(compiled: CompiledProblem, seed: int, given: list[np.ndarray]) -> tuple[np.ndarray, str]:
     """Points to start from, on X, and how they were chosen."""
     size = compiled.upper.size
-    boxes = [problem.known_bounds.get(v.id, Interval.free(v.shape)) for v in compiled.upper.variables]
-    low = np.concatenate([np.ravel(box.lo) for box in boxes])
-    high = np.concatenate([np.ravel(box.hi) for box in boxes])
-    centre = given[0] if given else np.zeros(size)
-    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
-    low, high = np.where(np.isfinite(low), low, centre - SCALE), np.where(np.isfinite(high), high, centre + SCALE)
+    box = box_around(compiled, given[0] if given else np.zeros(size))
     afford = max(SMALLEST, SOLVES // _owners(compiled))  # points, where each asks for many lower-level solutions
-    if bounded and size in GRID:
+    if box.bounded and size in GRID:
         count = min(GRID[size], round(afford ** (1 / size)))
-        axes = [np.linspace(a, b, count) for a, b in zip(low, high)]
+        axes = [np.linspace(a, b, count) for a, b in zip(box.low, box.high)]
         points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
         how = f"a grid of {len(points):,} points on the bounds of X"
     else:
-        count = min(SOBOL, 2 ** int(np.log2(afford)))
-        points = low + (high - low) * scipy.stats.qmc.Sobol(size, seed=seed).random(count)
-        where = "the bounds of X" if bounded else "a box, X being unbounded,"
-        how = f"{count:,} scrambled Sobol points on {where}"
-    project: Callable[[Any], Any] = jax.jit(jax.vmap(lambda x: compiled.project_upper(x, _public(compiled))))
-    return np.asarray(project(jnp.asarray(np.concatenate([points, *[p[None] for p in given]])))), how
+        points = sobol_points(box, min(SOBOL, 2 ** int(np.log2(afford))), seed)
+        where = "the bounds of X" if box.bounded else "a box, X being unbounded,"
+        how = f"{len(points):,} scrambled Sobol points on {where}"
+    return on_upper_set(compiled, np.concatenate([points, *[p[None] for p in given]])), how
 
 
 def _owners(compiled: CompiledProblem) -> int:
@@ -232,10 +223,6 @@ def _owners(compiled: CompiledProblem) -> int:
     if compiled.scope == "sample":
         return int(np.sum(clients.tables[compiled.exact.row_table(clients)].counts))
     return clients.size if compiled.scope == "client" else 1
-
-
-def _public(compiled: CompiledProblem) -> dict[int, Any]:
-    return {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
 
 
 def _spread(points: np.ndarray, values: np.ndarray, count: int) -> list[np.ndarray]:

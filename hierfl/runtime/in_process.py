@@ -90,30 +90,30 @@ class InProcess:
         at_end: BlockEnd,
     ) -> Outcome:
         """Run ``rounds`` rounds in blocks; ``at_end(rounds done, state, memory, block's records)`` may end the run."""
-        return self._execute(problem, algorithm, x0, rounds, [seed], block, [at_end], side_by_side=False)[0]
+        return self._execute(problem, algorithm, x0[None], rounds, [seed], block, [at_end], side_by_side=False)[0]
 
     def execute_many(
         self,
         problem: CompiledProblem,
         algorithm: Algorithm,
-        x0: np.ndarray,
+        starts: np.ndarray,
         rounds: int,
         seeds: Sequence[int],
         block: int,
         at_ends: Sequence[BlockEnd],
     ) -> list[Outcome]:
-        """The runs of several seeds as one compiled program; each ends by its own ``at_end``.
+        """Several runs, each with its flat start and its seed, as one compiled program; each ends by its own ``at_end``.
 
         Ten seeds of the digits example cost 3.4 to 5.6 times one on two busy cores (``tests/benchmarks/seeds.py``); a thread
         for each core with a program of one seed cost 4.7 to 6.5 times, one with a program of five seeds 2.7 to 4.7.
         """
-        return self._execute(problem, algorithm, x0, rounds, seeds, block, at_ends, side_by_side=True)
+        return self._execute(problem, algorithm, starts, rounds, seeds, block, at_ends, side_by_side=True)
 
     def _execute(
         self,
         problem: CompiledProblem,
         algorithm: Algorithm,
-        x0: np.ndarray,
+        starts: np.ndarray,
         rounds: int,
         seeds: Sequence[int],
         block: int,
@@ -123,15 +123,18 @@ class InProcess:
         """Side by side, the state, the memories and the key have a leading axis, a lane for each seed; the data do not."""
         if self.schedule not in (None, "map", "vmap"):
             raise SettingError(f"schedule={self.schedule!r} of InProcess: write 'map', 'vmap' or None.")
-        data, start, keys = problem.data(), jnp.asarray(x0), [jax.random.key(seed) for seed in seeds]
-        state = algorithm.init(start)
-        memory = jax.tree.map(
-            lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), algorithm.memory(start)
-        )
+        data, keys = problem.data(), [jax.random.key(seed) for seed in seeds]
+
+        def beginning(start: Array) -> tuple[Any, Any]:
+            first = algorithm.memory(start)
+            memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), first)
+            return algorithm.init(start), memory
+
+        state, memory = beginning(jnp.asarray(starts[0]))
         one = partial(self._program, problem, algorithm, block, state, memory, data, keys[0])
         key, make, lane = keys[0], lambda: jax.jit(one()), _whole
         if side_by_side:
-            state, memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(keys), *jnp.shape(a))), (state, memory))
+            state, memory = jax.vmap(beginning)(jnp.asarray(starts))
             key, make, lane = (
                 jnp.stack(keys),
                 lambda: jax.jit(jax.vmap(one(), in_axes=(0, 0, None, 0, None, None))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cvxpy as cp
 import jax.numpy as jnp
@@ -13,21 +13,21 @@ import numpy as np
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import (
-    DeclarationError,
     DivergedError,
     HierflError,
     LowerLevelWarning,
     SettingError,
 )
-from hierfl.language.text import expression_text
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
 from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome, cohort_size
 from hierfl.runtime.progress import RunProgress
+from hierfl.runtime.starts import public_values, require_nonempty, start_points
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Metrics, Watch
 
 if TYPE_CHECKING:
+    from hierfl.compiler.exact import Evaluation
     from hierfl.problem import Problem
 
 OWN_VALUE_TOLERANCE = 0.01
@@ -41,6 +41,7 @@ def run(
     rounds: int = 500,
     seed: int = 0,
     seeds: int | Sequence[int] | None = None,
+    restarts: int | None = None,
     x0: Any = None,
     runtime: Any = None,
     queries: str = "projected",
@@ -56,13 +57,14 @@ def run(
     limits = Limits(tolerance, time_limit, communication_limit)
     _check_settings(rounds, evaluate_every, queries, seed)
     _check_callables(metrics, callback, runtime)
-    all_seeds = _all_seeds(seed, seeds)
+    all_seeds = _all_seeds(seed, seeds, restarts)
     if tolerance is not None and evaluate_every < 2:
         raise SettingError(
             "tolerance=... is tested on a block of rounds: take evaluate_every of at least 2, better 10."
         )
-    if seeds is not None and callback is not None:
-        raise SettingError("callback=... follows one run: leave it out with seeds, or solve seed by seed.")
+    several = seeds is not None or restarts is not None
+    if several and callback is not None:
+        raise SettingError("callback=... follows one run: leave it out with seeds and restarts, or solve one by one.")
     compiled = problem.compile()
     solver = solver if solver is not None else default_solver(compiled)
     if isinstance(solver, type) or not hasattr(solver, "bind"):
@@ -70,32 +72,40 @@ def run(
     algorithm = compiled.keep(("algorithm", solver, rounds, queries), lambda: solver.bind(compiled, rounds, queries))
     compiled.data()  # every plain parameter has a value
     require_nonempty(compiled)
-    start, place = start_point(compiled, x0), runtime or InProcess()
+    count = 1 if restarts is None else len(all_seeds)
+    starts = np.broadcast_to(start_points(compiled, x0, count, seed), (len(all_seeds), compiled.upper.size))
+    place = runtime or InProcess()
     bar = RunProgress(rounds, type(solver).__name__, progress)
 
-    def watch(_: int) -> Watch:
+    def watch(start: np.ndarray) -> Watch:
         return Watch(compiled, solver, algorithm, queries, limits, metrics or {}, callback, bar, start)
 
-    def execute(number: int, rounds: int, at_end: BlockEnd) -> Outcome:
-        found: Outcome = place.execute(compiled, algorithm, start, rounds, number, evaluate_every, at_end)
+    def execute(lane: int, rounds: int, at_end: BlockEnd) -> Outcome:
+        found: Outcome = place.execute(
+            compiled, algorithm, starts[lane], rounds, all_seeds[lane], evaluate_every, at_end
+        )
         return found
 
-    watches = [watch(number) for number in all_seeds]
+    watches = [watch(start) for start in starts]
     with bar:
-        for one in watches:
+        for one, start in zip(watches, starts):
             one.measure(0, algorithm.init(jnp.asarray(start)), None)
-        if seeds is not None and hasattr(place, "execute_many"):
-            outcomes = place.execute_many(compiled, algorithm, start, rounds, all_seeds, evaluate_every, watches)
+        if several and hasattr(place, "execute_many"):
+            outcomes = place.execute_many(compiled, algorithm, starts, rounds, all_seeds, evaluate_every, watches)
         else:
-            outcomes = [execute(number, rounds, one) for number, one in zip(all_seeds, watches)]
+            outcomes = [execute(lane, rounds, one) for lane, one in enumerate(watches)]
     for index, (one, outcome) in enumerate(zip(watches, outcomes)):
         if one.ending is not None and len(outcome.history.get("objective", ())) > one.ending.rounds:
-            outcomes[index] = execute(all_seeds[index], one.ending.rounds, _go_on)  # a runtime that cannot go back
+            outcomes[index] = execute(index, one.ending.rounds, _go_on)  # a runtime that cannot go back
+    ends = [_End.of(one, outcome, start) for one, outcome, start in zip(watches, outcomes, starts)]
+    evaluations = _evaluations(compiled, watches, ends)
     results = [
-        _result(one, outcome, {"rounds": rounds, "seed": number, "queries": queries})
-        for one, outcome, number in zip(watches, outcomes, all_seeds)
+        None
+        if evaluation is None
+        else _result(one, end, evaluation, {"rounds": rounds, "seed": number, "queries": queries})
+        for one, end, evaluation, number in zip(watches, ends, evaluations, all_seeds)
     ]
-    if seeds is None:
+    if not several:
         return _alone(compiled, watches[0].error, results[0])
     return _together(compiled, str(solver), all_seeds, [one.error for one in watches], results)
 
@@ -104,8 +114,14 @@ def _go_on(*_: Any) -> None:
     """The end of a block that ends nothing."""
 
 
-def _all_seeds(seed: int, seeds: int | Sequence[int] | None) -> list[int]:
-    """The seeds to run, validated."""
+def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | None) -> list[int]:
+    """The seed of each run, validated."""
+    if restarts is not None:
+        if seeds is not None:
+            raise SettingError("seeds and restarts: give one of them; every restart has a seed of its own.")
+        if isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1:
+            raise SettingError(f"restarts={restarts!r}: a whole number of at least 1.")
+        return list(range(seed, seed + int(restarts)))
     if seeds is None:
         return [seed]
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
@@ -168,65 +184,68 @@ def default_solver(compiled: CompiledProblem) -> Any:
     return ZOHFL() if compiled.scope == "client" else FedRZO()
 
 
-def require_nonempty(compiled: CompiledProblem) -> None:
-    """X has a point.
+class _End(NamedTuple):
+    """Where a run ended: its outcome, flat start, last iterate, the point of X that is reported, and its last y."""
 
-    Raises
-    ------
-    DeclarationError
-        Naming the constraints.
-    """
-    public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
-    known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-    if not float(known.gap(public)) <= 0:
-        constraints = ", ".join(map(expression_text, known.constraints))
-        raise DeclarationError(f"X is empty: no x satisfies {constraints}.")
+    outcome: Outcome
+    start: np.ndarray
+    iterate: np.ndarray
+    x: np.ndarray
+    warm: np.ndarray | None
 
+    @classmethod
+    def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> _End:
+        iterate = np.asarray(watch.algorithm.decision(outcome.state))
+        x = np.asarray(project_on_all(watch.compiled, iterate, public_values(watch.compiled)))
+        warm = watch.algorithm.response(outcome.state, outcome.memory)
+        return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm))
 
-def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
-    """The flat start: the given point, or the projection of 0 on X."""
-    if x0 is not None:
-        return compiled.upper.flatten(x0, "x0")
-    public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
-    return np.asarray(compiled.project_upper(jnp.zeros(compiled.upper.size), public))
+    @property
+    def rounds(self) -> int:
+        return len(self.outcome.history.get("objective", ()))
 
 
-def _result(watch: Watch, outcome: Outcome, settings: dict[str, Any]) -> Result | None:
-    """The outcome with its exact value; None for a diverged run whose last x has none, which its error then notes."""
+def _evaluations(compiled: CompiledProblem, watches: list[Watch], ends: list[_End]) -> list[Evaluation | None]:
+    """f at every end; None for a diverged run whose last x has no value, which its error then notes."""
+    found: dict[int, Evaluation | None] = {}
+    finished = [lane for lane, watch in enumerate(watches) if watch.error is None]
+    if finished:
+        points = np.stack([ends[lane].x for lane in finished])
+        warm = [w for lane in finished if (w := ends[lane].warm) is not None]
+        found |= zip(finished, compiled.exact.at_each(points, np.stack(warm) if warm else None))
+    for lane, watch in enumerate(watches):
+        if watch.error is None:
+            continue
+        try:
+            found[lane] = compiled.exact.at(ends[lane].x, ends[lane].warm)
+        except (HierflError, ArithmeticError, np.linalg.LinAlgError, cp.error.SolverError) as error:
+            found[lane] = None
+            watch.error.add_note(f"It carries no result: f has no value at the last finite x ({error})")
+    return [found[lane] for lane in range(len(ends))]
+
+
+def _result(watch: Watch, end: _End, evaluation: Evaluation, settings: dict[str, Any]) -> Result:
+    """The outcome with its exact value."""
+    compiled, algorithm, sign = watch.compiled, watch.algorithm, watch.compiled.sign
+    state, memory, history, own = end.outcome
     if watch.error is None:
-        watch.measure(len(outcome.history.get("objective", ())), outcome.state, outcome.memory)
-        return _evaluated(watch, outcome, settings)
-    try:
-        return _evaluated(watch, outcome, settings)
-    except (HierflError, ArithmeticError, np.linalg.LinAlgError, cp.error.SolverError) as error:
-        watch.error.add_note(f"It carries no result: f has no value at the last finite x ({error})")
-        return None
-
-
-def _evaluated(watch: Watch, outcome: Outcome, settings: dict[str, Any]) -> Result:
-    compiled, algorithm = watch.compiled, watch.algorithm
-    state, memory, history, own = outcome
-    public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
-    iterate = np.asarray(algorithm.decision(state))
-    x = np.asarray(project_on_all(compiled, iterate, public))
-    warm = algorithm.response(state, memory)
-    evaluation = compiled.exact.at(x, None if warm is None else np.asarray(warm))
-    sign = compiled.sign
-    rounds_done = len(history.get("objective", ()))
+        watch.measure(end.rounds, state, memory)
     bound = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
     return Result(
-        x=compiled.upper.unflatten(x),
-        iterate=compiled.upper.unflatten(iterate),
-        distances=_distances(compiled, iterate),
+        x=compiled.upper.unflatten(end.x),
+        iterate=compiled.upper.unflatten(end.iterate),
+        x0=compiled.upper.unflatten(end.start),
+        distances=_distances(compiled, end.iterate),
         y=None if evaluation.solution is None else public_response(compiled, evaluation.solution.y),
         value=sign * float(evaluation.value),
-        own_value=None if own is None else sign * float(own(jnp.asarray(x))),
+        own_value=None if own is None else sign * float(own(jnp.asarray(end.x))),
         status=watch.status,
         history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)},
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
-        communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), rounds_done),
+        communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), end.rounds),
         certificate=Certificate.of(compiled, evaluation),
-        settings={**settings, "solver": str(watch.solver), "rounds_done": rounds_done, **bound},
+        settings={**settings, "solver": str(watch.solver), "rounds_done": end.rounds, **bound},
+        problem=compiled.problem,
     )
 
 

@@ -17,6 +17,7 @@ mpl.use("Agg")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import datasets
+import few_server_samples
 import heterogeneous_digits
 
 
@@ -42,6 +43,10 @@ def test_main_job_prints_a_table_and_saves_figures(
                 "100",
                 "--pooled-rounds",
                 "200",
+                "--few-seeds",
+                "1",
+                "--few-rounds",
+                "40",
                 "--figures",
                 str(tmp_path),
             ]
@@ -53,6 +58,8 @@ def test_main_job_prints_a_table_and_saves_figures(
         "Test accuracy (%) on digits",
         "server only",
         "error of y at most",
+        "60 samples at the server",
+        "ImplicitGradient, Moreau envelope",
     ):
         assert part in printed
     assert {p.name for p in tmp_path.iterdir()} == {
@@ -60,6 +67,13 @@ def test_main_job_prints_a_table_and_saves_figures(
     }
     for score in (outcome.start, outcome.server_only, outcome.zohfl, outcome.personal, outcome.pooled):
         assert 80 < score <= 100
+
+
+def test_clients_close_the_gap_of_a_server_with_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HIERFL_DATA", raising=False)
+    with pytest.warns(hf.LowerLevelWarning):
+        (scores,) = few_server_samples.main(["--seeds", "1", "--tau", "1"])
+    assert scores.closed > 60 and scores.envelope > scores.server_only + 3
 
 
 def test_mnist_files_are_pooled_and_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

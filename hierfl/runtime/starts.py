@@ -1,0 +1,86 @@
+"""Where runs and searches begin: the given point, or points spread over X."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+
+from hierfl.analysis.intervals import Interval
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.errors import DeclarationError
+from hierfl.language.text import expression_text
+
+SCALE = 10.0  # half the width of the box where X is unbounded
+
+
+class Box(NamedTuple):
+    """Bounds of X, (n,) each; ``bounded`` says whether they all follow from the declaration."""
+
+    low: np.ndarray
+    high: np.ndarray
+    bounded: bool
+
+
+def public_values(compiled: CompiledProblem) -> dict[int, Any]:
+    """Values of the declaration's plain parameters."""
+    return {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
+
+
+def box_around(compiled: CompiledProblem, centre: np.ndarray) -> Box:
+    """The known bounds of X; where there are none, ``SCALE`` around the centre."""
+    known = compiled.problem.known_bounds
+    boxes = [known.get(v.id, Interval.free(v.shape)) for v in compiled.upper.variables]
+    low = np.concatenate([np.ravel(box.lo) for box in boxes])
+    high = np.concatenate([np.ravel(box.hi) for box in boxes])
+    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    return Box(
+        np.where(np.isfinite(low), low, centre - SCALE), np.where(np.isfinite(high), high, centre + SCALE), bounded
+    )
+
+
+def sobol_points(box: Box, count: int, seed: int) -> np.ndarray:
+    """Scrambled Sobol points of a box, ``(count, n)``."""
+    power = int(np.ceil(np.log2(max(count, 1))))
+    points = scipy.stats.qmc.Sobol(box.low.size, seed=seed).random_base2(power)[:count]
+    return np.asarray(box.low + (box.high - box.low) * points)
+
+
+def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
+    """Projections of points (k, n) on the public part of X."""
+    public = public_values(compiled)
+    project = jax.jit(jax.vmap(lambda x: compiled.project_upper(x, public)))
+    return np.asarray(project(jnp.asarray(points)))
+
+
+def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
+    """The flat start: the given point, or the projection of 0 on X."""
+    if x0 is not None:
+        return compiled.upper.flatten(x0, "x0")
+    return np.asarray(compiled.project_upper(jnp.zeros(compiled.upper.size), public_values(compiled)))
+
+
+def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:
+    """``start_point``, then points spread over X: ``(count, n)``."""
+    first = start_point(compiled, x0)
+    if count == 1:
+        return first[None]
+    others = sobol_points(box_around(compiled, first), count - 1, seed)
+    return np.concatenate([first[None], on_upper_set(compiled, others)])
+
+
+def require_nonempty(compiled: CompiledProblem) -> None:
+    """X has a point.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the constraints.
+    """
+    known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
+    if not float(known.gap(public_values(compiled))) <= 0:
+        constraints = ", ".join(map(expression_text, known.constraints))
+        raise DeclarationError(f"X is empty: no x satisfies {constraints}.")

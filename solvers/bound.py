@@ -1,0 +1,35 @@
+"""A solver bound to one problem: what all of them have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hierfl.compiler.compiled import CompiledProblem
+
+ABSENT = ("unbiased", "renormalise", "zero")
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """The problem, and the settings, which say who takes part."""
+
+    problem: CompiledProblem
+    settings: Any
+
+    @property
+    def participation(self) -> float:
+        """Fraction of the clients in a round."""
+        found: float = self.settings.participation
+        return found
+
+    @property
+    def absent(self) -> str:
+        """How absent clients count: one of ``ABSENT``."""
+        found: str = self.settings.absent
+        return found
+
+    @property
+    def federated(self) -> bool:
+        """Whether all clients share one y."""
+        return self.problem.scope == "federation"
