@@ -39,6 +39,8 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 
 bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks.projections --readme
+	$(BIN)/python -m tests.benchmarks.estimators
+	$(BIN)/python -m tests.benchmarks.seeds
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info figures .pytest_cache .mypy_cache .ruff_cache .hypothesis
