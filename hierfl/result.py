@@ -87,6 +87,9 @@ class Result:
         Scalars sent per round and in total; ``monitor`` numbers (history, error codes) are counted apart.
     settings
         Solver, rounds, seed, queries; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
+    trajectory
+        ``round`` (k,) and ``x`` (k, n), flat: the iterate at the start and at the end of every block of ``evaluate_every``
+        rounds, thinned out where they would take over two million scalars.
     problem
         The declared problem; None in a loaded result, unless ``Result.load`` is given it.
     """
@@ -104,6 +107,7 @@ class Result:
     certificate: Certificate
     settings: dict[str, Any] = field(default_factory=dict)
     x0: Any = None
+    trajectory: dict[str, np.ndarray] = field(default_factory=dict)
     problem: Problem | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -173,7 +177,7 @@ class Result:
         """Write everything to one ``.npz`` file; arrays by variable name, never pickled."""
         arrays: dict[str, np.ndarray] = {"distances": self.distances}
         structure = {name: _store(arrays, name, getattr(self, name)) for name in ("x", "iterate", "y", "x0")}
-        for group in ("history", "metrics"):
+        for group in ("history", "metrics", "trajectory"):
             for name, values in getattr(self, group).items():
                 arrays[f"{group}/{name}"] = values
         note = {
@@ -211,7 +215,7 @@ class Result:
             arrays = {name: stored[name] for name in stored.files if name != "note"}
         groups = {
             group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")}
-            for group in ("history", "metrics")
+            for group in ("history", "metrics", "trajectory")
         }
         parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y", "x0")}
         return cls(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.hypergradient import gradient_on_host
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
@@ -14,6 +16,7 @@ from hierfl.result import Certificate, public_response
 
 if TYPE_CHECKING:
     from hierfl.compiler.exact import Evaluation
+    from hierfl.inspect.slice import Slice
     from hierfl.problem import Problem
 
 
@@ -62,6 +65,68 @@ class ImplicitFunction:
         compiled = self._compiled
         flat = compiled.upper.flatten(x, "x")
         return compiled.upper.unflatten(compiled.sign * gradient_on_host(compiled, flat)[1])
+
+    def slice(
+        self,
+        center: Any,
+        direction: Any = None,
+        radius: float = 1.0,
+        points: int = 401,
+        smoothing: float | Sequence[float] | None = None,
+        *,
+        samples: int = 256,
+        seed: int = 0,
+        tolerance: float = TOLERANCE,
+        progress: bool = True,
+    ) -> Slice:
+        """f(center + t direction) for t in [-radius, radius], the lower level solved exactly at every point.
+
+        Parameters
+        ----------
+        center
+            A point of X, or a ``Result`` of this problem, whose iterates are then shown as well.
+        direction
+            In the shapes of x, made a unit vector; by default the leading principal direction of the result's iterates, else a
+            random unit vector of this seed. ``chosen`` says which.
+        radius
+            Half the length of the window.
+        points
+            How many points, equally spaced, both ends included.
+        smoothing
+            eta, or several: f^eta is added, by Monte Carlo with ``samples`` antithetic draws in the ball, shared by all points.
+        samples, seed
+            Of these draws.
+        tolerance
+            Of the exact lower level; a looser one makes costly slices faster, and kinks coarser.
+        progress
+            Show a progress bar if it takes long.
+
+        Returns
+        -------
+        Slice
+            Values, terms, responses; ``kinks``, ``gaps``, ``plot()``.
+
+        Raises
+        ------
+        SettingError
+            For a centre outside X, a direction that is zero, a radius that is not positive, a result of another problem.
+        DataError
+            For arrays of the wrong shape.
+        """
+        from hierfl.inspect.slice import slice_of
+
+        return slice_of(
+            self._problem,
+            center,
+            direction,
+            radius,
+            points,
+            smoothing,
+            samples=samples,
+            seed=seed,
+            tolerance=tolerance,
+            progress=progress,
+        )
 
     @double_precision
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:

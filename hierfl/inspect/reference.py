@@ -19,6 +19,7 @@ import scipy.optimize
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import IncompatibleSolverError, LowerLevelError, SettingError
+from hierfl.inspect.points import owners
 from hierfl.result import Certificate, public_response
 from hierfl.runtime.progress import RunProgress
 from hierfl.runtime.starts import box_around, on_upper_set, public_values, sobol_points
@@ -136,7 +137,7 @@ class _Search:
     def values(self, points: np.ndarray) -> np.ndarray:
         """f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
         self.count += len(points)
-        batch = max(1, BATCH_SCALARS // (_owners(self.compiled) * max(1, self.compiled.lower.size)))
+        batch = max(1, BATCH_SCALARS // (owners(self.compiled) * max(1, self.compiled.lower.size)))
 
         def all_values(points: jax.Array, data: Any) -> jax.Array:
             return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
@@ -204,7 +205,7 @@ def _candidates(compiled: CompiledProblem, seed: int, given: list[np.ndarray]) -
     """Points to start from, on X, and how they were chosen."""
     size = compiled.upper.size
     box = box_around(compiled, given[0] if given else np.zeros(size))
-    afford = max(SMALLEST, SOLVES // _owners(compiled))  # points, where each asks for many lower-level solutions
+    afford = max(SMALLEST, SOLVES // owners(compiled))  # points, where each asks for many lower-level solutions
     if box.bounded and size in GRID:
         count = min(GRID[size], round(afford ** (1 / size)))
         axes = [np.linspace(a, b, count) for a, b in zip(box.low, box.high)]
@@ -215,14 +216,6 @@ def _candidates(compiled: CompiledProblem, seed: int, given: list[np.ndarray]) -
         where = "the bounds of X" if box.bounded else "a box, X being unbounded,"
         how = f"{len(points):,} scrambled Sobol points on {where}"
     return on_upper_set(compiled, np.concatenate([points, *[p[None] for p in given]])), how
-
-
-def _owners(compiled: CompiledProblem) -> int:
-    """How many lower-level problems one evaluation of f solves."""
-    clients = compiled.static_data.clients
-    if compiled.scope == "sample":
-        return int(np.sum(clients.tables[compiled.exact.row_table(clients)].counts))
-    return clients.size if compiled.scope == "client" else 1
 
 
 def _spread(points: np.ndarray, values: np.ndarray, count: int) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ class RunProgress:
         self._began = time.perf_counter()
         self._bar: Progress | None = None
         self._task = None
+        self._done = 0
 
     def __enter__(self) -> RunProgress:
         return self
@@ -27,6 +28,11 @@ class RunProgress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def advance(self, count: int) -> None:
+        """``count`` more are done."""
+        self._done += count
+        self.update(self._done, "")
 
     def update(self, done: int, note: str) -> None:
         """Report progress."""

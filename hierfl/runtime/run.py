@@ -90,6 +90,7 @@ def run(
     with bar:
         for one, start in zip(watches, starts):
             one.measure(0, algorithm.init(jnp.asarray(start)), None)
+            one.follow(0, start)
         if several and hasattr(place, "execute_many"):
             outcomes = place.execute_many(compiled, algorithm, starts, rounds, all_seeds, evaluate_every, watches)
         else:
@@ -230,6 +231,8 @@ def _result(watch: Watch, end: _End, evaluation: Evaluation, settings: dict[str,
     state, memory, history, own = end.outcome
     if watch.error is None:
         watch.measure(end.rounds, state, memory)
+    if watch.error is None:
+        watch.follow(end.rounds, end.iterate)
     bound = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
     return Result(
         x=compiled.upper.unflatten(end.x),
@@ -245,6 +248,7 @@ def _result(watch: Watch, end: _End, evaluation: Evaluation, settings: dict[str,
         communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), end.rounds),
         certificate=Certificate.of(compiled, evaluation),
         settings={**settings, "solver": str(watch.solver), "rounds_done": end.rounds, **bound},
+        trajectory=watch.trajectory,
         problem=compiled.problem,
     )
 

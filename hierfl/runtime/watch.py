@@ -20,6 +20,7 @@ from hierfl.runtime.stopping import Limits, gradient_bound, scalars_sent
 
 Metrics = Mapping[str, Callable[..., float]]
 TOO_LARGE = 1e50
+TRAJECTORY_SCALARS = 2_000_000
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Watch:
     spent: int = 0
     gradient_at_most: float = float("inf")
     measured: dict[str, list[float]] = field(default_factory=dict)
+    path: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
         """The runtime's ``at_end``."""
@@ -59,6 +61,7 @@ class Watch:
         self.spent += int(np.sum(scalars_sent(history)))
         if kept < count or self.spent == self.limits.communication:
             return self._end("communication limit reached", first + kept)
+        self.follow(done, x)
         self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
         self.measure(done, state, memory)
         if self.callback is not None and self.callback(done, *self._public(state, memory)):
@@ -68,6 +71,17 @@ class Watch:
             if self.gradient_at_most <= self.limits.tolerance:
                 return self._end("gradient tolerance reached", done)
         return self._end("time limit reached", done) if self.limits.time_is_up else None
+
+    def follow(self, done: int, x: np.ndarray) -> None:
+        """Keep the iterate; every other one is dropped where they take too much room."""
+        self.path[done] = x
+        if len(self.path) > 2 and len(self.path) * x.size > TRAJECTORY_SCALARS:
+            self.path = {done: self.path[done] for done in list(self.path)[::2]}
+
+    @property
+    def trajectory(self) -> dict[str, np.ndarray]:
+        """The kept iterates and their rounds."""
+        return {"round": np.array(list(self.path)), "x": np.array(list(self.path.values()))}
 
     def measure(self, done: int, state: Any, memory: Any) -> None:
         """Evaluate the user's metrics, once for each round; ``memory`` None stands for the clients' first one."""

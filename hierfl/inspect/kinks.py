@@ -1,0 +1,353 @@
+"""Kinks and jumps of f along a line: found where a switch changes, confirmed by one-sided slopes.
+
+A cell of the grid in which a switch (``hierfl.inspect.switches``) changes is bisected; so is one whose second difference
+sticks out, for what has no switch. Each place found is then judged by the slopes on either side at two distances: a kink's
+jump stays as one comes closer, that of a steep but smooth piece shrinks. Where implicit gradients exist the slopes are exact
+derivatives, else one-sided differences of exact values. The place itself is where the two sides' parabolas meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hierfl.inspect.points import Points, Sampled
+from hierfl.inspect.switches import Cause
+
+BRACKET = 1e-9  # widths and distances are in units of the window's radius
+MERGE = 1e-6
+DISTANCE, HOST_DISTANCE = 1e-5, 3e-3  # with derivatives; and with differences of CVXPY's values
+DIFFERENCE_DISTANCE = 3e-4  # of exact values
+LEAST_JUMP, LEAST_HOST_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
+LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
+PERSISTENCE = 0.5
+BRACKET_LIMIT = 4000
+OUTLIER, NEIGHBOURS = 8.0, 8
+
+
+@dataclass(frozen=True)
+class Kink:
+    """f has two slopes at ``t``: ``left_slope`` before it and ``right_slope`` after, along the line.
+
+    ``causes`` are the constraints and atoms that change there; empty where nothing that hierfl can see into does.
+    """
+
+    t: float
+    x: Any
+    value: float
+    left_slope: float
+    right_slope: float
+    causes: tuple[Cause, ...]
+
+    @property
+    def convex(self) -> bool:
+        """Whether f bends up."""
+        return self.right_slope > self.left_slope
+
+    @property
+    def cause(self) -> str:
+        """The first cause in words, and how many more."""
+        return _in_words(self.causes)
+
+    def __str__(self) -> str:
+        bend = "up" if self.convex else "down"
+        return f"t = {round(self.t, 9):.6g}: slope {self.left_slope:.6g} to {self.right_slope:.6g}, bends {bend}; {self.cause}"
+
+
+@dataclass(frozen=True)
+class Jump:
+    """f itself jumps at ``t``, from ``left`` to ``right``: y(x) is not continuous there."""
+
+    t: float
+    x: Any
+    left: float
+    right: float
+    causes: tuple[Cause, ...]
+
+    @property
+    def cause(self) -> str:
+        """The first cause in words, and how many more."""
+        return _in_words(self.causes)
+
+    def __str__(self) -> str:
+        return f"t = {round(self.t, 9):.6g}: f jumps from {self.left:.6g} to {self.right:.6g}; {self.cause}"
+
+
+@dataclass(frozen=True)
+class SampledKinks:
+    """Kinks of a distribution's quasi-random sample, which the expectation itself may not have, taken together."""
+
+    count: int
+    low: float
+    high: float
+    largest: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} kinks of the quasi-random sample of a distribution, for t in [{self.low:.4g}, {self.high:.4g}], each "
+            f"with a slope jump of at most {self.largest:.2g}: the expectation smooths them as the sample grows"
+        )
+
+
+class Resolution(NamedTuple):
+    """What could be told apart: least slope jump (relative to 1 + |slope|), least separation in t, and what is opaque."""
+
+    slope_jump: float
+    separation: float
+    opaque: tuple[str, ...]
+
+    def __str__(self) -> str:
+        text = f"slope jumps above {self.slope_jump:.0e} (1 + |slope|), {self.separation:.1e} apart or more"
+        if self.opaque:
+            text += f"; inside {', '.join(self.opaque)} only what stands out on the window's grid"
+        return text
+
+
+class Kinks(Sequence[Kink]):
+    """The kinks of a slice in order, with its jumps, and what was aggregated or could not be resolved."""
+
+    def __init__(
+        self, kinks: Sequence[Kink], jumps: Sequence[Jump], sampled: SampledKinks | None, resolution: Resolution
+    ) -> None:
+        self._kinks = tuple(kinks)
+        self.jumps, self.sampled, self.resolution = tuple(jumps), sampled, resolution
+
+    def __len__(self) -> int:
+        return len(self._kinks)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._kinks[place]
+
+    def __str__(self) -> str:
+        lines = [*map(str, self._kinks), *map(str, self.jumps)] or ["no kinks"]
+        if self.sampled is not None:
+            lines.append(str(self.sampled))
+        return "\n".join([*lines, f"resolved: {self.resolution}"])
+
+    __repr__ = __str__
+
+
+class Line(NamedTuple):
+    """x(t) = centre + t direction, t in [-radius, radius]."""
+
+    centre: np.ndarray
+    direction: np.ndarray
+    radius: float
+
+    def at(self, t: Any) -> np.ndarray:
+        """Points ``(k, n)``."""
+        return np.asarray(self.centre + np.asarray(t)[..., None] * self.direction)
+
+
+class _Candidate(NamedTuple):
+    """A place where f may have a kink, to within ``width``, and the switches that change there."""
+
+    t: float
+    width: float
+    entries: frozenset[int]
+
+
+class _Sides(NamedTuple):
+    """Value and slope of f at a place as seen from the left and from the right, (candidates, 2) each."""
+
+    value: np.ndarray
+    slope: np.ndarray
+
+    def crossing(self, reach: np.ndarray) -> np.ndarray:
+        """Where the two sides' tangents cross, relative to the place and within reach of it; 0 where they are alike."""
+        bend = self.slope[:, 1] - self.slope[:, 0]
+        with np.errstate(all="ignore"):
+            shift = (self.value[:, 0] - self.value[:, 1]) / bend
+        return np.where(np.abs(shift) <= reach, shift, 0.0)
+
+
+@dataclass(frozen=True)
+class KinkSearch:
+    """Looks for kinks on a line."""
+
+    points: Points
+    line: Line
+
+    def find(self, t: np.ndarray, sampled: Sampled) -> Kinks:
+        """All kinks and jumps in the window whose grid ``t`` has been sampled."""
+        found = self._by_switches(t, sampled)
+        found += self._by_outliers(t, sampled, [c.t for c in found])
+        candidates = self._merged(found)
+        radius, opaque = self.line.radius, self.points.switches.opaque
+        spacing = float(t[1] - t[0])
+        resolution = Resolution(self._least_jump, MERGE * radius if not opaque else spacing, opaque)
+        if not candidates:
+            return Kinks((), (), None, resolution)
+        return self._judged(candidates, resolution)
+
+    # --- where to look -------------------------------------------------------------------------------------------
+
+    def _by_switches(self, t: np.ndarray, sampled: Sampled) -> list[_Candidate]:
+        """Bisect the cells in which a switch changes, all at once."""
+        good = sampled.reason == 0
+        open_: list[tuple[float, float, np.ndarray, np.ndarray]] = [
+            (t[i], t[i + 1], sampled.signature[i], sampled.signature[i + 1])
+            for i in range(len(t) - 1)
+            if good[i] and good[i + 1] and (sampled.signature[i] != sampled.signature[i + 1]).any()
+        ]
+        width = BRACKET * self.line.radius
+        closed: list[_Candidate] = []
+        while open_:
+            middle = np.array([0.5 * (a + b) for a, b, _, _ in open_])
+            between = self.points.values(self.line.at(middle))
+            halves = []
+            for (a, b, left, right), m, here, reason in zip(open_, middle, between.signature, between.reason):
+                if reason != 0:  # as close as f can be had
+                    closed.append(_Candidate(m, b - a, _changed(left, right)))
+                    continue
+                halves += [(p, q, s, e) for p, q, s, e in ((a, m, left, here), (m, b, here, right)) if (s != e).any()]
+            open_ = []
+            for a, b, left, right in halves[:BRACKET_LIMIT]:
+                if b - a <= width:
+                    closed.append(_Candidate(0.5 * (a + b), b - a, _changed(left, right)))
+                else:
+                    open_.append((a, b, left, right))
+        return closed
+
+    def _by_outliers(self, t: np.ndarray, sampled: Sampled, known: list[float]) -> list[_Candidate]:
+        """Narrow down the cells whose second difference sticks out and in which no switch changes."""
+        value = np.where(sampled.reason == 0, sampled.value, np.nan)
+        bend = np.abs(value[:-2] - 2 * value[1:-1] + value[2:])
+        floor = 1e-9 * (1.0 + np.nanmax(np.abs(value), initial=0.0))
+        spans = []
+        for i in np.flatnonzero(np.isfinite(bend)):
+            near = np.concatenate([bend[max(0, i - NEIGHBOURS) : max(0, i - 1)], bend[i + 2 : i + 2 + NEIGHBOURS]])
+            usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
+            explained = any(t[i] <= place <= t[i + 2] for place in known)
+            if bend[i] > OUTLIER * usual + floor and not explained:
+                spans.append((t[i], t[i + 2]))
+        least = (HOST_DISTANCE if self.points.on_host else 1e-7) * self.line.radius
+        while spans and max(b - a for a, b in spans) > least:
+            fine = np.array([np.linspace(a, b, 5) for a, b in spans])
+            inside = self.points.values(self.line.at(fine.ravel())).value.reshape(fine.shape)
+            second = np.abs(inside[:, :-2] - 2 * inside[:, 1:-1] + inside[:, 2:])
+            chosen = np.argmax(np.where(np.isfinite(second), second, -1.0), axis=1)
+            spans = [(row[k], row[k + 2]) for row, k in zip(fine, chosen)]
+        return [_Candidate(0.5 * (a + b), b - a, frozenset()) for a, b in spans]
+
+    def _merged(self, found: list[_Candidate]) -> list[_Candidate]:
+        """Candidates in order, those closer than the resolution taken together."""
+        merged: list[_Candidate] = []
+        for one in sorted(found):
+            if merged and one.t - merged[-1].t <= MERGE * self.line.radius:
+                last = merged[-1]
+                merged[-1] = _Candidate(last.t, max(last.width, one.width), last.entries | one.entries)
+            else:
+                merged.append(one)
+        return merged
+
+    # --- what is there -------------------------------------------------------------------------------------------
+
+    def _judged(self, candidates: list[_Candidate], resolution: Resolution) -> Kinks:
+        """What is at the candidates: first found more exactly from afar, then looked at from nearby."""
+        places = np.array([c.t for c in candidates])
+        widths = np.array([c.width for c in candidates])
+        gaps = np.diff(places, prepend=-np.inf, append=np.inf)
+        distance = np.minimum(self._distance * self.line.radius, 0.1 * np.minimum(gaps[:-1], gaps[1:]))
+        far = self._sides(places, np.maximum(distance, 2 * widths))
+        places = places + far.crossing(distance)
+        near = self._sides(places, np.maximum(distance / (3 if self._by_differences else 10), widths))
+        steps = self._steps(near, distance)
+        bends = self._bends(near, far) & ~steps
+        places = places + np.where(bends, near.crossing(distance), 0.0)
+        jumps, kinks = [], []
+        for i in np.flatnonzero(steps):
+            left, right = near.value[i].tolist()
+            jumps.append(
+                Jump(float(places[i]), self._x(places[i]), left, right, self._causes(candidates[i], places[i]))
+            )
+        for i in np.flatnonzero(bends):
+            value, (before, after) = float(near.value[i].mean()), near.slope[i].tolist()
+            causes = self._causes(candidates[i], places[i])
+            kinks.append(Kink(float(places[i]), self._x(places[i]), value, before, after, causes))
+        sampled = [kink for kink in kinks if kink.causes and all(cause.sampled for cause in kink.causes)]
+        return Kinks([kink for kink in kinks if kink not in sampled], jumps, _aggregate(sampled), resolution)
+
+    def _steps(self, near: _Sides, distance: np.ndarray) -> np.ndarray:
+        """Where f itself jumps, by more than a misplaced kink would make of it."""
+        step, bend = np.abs(near.value[:, 1] - near.value[:, 0]), np.abs(near.slope[:, 1] - near.slope[:, 0])
+        return (step > LEAST_STEP * (1.0 + np.abs(near.value[:, 0]))) & (step > 0.1 * bend * distance)
+
+    def _bends(self, near: _Sides, far: _Sides) -> np.ndarray:
+        """Where the slope jumps, and still does from nearby."""
+        bend, bend_far = (np.abs(sides.slope[:, 1] - sides.slope[:, 0]) for sides in (near, far))
+        scale = 1.0 + np.max(np.abs(near.slope), axis=1)
+        found = (bend > self._least_jump * scale) & (bend > PERSISTENCE * bend_far)
+        return found & np.isfinite(near.value).all(axis=1)
+
+    def _causes(self, candidate: _Candidate, place: float) -> tuple[Cause, ...]:
+        """What changes at a place, constraints first."""
+        switches = self.points.switches
+        entries = candidate.entries or (self._beside(place) if switches.entries else frozenset())
+        found = dict.fromkeys(switches.place(entry) for entry in sorted(entries))
+        return tuple(sorted(found, key=lambda cause: not cause.is_constraint))
+
+    def _beside(self, place: float) -> frozenset[int]:
+        """The switches that have another sign at a place than beside it."""
+        width = 10 * MERGE * self.line.radius
+        at = self.line.at(np.array([place - width, place, place + width]))
+        before, here, after = self.points.values(at).signature
+        return _changed(before, after) | _changed(before, here)
+
+    def _x(self, t: float) -> Any:
+        return self.points.compiled.upper.unflatten(self.line.at(t))
+
+    @property
+    def _by_differences(self) -> bool:
+        return not self.points.differentiable
+
+    @property
+    def _distance(self) -> float:
+        if self.points.on_host:
+            return HOST_DISTANCE
+        return DIFFERENCE_DISTANCE if self._by_differences else DISTANCE
+
+    @property
+    def _least_jump(self) -> float:
+        return LEAST_HOST_JUMP if self.points.on_host else LEAST_JUMP
+
+    def _sides(self, places: np.ndarray, distance: np.ndarray) -> _Sides:
+        """Extrapolated to the places from samples on either side."""
+        make = self._differences if self._by_differences else self._derivatives
+        sides = [make(places, side * distance) for side in (-1.0, 1.0)]
+        return _Sides(*(np.stack(parts, axis=1) for parts in zip(*sides)))
+
+    def _derivatives(self, places: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """From exact values and slopes at one and two steps."""
+        t = np.stack([places + step, places + 2 * step])
+        value, slope = self.points.slopes(self.line.at(t.ravel()), self.line.direction)
+        (value, _), (one, two) = value.reshape(t.shape), slope.reshape(t.shape)
+        at_place = 2 * one - two
+        return value - step * 0.5 * (one + at_place), at_place
+
+    def _differences(self, places: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The parabola through three exact values."""
+        t = np.stack([places + k * step for k in (1, 2, 3)])
+        one, two, three = self.points.values(self.line.at(t.ravel())).value.reshape(t.shape)
+        return 3 * one - 3 * two + three, -(2.5 * one - 4 * two + 1.5 * three) / step
+
+
+def _changed(left: np.ndarray, right: np.ndarray) -> frozenset[int]:
+    return frozenset(np.flatnonzero(left != right).tolist())
+
+
+def _aggregate(kinks: list[Kink]) -> SampledKinks | None:
+    if not kinks:
+        return None
+    largest = max(abs(kink.right_slope - kink.left_slope) for kink in kinks)
+    return SampledKinks(len(kinks), kinks[0].t, kinks[-1].t, largest)
+
+
+def _in_words(causes: tuple[Cause, ...]) -> str:
+    if not causes:
+        return "no constraint or atom in sight changes"
+    more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+    return f"{causes[0]}{more}"

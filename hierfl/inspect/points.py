@@ -1,0 +1,190 @@
+"""The implicit function at many points: one compiled program, called on pieces of equal size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Data
+from hierfl.compiler.exact import TOLERANCE
+from hierfl.compiler.hypergradient import Hypergradient, gradient_at
+from hierfl.compiler.program import Array
+from hierfl.errors import IncompatibleSolverError
+from hierfl.inspect.switches import Switches
+from hierfl.runtime.progress import RunProgress
+from hierfl.runtime.starts import public_values
+
+PIECE_SCALARS = 2_000_000
+PIECE = 64
+KEPT_LIMIT = 100_000
+OUTSIDE = 1e-9
+REASONS = ("", "x is outside X", "Y(x) is empty", "the lower level was not solved", "a term is undefined")
+
+
+class Sampled(NamedTuple):
+    """f at points, leading axis k; values as declared (sign included), NaN where ``reason`` is not 0.
+
+    ``answers`` (k, owners, size) is y(x) and ``signature`` (k, switches) the signs of the switches, both empty where a point
+    has more than 100,000; ``residual`` and ``error_bound`` are the worst over the owners of a y; ``reason`` indexes
+    ``REASONS``.
+    """
+
+    value: np.ndarray
+    server: np.ndarray
+    clients: np.ndarray
+    answers: np.ndarray
+    signature: np.ndarray
+    residual: np.ndarray
+    error_bound: np.ndarray
+    reason: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Evaluates a problem's implicit function; ``tolerance`` is that of the exact lower level."""
+
+    compiled: CompiledProblem
+    tolerance: float = TOLERANCE
+    progress: RunProgress | None = None
+
+    # --- what can be asked ---------------------------------------------------------------------------------------
+
+    def values(self, points: np.ndarray) -> Sampled:
+        """f, its terms and y at points (k, n)."""
+        return Sampled(*self._pieces("values", self._value, points))
+
+    def slopes(self, points: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values (k,), derivatives along a direction (k,)) by implicit differentiation; NaN where f has no value."""
+        value, slope = self._pieces("slopes", self._slope, points, direction)
+        return value, slope
+
+    def gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values (k,), gradients (k, n)) by implicit differentiation."""
+        value, gradient = self._pieces("gradients", self._gradient, points)
+        return value, gradient
+
+    def projected(self, points: np.ndarray) -> np.ndarray:
+        """Projections of points (k, n) on X."""
+
+        def project(points: Array, data: Data) -> Array:
+            return jax.vmap(lambda x: self._inside(x, data))(points)
+
+        program = self.compiled.keep("points: projected", lambda: jax.jit(project))
+        return np.asarray(program(jnp.asarray(points), self.compiled.data()))
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients can be had by implicit differentiation."""
+        try:
+            Hypergradient.of(self.compiled)
+        except IncompatibleSolverError:
+            return False
+        return True
+
+    @property
+    def on_host(self) -> bool:
+        """Whether every lower-level solution is a call of CVXPY."""
+        plan = self.compiled.exact.plan
+        return plan is not None and plan.method == "cvxpy"
+
+    @property
+    def switches(self) -> Switches:
+        """The switches of the problem."""
+        found: Switches = self.compiled.keep("switches", lambda: Switches.of(self.compiled))
+        return found
+
+    # --- at one point, traceable ---------------------------------------------------------------------------------
+
+    def _value(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, ...]:
+        found, reason = self._evaluate(x, data, tolerance)
+        sign = self.compiled.sign * jnp.where(reason == 0, 1.0, jnp.nan)
+        terms = tuple(sign * term for term in (found.value, found.server, found.clients))
+        solution, empty = found.solution, jnp.zeros(0)
+        answers = None if solution is None else solution.y
+        signature = self.switches.signature(x, answers, data) if self.switches.entries <= KEPT_LIMIT else empty
+        if solution is None:
+            return *terms, empty, signature, jnp.zeros(()), jnp.zeros(()), reason
+        kept = jnp.where(reason == 0, solution.y, jnp.nan) if self._answer_size <= KEPT_LIMIT else empty
+        return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), reason
+
+    def _evaluate(self, x: Array, data: Data, tolerance: Array) -> tuple[Any, Array]:
+        exact = self.compiled.exact
+        found = exact.evaluate(x, data, None, tolerance)
+        solved = jnp.ones((), bool) if found.solution is None else found.solution.converged.all()
+        empty = ~(jnp.max(found.gap) <= 0)
+        away = jnp.linalg.norm(x - self._inside(x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
+        flags = jnp.stack([away, empty, ~solved, ~jnp.isfinite(found.value)])
+        return found, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
+
+    def _inside(self, x: Array, data: Data) -> Array:
+        compiled = self.compiled
+        if compiled.private_set is None:
+            return compiled.project_upper(x, data.clients.party(0).environment)
+        found: Array = compiled.full_upper_set.project(x, public_values(compiled))
+        return found
+
+    def _slope(self, x: Array, data: Data, tolerance: Array, direction: Array) -> tuple[Array, Array]:
+        value, gradient = self._gradient(x, data, tolerance)
+        return value, gradient @ direction
+
+    def _gradient(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
+        found, gradient = gradient_at(self.compiled, x, data)
+        good = (jnp.max(found.gap) <= 0) & (True if found.solution is None else found.solution.converged.all())
+        factor = self.compiled.sign * jnp.where(good, 1.0, jnp.nan)
+        return factor * found.value, factor * gradient
+
+    # --- many points ---------------------------------------------------------------------------------------------
+
+    @property
+    def _answer_size(self) -> int:
+        return self.compiled.lower.size * owners(self.compiled)
+
+    @property
+    def _piece(self) -> int:
+        """Points in one call: as many as fit, one where the host solves each by itself."""
+        rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
+        return 1 if self.on_host else int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
+
+    def _pieces(self, name: str, one: Callable[..., Any], points: np.ndarray, *more: np.ndarray) -> list[np.ndarray]:
+        size = self._piece
+        key = (f"points: {name}", size)
+
+        def make() -> Any:
+            def all_of(points: Array, data: Data, tolerance: Array, *more: Array) -> Any:
+                return jax.vmap(lambda x: one(x, data, tolerance, *more))(points)
+
+            return jax.jit(all_of)
+
+        program, data = self.compiled.keep(key, make), jax.device_put(self.compiled.data())
+        parts = []
+        for start in range(0, len(points), size):
+            piece = points[start : start + size]
+            padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
+            parts.append(
+                [np.asarray(a)[: len(piece)] for a in program(jnp.asarray(padded), data, self.tolerance, *more)]
+            )
+            if self.progress is not None:
+                self.progress.advance(len(piece))
+        return [np.concatenate(arrays) for arrays in zip(*parts)]
+
+
+def owners(compiled: CompiledProblem) -> int:
+    """How many lower-level problems one evaluation of f solves."""
+    clients = compiled.static_data.clients
+    if compiled.scope == "sample":
+        return int(np.sum(clients.tables[compiled.exact.row_table(clients)].counts))
+    return clients.size if compiled.scope == "client" else 1
+
+
+@contextmanager
+def shown(total: int, what: str, progress: bool) -> Iterator[RunProgress]:
+    """A progress bar over points."""
+    with RunProgress(total, what, progress, "points") as bar:
+        yield bar

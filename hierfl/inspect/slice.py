@@ -1,0 +1,320 @@
+"""The implicit function along a line: values, terms, responses, active constraints, kinks, smoothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import stdtrit
+
+from hierfl.compiler.exact import TOLERANCE
+from hierfl.compiler.precision import double_precision
+from hierfl.errors import SettingError
+from hierfl.inspect.kinks import Kinks, KinkSearch, Line
+from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
+from hierfl.result import Result
+from hierfl.runtime.run import project_on_all
+from hierfl.runtime.starts import public_values
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem
+
+GAP_WIDTH = 1e-7
+
+
+class Gap(NamedTuple):
+    """f has no value for t in [low, high]; ``reason`` says why."""
+
+    low: float
+    high: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.reason}"
+
+
+class Smoothed(NamedTuple):
+    """f^eta on the slice's points by Monte Carlo, with half the width of its 95% interval at each."""
+
+    eta: float
+    value: np.ndarray
+    half_width: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """f(centre + t direction) for t in [-radius, radius].
+
+    Attributes
+    ----------
+    t, value
+        The points, and f there (k,); NaN in ``gaps``.
+    server, clients
+        The server's term (k,), and each client's own, unweighted (k, m).
+    answers
+        y(x): (k, owners, size), flat; ``response(variable)`` has the variable's shape.
+    residual, error_bound
+        How well the lower level is solved at each point, worst over the owners of a y.
+    centre, direction, chosen
+        The line, flat, and how its direction was chosen.
+    smoothed
+        f^eta for every eta asked for.
+    iterates
+        (t, distance from the line, round) of a run's iterates, (k, 3); empty without a run.
+    """
+
+    problem: Problem
+    line: Line
+    chosen: str
+    t: np.ndarray
+    sampled: Sampled
+    smoothed: tuple[Smoothed, ...]
+    iterates: np.ndarray
+    tolerance: float
+
+    @property
+    def value(self) -> np.ndarray:
+        """f at the points, NaN in gaps."""
+        return self.sampled.value
+
+    @property
+    def server(self) -> np.ndarray:
+        """The server's term."""
+        return self.sampled.server
+
+    @property
+    def clients(self) -> np.ndarray:
+        """Each client's term, unweighted."""
+        return self.sampled.clients
+
+    @property
+    def answers(self) -> np.ndarray:
+        """y(x), flat."""
+        return self.sampled.answers
+
+    @property
+    def residual(self) -> np.ndarray:
+        """Natural residual of the lower level, worst over the owners."""
+        return self.sampled.residual
+
+    @property
+    def error_bound(self) -> np.ndarray:
+        """Bound on the error of y, worst over the owners."""
+        return self.sampled.error_bound
+
+    @property
+    def centre(self) -> np.ndarray:
+        """x at t = 0, flat."""
+        return self.line.centre
+
+    @property
+    def direction(self) -> np.ndarray:
+        """Unit vector, flat."""
+        return self.line.direction
+
+    @cached_property
+    @double_precision
+    def kinks(self) -> Kinks:
+        """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.Kinks`. Computed when first asked for."""
+        points = Points(self.problem.compile(), self.tolerance)
+        return KinkSearch(points, self.line).find(self.t, self.sampled)
+
+    @cached_property
+    @double_precision
+    def gaps(self) -> tuple[Gap, ...]:
+        """Where f has no value, to 1e-7 radii, and why."""
+        reason, found = self.sampled.reason, []
+        points = Points(self.problem.compile(), self.tolerance)
+        edges = [0, *(np.flatnonzero(np.diff(reason) != 0) + 1), len(reason)]
+        for first, last in pairwise(edges):
+            if reason[first] != 0:
+                low = self.t[first] if first == 0 else self._edge(points, self.t[first], self.t[first - 1])
+                high = self.t[-1] if last == len(reason) else self._edge(points, self.t[last - 1], self.t[last])
+                found.append(Gap(float(low), float(high), REASONS[reason[first]]))
+        return tuple(found)
+
+    def _edge(self, points: Points, inside: float, outside: float) -> float:
+        """Where the reason at ``inside`` ends, towards ``outside``."""
+        reason = points.values(self.line.at(np.array([inside]))).reason[0]
+        while abs(outside - inside) > GAP_WIDTH * self.line.radius:
+            middle = 0.5 * (inside + outside)
+            same = points.values(self.line.at(np.array([middle]))).reason[0] == reason
+            inside, outside = (middle, outside) if same else (inside, middle)
+        return float(inside)
+
+    def response(self, variable: Any = None) -> np.ndarray:
+        """y(x) of one lower variable (the only one by default): ``(k, owners, *shape)``.
+
+        Raises
+        ------
+        SettingError
+            Without a lower level, or where y has more than 100,000 scalars at a point.
+        """
+        lower = self.problem.compile().lower
+        if not lower.size or not self.answers.shape[-1]:
+            raise SettingError("this slice holds no response: there is no lower level, or y has over 100,000 scalars.")
+        chosen = lower.variables[0] if variable is None else variable
+        parts = lower.split(jnp.asarray(self.answers))
+        if chosen.id not in parts:
+            raise SettingError(f"{chosen.name()} is not a variable of the lower level.")
+        return np.asarray(parts[chosen.id])
+
+    def active(self, place: int) -> tuple[str, ...]:
+        """The constraints of Y(x) that hold with equality at ``t[place]``, in words."""
+        switches, signature = Points(self.problem.compile()).switches, self.sampled.signature[place]
+        if not signature.size or self.sampled.reason[place] != 0:
+            return ()
+        return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
+
+    def plot(self, ax: Any = None, **style: Any) -> Any:
+        """f on the line with its kinks, one-sided tangents, gaps and smoothings; returns the figure."""
+        from hierfl.inspect.slice_plot import plot_slice
+
+        return plot_slice(self, ax, **style)
+
+    def __str__(self) -> str:
+        good = self.sampled.reason == 0
+        lines = [f"f on {len(self.t)} points, t in [{self.t[0]:.4g}, {self.t[-1]:.4g}], along {self.chosen}"]
+        if good.any():
+            best = int(np.nanargmin(self.value))
+            lines.append(f"from {np.nanmin(self.value):.6g} (t = {self.t[best]:.4g}) to {np.nanmax(self.value):.6g}")
+        lines += [f"no value for {gap}" for gap in self.gaps]
+        return "\n".join([*lines, str(self.kinks)])
+
+    __repr__ = __str__
+
+
+@double_precision
+def slice_of(
+    problem: Problem,
+    center: Any,
+    direction: Any = None,
+    radius: float = 1.0,
+    points: int = 401,
+    smoothing: float | Sequence[float] | None = None,
+    *,
+    samples: int = 256,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+    progress: bool = True,
+) -> Slice:
+    """The slice; arguments and errors as for ``ImplicitFunction.slice``."""
+    compiled = problem.compile()
+    run = center if isinstance(center, Result) else None
+    if run is not None:
+        require_same_problem(problem, run)
+    require_window(radius, points)
+    etas = _etas(smoothing, samples)
+    start = compiled.upper.flatten(run.x if run is not None else center, "center")
+    require_inside(compiled, start)
+    chosen, along = direction_of(compiled, direction, run, seed)
+    line = Line(start, along, float(radius))
+    t = np.linspace(-radius, radius, points)
+    with shown(points + points * samples * len(etas), "slice", progress) as bar:
+        evaluate = Points(compiled, tolerance, bar)
+        sampled = evaluate.values(line.at(t))
+        inside = np.where(sampled.reason == 1, np.nan, 1.0)
+        smoothed = tuple(_smoothed(evaluate, line, t, eta, samples, seed, inside) for eta in etas)
+    return Slice(problem, line, chosen, t, sampled, smoothed, _projected(line, run), tolerance)
+
+
+def _smoothed(
+    points: Points, line: Line, t: np.ndarray, eta: float, samples: int, seed: int, inside: np.ndarray
+) -> Smoothed:
+    """Antithetic pairs in the ball, the same ones for every t, at projections on X as algorithms ask."""
+    rng, size = np.random.default_rng(seed), line.centre.size
+    normal = rng.standard_normal((samples // 2, size))
+    shifts = eta * rng.random((len(normal), 1)) ** (1 / size) * normal
+    shifts /= np.linalg.norm(normal, axis=1, keepdims=True)
+    at = (line.at(t)[:, None, None] + np.stack([shifts, -shifts], axis=1)).reshape(-1, size)
+    values = points.values(points.projected(at)).value.reshape(len(t), len(shifts), 2).mean(axis=2)
+    quantile = float(stdtrit(len(shifts) - 1, 0.975))
+    half = quantile * values.std(axis=1, ddof=1) / np.sqrt(len(shifts))
+    return Smoothed(eta, inside * values.mean(axis=1), half)
+
+
+def direction_of(compiled: Any, direction: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
+    """(how it was chosen, unit vector): the given direction, the run's leading principal one, or a random one."""
+    if direction is not None:
+        flat = compiled.upper.flatten(direction, "direction")
+        length = float(np.linalg.norm(flat))
+        if not length > 0:
+            raise SettingError("direction is zero: give a direction in the space of x.")
+        return "the given direction, made a unit vector", flat / length
+    if run is not None and len(run.trajectory.get("x", ())) > 1:
+        path = run.trajectory["x"] - run.trajectory["x"].mean(axis=0)
+        if np.linalg.norm(path) > 0:
+            _, strength, axes = np.linalg.svd(path, full_matrices=False)
+            share = 100 * strength[0] ** 2 / np.sum(strength**2)
+            return f"the leading principal direction of the run's iterates ({share:.0f}% of their variance)", axes[0]
+    if compiled.upper.size == 1:
+        return "x itself", np.ones(1)
+    normal = np.random.default_rng(seed).standard_normal(compiled.upper.size)
+    return f"a random unit vector (seed {seed})", normal / np.linalg.norm(normal)
+
+
+def _projected(line: Line, run: Result | None) -> np.ndarray:
+    """(t, distance, round) of a run's iterates."""
+    if run is None or not len(run.trajectory.get("x", ())):
+        return np.zeros((0, 3))
+    moved = run.trajectory["x"] - line.centre
+    t = moved @ line.direction
+    return np.stack([t, np.linalg.norm(moved - t[:, None] * line.direction, axis=1), run.trajectory["round"]], axis=1)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def require_same_problem(problem: Problem, run: Result) -> None:
+    """The run is one of this problem.
+
+    Raises
+    ------
+    SettingError
+        If it is of another, or was loaded without its problem.
+    """
+    if run.require_problem("a picture of a result") is not problem:
+        raise SettingError("this result belongs to another problem: use result.problem.implicit.")
+
+
+def require_window(radius: Any, points: Any) -> None:
+    """A positive radius, at least 5 points.
+
+    Raises
+    ------
+    SettingError
+        Naming the argument.
+    """
+    if isinstance(radius, bool) or not isinstance(radius, (int, float, np.number)) or not 0 < radius < np.inf:
+        raise SettingError(f"radius={radius!r}: a finite number above 0.")
+    if isinstance(points, bool) or not isinstance(points, (int, np.integer)) or points < 5:
+        raise SettingError(f"points={points!r}: a whole number of at least 5.")
+
+
+def require_inside(compiled: Any, centre: np.ndarray) -> None:
+    """The centre is in X.
+
+    Raises
+    ------
+    SettingError
+        Naming the distance.
+    """
+    away = float(np.linalg.norm(centre - np.asarray(project_on_all(compiled, centre, public_values(compiled)))))
+    if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
+        raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")
+
+
+def _etas(smoothing: Any, samples: int) -> tuple[float, ...]:
+    if smoothing is None:
+        return ()
+    etas = tuple(np.atleast_1d(np.asarray(smoothing, dtype=float)).tolist())
+    if not all(0 < eta < np.inf for eta in etas):
+        raise SettingError(f"smoothing={smoothing!r}: radii eta above 0.")
+    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 4:
+        raise SettingError(f"samples={samples!r}: a whole number of at least 4.")
+    return etas
