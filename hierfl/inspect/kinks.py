@@ -14,16 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hierfl.inspect.one_sided import HOST_DISTANCE, OneSided, Sides
 from hierfl.inspect.points import Points, Sampled
 from hierfl.inspect.switches import Cause
 
 BRACKET = 1e-9  # widths and distances are in units of the window's radius
 MERGE = 1e-6
-DISTANCE, HOST_DISTANCE = 1e-5, 3e-3  # with derivatives; and with differences of CVXPY's values
-DIFFERENCE_DISTANCE = 3e-4  # of exact values
-LEAST_JUMP, LEAST_HOST_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
-LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
-PERSISTENCE = 0.5
 BRACKET_LIMIT = 4000
 OUTLIER, NEIGHBOURS = 8.0, 8
 
@@ -150,20 +146,6 @@ class _Candidate(NamedTuple):
     entries: frozenset[int]
 
 
-class _Sides(NamedTuple):
-    """Value and slope of f at a place as seen from the left and from the right, (candidates, 2) each."""
-
-    value: np.ndarray
-    slope: np.ndarray
-
-    def crossing(self, reach: np.ndarray) -> np.ndarray:
-        """Where the two sides' tangents cross, relative to the place and within reach of it; 0 where they are alike."""
-        bend = self.slope[:, 1] - self.slope[:, 0]
-        with np.errstate(all="ignore"):
-            shift = (self.value[:, 0] - self.value[:, 1]) / bend
-        return np.where(np.abs(shift) <= reach, shift, 0.0)
-
-
 @dataclass(frozen=True)
 class KinkSearch:
     """Looks for kinks on a line."""
@@ -178,7 +160,7 @@ class KinkSearch:
         candidates = self._merged(found)
         radius, opaque = self.line.radius, self.points.switches.opaque
         spacing = float(t[1] - t[0])
-        resolution = Resolution(self._least_jump, MERGE * radius if not opaque else spacing, opaque)
+        resolution = Resolution(self._eye.least_jump, MERGE * radius if not opaque else spacing, opaque)
         if not candidates:
             return Kinks((), (), None, resolution)
         return self._judged(candidates, resolution)
@@ -251,12 +233,12 @@ class KinkSearch:
         places = np.array([c.t for c in candidates])
         widths = np.array([c.width for c in candidates])
         gaps = np.diff(places, prepend=-np.inf, append=np.inf)
-        distance = np.minimum(self._distance * self.line.radius, 0.1 * np.minimum(gaps[:-1], gaps[1:]))
-        far = self._sides(places, np.maximum(distance, 2 * widths))
+        distance = np.minimum(self._eye.distance * self.line.radius, 0.1 * np.minimum(gaps[:-1], gaps[1:]))
+        far = self._look(places, np.maximum(distance, 2 * widths))
         places = places + far.crossing(distance)
-        near = self._sides(places, np.maximum(distance / (3 if self._by_differences else 10), widths))
-        steps = self._steps(near, distance)
-        bends = self._bends(near, far) & ~steps
+        near = self._look(places, np.maximum(self._eye.closer * distance, widths))
+        steps = near.steps(distance)
+        bends = near.bends(far, self._eye.least_jump) & ~steps
         places = places + np.where(bends, near.crossing(distance), 0.0)
         jumps, kinks = [], []
         for i in np.flatnonzero(steps):
@@ -270,18 +252,6 @@ class KinkSearch:
             kinks.append(Kink(float(places[i]), self._x(places[i]), value, before, after, causes))
         sampled = [kink for kink in kinks if kink.causes and all(cause.sampled for cause in kink.causes)]
         return Kinks([kink for kink in kinks if kink not in sampled], jumps, _aggregate(sampled), resolution)
-
-    def _steps(self, near: _Sides, distance: np.ndarray) -> np.ndarray:
-        """Where f itself jumps, by more than a misplaced kink would make of it."""
-        step, bend = np.abs(near.value[:, 1] - near.value[:, 0]), np.abs(near.slope[:, 1] - near.slope[:, 0])
-        return (step > LEAST_STEP * (1.0 + np.abs(near.value[:, 0]))) & (step > 0.1 * bend * distance)
-
-    def _bends(self, near: _Sides, far: _Sides) -> np.ndarray:
-        """Where the slope jumps, and still does from nearby."""
-        bend, bend_far = (np.abs(sides.slope[:, 1] - sides.slope[:, 0]) for sides in (near, far))
-        scale = 1.0 + np.max(np.abs(near.slope), axis=1)
-        found = (bend > self._least_jump * scale) & (bend > PERSISTENCE * bend_far)
-        return found & np.isfinite(near.value).all(axis=1)
 
     def _causes(self, candidate: _Candidate, place: float) -> tuple[Cause, ...]:
         """What changes at a place, constraints first."""
@@ -297,42 +267,16 @@ class KinkSearch:
         before, here, after = self.points.values(at).signature
         return _changed(before, after) | _changed(before, here)
 
+    @property
+    def _eye(self) -> OneSided:
+        return OneSided(self.points)
+
+    def _look(self, places: np.ndarray, distance: np.ndarray) -> Sides:
+        directions = np.broadcast_to(self.line.direction, (len(places), self.line.direction.size))
+        return self._eye.look(self.line.at(places), directions, distance)
+
     def _x(self, t: float) -> Any:
         return self.points.compiled.upper.unflatten(self.line.at(t))
-
-    @property
-    def _by_differences(self) -> bool:
-        return not self.points.differentiable
-
-    @property
-    def _distance(self) -> float:
-        if self.points.on_host:
-            return HOST_DISTANCE
-        return DIFFERENCE_DISTANCE if self._by_differences else DISTANCE
-
-    @property
-    def _least_jump(self) -> float:
-        return LEAST_HOST_JUMP if self.points.on_host else LEAST_JUMP
-
-    def _sides(self, places: np.ndarray, distance: np.ndarray) -> _Sides:
-        """Extrapolated to the places from samples on either side."""
-        make = self._differences if self._by_differences else self._derivatives
-        sides = [make(places, side * distance) for side in (-1.0, 1.0)]
-        return _Sides(*(np.stack(parts, axis=1) for parts in zip(*sides)))
-
-    def _derivatives(self, places: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """From exact values and slopes at one and two steps."""
-        t = np.stack([places + step, places + 2 * step])
-        value, slope = self.points.slopes(self.line.at(t.ravel()), self.line.direction)
-        (value, _), (one, two) = value.reshape(t.shape), slope.reshape(t.shape)
-        at_place = 2 * one - two
-        return value - step * 0.5 * (one + at_place), at_place
-
-    def _differences(self, places: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The parabola through three exact values."""
-        t = np.stack([places + k * step for k in (1, 2, 3)])
-        one, two, three = self.points.values(self.line.at(t.ravel())).value.reshape(t.shape)
-        return 3 * one - 3 * two + three, -(2.5 * one - 4 * two + 1.5 * three) / step
 
 
 def _changed(left: np.ndarray, right: np.ndarray) -> frozenset[int]:

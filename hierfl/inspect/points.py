@@ -60,10 +60,10 @@ class Points:
         """f, its terms and y at points (k, n)."""
         return Sampled(*self._pieces("values", self._value, points))
 
-    def slopes(self, points: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(values (k,), derivatives along a direction (k,)) by implicit differentiation; NaN where f has no value."""
-        value, slope = self._pieces("slopes", self._slope, points, direction)
-        return value, slope
+    def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values (k,), derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
+        value, gradient = self.gradients(points)
+        return value, np.sum(gradient * directions, axis=1)
 
     def gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(values (k,), gradients (k, n)) by implicit differentiation."""
@@ -130,10 +130,6 @@ class Points:
         found: Array = compiled.full_upper_set.project(x, public_values(compiled))
         return found
 
-    def _slope(self, x: Array, data: Data, tolerance: Array, direction: Array) -> tuple[Array, Array]:
-        value, gradient = self._gradient(x, data, tolerance)
-        return value, gradient @ direction
-
     def _gradient(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
         found, gradient = gradient_at(self.compiled, x, data)
         good = (jnp.max(found.gap) <= 0) & (True if found.solution is None else found.solution.converged.all())
@@ -152,13 +148,13 @@ class Points:
         rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
         return 1 if self.on_host else int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
 
-    def _pieces(self, name: str, one: Callable[..., Any], points: np.ndarray, *more: np.ndarray) -> list[np.ndarray]:
+    def _pieces(self, name: str, one: Callable[..., Any], points: np.ndarray) -> list[np.ndarray]:
         size = self._piece
         key = (f"points: {name}", size)
 
         def make() -> Any:
-            def all_of(points: Array, data: Data, tolerance: Array, *more: Array) -> Any:
-                return jax.vmap(lambda x: one(x, data, tolerance, *more))(points)
+            def all_of(points: Array, data: Data, tolerance: Array) -> Any:
+                return jax.vmap(lambda x: one(x, data, tolerance))(points)
 
             return jax.jit(all_of)
 
@@ -167,9 +163,7 @@ class Points:
         for start in range(0, len(points), size):
             piece = points[start : start + size]
             padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
-            parts.append(
-                [np.asarray(a)[: len(piece)] for a in program(jnp.asarray(padded), data, self.tolerance, *more)]
-            )
+            parts.append([np.asarray(a)[: len(piece)] for a in program(jnp.asarray(padded), data, self.tolerance)])
             if self.progress is not None:
                 self.progress.advance(len(piece))
         return [np.concatenate(arrays) for arrays in zip(*parts)]
