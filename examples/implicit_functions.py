@@ -1,7 +1,7 @@
 """Three implicit functions with kinks, evaluated exactly: what a federated algorithm really minimises.
 
 The toy of [HFL] (3); the minimax problem with coupled constraints; a Stackelberg leader whose four followers have
-capacities, at a fixed demand. All data are smooth; every kink comes from a constraint below that starts or stops to bind.
+capacities, at a fixed demand. A second figure shows the toy in two dimensions, with its kink curves. All data are smooth; every kink comes from a constraint below that starts or stops to bind.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def draw(points: int = 301) -> tuple[np.ndarray, ...]:
     return tuple(drawn)
 
 
-def main(arguments: list[str] | None = None) -> Path:
-    """Save the figure and return its path."""
+def main(arguments: list[str] | None = None) -> list[Path]:
+    """Save the figures and return their paths."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--figures", type=Path, default=Path("figures"))
     parser.add_argument("--points", type=int, default=301)
@@ -66,12 +66,17 @@ def main(arguments: list[str] | None = None) -> Path:
             ax.plot(grid, responses[:, 1:], color="C1", linestyle="--")
             ax.set(title=title, xlabel="x")
             ax.legend()
+        surface = nonsmooth_toy(2).implicit.surface(np.zeros(2), radius=1.6, points=options.points // 4)
+        both = plt.figure(figsize=(10.0, 4.2))
+        surface.plot(both.add_subplot(1, 2, 1))
+        surface.plot(both.add_subplot(1, 2, 2, projection="3d"), kind="3d")
     options.figures.mkdir(parents=True, exist_ok=True)
-    path = options.figures / "implicit_functions.png"
-    figure.savefig(path)
-    plt.close(figure)
-    print(f"saved {path}")
-    return path
+    paths = [options.figures / "implicit_functions.png", options.figures / "toy_surface.png"]
+    for one, path in zip((figure, both), paths):
+        one.savefig(path)
+        plt.close(one)
+        print(f"saved {path}")
+    return paths
 
 
 if __name__ == "__main__":

@@ -16,7 +16,10 @@ from hierfl.result import Certificate, public_response
 
 if TYPE_CHECKING:
     from hierfl.compiler.exact import Evaluation
+    from hierfl.inspect.midpoints import Midpoints
     from hierfl.inspect.slice import Slice
+    from hierfl.inspect.stationarity import Stationarity
+    from hierfl.inspect.surface import Surface
     from hierfl.problem import Problem
 
 
@@ -127,6 +130,114 @@ class ImplicitFunction:
             tolerance=tolerance,
             progress=progress,
         )
+
+    def surface(
+        self,
+        center: Any,
+        directions: Any = None,
+        radius: float = 1.0,
+        points: int = 101,
+        *,
+        seed: int = 0,
+        tolerance: float = TOLERANCE,
+        progress: bool = True,
+    ) -> Surface:
+        """f(center + s d_1 + t d_2) on a grid of ``points`` by ``points``, |s|, |t| <= radius.
+
+        Parameters
+        ----------
+        center
+            A point of X, or a ``Result`` of this problem, whose iterates are then shown as well.
+        directions
+            Two, each in the shapes of x, made orthonormal; by default the coordinates where x has two scalars, else the
+            principal directions of the result's iterates, else random ones of this seed. ``chosen`` says which.
+        radius, points, seed, tolerance, progress
+            As for :meth:`slice`.
+
+        Returns
+        -------
+        Surface
+            ``value``, ``kink_points`` and ``plot()``.
+
+        Raises
+        ------
+        SettingError, DataError
+            As for :meth:`slice`; for an x of one scalar, and for parallel directions.
+        """
+        from hierfl.inspect.surface import surface_of
+
+        settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
+        return surface_of(self._problem, center, directions, radius, points, **settings)
+
+    def stationarity(
+        self,
+        x: Any,
+        eta: float,
+        *,
+        samples: int | None = None,
+        tolerance: float = 1e-3,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> Stationarity:
+        """How stationary x is on X, from gradients sampled within eta of it (Goldstein's subdifferential).
+
+        Parameters
+        ----------
+        x
+            A point of X.
+        eta
+            Radius of the ball.
+        samples
+            How many gradients; by default 64, or twice the number of upper scalars if that is more.
+        tolerance
+            What counts as small in the verdict.
+        seed, progress
+            Of the sampling; show a progress bar if it takes long.
+
+        Returns
+        -------
+        Stationarity
+            ``distance``, an upper bound on the distance to stationarity, and ||grad f^eta|| with its 95% interval.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            If f has no implicit gradients.
+        SettingError
+            For a point outside X and arguments out of range.
+        """
+        from hierfl.inspect.stationarity import stationarity_of
+
+        settings: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
+        return stationarity_of(self._problem, x, eta, **settings)
+
+    def convexity(
+        self, center: Any, radius: float = 1.0, *, samples: int = 256, seed: int = 0, progress: bool = True
+    ) -> Midpoints:
+        """Search the ball for a violated midpoint inequality f((a + b) / 2) <= (f(a) + f(b)) / 2.
+
+        Parameters
+        ----------
+        center, radius
+            Of the ball; points are projected on X.
+        samples
+            Pairs in each of 13 turns: the first all over the ball, the others around the worst pair so far.
+        seed, progress
+            Of the sampling; show a progress bar if it takes long.
+
+        Returns
+        -------
+        Midpoints
+            The witness, or the pair that comes closest; no violation proves nothing.
+
+        Raises
+        ------
+        SettingError
+            For a point outside X and arguments out of range.
+        """
+        from hierfl.inspect.midpoints import midpoints_of
+
+        return midpoints_of(self._problem, center, radius, samples=samples, seed=seed, progress=progress)
 
     @double_precision
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:

@@ -70,6 +70,11 @@ class Points:
         value, gradient = self._pieces("gradients", self._gradient, points)
         return value, gradient
 
+    def gradients_through(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values (k,), gradients (k, n)) of f o P_X."""
+        value, gradient = self._pieces("gradients through", self._gradient_through, points)
+        return value, gradient
+
     def projected(self, points: np.ndarray) -> np.ndarray:
         """Projections of points (k, n) on X."""
 
@@ -135,6 +140,11 @@ class Points:
         good = (jnp.max(found.gap) <= 0) & (True if found.solution is None else found.solution.converged.all())
         factor = self.compiled.sign * jnp.where(good, 1.0, jnp.nan)
         return factor * found.value, factor * gradient
+
+    def _gradient_through(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
+        inside, pull = jax.vjp(lambda x: self._inside(x, data), x)
+        value, gradient = self._gradient(inside, data, tolerance)
+        return value, pull(gradient)[0]
 
     # --- many points ---------------------------------------------------------------------------------------------
 

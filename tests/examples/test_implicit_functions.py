@@ -18,5 +18,5 @@ def test_the_three_functions_and_the_figure(tmp_path: Path) -> None:
     np.testing.assert_allclose(minimax, minimax_x**2 - minimax_x, atol=1e-9)
     assert np.all(followers[game_x <= 2] == 1.5) and np.all(followers[game_x >= 10] < 1e-9)
     np.testing.assert_allclose(game, 0.05 * game_x**2 - game_x * (10 - game_x - followers.sum(axis=1)), atol=1e-9)
-    path = implicit_functions.main(["--figures", str(tmp_path), "--points", "5"])
-    assert path.stat().st_size > 10_000
+    paths = implicit_functions.main(["--figures", str(tmp_path), "--points", "40"])
+    assert len(paths) == 2 and all(path.stat().st_size > 10_000 for path in paths)

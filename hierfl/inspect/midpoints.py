@@ -1,0 +1,92 @@
+"""A search for a violated midpoint inequality: a witness that f is not convex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.compiler.precision import double_precision
+from hierfl.errors import SettingError
+from hierfl.inspect.points import Points, shown
+from hierfl.inspect.slice import require_inside, require_window
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem
+
+ROUNDS, SHRINK = 12, 0.7
+NOISE = 1e-8
+
+
+@dataclass(frozen=True)
+class Midpoints:
+    """The worst pair found: ``violation`` = f((a + b) / 2) - (f(a) + f(b)) / 2, positive where f is not convex.
+
+    ``a``, ``b`` and ``middle`` are in the shapes of x; ``pairs`` is how many were tried. No violation proves nothing.
+    """
+
+    a: Any
+    b: Any
+    middle: Any
+    violation: float
+    violated: bool
+    pairs: int
+
+    def __str__(self) -> str:
+        if not self.violated:
+            return (
+                f"no midpoint inequality is violated among {self.pairs:,} pairs, which does not prove that f is convex"
+            )
+        return f"not convex: f at the middle of a = {self.a} and b = {self.b} is {self.violation:.4g} above the mean of f at the two"
+
+
+@double_precision
+def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, seed: int, progress: bool) -> Midpoints:
+    """The search; arguments and errors as for ``ImplicitFunction.convexity``."""
+    compiled = problem.compile()
+    require_window(radius, 5)
+    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 1:
+        raise SettingError(f"samples={samples!r}: a whole number of at least 1.")
+    centre = compiled.upper.flatten(center, "center")
+    require_inside(compiled, centre)
+    rng, size = np.random.default_rng(seed), centre.size
+    best: tuple[float, np.ndarray] = (-np.inf, np.stack([centre, centre]))
+    scale = 1.0
+    with shown(3 * samples * (ROUNDS + 1), "midpoints", progress) as bar:
+        points = Points(compiled, progress=bar)
+        for turn in range(ROUNDS + 1):
+            if turn == 0:
+                pairs = centre + radius * _ball(rng, 2 * samples, size).reshape(samples, 2, size)
+            else:  # around the worst so far, ever closer
+                scale *= SHRINK
+                near = best[1] + scale * radius * _ball(rng, 2 * samples, size).reshape(samples, 2, size)
+                pairs = centre + _within(near - centre, radius)
+            pairs = points.projected(pairs.reshape(-1, size)).reshape(pairs.shape)
+            violation, noise = _violations(points, pairs)
+            worst = int(np.argmax(violation - noise))
+            if violation[worst] - noise[worst] > best[0]:
+                best = float(violation[worst] - noise[worst]), pairs[worst]
+    violation, noise = _violations(points, best[1][None])
+    a, b, middle = (compiled.upper.unflatten(x) for x in (*best[1], best[1].mean(axis=0)))
+    violated = bool(violation[0] > noise[0])
+    return Midpoints(a, b, middle, float(violation[0]), violated, samples * (ROUNDS + 1))
+
+
+def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(f(middle) - mean of f, what rounding and the lower level's tolerance may make of it) of pairs (k, 2, n)."""
+    triples = np.concatenate([pairs, pairs.mean(axis=1, keepdims=True)], axis=1)
+    value = points.values(triples.reshape(-1, pairs.shape[-1])).value.reshape(-1, 3)
+    violation = value[:, 2] - value[:, :2].mean(axis=1)
+    good = np.isfinite(violation)
+    return np.where(good, violation, -np.inf), NOISE * (1.0 + np.max(np.abs(np.where(good[:, None], value, 0)), axis=1))
+
+
+def _ball(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    normal = rng.standard_normal((count, size))
+    return np.asarray(rng.random((count, 1)) ** (1 / size) * normal / np.linalg.norm(normal, axis=1, keepdims=True))
+
+
+def _within(shift: np.ndarray, radius: float) -> np.ndarray:
+    length = np.linalg.norm(shift, axis=-1, keepdims=True)
+    return np.asarray(shift * np.minimum(1.0, radius / np.where(length > 0, length, 1.0)))
