@@ -32,6 +32,7 @@ TOLERANCE = 1e-9
 ITERATION_LIMIT = 20_000
 OUTSIDE_TOLERANCE = 1e-6
 SHARPER = 1e-13
+CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
 ITERATIVE = ("semismooth Newton", "accelerated gradient", "extragradient")
 
 
@@ -55,6 +56,12 @@ class Owner(NamedTuple):
     condition: Callable[[], Array]  # of the projection
     host_key: Array  # index of the client (or flat row) for methods that run on the host
     own: dict[int, Array]
+
+    def condensed(self, like: Array) -> Owner:
+        """The same for an affine F, its matrix and constant formed once, so that iterations do not pass over the data."""
+        matrix = jax.vmap(self.multiply, out_axes=1)(jnp.eye(like.size, dtype=like.dtype))
+        constant = self.operator(jnp.zeros_like(like))
+        return self._replace(operator=lambda y: matrix @ y + constant, multiply=lambda v: matrix @ v)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +93,9 @@ class ExactLower:
 
     def solve(self, x: Array, owner: Owner, warm: Array, tolerance: Array | float = TOLERANCE) -> LowerSolution:
         """y(x) of one owner, from a warm start; traceable."""
-        plan = self._plan()
+        plan, given = self._plan(), owner
+        if plan.method in ITERATIVE and plan.facts.affine and plan.quadratic.from_data and warm.size <= CONDENSED_LIMIT:
+            owner = owner.condensed(warm)
         mu = plan.modulus(owner.multiply, x.dtype)
         if plan.method == "cvxpy":
             return plan.on_host(x, owner, mu)
@@ -121,7 +130,7 @@ class ExactLower:
             step = first_step(owner.operator, start)
             y, step, iterations = iterate(owner.operator, owner.project, start, step, mu, tolerance, ITERATION_LIMIT)
         solution = certify(
-            owner.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection, owner.condition()
+            given.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection, owner.condition()
         )
         return solution._replace(converged=solution.converged & convex)
 
