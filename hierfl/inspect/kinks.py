@@ -1,0 +1,357 @@
+"""Exact one-sided derivatives of piecewise expressions, the sets where they jump, and pieces along one coordinate.
+
+Along a line x + t d every maximum, minimum and absolute value keeps one branch for small t > 0: the one that the first
+nonzero Taylor coefficient of a difference of branches decides. What is left is smooth, and its derivative at t = 0 is the
+one-sided one. An expression can have a kink only where two of its branches meet, or where a root vanishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import sympy
+
+from hierfl.errors import SymbolicError
+from hierfl.inspect.region import BRANCHING, Region, map_branching
+
+Expr = Any
+Point = Mapping[Expr, Expr]
+_TAYLOR_TERMS = 8
+_DIGITS = 50  # zero to so many digits counts as zero
+_SAMPLES = 12  # points of a set on which a jump is looked for
+
+
+@dataclass(frozen=True)
+class SymbolicKink:
+    """A set of x on which the gradient of f jumps.
+
+    Attributes
+    ----------
+    condition
+        The set, as a SymPy relation such as ``Eq(x, 0)``.
+    coordinate
+        The symbol that crosses the set where this is ``coordinate = constant``; None for other sets.
+    left_slope, right_slope
+        The derivatives along the coordinate on the set's two sides, exact, in the other symbols; None for other sets.
+    """
+
+    condition: Expr
+    coordinate: Expr | None = None
+    left_slope: Expr | None = None
+    right_slope: Expr | None = None
+
+    def __str__(self) -> str:
+        equations = sorted(self.condition.atoms(sympy.Eq), key=str)
+        where = ", ".join(f"{equation.lhs} = {equation.rhs}" for equation in equations)
+        if self.coordinate is None:
+            return where
+        return f"{where}: slope {self.left_slope} on the left, {self.right_slope} on the right"
+
+
+def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[Expr, Expr]:
+    """(left, right) derivatives at t = 0 of the expression at ``point + t direction``."""
+    t = sympy.Dummy("t", positive=True)
+
+    def slope(sign: int) -> Expr:
+        line = {symbol: value + sign * t * direction[symbol] for symbol, value in point.items()}
+        return sign * _slope(_near_zero(expr.subs(line, simultaneous=True), t), t)
+
+    return slope(-1), slope(1)
+
+
+def find_kinks(expr: Expr, region: Region) -> tuple[SymbolicKink, ...]:
+    """All kinks of the expression inside the region.
+
+    Raises
+    ------
+    SymbolicError
+        If the set where two branches meet, or a root vanishes, cannot be solved for.
+    """
+    found: dict[Expr, SymbolicKink] = {}
+    for switch in switches(expr):
+        kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
+        found |= {kink.condition: kink for kink in kinks}
+    for base in roots_in(expr):
+        found |= {kink.condition: kink for kink in _where_vanishing(expr, base, region)}
+    return tuple(sorted(found.values(), key=_order))
+
+
+def _order(kink: SymbolicKink) -> Any:
+    where = float(kink.condition.rhs) if kink.coordinate else 0.0
+    return kink.coordinate is None, str(kink.coordinate), where, str(kink.condition)
+
+
+def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
+    """An expression in one symbol as a Piecewise over intervals of the region, smooth on each of them.
+
+    Errors as for ``find_kinks``.
+    """
+    candidates = {root for switch in switches(expr) for root in _real_roots(switch, symbol)}
+    points = sorted((root for root in candidates if region.has_inside({symbol: root})), key=float)
+    inside = _between(points, *region.limits(symbol))
+    branches = [shortest(_branch_at(expr, {symbol: middle})) for middle in inside]
+    kept: list[tuple[Expr, Expr]] = []
+    for branch, end in zip(branches, [*points, None]):
+        if kept and sympy.simplify(kept[-1][0] - branch) == 0:
+            kept.pop()
+        kept.append((branch, True if end is None else symbol < end))
+    return sympy.Piecewise(*kept)
+
+
+def shortest(expr: Expr) -> Expr:
+    """The shortest of a few ways to write the expression."""
+    return min((sympy.factor(expr), sympy.expand(expr), expr), key=sympy.count_ops)
+
+
+# Where branches meet
+
+
+def switches(expr: Expr) -> tuple[Expr, ...]:
+    """Irreducible factors of the differences of branches: their signs decide which branch is active."""
+    found: dict[Expr, None] = {}
+    for node in sympy.preorder_traversal(expr):
+        for difference in _differences(node):
+            found |= dict.fromkeys(_factors(difference))
+    return tuple(found)
+
+
+def _differences(node: Expr) -> Iterator[Expr]:
+    if isinstance(node, (sympy.Max, sympy.Min)):
+        first = list(node.args)
+        yield from (a - b for place, a in enumerate(first) for b in first[place + 1 :])
+    elif isinstance(node, sympy.Abs):
+        yield node.args[0]
+    elif isinstance(node, sympy.Piecewise):
+        for _, condition in node.args:
+            yield from (relation.lhs - relation.rhs for relation in condition.atoms(sympy.core.relational.Relational))
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    if expr.has(*BRANCHING):
+        return [factor for branch in _all_branches(expr) for factor in _factors(branch)]
+    try:
+        factors = [factor for factor, _ in sympy.factor_list(expr)[1]]
+    except sympy.PolynomialError:
+        factors = [expr]
+    return [factor for factor in factors if factor.free_symbols]
+
+
+def _all_branches(expr: Expr) -> list[Expr]:
+    """The expression with its first branching node replaced by each of its branches."""
+    node = next(n for n in sympy.postorder_traversal(expr) if isinstance(n, BRANCHING))
+    if isinstance(node, sympy.Abs):
+        branches = [node.args[0], -node.args[0]]
+    else:
+        branches = [b[0] if isinstance(node, sympy.Piecewise) else b for b in node.args]
+    return [expr.xreplace({node: branch}) for branch in branches]
+
+
+def roots_in(expr: Expr) -> tuple[Expr, ...]:
+    """Bases of fractional powers below 1: where one vanishes, the power may have a kink."""
+    powers = (node for node in expr.atoms(sympy.Pow) if node.exp.is_Rational and not node.exp.is_Integer)
+    return tuple({power.base: None for power in powers if power.exp < 1 and power.base.free_symbols})
+
+
+# Branches near a point
+
+
+def _near_zero(expr: Expr, t: Expr) -> Expr:
+    """The expression with the branches that are active for small t > 0, as far as that can be decided."""
+
+    def active(node: Expr) -> Expr:
+        if isinstance(node, sympy.Abs):
+            sign = _sign_near_zero(node.args[0], t)
+            return node if sign is None else node.args[0] if sign >= 0 else -node.args[0]
+        if isinstance(node, sympy.Piecewise):
+            return _active_piece(node, t)
+        return _active_extreme(node, t)
+
+    return map_branching(expr, active)
+
+
+def _active_piece(node: Expr, t: Expr) -> Expr:
+    for branch, condition in node.args:
+        if condition == True:  # noqa: E712 - SymPy's own true
+            return branch
+        sign = _sign_near_zero(condition.lhs - condition.rhs, t)
+        if sign is None:
+            return node
+        if bool(condition.func(sympy.Integer(sign), 0)):
+            return branch
+    return node
+
+
+def _active_extreme(node: Expr, t: Expr) -> Expr:
+    better = 1 if isinstance(node, sympy.Max) else -1
+    best, *others = node.args
+    for other in others:
+        sign = _sign_near_zero(other - best, t)
+        if sign is None:
+            return _as_piecewise(node)
+        best = other if sign == better else best
+    return best
+
+
+def _as_piecewise(node: Expr) -> Expr:
+    """A maximum or minimum whose branch other symbols decide, in a form with plain derivatives."""
+    wins = sympy.Ge if isinstance(node, sympy.Max) else sympy.Le
+    *first, last = node.args
+    cases = [(a, sympy.And(*(wins(a, b) for b in node.args if b is not a))) for a in first]
+    return sympy.Piecewise(*cases, (last, True))
+
+
+def _sign_near_zero(expr: Expr, t: Expr) -> int | None:
+    """Sign for small t > 0, by the first nonzero Taylor coefficient; None where other symbols decide it."""
+    coefficient = sympy.expand(expr)
+    for _ in range(_TAYLOR_TERMS):
+        if coefficient == 0:
+            return 0
+        start = sympy.expand(coefficient.subs(t, 0))
+        if start.is_number:
+            sign = _sign_of_number(start)
+            if sign != 0:
+                return sign
+        elif sympy.simplify(start) != 0:
+            return None
+        coefficient = sympy.expand(sympy.diff(coefficient, t))
+    return 0 if sympy.simplify(expr) == 0 else None
+
+
+def _sign_of_number(value: Expr) -> int | None:
+    number = sympy.N(value, _DIGITS)
+    if not number.is_real:
+        return None
+    return 0 if abs(number) < sympy.Float(10) ** (20 - _DIGITS) else int(sympy.sign(number))
+
+
+def _slope(smooth: Expr, t: Expr) -> Expr:
+    derivative = sympy.diff(smooth, t)
+    value = derivative.subs(t, 0)
+    if value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
+        value = sympy.limit(derivative, t, 0, "+")
+    return sympy.simplify(value)
+
+
+def _branch_at(expr: Expr, point: Point) -> Expr:
+    """The expression with the branches that are active at a point at which none meet."""
+    t = sympy.Dummy("t", positive=True)
+
+    def active(node: Expr) -> Expr:
+        here = {branch: branch.subs(point) for branch in node.args} if not isinstance(node, sympy.Piecewise) else {}
+        if isinstance(node, sympy.Abs):
+            return node.args[0] if _sign_of_number(here[node.args[0]]) == 1 else -node.args[0]
+        if isinstance(node, sympy.Piecewise):
+            return next(branch for branch, condition in node.args if bool(condition.subs(point)))
+        chosen = _active_extreme(node.func(*here.values(), evaluate=False), t)
+        return next(branch for branch, value in here.items() if value == chosen)
+
+    return map_branching(expr, active)
+
+
+# Kinks of one set
+
+
+def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
+    """Kinks on the planes where a coordinate is a root of the switch."""
+    (symbol,) = switch.free_symbols
+    for root in _real_roots(switch, symbol):
+        if region.has_inside({symbol: root}):
+            left, right = one_sided_derivatives(expr, {symbol: root}, {symbol: sympy.Integer(1)})
+            if _is_nonzero_somewhere(left - right, region):
+                yield SymbolicKink(sympy.Eq(symbol, root), symbol, left, right)
+
+
+def _is_nonzero_somewhere(expr: Expr, region: Region) -> bool:
+    """Whether the expression differs from 0 at one of several random points."""
+    rng = np.random.default_rng(0)
+    points = (
+        {s: _random_rational(rng, region.limits(s)) for s in sorted(expr.free_symbols, key=str)}
+        for _ in range(_SAMPLES)
+    )
+    return any(_sign_of_number(sympy.expand(expr.subs(point))) != 0 for point in points)
+
+
+def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
+    """A kink on a set that is no coordinate plane, if the gradient jumps at one of several random points of it."""
+    rng = np.random.default_rng(0)
+    symbols = sorted(switch.free_symbols | expr.free_symbols, key=str)
+    solved = min(switch.free_symbols, key=lambda s: (_degree(switch, s), str(s)))
+    for _ in range(_SAMPLES):
+        point = {symbol: _random_rational(rng, region.limits(symbol)) for symbol in symbols if symbol != solved}
+        for root in _real_roots(switch.subs(point), solved):
+            here = {**point, solved: root}
+            across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in symbols}
+            if region.has_inside(here) and _jumps(expr, here, across):
+                yield SymbolicKink(sympy.Eq(switch, 0))
+                return
+
+
+def _where_vanishing(expr: Expr, base: Expr, region: Region) -> Iterator[SymbolicKink]:
+    """Kinks where the argument of a root is 0: for one symbol its zeros, else the minimisers of a sum of squares."""
+    if region.positive(base) or base.is_positive:
+        return
+    symbols = sorted(base.free_symbols, key=str)
+    if len(symbols) == 1:
+        for factor in _factors(base):
+            yield from _on_coordinate(expr, factor, region)
+        return
+    solutions = sympy.solve([sympy.diff(base, s) for s in symbols], symbols, dict=True)
+    if len(solutions) != 1 or base.has(*BRANCHING):
+        raise SymbolicError(f"where {base} vanishes, and its root has a kink, cannot be solved for.")
+    (solution,) = solutions
+    if sympy.simplify(base.subs(solution)) != 0:
+        return
+    rng = np.random.default_rng(0)
+    everything = sorted(base.free_symbols | expr.free_symbols, key=str)
+    free = {s: _random_rational(rng, region.limits(s)) for s in everything if s not in solution}
+    here = {**free, **{s: value.subs(free) for s, value in solution.items()}}
+    across = {s: _random_rational(rng, (-sympy.oo, sympy.oo)) for s in everything}
+    if region.has_inside(here) and _jumps(expr, here, across):
+        yield SymbolicKink(sympy.And(*(sympy.Eq(s, value) for s, value in solution.items())))
+
+
+def _jumps(expr: Expr, point: Point, direction: Point) -> bool:
+    left, right = one_sided_derivatives(expr, point, direction)
+    return _sign_of_number(sympy.expand(left - right)) != 0
+
+
+# Roots and points
+
+
+def _degree(expr: Expr, symbol: Expr) -> int:
+    return int(sympy.degree(expr, symbol)) if expr.is_polynomial(symbol) else 1000
+
+
+def _real_roots(expr: Expr, symbol: Expr) -> list[Expr]:
+    """The real zeros of an expression in one symbol; of a constant none."""
+    if not expr.has(symbol):
+        return []
+    zeros = sympy.solveset(expr, symbol, sympy.S.Reals)
+    if zeros is sympy.S.EmptySet or isinstance(zeros, sympy.FiniteSet):
+        return list(zeros)
+    raise SymbolicError(f"the zeros of {expr} in {symbol}, where a kink may be, cannot be solved for.")
+
+
+def _between(points: Sequence[Expr], low: Expr, high: Expr) -> list[Expr]:
+    """A rational number inside each interval between the points."""
+    return [_middle(a, b) for a, b in pairwise([low, *points, high])]
+
+
+def _middle(low: Expr, high: Expr) -> Expr:
+    if low.is_finite and high.is_finite:
+        return sympy.Rational(sympy.N((low + high) / 2, 30))
+    if low.is_finite or high.is_finite:
+        return sympy.Rational(sympy.N(low + 1 if low.is_finite else high - 1, 30))
+    return sympy.Rational(1, 3)
+
+
+def _random_rational(rng: np.random.Generator, limits: tuple[Expr, Expr]) -> Expr:
+    low, high = limits
+    if low.is_finite and high.is_finite:
+        return low + (high - low) * sympy.Rational(int(rng.integers(1, 64)), 64)
+    offset = sympy.Rational(int(rng.integers(-128, 129)), 32)
+    return low + abs(offset) if low.is_finite else high - abs(offset) if high.is_finite else offset
