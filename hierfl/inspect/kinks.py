@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import sympy
+from sympy.core.relational import Relational
 
 from hierfl.errors import SymbolicError
+from hierfl.inspect.formula_text import formula_text
 from hierfl.inspect.region import BRANCHING, Region, map_branching
 
 Expr = Any
@@ -49,7 +51,8 @@ class SymbolicKink:
         where = ", ".join(f"{equation.lhs} = {equation.rhs}" for equation in equations)
         if self.coordinate is None:
             return where
-        return f"{where}: slope {self.left_slope} on the left, {self.right_slope} on the right"
+        left, right = formula_text(self.left_slope), formula_text(self.right_slope)
+        return f"{where}: slope {left} on the left, {right} on the right"
 
 
 def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[Expr, Expr]:
@@ -58,7 +61,7 @@ def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[E
 
     def slope(sign: int) -> Expr:
         line = {symbol: value + sign * t * direction[symbol] for symbol, value in point.items()}
-        return sign * _slope(_near_zero(expr.subs(line, simultaneous=True), t), t)
+        return _slope(sign * _near_zero(expr.subs(line, simultaneous=True), t), t)
 
     return slope(-1), slope(1)
 
@@ -76,7 +79,7 @@ def find_kinks(expr: Expr, region: Region) -> tuple[SymbolicKink, ...]:
         kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
         found |= {kink.condition: kink for kink in kinks}
     for base in roots_in(expr):
-        found |= {kink.condition: kink for kink in _where_vanishing(expr, base, region)}
+        found |= {kink.condition: kink for kink in _where_vanishing(expr, base, region, tuple(found))}
     return tuple(sorted(found.values(), key=_order))
 
 
@@ -127,7 +130,7 @@ def _differences(node: Expr) -> Iterator[Expr]:
         yield node.args[0]
     elif isinstance(node, sympy.Piecewise):
         for _, condition in node.args:
-            yield from (relation.lhs - relation.rhs for relation in condition.atoms(sympy.core.relational.Relational))
+            yield from (relation.lhs - relation.rhs for relation in condition.atoms(Relational))
 
 
 def _factors(expr: Expr) -> list[Expr]:
@@ -175,14 +178,23 @@ def _near_zero(expr: Expr, t: Expr) -> Expr:
 
 def _active_piece(node: Expr, t: Expr) -> Expr:
     for branch, condition in node.args:
-        if condition == True:  # noqa: E712 - SymPy's own true
-            return branch
-        sign = _sign_near_zero(condition.lhs - condition.rhs, t)
-        if sign is None:
+        holds = _truth_near_zero(condition, t)
+        if holds is None:
             return node
-        if bool(condition.func(sympy.Integer(sign), 0)):
+        if holds:
             return branch
     return node
+
+
+def _truth_near_zero(condition: Expr, t: Expr) -> bool | None:
+    """Whether relations, joined by logic, hold for small t > 0; None where other symbols decide one of them."""
+    truth = {}
+    for relation in condition.atoms(Relational):
+        sign = _sign_near_zero(relation.lhs - relation.rhs, t)
+        if sign is None:
+            return None
+        truth[relation] = relation.func(sympy.Integer(sign), 0)
+    return bool(condition.xreplace(truth))
 
 
 def _active_extreme(node: Expr, t: Expr) -> Expr:
@@ -290,8 +302,11 @@ def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
                 return
 
 
-def _where_vanishing(expr: Expr, base: Expr, region: Region) -> Iterator[SymbolicKink]:
-    """Kinks where the argument of a root is 0: for one symbol its zeros, else the minimisers of a sum of squares."""
+def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Expr]) -> Iterator[SymbolicKink]:
+    """Kinks where the argument of a root is 0: for one symbol its zeros, else the minimisers of a sum of squares.
+
+    A minimiser that lies on a kink already known is part of it.
+    """
     if region.positive(base) or base.is_positive:
         return
     symbols = sorted(base.free_symbols, key=str)
@@ -299,10 +314,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region) -> Iterator[Symboli
         for factor in _factors(base):
             yield from _on_coordinate(expr, factor, region)
         return
-    solutions = sympy.solve([sympy.diff(base, s) for s in symbols], symbols, dict=True)
-    if len(solutions) != 1 or base.has(*BRANCHING):
-        raise SymbolicError(f"where {base} vanishes, and its root has a kink, cannot be solved for.")
-    (solution,) = solutions
+    solution = _minimiser(base, symbols)
     if sympy.simplify(base.subs(solution)) != 0:
         return
     rng = np.random.default_rng(0)
@@ -310,8 +322,20 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region) -> Iterator[Symboli
     free = {s: _random_rational(rng, region.limits(s)) for s in everything if s not in solution}
     here = {**free, **{s: value.subs(free) for s, value in solution.items()}}
     across = {s: _random_rational(rng, (-sympy.oo, sympy.oo)) for s in everything}
-    if region.has_inside(here) and _jumps(expr, here, across):
+    on_known = any(condition.subs(here) == sympy.true for condition in known)
+    if not on_known and region.has_inside(here) and _jumps(expr, here, across):
         yield SymbolicKink(sympy.And(*(sympy.Eq(s, value) for s, value in solution.items())))
+
+
+def _minimiser(base: Expr, symbols: Sequence[Expr]) -> dict[Expr, Expr]:
+    """The one point, or the affine set, where the gradient vanishes."""
+    try:
+        solutions = [] if base.has(*BRANCHING) else sympy.solve([base.diff(s) for s in symbols], symbols, dict=True)
+    except NotImplementedError:
+        solutions = []
+    if len(solutions) != 1:
+        raise SymbolicError(f"where {base} vanishes, and its root has a kink, cannot be solved for.")
+    return dict(solutions[0])
 
 
 def _jumps(expr: Expr, point: Point, direction: Point) -> bool:

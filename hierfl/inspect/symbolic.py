@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import cvxpy as cp
 import numpy as np
 import sympy
-from sympy.printing.str import StrPrinter
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.compiler.compiled import weights_of
 from hierfl.compiler.precision import double_precision
-from hierfl.errors import DeclarationError, HierflError, SettingError, SymbolicError
+from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.closed_form import ClosedForm, closed_form, inequalities_of
+from hierfl.inspect.formula_text import formula_text
 from hierfl.inspect.kinks import SymbolicKink, find_kinks, one_sided_derivatives, pieces, shortest
 from hierfl.inspect.region import BRANCHING, Region
 from hierfl.inspect.symbolic_atoms import Expr, Scalars, as_array, exact, exact_array, translate
@@ -107,8 +107,8 @@ class SymbolicView:
 
     def __str__(self) -> str:
         arguments = ", ".join(variable.name() for variable in self.x)
-        rows = [f"{y.name()}({arguments}) = {_text(formula)}" for y, formula in self.response.items()]
-        rows.append(f"f({arguments}) = {_text(self.value)}")
+        rows = [f"{y.name()}({arguments}) = {formula_text(formula)}" for y, formula in self.response.items()]
+        rows.append(f"f({arguments}) = {formula_text(self.value)}")
         rows += [f"kink at {kink}" for kink in self.kinks] or ["no kinks"]
         rows += [f"where {self.domain}"] if self.domain != sympy.true else []
         return "\n".join([*rows, f"agrees with problem.implicit at {self.verified} random points"])
@@ -321,13 +321,15 @@ def _verify(problem: Problem, view: SymbolicView) -> None:
     HierflError
         If they disagree: a defect of hierfl.
     """
-    compiled, checked = problem.compile(), 0
+    upper, checked = problem.compile().upper, 0
     for point in _points(problem, view):
-        x = compiled.upper.unflatten(point)
+        x = upper.unflatten(point)
+        try:
+            value = problem.implicit(x)
+        except DivergedError:  # a point of X at which the objective is not defined
+            continue
         place = dict(zip(view._symbols.flat, map(_digits, point)))
-        pairs = [(view.value, problem.implicit(x))]
-        if view.response:
-            pairs += _pairs(view.response, problem.implicit.response(x))
+        pairs = [(view.value, value), *(_pairs(view.response, problem.implicit.response(x)) if view.response else [])]
         for formula, number in pairs:
             found = complex(sympy.N(formula.subs(place), 20))
             if not abs(found - number) <= _TOLERANCE * max(1.0, abs(number)):
@@ -336,10 +338,9 @@ def _verify(problem: Problem, view: SymbolicView) -> None:
                     f"Please report it."
                 )
         checked += 1
-    if checked < view.verified:
-        raise SymbolicError(
-            f"Y(x) is not empty at {checked} of {_TRIES} random points of X only: nothing to check with."
-        )
+        if checked == view.verified:
+            return
+    raise SymbolicError(f"f has a value at only {checked} of {_TRIES} random points of X: too few to check a formula.")
 
 
 def _digits(value: float) -> Expr:
@@ -349,14 +350,13 @@ def _digits(value: float) -> Expr:
 
 def _points(problem: Problem, view: SymbolicView) -> Iterator[np.ndarray]:
     """Random points of X at which Y(x) is not empty."""
-    compiled, rng, given = problem.compile(), np.random.default_rng(0), 0
+    compiled, rng = problem.compile(), np.random.default_rng(0)
     limits = [view._region.limits(symbol) for symbol in view._symbols.flat]
     finite = [low.is_finite and high.is_finite for low, high in limits]
     low, high = (np.array([float(e[k]) if f else 3.0 * (2 * k - 1) for e, f in zip(limits, finite)]) for k in (0, 1))
     for point in on_upper_set(compiled, low + (high - low) * rng.random((_TRIES, low.size))):
         place = dict(zip(view._symbols.flat, map(_digits, point)))
-        if given < view.verified and bool(view.domain.subs(place)):
-            given += 1
+        if bool(view.domain.subs(place)):
             yield point
 
 
@@ -371,24 +371,6 @@ def _pairs(response: Mapping[cp.Variable, Expr], numbers: Any) -> list[tuple[Exp
 
 def _entries(formulas: Expr) -> list[Expr]:
     return list(sympy.flatten(formulas)) if isinstance(formulas, sympy.NDimArray) else [formulas]
-
-
-# Text
-
-
-class _Printer(StrPrinter):
-    """SymPy's text, with cases in braces."""
-
-    def _print_Piecewise(self, expr: Expr) -> str:  # noqa: N802 - the name that SymPy looks for
-        return "{" + "; ".join(self._case(branch, condition) for branch, condition in expr.args) + "}"
-
-    def _case(self, branch: Expr, condition: Expr) -> str:
-        when = "otherwise" if condition == sympy.true else f"if {self._print(condition)}"
-        return f"{self._print(branch)} {when}"
-
-
-def _text(formula: Expr) -> str:
-    return str(_Printer().doprint(formula))
 
 
 def _kink_latex(kink: SymbolicKink, names: Mapping[Expr, str]) -> str:
