@@ -79,8 +79,14 @@ def closed_form(
     conditions = [sympy.expand(gap) for gap in [*gaps, *feasible.conditions]]
     return ClosedForm(
         tuple(region.simplified(entry) for entry in entries),
-        tuple(condition for condition in conditions if not region.nonnegative(condition)),
+        tuple(dict.fromkeys(c for c in conditions if not region.nonnegative(c) and not _is_root(c))),
     )
+
+
+def _is_root(expr: Expr) -> bool:
+    """A square root, which is nonnegative wherever what is under it is."""
+    factor, rest = expr.as_coeff_Mul()
+    return bool(factor > 0 and rest.is_Pow and rest.exp == sympy.Rational(1, 2))
 
 
 # The operator

@@ -7,7 +7,7 @@ one-sided one. An expression can have a kink only where two of its branches meet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,13 +18,14 @@ from sympy.core.relational import Relational
 
 from hierfl.errors import SymbolicError
 from hierfl.inspect.formula_text import formula_text
-from hierfl.inspect.region import BRANCHING, Region, map_branching
+from hierfl.inspect.region import BRANCHING, Region
 
 Expr = Any
 Point = Mapping[Expr, Expr]
+SignOf = Callable[[Expr], int | None]  # of a difference of branches; None where it is not decided
 _TAYLOR_TERMS = 8
 _DIGITS = 50  # zero to so many digits counts as zero
-_SAMPLES = 12  # points of a set on which a jump is looked for
+_SAMPLES = 24  # points of a set on which a jump is looked for
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class SymbolicKink:
     coordinate
         The symbol that crosses the set where this is ``coordinate = constant``; None for other sets.
     left_slope, right_slope
-        The derivatives along the coordinate on the set's two sides, exact, in the other symbols; None for other sets.
+        The derivatives along the coordinate on the set's two sides, exact, in the other symbols (where these lie on no
+        other kink); None for other sets.
     """
 
     condition: Expr
@@ -61,13 +63,17 @@ def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[E
 
     def slope(sign: int) -> Expr:
         line = {symbol: value + sign * t * direction[symbol] for symbol, value in point.items()}
-        return _slope(sign * _near_zero(expr.subs(line, simultaneous=True), t), t)
+        active = _resolved(expr, lambda difference: _sign_near_zero(difference.xreplace(line), t))
+        return _slope(sign * active.xreplace(line), t)
 
     return slope(-1), slope(1)
 
 
 def find_kinks(expr: Expr, region: Region) -> tuple[SymbolicKink, ...]:
     """All kinks of the expression inside the region.
+
+    A set that is no ``coordinate = constant``, and slopes that depend on other symbols, are tested for a jump exactly, at
+    two dozen random points of the set: a jump on a small part of it only may be missed.
 
     Raises
     ------
@@ -159,60 +165,49 @@ def roots_in(expr: Expr) -> tuple[Expr, ...]:
     return tuple({power.base: None for power in powers if power.exp < 1 and power.base.free_symbols})
 
 
-# Branches near a point
+# Active branches
 
 
-def _near_zero(expr: Expr, t: Expr) -> Expr:
-    """The expression with the branches that are active for small t > 0, as far as that can be decided."""
+def _resolved(expr: Expr, sign_of: SignOf) -> Expr:
+    """The expression with its active branches only; what ``sign_of`` leaves open stays as cases."""
+    if not expr.has(*BRANCHING):
+        return expr
+    if isinstance(expr, sympy.Piecewise):
+        return _active_piece(expr, sign_of)
+    args = [_resolved(arg, sign_of) for arg in expr.args]
+    if isinstance(expr, sympy.Abs):
+        sign = sign_of(args[0])
+        return sympy.Abs(args[0]) if sign is None else args[0] if sign >= 0 else -args[0]
+    if isinstance(expr, (sympy.Max, sympy.Min)):
+        return _active_extreme(args, 1 if isinstance(expr, sympy.Max) else -1, sign_of)
+    return expr.func(*args)
 
-    def active(node: Expr) -> Expr:
-        if isinstance(node, sympy.Abs):
-            sign = _sign_near_zero(node.args[0], t)
-            return node if sign is None else node.args[0] if sign >= 0 else -node.args[0]
-        if isinstance(node, sympy.Piecewise):
-            return _active_piece(node, t)
-        return _active_extreme(node, t)
 
-    return map_branching(expr, active)
-
-
-def _active_piece(node: Expr, t: Expr) -> Expr:
+def _active_piece(node: Expr, sign_of: SignOf) -> Expr:
+    cases = []
     for branch, condition in node.args:
-        holds = _truth_near_zero(condition, t)
-        if holds is None:
-            return node
-        if holds:
-            return branch
-    return node
+        signs = {relation: sign_of(relation.lhs - relation.rhs) for relation in condition.atoms(Relational)}
+        truth = {r: r.func(sympy.Integer(sign), 0) for r, sign in signs.items() if sign is not None}
+        holds = condition.xreplace(truth)
+        if holds == sympy.false:
+            continue
+        cases.append((_resolved(branch, sign_of), holds))
+        if holds == sympy.true:
+            break
+    return sympy.Piecewise(*cases)
 
 
-def _truth_near_zero(condition: Expr, t: Expr) -> bool | None:
-    """Whether relations, joined by logic, hold for small t > 0; None where other symbols decide one of them."""
-    truth = {}
-    for relation in condition.atoms(Relational):
-        sign = _sign_near_zero(relation.lhs - relation.rhs, t)
-        if sign is None:
-            return None
-        truth[relation] = relation.func(sympy.Integer(sign), 0)
-    return bool(condition.xreplace(truth))
-
-
-def _active_extreme(node: Expr, t: Expr) -> Expr:
-    better = 1 if isinstance(node, sympy.Max) else -1
-    best, *others = node.args
-    for other in others:
-        sign = _sign_near_zero(other - best, t)
-        if sign is None:
-            return _as_piecewise(node)
-        best = other if sign == better else best
-    return best
-
-
-def _as_piecewise(node: Expr) -> Expr:
-    """A maximum or minimum whose branch other symbols decide, in a form with plain derivatives."""
-    wins = sympy.Ge if isinstance(node, sympy.Max) else sympy.Le
-    *first, last = node.args
-    cases = [(a, sympy.And(*(wins(a, b) for b in node.args if b is not a))) for a in first]
+def _active_extreme(args: Sequence[Expr], better: int, sign_of: SignOf) -> Expr:
+    """The largest (better = 1) or least argument; cases over those that are not known to lose."""
+    kept: list[Expr] = []
+    for new in args:
+        signs = [sign_of(better * (new - old)) for old in kept]
+        if any(sign is not None and sign <= 0 for sign in signs):
+            continue
+        kept = [old for old, sign in zip(kept, signs) if sign is None] + [new]
+    wins = sympy.Ge if better == 1 else sympy.Le
+    *first, last = kept
+    cases = [(a, sympy.And(*(wins(a, b) for b in kept if b is not a))) for a in first]
     return sympy.Piecewise(*cases, (last, True))
 
 
@@ -245,23 +240,22 @@ def _slope(smooth: Expr, t: Expr) -> Expr:
     value = derivative.subs(t, 0)
     if value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         value = sympy.limit(derivative, t, 0, "+")
-    return sympy.simplify(value)
+    return _tidied(value)
+
+
+def _tidied(value: Expr) -> Expr:
+    """Simplified; with several cases only case by case, since SymPy compares the conditions of all pairs."""
+    cases = value.atoms(sympy.Piecewise)
+    if not cases:
+        return sympy.simplify(value)
+    if len(cases) == 1 and len(next(iter(cases)).args) == 2:
+        value = sympy.piecewise_fold(value)
+    return value.replace(sympy.Piecewise, lambda *args: sympy.Piecewise(*((shortest(e), c) for e, c in args)))
 
 
 def _branch_at(expr: Expr, point: Point) -> Expr:
     """The expression with the branches that are active at a point at which none meet."""
-    t = sympy.Dummy("t", positive=True)
-
-    def active(node: Expr) -> Expr:
-        here = {branch: branch.subs(point) for branch in node.args} if not isinstance(node, sympy.Piecewise) else {}
-        if isinstance(node, sympy.Abs):
-            return node.args[0] if _sign_of_number(here[node.args[0]]) == 1 else -node.args[0]
-        if isinstance(node, sympy.Piecewise):
-            return next(branch for branch, condition in node.args if bool(condition.subs(point)))
-        chosen = _active_extreme(node.func(*here.values(), evaluate=False), t)
-        return next(branch for branch, value in here.items() if value == chosen)
-
-    return map_branching(expr, active)
+    return _resolved(expr, lambda difference: _sign_of_number(difference.xreplace(dict(point))))
 
 
 # Kinks of one set
