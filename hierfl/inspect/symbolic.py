@@ -376,6 +376,6 @@ def _entries(formulas: Expr) -> list[Expr]:
 def _kink_latex(kink: SymbolicKink, names: Mapping[Expr, str]) -> str:
     where = sympy.latex(kink.condition, symbol_names=names)
     if kink.coordinate is None:
-        return where
+        return str(where)
     left, right = (sympy.latex(slope, symbol_names=names) for slope in (kink.left_slope, kink.right_slope))
     return rf"{where}, \text{{ slopes }} {left} \text{{ and }} {right}"

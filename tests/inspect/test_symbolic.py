@@ -232,6 +232,53 @@ def test_attributes_of_y_are_constraints() -> None:
     assert same(problem.implicit.symbolic().value, sympy.Min(2, sympy.Max(-1, X)))
 
 
+def test_several_variables_on_both_levels() -> None:
+    """y = min(0, x), z = (u + 1, max(u, x)); Y is empty where x > u + 1."""
+    u, z = cp.Variable(name="u"), cp.Variable(2, name="z")
+    problem = hf.Problem(
+        hf.Minimize(clients=2 * y + cp.sum(z)),
+        lower=hf.ArgMin([y, z], cp.square(y - x) + cp.sum_squares(z - u), [y <= 0, z >= x, z[0] == u + 1]),
+    )
+    view = problem.implicit.symbolic()
+    U = sympy.Symbol("u", real=True)
+    assert view.response[y] == sympy.Min(0, X)
+    assert view.response[z].tolist() == [U + 1, sympy.Max(U, X)]
+    assert view.domain == (U - X + 1 >= 0)
+    assert {kink.condition for kink in view.kinks} in ({at(X, 0), at(U - X, 0)}, {at(X, 0), at(X - U, 0)})
+    # f = 2 min(0, x) + u + 1 + max(u, x) along (x, u) = t (1, 2): 2t + 2t + t on the left, 2t + 2t on the right
+    assert view.one_sided({x: 0, u: 0}, {x: 1, u: 2}) == (5, 4)
+
+
+def test_two_clients_with_a_ball_each_have_two_spheres_of_kinks() -> None:
+    center = hf.ClientParameter(2, name="c")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y2)),
+        lower=hf.ArgMin(y2, cp.sum_squares(y2 - center), [cp.norm(y2 - x2) <= 1], scope="client"),
+        federation=hf.Federation([hf.Client(parameters={center: [1, 2]}), hf.Client(parameters={center: [0, 0]})]),
+    )
+    view = problem.implicit.symbolic()
+    spheres = {sympy.expand(kink.condition.lhs) for kink in view.kinks}
+    assert spheres == {X0**2 + X1**2 - 1, sympy.expand((X0 - 1) ** 2 + (X1 - 2) ** 2 - 1)}
+
+
+def test_points_at_which_the_objective_is_undefined_are_left_out_of_the_comparison() -> None:
+    view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1) - cp.log(x))).implicit.symbolic()
+    assert slopes(view) == [(at(X, 1), -2, 0)]
+
+
+def test_a_quadratic_constraint_on_one_entry_is_an_interval() -> None:
+    problem = hf.Problem(hf.Minimize(clients=y), lower=hf.ArgMin(y, cp.square(y - x), [cp.square(y - 1) <= 4]))
+    assert same(problem.implicit.symbolic().value, sympy.Min(3, sympy.Max(-1, X)))
+
+
+def test_slopes_are_cases_where_another_coordinate_decides() -> None:
+    """max(x_0, x_1) + |x_0|: at x_0 = 0 the maximum is x_0 only where x_1 < 0."""
+    view = hf.Problem(hf.Minimize(clients=cp.maximum(x2[0], x2[1]) + cp.abs(x2[0]))).implicit.symbolic()
+    (plane,) = (kink for kink in view.kinks if kink.coordinate == X0)
+    assert [plane.left_slope.subs(X1, -1), plane.right_slope.subs(X1, -1)] == [0, 2]
+    assert [plane.left_slope.subs(X1, 1), plane.right_slope.subs(X1, 1)] == [-1, 1]
+
+
 # Kinks
 
 
