@@ -14,7 +14,7 @@ from hierfl.result import Certificate, public_response
 
 if TYPE_CHECKING:
     from hierfl.compiler.exact import Evaluation
-    from hierfl.inspect.symbolic import SymbolicView
+    from hierfl.inspect.symbolic.view import SymbolicView
     from hierfl.problem import Problem
 
 
@@ -107,7 +107,7 @@ class ImplicitFunction:
             Where no formula is derived: the problem has data, more than 20 scalars, entries of y that meet in the objective
             or in a constraint, or an atom that SymPy cannot treat; the message says which.
         """
-        from hierfl.inspect.symbolic import symbolic
+        from hierfl.inspect.symbolic.view import symbolic
 
         return symbolic(self._problem)
 

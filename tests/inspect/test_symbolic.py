@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.inspect import symbolic as symbolic_module
-from hierfl.inspect.symbolic import SymbolicView
-from hierfl.inspect.symbolic_atoms import exact, translate
+from hierfl.inspect.symbolic.view import SymbolicView
+from hierfl.inspect.symbolic.atoms import exact, translate
 from hierfl.models.coupled_minimax import coupled_minimax
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
 

@@ -17,8 +17,8 @@ import sympy
 from sympy.core.relational import Relational
 
 from hierfl.errors import SymbolicError
-from hierfl.inspect.formula_text import formula_text
-from hierfl.inspect.region import BRANCHING, Region
+from hierfl.inspect.symbolic.formula_text import formula_text
+from hierfl.inspect.symbolic.region import BRANCHING, Region
 
 Expr = Any
 Point = Mapping[Expr, Expr]

@@ -15,8 +15,8 @@ import sympy
 from cvxpy import constraints as cones
 
 from hierfl.errors import SymbolicError
-from hierfl.inspect.region import Region
-from hierfl.inspect.symbolic_atoms import Expr, Scalars
+from hierfl.inspect.symbolic.region import Region
+from hierfl.inspect.symbolic.atoms import Expr, Scalars
 from hierfl.language.text import expression_text
 
 Translator = Any  # CVXPY expression -> Scalars

@@ -19,11 +19,11 @@ from hierfl.analysis.convexity import attribute_constraints
 from hierfl.compiler.compiled import weights_of
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
-from hierfl.inspect.closed_form import ClosedForm, closed_form, inequalities_of
-from hierfl.inspect.formula_text import formula_text
-from hierfl.inspect.kinks import SymbolicKink, find_kinks, one_sided_derivatives, pieces, shortest
-from hierfl.inspect.region import BRANCHING, Region
-from hierfl.inspect.symbolic_atoms import Expr, Scalars, as_array, exact, exact_array, translate
+from hierfl.inspect.symbolic.closed_form import ClosedForm, closed_form, inequalities_of
+from hierfl.inspect.symbolic.formula_text import formula_text
+from hierfl.inspect.symbolic.kinks import SymbolicKink, find_kinks, one_sided_derivatives, pieces, shortest
+from hierfl.inspect.symbolic.region import BRANCHING, Region
+from hierfl.inspect.symbolic.atoms import Expr, Scalars, as_array, exact, exact_array, translate
 from hierfl.language.federation import Client
 from hierfl.language.latex import expression_latex
 from hierfl.language.text import expression_text
