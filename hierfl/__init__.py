@@ -16,6 +16,7 @@ from hierfl.errors import (
     LowerLevelWarning,
     NotConvexError,
     SettingError,
+    SymbolicError,
     UnsupportedAtomError,
 )
 from hierfl.language.expectation import E, total
@@ -67,6 +68,7 @@ __all__ = [
     "SettingError",
     "Shards",
     "Sweep",
+    "SymbolicError",
     "UnsupportedAtomError",
     "errors",
     "sweep",

@@ -60,6 +60,10 @@ class IncompatibleSolverError(HierflError):
     """The solver cannot treat the declared class of problem; names the solvers that can."""
 
 
+class SymbolicError(HierflError):
+    """``problem.implicit.symbolic()`` does not apply; says what has no closed form and what would."""
+
+
 class SettingError(HierflError, ValueError):
     """A setting of a solver, a runtime or ``solve`` is out of range; says what is allowed."""
 

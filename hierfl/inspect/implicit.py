@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hierfl.inspect.slice import Slice
     from hierfl.inspect.stationarity import Stationarity
     from hierfl.inspect.surface import Surface
+    from hierfl.inspect.symbolic.view import SymbolicView
     from hierfl.problem import Problem
 
 
@@ -267,6 +268,24 @@ class ImplicitFunction:
             warm = None if evaluation.solution is None else evaluation.solution.y
             values.append(float(evaluation.value))
         return compiled.sign * float(np.mean(values))
+
+    def symbolic(self) -> SymbolicView:
+        """y(x) and f(x) as SymPy formulas, with kinks and one-sided derivatives exact, for small separable problems.
+
+        The lower level must be separable, ``sum h_i(x) y_i^2 / 2 + g_i(x) y_i`` (or an equilibrium with that derivative),
+        over bounds ``l_i(x) <= y_i <= u_i(x)`` or, with one curvature h for all entries, over a ball; x may enter in any way
+        that SymPy can solve for. Without a lower level f is the declared objective itself. What is returned has been
+        compared with this function at random points of X, and holds on X.
+
+        Raises
+        ------
+        SymbolicError
+            Where no formula is derived: the problem has data, more than 20 scalars, entries of y that meet in the objective
+            or in a constraint, or an atom that SymPy cannot treat; the message says which.
+        """
+        from hierfl.inspect.symbolic.view import symbolic
+
+        return symbolic(self._problem)
 
     @property
     def _compiled(self) -> Any:

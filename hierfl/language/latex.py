@@ -40,8 +40,9 @@ _OPERATORS = {
     "condition_number": r"\kappa",
     "cos": r"\cos",
     "exp": r"\exp",
+    "gen_lambda_max": r"\lambda_{\max}",
     "huber": r"\phi^{\mathrm{huber}}",
-    "kl_div": r"D_{\mathrm{KL}}",
+    "imag": r"\operatorname{Im}",
     "lambda_max": r"\lambda_{\max}",
     "log": r"\log",
     "log_det": r"\log\det",
@@ -53,29 +54,36 @@ _OPERATORS = {
     "normcdf": r"\Phi",
     "pf_eigenvalue": r"\lambda_{\mathrm{pf}}",
     "prod": r"\prod",
+    "real": r"\operatorname{Re}",
     "sigma_max": r"\sigma_{\max}",
     "sin": r"\sin",
     "sinh": r"\sinh",
     "tan": r"\tan",
     "tanh": r"\tanh",
     "trace": r"\mathrm{tr}",
+    "upper_tri": r"\operatorname{triu}",
 }
 """Symbols that stand before their operands in parentheses; any other head is its own name, upright."""
 
 _TEMPLATES = {
     "ExpCone": (r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\exp}", RELATION),
     "Not": (r"\neg @1", PRODUCT),
+    "OpRelEntrConeQuad": (r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{re}#,}", RELATION),
     "PowCone3D": (r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{pow}#,}", RELATION),
     "PowConeND": (r"\left(#1,\, #2\right) \in \mathcal{K}_{\mathrm{pow}#,}", RELATION),
+    "RelEntrConeQuad": (r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{re}#,}", RELATION),
     "SvecPSD": (r"\operatorname{mat}\left(#1\right) \succeq 0", RELATION),
     "abs": (r"\left\vert #1 \right\vert", ATOM),
     "ceil": (r"\left\lceil #1 \right\rceil", ATOM),
     "conj": (r"\overline{#1}", POWER),
     "conv": (r"*1 \ast *2", ELEMENTWISE),
     "convolve": (r"*1 \ast *2", ELEMENTWISE),
+    "dotsort": (r"\operatorname{sort}\left(#1\right)^{\top} \, \operatorname{sort}\left(#2\right)", PRODUCT),
+    "dist_ratio": (r"\frac{\left\Vert #1 - *2 \right\Vert_{2}}{\left\Vert #1 - *3 \right\Vert_{2}}", PRODUCT),
     "divide": (r"\frac{#1}{#2}", PRODUCT),
     "eye_minus_inv": (r"\left(I - *1\right)^{-1}", POWER),
     "floor": (r"\left\lfloor #1 \right\rfloor", ATOM),
+    "kl_div": (r"D_{\mathrm{KL}}\left(#1 \,\Vert\, #2\right)", POWER),
     "kron": (r"*1 \otimes *2", ELEMENTWISE),
     "log1p": (r"\log\left(1 + #1\right)", POWER),
     "logistic": (r"\log\left(1 + \exp\left(#1\right)\right)", POWER),
@@ -90,10 +98,10 @@ _TEMPLATES = {
     "outer": (r"*1 \, @2^{\top}", PRODUCT),
     "quad_form": (r"@1^{\top} \, *2 \, *1", PRODUCT),
     "quad_over_lin": (r"\frac{\left\Vert #1 \right\Vert_{2#,}^{2}}{#2}", PRODUCT),
+    "quantum_rel_entr": (r"\mathrm{tr}\left(*1 \, \left(\log @1 - \log @2\right)\right)", POWER),
     "sqrt": (r"\sqrt{#1}", POWER),
     "tr_inv": (r"\mathrm{tr}\left(@1^{-1}\right)", POWER),
     "von_neumann_entr": (r"-\mathrm{tr}\left(*1 \log @1\right)", SUM),
-    "xexp": (r"*1 \odot \exp\left(#1\right)", ELEMENTWISE),
 }
 """The places: ``#1`` is the first operand where the template delimits it, ``*1`` where it is a factor, ``@1`` where it
 is the base of a superscript; ``#,`` continues a subscript with the settings."""
@@ -322,11 +330,13 @@ _WRITERS |= {"square": _fixed_power("2"), "inv_pos": _fixed_power("-1")}
 
 @_writes("index")
 def _index(node: Node) -> _Latex:
-    (whole,) = node.args
-    name = write_latex(whole)
-    if whole.head != "name" or "_" in name:
-        name = rf"\left[{name}\right]"
-    return _Latex(f"{name}_{{{escaped(index_text(node.value))}}}")
+    return _Latex(f"{_subscriptable(node.args[0])}_{{{escaped(index_text(node.value))}}}")
+
+
+def _subscriptable(node: Node) -> str:
+    """The node where a subscript follows: in brackets unless it is a name without one."""
+    name = write_latex(node)
+    return name if node.head == "name" and "_" not in name else rf"\left[{name}\right]"
 
 
 # Norms and stacks
@@ -340,6 +350,81 @@ def _sum_squares(node: Node) -> _Latex:
     kind = "F" if len(argument.shape) == 2 and node.option("axis") is None else "2"
     norm = rf"\left\Vert {write_latex(argument)} \right\Vert"
     return _Latex(f"{norm}{_subscript([kind, *_settings(node)])}^{{2}}", POWER)
+
+
+@_writes("entr")
+def _entropy(node: Node) -> _Latex:
+    (argument,) = node.args
+    logarithm = rf"\log\left({write_latex(argument)}\right)"
+    return _Latex(f"-{_times_function(argument, logarithm)}", SUM)
+
+
+@_writes("rel_entr")
+def _relative_entropy(node: Node) -> _Latex:
+    left, right = node.args
+    ratio = rf"\log\left(\frac{{{write_latex(left)}}}{{{write_latex(right)}}}\right)"
+    return _Latex(_times_function(left, ratio), PRODUCT if not left.shape else ELEMENTWISE)
+
+
+@_writes("xexp")
+def _times_exponential(node: Node) -> _Latex:
+    (argument,) = node.args
+    power = rf"\exp\left({write_latex(argument)}\right)"
+    return _Latex(_times_function(argument, power), PRODUCT if not argument.shape else ELEMENTWISE)
+
+
+def _times_function(factor: Node, function: str) -> str:
+    """A factor before a function of it, entry by entry."""
+    sign = r"\odot" if factor.shape else r"\,"
+    return f"{_at(factor, PRODUCT)} {sign} {function}"
+
+
+@_writes("geo_mean")
+def _geometric_mean(node: Node) -> _Latex:
+    """The n-th root of a product; weights are powers in it."""
+    (argument,) = node.args
+    weights = node.option("p")
+    if node.option("axis") is not None:
+        return _operator(node)
+    if weights is None:
+        return _Latex(
+            rf"\left(\prod\left({write_latex(argument)}\right)\right)^{{1/{np.prod(argument.shape):.0f}}}", POWER
+        )
+    powers = _raised(_at(argument, ATOM), write_latex(weights), elementwise=True).text
+    return _Latex(rf"\left(\prod\left({powers}\right)\right)^{{1/{np.sum(weights.value):g}}}", POWER)
+
+
+@_writes("sum_largest")
+def _sum_largest(node: Node) -> _Latex:
+    """Order statistics in brackets: x_[1] is the largest entry."""
+    (argument,) = node.args
+    count = node.option("k")
+    if node.option("axis") is not None or int(count) != count:
+        return _applied(r"\operatorname{sumlargest}" + _subscript(_settings(node)), node.args)
+    return _Latex(rf"\sum_{{j=1}}^{{{int(count)}}} {_subscriptable(argument)}_{{[j]}}", PRODUCT)
+
+
+@_writes("lambda_sum_largest")
+def _sum_of_largest_eigenvalues(node: Node) -> _Latex:
+    return _Latex(rf"\sum_{{j=1}}^{{{node.option('k')}}} \lambda_{{j}}\left({_listed(node.args)}\right)", PRODUCT)
+
+
+@_writes("gmatmul")
+def _geometric_product(node: Node) -> _Latex:
+    matrix = node.option("A")
+    inner = _beside(_at(matrix, PRODUCT), rf"\log\left({_listed(node.args)}\right)").text
+    return _Latex(rf"\exp\left({inner}\right)", POWER)
+
+
+@_writes("broadcast_to", "promote")
+def _broadcast(node: Node) -> _Latex:
+    return _applied(rf"\operatorname{{broadcast}}_{{{dimensions_latex(node.shape)}}}", node.args)
+
+
+@_writes("permute_dims")
+def _permuted(node: Node) -> _Latex:
+    axes = [str(axis) for axis in node.option("axes")]
+    return _applied(r"\operatorname{permute}" + _subscript(axes), node.args)
 
 
 @_writes("pnorm")

@@ -12,6 +12,7 @@ from hierfl.language.symbols import symbol
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), name="X"), cp.Variable((3, 3), name="Y")
+x1 = cp.Variable(3, name="x1")
 w, image, label = cp.Variable((2, 3), name="w"), hf.Sample(3, name="image"), hf.Sample(2, name="label")
 rho = hf.ClientParameter(nonneg=True, name="rho")
 
@@ -82,6 +83,26 @@ def test_a_clients_index_joins_the_other_subscripts() -> None:
         (cp.norm(y - x) <= rho, r"\left\Vert y - x \right\Vert_{2} \leq \rho"),
         (X >> 0, r"X \succeq 0"),
         (X >> Y, r"X \succeq Y"),
+        (cp.entr(t), r"-t \, \log\left(t\right)"),
+        (cp.entr(x), r"-x \odot \log\left(x\right)"),
+        (2 * cp.sum(cp.xexp(t)), r"2 \, t \, \exp\left(t\right)"),
+        (cp.rel_entr(t, 2), r"t \, \log\left(\frac{t}{2}\right)"),
+        (cp.kl_div(x, y), r"D_{\mathrm{KL}}\left(x \,\Vert\, y\right)"),
+        (cp.geo_mean(x), r"\left(\prod\left(x\right)\right)^{1/3}"),
+        (cp.geo_mean(x, [1, 2, 1]), r"\left(\prod\left(x^{\circ \left(1, 2, 1\right)}\right)\right)^{1/4}"),
+        (cp.sum_largest(x, 2), r"\sum_{j=1}^{2} x_{[j]}"),
+        (cp.sum_largest(x - y, 2), r"\sum_{j=1}^{2} \left[x - y\right]_{[j]}"),
+        (cp.sum_largest(x1, 2), r"\sum_{j=1}^{2} \left[x_{1}\right]_{[j]}"),
+        (cp.lambda_sum_largest(X, 2), r"\sum_{j=1}^{2} \lambda_{j}\left(X\right)"),
+        (
+            cp.dotsort(x, np.arange(1.0, 4.0)),
+            r"\operatorname{sort}\left(x\right)^{\top} \, \operatorname{sort}\left(\left(1, 2, 3\right)\right)",
+        ),
+        (
+            cp.dist_ratio(x, np.zeros(3), np.ones(3)),
+            r"\frac{\left\Vert x - \left(0, 0, 0\right) \right\Vert_{2}}{\left\Vert x - \left(1, 1, 1\right) \right\Vert_{2}}",
+        ),
+        (cp.broadcast_to(x, (2, 3)), r"\operatorname{broadcast}_{2 \times 3}\left(x\right)"),
         (x + y == 1, "x + y = 1"),
     ],
 )
@@ -94,3 +115,16 @@ def test_every_atom_and_constraint_is_accepted_by_mathtext(part: object) -> None
     latex = expression_latex(part)
     assert r"\begin" not in latex
     mathtext.parse(f"${latex}$")
+
+
+@pytest.mark.parametrize("part", [*INSTANCES, *CONSTRAINTS], ids=lambda part: type(part).__name__)
+def test_no_atom_is_written_by_a_name_of_python(part: object) -> None:
+    """``sum_largest`` and its like have a notation; what stays a word is a word."""
+    assert r"\_" not in expression_latex(part)
+
+
+@pytest.mark.parametrize("part", [*INSTANCES, *CONSTRAINTS], ids=lambda part: type(part).__name__)
+def test_delimiters_are_balanced(part: object) -> None:
+    latex = expression_latex(part)
+    assert latex.count(r"\left") == latex.count(r"\right")
+    assert latex.replace(r"\{", "").count("{") == latex.replace(r"\}", "").count("}")

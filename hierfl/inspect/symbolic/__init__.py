@@ -1,0 +1,1 @@
+"""The implicit function of a small problem as SymPy formulas."""

@@ -1,0 +1,375 @@
+"""Exact one-sided derivatives of piecewise expressions, the sets where they jump, and pieces along one coordinate.
+
+Along a line x + t d every maximum, minimum and absolute value keeps one branch for small t > 0: the one that the first
+nonzero Taylor coefficient of a difference of branches decides. What is left is smooth, and its derivative at t = 0 is the
+one-sided one. An expression can have a kink only where two of its branches meet, or where a root vanishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import sympy
+from sympy.core.relational import Relational
+
+from hierfl.errors import SymbolicError
+from hierfl.inspect.symbolic.formula_text import formula_text
+from hierfl.inspect.symbolic.region import BRANCHING, Region
+
+Expr = Any
+Point = Mapping[Expr, Expr]
+SignOf = Callable[[Expr], int | None]  # of a difference of branches; None where it is not decided
+_TAYLOR_TERMS = 8
+_DIGITS = 50  # zero to so many digits counts as zero
+_SAMPLES = 24  # points of a set on which a jump is looked for
+
+
+@dataclass(frozen=True)
+class SymbolicKink:
+    """A set of x on which the gradient of f jumps.
+
+    Attributes
+    ----------
+    condition
+        The set, as a SymPy relation such as ``Eq(x, 0)``.
+    coordinate
+        The symbol that crosses the set where this is ``coordinate = constant``; None for other sets.
+    left_slope, right_slope
+        The derivatives along the coordinate on the set's two sides, exact, in the other symbols (where these lie on no
+        other kink); None for other sets.
+    """
+
+    condition: Expr
+    coordinate: Expr | None = None
+    left_slope: Expr | None = None
+    right_slope: Expr | None = None
+
+    def __str__(self) -> str:
+        equations = sorted(self.condition.atoms(sympy.Eq), key=str)
+        where = ", ".join(f"{equation.lhs} = {equation.rhs}" for equation in equations)
+        if self.coordinate is None:
+            return where
+        left, right = formula_text(self.left_slope), formula_text(self.right_slope)
+        return f"{where}: slope {left} on the left, {right} on the right"
+
+
+def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[Expr, Expr]:
+    """(left, right) derivatives at t = 0 of the expression at ``point + t direction``."""
+    t = sympy.Dummy("t", positive=True)
+
+    def slope(sign: int) -> Expr:
+        line = {symbol: value + sign * t * direction[symbol] for symbol, value in point.items()}
+        active = _resolved(expr, lambda difference: _sign_near_zero(difference.xreplace(line), t))
+        return _slope(sign * active.xreplace(line), t)
+
+    return slope(-1), slope(1)
+
+
+def find_kinks(expr: Expr, region: Region) -> tuple[SymbolicKink, ...]:
+    """All kinks of the expression inside the region.
+
+    A set that is no ``coordinate = constant``, and slopes that depend on other symbols, are tested for a jump exactly, at
+    two dozen random points of the set: a jump on a small part of it only may be missed.
+
+    Raises
+    ------
+    SymbolicError
+        If the set where two branches meet, or a root vanishes, cannot be solved for.
+    """
+    found: dict[Expr, SymbolicKink] = {}
+    for switch in switches(expr):
+        kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
+        found |= {kink.condition: kink for kink in kinks}
+    for base in roots_in(expr):
+        found |= {kink.condition: kink for kink in _where_vanishing(expr, base, region, tuple(found))}
+    return tuple(sorted(found.values(), key=_order))
+
+
+def _order(kink: SymbolicKink) -> Any:
+    where = float(kink.condition.rhs) if kink.coordinate else 0.0
+    return kink.coordinate is None, str(kink.coordinate), where, str(kink.condition)
+
+
+def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
+    """An expression in one symbol as a Piecewise over intervals of the region, smooth on each of them.
+
+    Errors as for ``find_kinks``.
+    """
+    candidates = {root for switch in switches(expr) for root in _real_roots(switch, symbol)}
+    points = sorted((root for root in candidates if region.has_inside({symbol: root})), key=float)
+    inside = _between(points, *region.limits(symbol))
+    branches = [shortest(_branch_at(expr, {symbol: middle})) for middle in inside]
+    kept: list[tuple[Expr, Expr]] = []
+    for branch, end in zip(branches, [*points, None]):
+        if kept and sympy.simplify(kept[-1][0] - branch) == 0:
+            kept.pop()
+        kept.append((branch, True if end is None else symbol < end))
+    return sympy.Piecewise(*kept)
+
+
+def shortest(expr: Expr) -> Expr:
+    """The shortest of a few ways to write the expression."""
+    return min((sympy.factor(expr), sympy.expand(expr), expr), key=sympy.count_ops)
+
+
+# Where branches meet
+
+
+def switches(expr: Expr) -> tuple[Expr, ...]:
+    """Irreducible factors of the differences of branches: their signs decide which branch is active."""
+    found: dict[Expr, None] = {}
+    for node in sympy.preorder_traversal(expr):
+        for difference in _differences(node):
+            found |= dict.fromkeys(_factors(difference))
+    return tuple(found)
+
+
+def _differences(node: Expr) -> Iterator[Expr]:
+    if isinstance(node, (sympy.Max, sympy.Min)):
+        first = list(node.args)
+        yield from (a - b for place, a in enumerate(first) for b in first[place + 1 :])
+    elif isinstance(node, sympy.Abs):
+        yield node.args[0]
+    elif isinstance(node, sympy.Piecewise):
+        for _, condition in node.args:
+            yield from (relation.lhs - relation.rhs for relation in condition.atoms(Relational))
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    if expr.has(*BRANCHING):
+        return [factor for branch in _all_branches(expr) for factor in _factors(branch)]
+    try:
+        factors = [factor for factor, _ in sympy.factor_list(expr)[1]]
+    except sympy.PolynomialError:
+        factors = [expr]
+    return [factor for factor in factors if factor.free_symbols]
+
+
+def _all_branches(expr: Expr) -> list[Expr]:
+    """The expression with its first branching node replaced by each of its branches."""
+    node = next(n for n in sympy.postorder_traversal(expr) if isinstance(n, BRANCHING))
+    if isinstance(node, sympy.Abs):
+        branches = [node.args[0], -node.args[0]]
+    else:
+        branches = [b[0] if isinstance(node, sympy.Piecewise) else b for b in node.args]
+    return [expr.xreplace({node: branch}) for branch in branches]
+
+
+def roots_in(expr: Expr) -> tuple[Expr, ...]:
+    """Bases of fractional powers below 1: where one vanishes, the power may have a kink."""
+    powers = (node for node in expr.atoms(sympy.Pow) if node.exp.is_Rational and not node.exp.is_Integer)
+    return tuple({power.base: None for power in powers if power.exp < 1 and power.base.free_symbols})
+
+
+# Active branches
+
+
+def _resolved(expr: Expr, sign_of: SignOf) -> Expr:
+    """The expression with its active branches only; what ``sign_of`` leaves open stays as cases."""
+    if not expr.has(*BRANCHING):
+        return expr
+    if isinstance(expr, sympy.Piecewise):
+        return _active_piece(expr, sign_of)
+    args = [_resolved(arg, sign_of) for arg in expr.args]
+    if isinstance(expr, sympy.Abs):
+        sign = sign_of(args[0])
+        return sympy.Abs(args[0]) if sign is None else args[0] if sign >= 0 else -args[0]
+    if isinstance(expr, (sympy.Max, sympy.Min)):
+        return _active_extreme(args, 1 if isinstance(expr, sympy.Max) else -1, sign_of)
+    return expr.func(*args)
+
+
+def _active_piece(node: Expr, sign_of: SignOf) -> Expr:
+    cases = []
+    for branch, condition in node.args:
+        signs = {relation: sign_of(relation.lhs - relation.rhs) for relation in condition.atoms(Relational)}
+        truth = {r: r.func(sympy.Integer(sign), 0) for r, sign in signs.items() if sign is not None}
+        holds = condition.xreplace(truth)
+        if holds == sympy.false:
+            continue
+        cases.append((_resolved(branch, sign_of), holds))
+        if holds == sympy.true:
+            break
+    return sympy.Piecewise(*cases)
+
+
+def _active_extreme(args: Sequence[Expr], better: int, sign_of: SignOf) -> Expr:
+    """The largest (better = 1) or least argument; cases over those that are not known to lose."""
+    kept: list[Expr] = []
+    for new in args:
+        signs = [sign_of(better * (new - old)) for old in kept]
+        if any(sign is not None and sign <= 0 for sign in signs):
+            continue
+        kept = [old for old, sign in zip(kept, signs) if sign is None] + [new]
+    wins = sympy.Ge if better == 1 else sympy.Le
+    *first, last = kept
+    cases = [(a, sympy.And(*(wins(a, b) for b in kept if b is not a))) for a in first]
+    return sympy.Piecewise(*cases, (last, True))
+
+
+def _sign_near_zero(expr: Expr, t: Expr) -> int | None:
+    """Sign for small t > 0, by the first nonzero Taylor coefficient; None where other symbols decide it."""
+    coefficient = sympy.expand(expr)
+    for _ in range(_TAYLOR_TERMS):
+        if coefficient == 0:
+            return 0
+        start = sympy.expand(coefficient.subs(t, 0))
+        if start.is_number:
+            sign = _sign_of_number(start)
+            if sign != 0:
+                return sign
+        elif sympy.simplify(start) != 0:
+            return None
+        coefficient = sympy.expand(sympy.diff(coefficient, t))
+    return 0 if sympy.simplify(expr) == 0 else None
+
+
+def _sign_of_number(value: Expr) -> int | None:
+    number = sympy.N(value, _DIGITS)
+    if not number.is_real:
+        return None
+    return 0 if abs(number) < sympy.Float(10) ** (20 - _DIGITS) else int(sympy.sign(number))
+
+
+def _slope(smooth: Expr, t: Expr) -> Expr:
+    derivative = sympy.diff(smooth, t)
+    value = derivative.subs(t, 0)
+    if value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
+        value = sympy.limit(derivative, t, 0, "+")
+    return _tidied(value)
+
+
+def _tidied(value: Expr) -> Expr:
+    """Simplified; with several cases only case by case, since SymPy compares the conditions of all pairs."""
+    cases = value.atoms(sympy.Piecewise)
+    if not cases:
+        return sympy.simplify(value)
+    if len(cases) == 1 and len(next(iter(cases)).args) == 2:
+        value = sympy.piecewise_fold(value)
+    return value.replace(sympy.Piecewise, lambda *args: sympy.Piecewise(*((shortest(e), c) for e, c in args)))
+
+
+def _branch_at(expr: Expr, point: Point) -> Expr:
+    """The expression with the branches that are active at a point at which none meet."""
+    return _resolved(expr, lambda difference: _sign_of_number(difference.xreplace(dict(point))))
+
+
+# Kinks of one set
+
+
+def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
+    """Kinks on the planes where a coordinate is a root of the switch."""
+    (symbol,) = switch.free_symbols
+    for root in _real_roots(switch, symbol):
+        if region.has_inside({symbol: root}):
+            left, right = one_sided_derivatives(expr, {symbol: root}, {symbol: sympy.Integer(1)})
+            if _is_nonzero_somewhere(left - right, region):
+                yield SymbolicKink(sympy.Eq(symbol, root), symbol, left, right)
+
+
+def _is_nonzero_somewhere(expr: Expr, region: Region) -> bool:
+    """Whether the expression differs from 0 at one of several random points."""
+    rng = np.random.default_rng(0)
+    points = (
+        {s: _random_rational(rng, region.limits(s)) for s in sorted(expr.free_symbols, key=str)}
+        for _ in range(_SAMPLES)
+    )
+    return any(_sign_of_number(sympy.expand(expr.subs(point))) != 0 for point in points)
+
+
+def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
+    """A kink on a set that is no coordinate plane, if the gradient jumps at one of several random points of it."""
+    rng = np.random.default_rng(0)
+    symbols = sorted(switch.free_symbols | expr.free_symbols, key=str)
+    solved = min(switch.free_symbols, key=lambda s: (_degree(switch, s), str(s)))
+    for _ in range(_SAMPLES):
+        point = {symbol: _random_rational(rng, region.limits(symbol)) for symbol in symbols if symbol != solved}
+        for root in _real_roots(switch.subs(point), solved):
+            here = {**point, solved: root}
+            across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in symbols}
+            if region.has_inside(here) and _jumps(expr, here, across):
+                yield SymbolicKink(sympy.Eq(switch, 0))
+                return
+
+
+def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Expr]) -> Iterator[SymbolicKink]:
+    """Kinks where the argument of a root is 0: for one symbol its zeros, else the minimisers of a sum of squares.
+
+    A minimiser that lies on a kink already known is part of it.
+    """
+    if region.positive(base) or base.is_positive:
+        return
+    symbols = sorted(base.free_symbols, key=str)
+    if len(symbols) == 1:
+        for factor in _factors(base):
+            yield from _on_coordinate(expr, factor, region)
+        return
+    solution = _minimiser(base, symbols)
+    if sympy.simplify(base.subs(solution)) != 0:
+        return
+    rng = np.random.default_rng(0)
+    everything = sorted(base.free_symbols | expr.free_symbols, key=str)
+    free = {s: _random_rational(rng, region.limits(s)) for s in everything if s not in solution}
+    here = {**free, **{s: value.subs(free) for s, value in solution.items()}}
+    across = {s: _random_rational(rng, (-sympy.oo, sympy.oo)) for s in everything}
+    on_known = any(condition.subs(here) == sympy.true for condition in known)
+    if not on_known and region.has_inside(here) and _jumps(expr, here, across):
+        yield SymbolicKink(sympy.And(*(sympy.Eq(s, value) for s, value in solution.items())))
+
+
+def _minimiser(base: Expr, symbols: Sequence[Expr]) -> dict[Expr, Expr]:
+    """The one point, or the affine set, where the gradient vanishes."""
+    try:
+        solutions = [] if base.has(*BRANCHING) else sympy.solve([base.diff(s) for s in symbols], symbols, dict=True)
+    except NotImplementedError:
+        solutions = []
+    if len(solutions) != 1:
+        raise SymbolicError(f"where {base} vanishes, and its root has a kink, cannot be solved for.")
+    return dict(solutions[0])
+
+
+def _jumps(expr: Expr, point: Point, direction: Point) -> bool:
+    left, right = one_sided_derivatives(expr, point, direction)
+    return _sign_of_number(sympy.expand(left - right)) != 0
+
+
+# Roots and points
+
+
+def _degree(expr: Expr, symbol: Expr) -> int:
+    return int(sympy.degree(expr, symbol)) if expr.is_polynomial(symbol) else 1000
+
+
+def _real_roots(expr: Expr, symbol: Expr) -> list[Expr]:
+    """The real zeros of an expression in one symbol; of a constant none."""
+    if not expr.has(symbol):
+        return []
+    zeros = sympy.solveset(expr, symbol, sympy.S.Reals)
+    if zeros is sympy.S.EmptySet or isinstance(zeros, sympy.FiniteSet):
+        return list(zeros)
+    raise SymbolicError(f"the zeros of {expr} in {symbol}, where a kink may be, cannot be solved for.")
+
+
+def _between(points: Sequence[Expr], low: Expr, high: Expr) -> list[Expr]:
+    """A rational number inside each interval between the points."""
+    return [_middle(a, b) for a, b in pairwise([low, *points, high])]
+
+
+def _middle(low: Expr, high: Expr) -> Expr:
+    if low.is_finite and high.is_finite:
+        return sympy.Rational(sympy.N((low + high) / 2, 30))
+    if low.is_finite or high.is_finite:
+        return sympy.Rational(sympy.N(low + 1 if low.is_finite else high - 1, 30))
+    return sympy.Rational(1, 3)
+
+
+def _random_rational(rng: np.random.Generator, limits: tuple[Expr, Expr]) -> Expr:
+    low, high = limits
+    if low.is_finite and high.is_finite:
+        return low + (high - low) * sympy.Rational(int(rng.integers(1, 64)), 64)
+    offset = sympy.Rational(int(rng.integers(-128, 129)), 32)
+    return low + abs(offset) if low.is_finite else high - abs(offset) if high.is_finite else offset

@@ -1,0 +1,534 @@
+"""``problem.implicit.symbolic()``: formulas by hand, kinks, one-sided derivatives, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hierfl as hf
+from hierfl.inspect.symbolic import view as symbolic_module
+from hierfl.inspect.symbolic.atoms import exact, translate
+from hierfl.inspect.symbolic.view import SymbolicView
+from hierfl.models.coupled_minimax import coupled_minimax
+from hierfl.models.nonsmooth_toy import nonsmooth_toy
+
+x, y = cp.Variable(name="x"), cp.Variable(name="y")
+x2, y2 = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+X = sympy.Symbol("x", real=True)
+X0, X1 = sympy.Symbol("x[0]", real=True), sympy.Symbol("x[1]", real=True)
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether two formulas agree at a grid of rational points, exactly."""
+    symbols = sorted(found.free_symbols | expected.free_symbols, key=str)
+    grid = [sympy.Rational(k, 4) for k in range(-19, 20, 2)]
+    points = [{s: grid[(3 * i + 7 * place) % len(grid)] for place, s in enumerate(symbols)} for i in range(len(grid))]
+    return all(sympy.simplify(found.subs(p) - expected.subs(p)) == 0 for p in points)
+
+
+def slopes(view: SymbolicView) -> list[tuple[Any, Any, Any]]:
+    return [(kink.condition, kink.left_slope, kink.right_slope) for kink in view.kinks]
+
+
+def at(symbol: Any, value: Any) -> Any:
+    return sympy.Eq(symbol, value)
+
+
+# Derivations by hand
+
+
+def test_toy_in_one_dimension() -> None:
+    view = nonsmooth_toy(1).implicit.symbolic()
+    assert view.value == sympy.Piecewise(((X0 + 1) ** 2 / 2, X0 < 0), (sympy.Rational(1, 2), True))
+    (response,) = view.response.values()
+    assert response[0] == sympy.Max(0, X0)
+    assert slopes(view) == [(at(X0, 0), 1, 0)]
+    assert view.verified > 0
+    assert view.domain == sympy.true
+
+
+def test_toy_in_two_dimensions_is_the_sum_over_coordinates() -> None:
+    view = nonsmooth_toy(2).implicit.symbolic()
+    half = sympy.Rational(1, 2)
+    pieces = [sympy.Piecewise(((s + 1) ** 2 / 2, s < 0), (half, True)) for s in (X0, X1)]
+    assert view.value == pieces[0] + pieces[1]
+    assert slopes(view) == [(at(X0, 0), 1, 0), (at(X1, 0), 1, 0)]
+    assert next(iter(view.x.values())).tolist() == [X0, X1]
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_toy_is_the_numeric_implicit_function(dimension: int) -> None:
+    problem = nonsmooth_toy(dimension)
+    view = problem.implicit.symbolic()
+    symbols = [X0, X1][:dimension]
+    rng = np.random.default_rng(1)
+    for point in [*rng.normal(size=(20, dimension)), np.zeros(dimension)]:
+        formula = view.value.subs(dict(zip(symbols, point)))
+        assert float(formula) == pytest.approx(problem.implicit(point), rel=1e-12)
+
+
+def test_coupled_minimax_is_smooth_on_x() -> None:
+    view = coupled_minimax().implicit.symbolic()
+    assert sympy.expand(view.value) == X**2 - X
+    assert view.response == {next(iter(view.response)): -X}
+    assert view.kinks == ()
+
+
+def test_exchanged_minimax_is_smooth_with_another_function() -> None:
+    """max over y of min over x of x^2 + y, x <= -y, |x| <= 1: x(y) = min(0, -y), f = y + max(0, y)^2."""
+    view = coupled_minimax(reversed_order=True).implicit.symbolic()
+    symbol = sympy.Symbol("y", real=True)
+    inside = [sympy.Rational(k, 8) for k in range(-7, 8)]
+    expected = symbol + sympy.Max(0, symbol) ** 2
+    assert all(view.value.subs(symbol, v) == expected.subs(symbol, v) for v in inside)
+    assert view.kinks == ()
+
+
+def test_box_whose_bounds_move_with_x() -> None:
+    """y = clip(2x, x - 1, x + 1): f = (y - 3)^2 has kinks at x = -1 and 1."""
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y - 3)), lower=hf.ArgMin(y, cp.square(y - 2 * x), [y >= x - 1, y <= x + 1])
+    )
+    view = problem.implicit.symbolic()
+    expected = sympy.Piecewise(((X - 4) ** 2, X < -1), ((2 * X - 3) ** 2, X < 1), ((X - 2) ** 2, True))
+    assert view.value == expected
+    assert slopes(view) == [(at(X, -1), -10, -20), (at(X, 1), -4, -2)]
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [cp.norm(y2 - x2) <= 1, cp.sum_squares(y2 - x2) <= 1, cp.SOC(cp.Constant(1), y2 - x2), 3 * cp.norm(x2 - y2) <= 3],
+)
+def test_ball_around_x(constraint: Any) -> None:
+    """The projection of (3, 4) on the ball around x: kinks of y and of f on the sphere of radius 1 around (3, 4)."""
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y2)), lower=hf.ArgMin(y2, cp.sum_squares(y2 - np.array([3, 4])), [constraint])
+    )
+    view = problem.implicit.symbolic()
+    distance = sympy.sqrt((3 - X0) ** 2 + (4 - X1) ** 2)
+    outside = X0 + X1 + (7 - X0 - X1) / distance
+    assert same(view.value, sympy.Piecewise((7, distance <= 1), (outside, True)))
+    (kink,) = view.kinks
+    assert sympy.expand(kink.condition.lhs) == sympy.expand((X0 - 3) ** 2 + (X1 - 4) ** 2 - 1)
+    assert kink.coordinate is None
+    # at (2, 4), along the first axis: y = x + unit vector to (3, 4), so f' = 1 from outside, 0 inside
+    assert view.one_sided([2, 4], [1, 0]) == (1, 0)
+    # at (3, 3) along the first axis both are tangential: y_1 = x_1 + (3 - x_1)/d has derivative 0 on either side
+    assert view.one_sided([3, 3], [1, 0]) == (0, 0)
+
+
+def test_scalar_problem_with_linear_constraints() -> None:
+    """min over y of 2y^2 - xy, -1 <= y <= x: y = min(x, max(-1, x/4)); Y(x) is empty for x < -1."""
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y - 1)),
+        lower=hf.ArgMin(y, 2 * cp.square(y) - x * y, [2 * y >= -2, 3 * y - 3 * x <= 0]),
+    )
+    view = problem.implicit.symbolic()
+    (response,) = view.response.values()
+    assert response == sympy.Min(X, sympy.Max(-1, X / 4))
+    assert view.domain == (X + 1 >= 0)
+    assert slopes(view) == [(at(X, 0), -2, sympy.Rational(-1, 2))]  # the kink at -4 is outside the domain
+    with pytest.raises(hf.SettingError, match="Y\\(x\\) is empty"):
+        view.one_sided(-2.0, 1.0)
+
+
+def test_argmax_and_maximize_keep_their_signs() -> None:
+    problem = hf.Problem(
+        hf.Maximize(clients=3 - cp.square(y - 1)), lower=hf.ArgMax(y, -cp.square(y - x), [y <= 0]), constraints=[x <= 5]
+    )
+    view = problem.implicit.symbolic()
+    assert same(view.value, 3 - (sympy.Min(0, X) - 1) ** 2)
+    assert slopes(view) == [(at(X, 0), 2, 0)]
+
+
+def test_linear_lower_level_ends_at_a_bound() -> None:
+    problem = hf.Problem(hf.Minimize(clients=y), lower=hf.ArgMin(y, 2 * y, [y >= cp.abs(x), y <= 10]))
+    view = problem.implicit.symbolic()
+    assert same(view.value, sympy.Abs(X))
+    assert slopes(view) == [(at(X, 0), -1, 1)]
+    assert view.domain != sympy.true
+
+
+def test_curvature_that_depends_on_x() -> None:
+    """min over y <= 2 of x y^2 / 2 - y: y = min(2, 1/x)."""
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y)),
+        lower=hf.ArgMin(y, 0.5 * x * cp.square(y) - y, [y <= 2]),
+        constraints=[x >= 0.1, x <= 2],
+    )
+    view = problem.implicit.symbolic()
+    assert slopes(view) == [(at(X, sympy.Rational(1, 2)), 0, -16)]
+
+
+def test_equilibrium_of_one_follower() -> None:
+    problem = hf.Problem(hf.Minimize(clients=y), lower=hf.Equilibrium(y, 2 * y - x, [y >= 0]))
+    assert slopes(problem.implicit.symbolic()) == [(at(X, 0), 0, sympy.Rational(1, 2))]
+
+
+def test_game_of_one_player() -> None:
+    problem = hf.Problem(
+        hf.Minimize(clients=y), lower=hf.Nash(hf.Player(y, maximize=y * (x - y), constraints=[y >= 0]))
+    )
+    assert same(problem.implicit.symbolic().value, sympy.Max(0, X / 2))
+
+
+def test_clients_with_their_own_parameters_and_answers() -> None:
+    rho, center = hf.ClientParameter(nonneg=True, name="rho"), hf.ClientParameter(name="c")
+    problem = hf.Problem(
+        hf.Minimize(clients=y, server=cp.square(x)),
+        lower=hf.ArgMin(y, cp.square(y - center), [cp.abs(y - x) <= rho], scope="client"),
+        federation=hf.Federation(
+            [hf.Client(parameters={rho: 1, center: 1}), hf.Client(parameters={rho: 2, center: -1 / 3})],
+            weights=[0.25, 0.75],
+        ),
+    )
+    view = problem.implicit.symbolic()
+    third = sympy.Rational(1, 3)
+    first = sympy.Min(X + 1, sympy.Max(1, X - 1))
+    second = sympy.Min(X + 2, sympy.Max(-third, X - 2))
+    (response,) = view.response.values()
+    assert response.tolist() == [first, second]
+    assert same(view.value, X**2 + first / 4 + 3 * second / 4)
+    assert [kink.condition.rhs for kink in view.kinks] == [-7 * third, 0, 5 * third, 2]
+
+
+def test_a_shared_answer_minimises_the_weighted_mean_over_the_intersection() -> None:
+    cap, center = hf.ClientParameter(name="cap"), hf.ClientParameter(name="c")
+    problem = hf.Problem(
+        hf.Minimize(clients=y * 2),
+        lower=hf.ArgMin(y, cp.square(y - x - center), [y <= cap]),
+        federation=hf.Federation(
+            [hf.Client(parameters={cap: 1, center: 4}), hf.Client(parameters={cap: 2, center: 0})], weights=[0.25, 0.75]
+        ),
+    )
+    assert same(problem.implicit.symbolic().value, 2 * sympy.Min(1, X + 1))
+
+
+def test_parameters_count_at_their_present_value() -> None:
+    a = cp.Parameter(name="a")
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x - a)))
+    with pytest.raises(hf.DeclarationError, match="parameter 'a' has no value"):
+        problem.implicit.symbolic()
+    a.value = 0.1
+    assert slopes(problem.implicit.symbolic()) == [(at(X, sympy.Rational(1, 10)), -1, 1)]
+
+
+def test_without_a_lower_level_the_objective_itself() -> None:
+    """|x - 1| + max(x, 2x, -3)."""
+    view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1) + cp.maximum(x, 2 * x, -3))).implicit.symbolic()
+    assert view.response == {}
+    assert slopes(view) == [(at(X, -3), -1, 0), (at(X, 0), 0, 1), (at(X, 1), 1, 3)]
+
+
+def test_attributes_of_y_are_constraints() -> None:
+    answer = cp.Variable(bounds=[-1, 2], name="y")
+    problem = hf.Problem(hf.Minimize(clients=answer), lower=hf.ArgMin(answer, cp.square(answer - x)))
+    assert same(problem.implicit.symbolic().value, sympy.Min(2, sympy.Max(-1, X)))
+
+
+def test_several_variables_on_both_levels() -> None:
+    """y = min(0, x), z = (u + 1, max(u, x)); Y is empty where x > u + 1."""
+    u, z = cp.Variable(name="u"), cp.Variable(2, name="z")
+    problem = hf.Problem(
+        hf.Minimize(clients=2 * y + cp.sum(z)),
+        lower=hf.ArgMin([y, z], cp.square(y - x) + cp.sum_squares(z - u), [y <= 0, z >= x, z[0] == u + 1]),
+    )
+    view = problem.implicit.symbolic()
+    U = sympy.Symbol("u", real=True)
+    assert view.response[y] == sympy.Min(0, X)
+    assert view.response[z].tolist() == [U + 1, sympy.Max(U, X)]
+    assert view.domain == (U - X + 1 >= 0)
+    assert {kink.condition for kink in view.kinks} in ({at(X, 0), at(U - X, 0)}, {at(X, 0), at(X - U, 0)})
+    # f = 2 min(0, x) + u + 1 + max(u, x) along (x, u) = t (1, 2): 2t + 2t + t on the left, 2t + 2t on the right
+    assert view.one_sided({x: 0, u: 0}, {x: 1, u: 2}) == (5, 4)
+
+
+def test_two_clients_with_a_ball_each_have_two_spheres_of_kinks() -> None:
+    center = hf.ClientParameter(2, name="c")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y2)),
+        lower=hf.ArgMin(y2, cp.sum_squares(y2 - center), [cp.norm(y2 - x2) <= 1], scope="client"),
+        federation=hf.Federation([hf.Client(parameters={center: [1, 2]}), hf.Client(parameters={center: [0, 0]})]),
+    )
+    view = problem.implicit.symbolic()
+    spheres = {sympy.expand(kink.condition.lhs) for kink in view.kinks}
+    assert spheres == {X0**2 + X1**2 - 1, sympy.expand((X0 - 1) ** 2 + (X1 - 2) ** 2 - 1)}
+
+
+def test_points_at_which_the_objective_is_undefined_are_left_out_of_the_comparison() -> None:
+    view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1) - cp.log(x))).implicit.symbolic()
+    assert slopes(view) == [(at(X, 1), -2, 0)]
+
+
+def test_a_quadratic_constraint_on_one_entry_is_an_interval() -> None:
+    problem = hf.Problem(hf.Minimize(clients=y), lower=hf.ArgMin(y, cp.square(y - x), [cp.square(y - 1) <= 4]))
+    assert same(problem.implicit.symbolic().value, sympy.Min(3, sympy.Max(-1, X)))
+
+
+def test_slopes_are_cases_where_another_coordinate_decides() -> None:
+    """max(x_0, x_1) + |x_0|: at x_0 = 0 the maximum is x_0 only where x_1 < 0."""
+    view = hf.Problem(hf.Minimize(clients=cp.maximum(x2[0], x2[1]) + cp.abs(x2[0]))).implicit.symbolic()
+    (plane,) = (kink for kink in view.kinks if kink.coordinate == X0)
+    assert [plane.left_slope.subs(X1, -1), plane.right_slope.subs(X1, -1)] == [0, 2]
+    assert [plane.left_slope.subs(X1, 1), plane.right_slope.subs(X1, 1)] == [-1, 1]
+
+
+# Kinks
+
+
+def test_a_smooth_meeting_of_branches_is_no_kink() -> None:
+    assert hf.Problem(hf.Minimize(clients=cp.square(cp.pos(x)))).implicit.symbolic().kinks == ()
+
+
+def test_kinks_outside_the_bounds_of_x_are_left_out() -> None:
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x) + cp.abs(x - 3)), constraints=[x >= -1, x <= 2])
+    view = problem.implicit.symbolic()
+    assert slopes(view) == [(at(X, 0), -2, 0)]
+    with pytest.raises(hf.SettingError, match="outside the declared bounds"):
+        view.one_sided(5.0, 1.0)
+
+
+def test_kinks_that_are_no_coordinate_planes() -> None:
+    view = hf.Problem(hf.Minimize(clients=cp.norm_inf(x2))).implicit.symbolic()
+    assert {sympy.expand(kink.condition.lhs) for kink in view.kinks} <= {X0 - X1, X1 - X0, X0 + X1, -X0 - X1}
+    assert len(view.kinks) == 2
+    assert view.one_sided([1, 1], [1, -1]) == (-1, 1)
+    assert view.one_sided([0, 0], [1, 1]) == (-1, 1)
+
+
+def test_slopes_may_depend_on_the_other_coordinates() -> None:
+    """f = exp(x_1) |x_0|, as the answer of a linear lower level: slopes -exp(x_1) and exp(x_1) at x_0 = 0."""
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.multiply(cp.exp(x2[1]), y)),
+        lower=hf.ArgMin(y, cp.square(y - x2[0]), [y >= 0]),
+        constraints=[cp.abs(x2) <= 1],
+    )
+    assert slopes(problem.implicit.symbolic()) == [(at(X0, 0), 0, sympy.exp(X1))]
+
+
+def test_a_norm_has_its_kink_at_a_point() -> None:
+    view = hf.Problem(hf.Minimize(clients=cp.norm(x2 - np.array([1, 2])))).implicit.symbolic()
+    (kink,) = view.kinks
+    assert kink.condition == sympy.And(at(X0, 1), at(X1, 2))
+    assert view.one_sided([1, 2], [3, 4]) == (-5, 5)
+
+
+def test_one_sided_derivatives_along_lines_through_a_kink() -> None:
+    view = nonsmooth_toy(2).implicit.symbolic()
+    assert view.one_sided([0, 0], [1, 1]) == (2, 0)
+    assert view.one_sided([0, 0], [1, -1]) == (1, -1)
+    assert view.one_sided([0, 0.5], [-1, 0]) == (0, -1)
+    assert view.one_sided([-0.5, 1], [1, 0]) == (sympy.Rational(1, 2), sympy.Rational(1, 2))
+    with pytest.raises(hf.DataError, match="shape"):
+        view.one_sided([0.0], [1.0])
+
+
+# Any separable quadratic over a box, against NumPy
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_random_separable_quadratics_over_boxes(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 2))
+    quarter = st.integers(-12, 12).map(lambda k: k / 4)
+
+    def vector() -> np.ndarray:
+        return np.array([data.draw(quarter) for _ in range(n)])
+
+    curvature = np.array([data.draw(st.integers(1, 12)) / 4 for _ in range(n)])
+    slope, offset, low, move = vector(), vector(), vector(), vector()
+    width = np.abs(vector())
+    decision, answer = cp.Variable(n, name="x"), cp.Variable(n, name="y")
+    start = low + cp.multiply(move, decision)
+    objective = 0.5 * curvature @ cp.square(answer) - cp.multiply(slope, decision) @ answer - offset @ answer
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(answer - 1)),
+        lower=hf.ArgMin(answer, objective, [answer >= start, answer <= start + width]),
+    )
+    view = problem.implicit.symbolic()
+    symbols = [sympy.Symbol(f"x[{j}]", real=True) for j in range(n)]
+    for point in np.random.default_rng(0).integers(-8, 9, (4, n)) / 4:
+        bottom = low + move * point
+        expected = np.clip((slope * point + offset) / curvature, bottom, bottom + width)
+        place = {s: exact(v) for s, v in zip(symbols, point)}
+        (response,) = view.response.values()
+        assert np.array(response.subs(place).tolist(), dtype=float) == pytest.approx(expected, abs=1e-12)
+        assert float(view.value.subs(place)) == pytest.approx(np.sum((expected - 1) ** 2), abs=1e-12)
+
+
+# Translation
+
+a = np.array([0.3, -1.2, 2.0])
+v, M = cp.Variable(3, name="v"), cp.Variable((2, 3), name="M")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        2 * v - a,
+        v[::-1],
+        v[[0, 2]],
+        M[1, ::2],
+        cp.reshape(M, (3, 2), order="F"),
+        cp.vec(M, order="F"),
+        cp.hstack([v, M[0], 1.0]),
+        cp.vstack([v, a]),
+        cp.bmat([[M], [M]]),
+        cp.sum(M, axis=0),
+        cp.sum(M, axis=1, keepdims=True),
+        cp.mean(M),
+        cp.cumsum(M, axis=1),
+        cp.diag(v),
+        cp.trace(M @ M.T),
+        cp.kron(np.eye(2), M),
+        cp.convolve(a, v),
+        M @ a,
+        a @ v,
+        M @ v / 3,
+        v @ M.T,
+        cp.upper_tri(M.T @ M),
+        cp.outer(v, a),
+        cp.multiply(v, M[0]),
+        cp.abs(v),
+        cp.maximum(v, 0, M[0]),
+        cp.minimum(v, M[1]),
+        cp.pos(v) + cp.neg(v),
+        cp.max(M, axis=1),
+        cp.min(M),
+        cp.norm1(M),
+        cp.norm_inf(v),
+        cp.norm(v),
+        cp.norm(M, 2, axis=1),
+        cp.norm(M, "fro"),
+        cp.pnorm(v, 3),
+        cp.sum_squares(M),
+        cp.quad_over_lin(v, 4),
+        cp.square(v),
+        cp.power(v, 4),
+        cp.inv_pos(1 + cp.square(v)),
+        cp.sqrt(1 + cp.square(v)),
+        cp.exp(v),
+        cp.log(1 + cp.square(v)),
+        cp.logistic(v),
+        cp.log_sum_exp(M, axis=0),
+        cp.entr(cp.exp(v)),
+        cp.kl_div(cp.exp(v), 2),
+        cp.rel_entr(cp.exp(v), 2),
+        cp.huber(v, 0.5),
+        cp.quad_form(v, np.diag([1.0, 2, 3]) + 0.5),
+        cp.sum_largest(v, 2),
+        cp.sum_largest(v, 1.5),
+        cp.sum_smallest(v, 2),
+        cp.prod(v),
+        cp.ptp(v),
+        cp.tv(v),
+        cp.var(v),
+    ],
+    ids=str,
+)
+def test_translation_agrees_with_cvxpy(expression: Any) -> None:
+    rng = np.random.default_rng(3)
+    environment = {}
+    for variable in (v, M):
+        value = np.round(rng.normal(size=variable.shape), 2)
+        variable.value = value
+        symbols = np.array(
+            [sympy.Symbol(f"{variable.name()}{i}", real=True) for i in range(variable.size)], dtype=object
+        )
+        environment[variable.id] = symbols.reshape(variable.shape)
+    places = {s: exact(n) for u in (v, M) for s, n in zip(environment[u.id].flat, u.value.flat)}
+    found = translate(expression, environment)
+    assert found.shape == expression.shape
+    numbers = [float(sympy.N(entry.subs(places))) for entry in found.flat]
+    assert numbers == pytest.approx(np.ravel(expression.value), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "number, fraction", [(0.1, "1/10"), (1 / 3, "1/3"), (-2.5, "-5/2"), (3e-7, "3/10000000"), (0.123456, "1929/15625")]
+)
+def test_numbers_become_the_fractions_that_were_meant(number: float, fraction: str) -> None:
+    assert exact(number) == sympy.Rational(fraction)
+
+
+# Text
+
+
+def test_text_and_latex() -> None:
+    view = nonsmooth_toy(1).implicit.symbolic()
+    assert str(view).splitlines() == [
+        "y(x) = [Max(0, x[0])]",
+        "f(x) = {(x[0] + 1)**2/2 if x[0] < 0; 1/2 otherwise}",
+        "kink at x[0] = 0: slope 1 on the left, 0 on the right",
+        f"agrees with problem.implicit at {view.verified} random points",
+    ]
+    latex = view.latex()
+    assert r"\max\left(0, x_{0}\right)" in latex
+    assert latex.count(r"\left") == latex.count(r"\right")
+    assert latex.count("{") == latex.count("}")
+    assert view._repr_latex_() == f"$${latex}$$"
+
+
+# Refusals
+
+
+def lower(objective: Any, constraints: Any = (), scope: str = "federation") -> hf.Problem:
+    return hf.Problem(hf.Minimize(clients=cp.sum(y2)), lower=hf.ArgMin(y2, objective, constraints, scope=scope))
+
+
+@pytest.mark.parametrize(
+    "problem, reason",
+    [
+        (lower(cp.square(cp.sum(y2)) + cp.sum_squares(y2 - x2)), r"not diagonal: it couples y\[0\] and y\[1\] by 2"),
+        (lower(cp.sum_squares(y2 - x2), [cp.sum(y2) <= 1]), r"joins y\[0\], y\[1\]"),
+        (lower(cp.sum_squares(y2 - x2), [cp.norm1(y2) <= 1]), r"joins y\[0\], y\[1\]"),
+        (lower(cp.sum_squares(y2 - x2), [cp.pnorm(y2, 3) <= 1]), "joins|take apart"),
+        (lower(cp.sum_squares(y2 - x2) + cp.norm1(y2)), "not quadratic in y"),
+        (lower(cp.sum(cp.exp(y2)) + cp.sum_squares(y2 - x2)), "not quadratic in y"),
+        (lower(cp.sum_squares(y2 - x2), [cp.norm(y2) <= 1, y2 >= 0]), "beside other constraints"),
+        (lower(cp.square(y2[0]) + 2 * cp.square(y2[1]) - x2 @ y2, [cp.norm(y2) <= 1]), "one positive curvature"),
+        (lower(cp.sum_squares(y2 - x2), [cp.quad_form(y2, np.diag([1.0, 2.0])) <= 1]), "ellipsoid"),
+        (lower(x2 @ y2, [cp.abs(y2) <= 1]), "not proved to be of one sign"),
+    ],
+)
+def test_what_is_not_separable_is_refused_with_the_reason(problem: hf.Problem, reason: str) -> None:
+    with pytest.raises(hf.SymbolicError, match=reason):
+        problem.implicit.symbolic()
+
+
+def test_data_are_refused() -> None:
+    b = hf.Sample(name="b")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(x - b))), federation=hf.Federation([hf.Client({b: np.arange(3.0)})])
+    )
+    with pytest.raises(hf.SymbolicError, match="over data \\(sample 'b'\\)"):
+        problem.implicit.symbolic()
+
+
+def test_large_problems_are_refused() -> None:
+    with pytest.raises(hf.SymbolicError, match="22 scalars; formulas of more than 20"):
+        nonsmooth_toy(11).implicit.symbolic()
+
+
+def test_atoms_without_a_formula_are_refused() -> None:
+    with pytest.raises(hf.SymbolicError, match="lambda_max in .* has no translation"):
+        hf.Problem(hf.Minimize(clients=cp.lambda_max(cp.diag(x2)))).implicit.symbolic()
+    with pytest.raises(hf.SymbolicError, match="has no translation"):
+        hf.Problem(hf.Minimize(clients=hf.Function(lambda u: u**2, x))).implicit.symbolic()
+
+
+def test_kinks_that_cannot_be_located_are_refused() -> None:
+    with pytest.raises(hf.SymbolicError, match="cannot be solved for"):
+        hf.Problem(hf.Minimize(clients=cp.maximum(cp.exp(x) + cp.exp(3 * x), 4 - x))).implicit.symbolic()
+
+
+def test_a_wrong_formula_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = symbolic_module._upper_value
+    monkeypatch.setattr(symbolic_module, "_upper_value", lambda *args: right(*args) + 1)
+    with pytest.raises(hf.HierflError, match="internal error"):
+        nonsmooth_toy(1).implicit.symbolic()
