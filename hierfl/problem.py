@@ -344,6 +344,8 @@ class Problem:
             If x has more than 100 scalars.
         LowerLevelError
             If f cannot be evaluated at any point tried.
+        DivergedError
+            If f seems unbounded below on X.
         """
         from hierfl.inspect.reference import reference
 

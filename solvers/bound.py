@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hierfl.compiler.compiled import CompiledProblem
 
 ABSENT = ("unbiased", "renormalise", "zero")
@@ -28,6 +30,14 @@ class Bound:
         """How absent clients count: one of ``ABSENT``."""
         found: str = self.settings.absent
         return found
+
+    def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
+        """How many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none.
+
+        A round's gradient is its move over the step size times this: what ``tolerance`` is compared with.
+        """
+        everyone_counts = self.participation == 1 or self.absent == "unbiased"
+        return np.ones(last - first) if everyone_counts else None
 
     @property
     def federated(self) -> bool:

@@ -7,7 +7,7 @@ gradient of f_i on a minibatch; the server takes x <- P_X [ mean of the x_i ].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +99,7 @@ class BoundFedAvg(LocalSteps):
     """FedAvg on one problem: the algorithm of the runtime contract. ``counts``: H, (rounds, clients)."""
 
     counts: np.ndarray
+    averages_gradients: ClassVar[bool] = True  # what is averaged are gradient steps and nothing else
 
     @classmethod
     def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
@@ -107,6 +108,14 @@ class BoundFedAvg(LocalSteps):
         counts = tabulate_steps(settings.local_steps, rounds, problem.num_clients)
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
         return cls(problem, settings, oracle, sizes, counts, **own)
+
+    def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
+        """H, where every client makes as many, over the weights by which the server divides."""
+        counts, even = self.counts[first:last], super(LocalSteps, self).gradient_steps(first, last)
+        if even is None or not self.averages_gradients or np.any(counts != counts[:, :1]):
+            return None
+        clients = self.client_weight if self.problem.client_program is not None else 0.0
+        return np.asarray(counts[:, 0] / (clients + (self.problem.server_program is not None)))
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
         """What a local step at ``point`` adds to the gradient, in a round that began at ``start``."""

@@ -11,7 +11,7 @@ any accuracy: here by H gradient steps on it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +53,7 @@ class BoundFedMSPP(BoundFedAvg):
     """FedMSPP on one problem. ``proximal_steps``: eta_t, (rounds,)."""
 
     proximal_steps: np.ndarray
+    averages_gradients: ClassVar[bool] = False
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
         """Gradient of the proximal term."""

@@ -10,6 +10,7 @@ The source asks for an inexact minimiser of that sum; H such steps are one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class FedProx(FedAvg):
 @dataclass(frozen=True, eq=False)
 class BoundFedProx(BoundFedAvg):
     """FedProx on one problem."""
+
+    averages_gradients: ClassVar[bool] = False
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
         """Gradient of the proximal term."""

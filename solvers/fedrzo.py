@@ -33,8 +33,8 @@ from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, draw_directions
 from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
-from hierfl.solvers.lower.contract import Clock
-from hierfl.solvers.scalar_uplink import COMMUNICATIONS, charge_catch_up, never, require_rebuildable
+from hierfl.solvers.lower.contract import Clock, require_federated
+from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
 from hierfl.solvers.theory import prescription
 
@@ -146,6 +146,8 @@ class FedRZO:
         lower = None
         if problem.lower.size:
             lower = (self.lower or default_lower(problem)).bind(problem, rounds, total)
+        if problem.scope == "federation":
+            require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
         return BoundFedRZO(problem, self, sizes, counts, lower, oracle)
 
@@ -158,11 +160,11 @@ def default_lower(problem: CompiledProblem) -> Any:
 
 
 class State(NamedTuple):
-    """x, the federation's latest y (empty in other scopes), and the round in which each client last took part."""
+    """x, the federation's latest y (empty in other scopes), and what clients have seen of the scalars sent."""
 
     x: Array
     y: Array
-    last: Array
+    ledger: Ledger
 
 
 class Memory(NamedTuple):
@@ -216,9 +218,16 @@ class BoundFedRZO(Bound):
         """Local steps made before each round, (rounds,): k counts local steps over all rounds."""
         return np.concatenate([[0], np.cumsum(self.counts.max(axis=1, initial=0))[:-1]]).astype(int)
 
+    def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
+        """H, where every client makes as many."""
+        counts, even = self.counts[first:last], super().gradient_steps(first, last)
+        return None if even is None or np.any(counts != counts[:, :1]) else np.asarray(even * counts[:, 0])
+
     def init(self, x0: Array) -> State:
         """x0, and 0 for the federation's y."""
-        return State(x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype), never(self.problem))
+        return State(
+            x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype), Ledger.new(self.problem)
+        )
 
     def memory(self, x0: Array) -> Memory:
         """No control variate yet."""
@@ -244,19 +253,21 @@ class BoundFedRZO(Bound):
 
     def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:
         """One communication round."""
-        problem, (x, y, last) = self.problem, state
+        problem, (x, y, ledger) = self.problem, state
         answers, residual, gap = None, jnp.zeros(()), jnp.zeros(())
         if self.federated:
             answers, found = self._answers(clients, state, key)
             residual, gap, y = jnp.max(found.residual), jnp.max(found.gap), found.y[0]
         if self._scalars:
-            last = charge_catch_up(clients, last, self._scalars_each)
+            sent = self._scalars_sent(clients)
+            ledger = ledger.charge(clients, sent)
+            clients.charge("up", sent)
         broadcast = (answers.directions if answers else Known(x) if self._scalars else x, answers)
         move, value = jnp.zeros_like(x), jnp.zeros((), x.dtype)
         fault = empty = jnp.full((), -1)
         if problem.client_program is not None:
             messages = clients.map(self.local_steps, broadcast)
-            moves = self._rebuilt(clients, x, answers, messages.payload) if self._scalars else messages.payload
+            moves = self._rebuilt(clients, x, answers, messages.payload.values) if self._scalars else messages.payload
             move = clients.mean(moves)
             monitor = messages.monitor
             value = clients.mean(monitor["value"])
@@ -267,6 +278,7 @@ class BoundFedRZO(Bound):
         if problem.server_program is not None:
             server_move, server_value = clients.server(self.server_steps, broadcast)
             move, value = move + server_move, value + server_value
+            empty = jnp.where(gap > 0, jnp.maximum(empty, 0), empty)
         size = jnp.asarray(self.sizes)[clients.round]
         record = {
             "objective": problem.sign * value,
@@ -276,7 +288,7 @@ class BoundFedRZO(Bound):
             "fault": fault,
             "empty": empty,
         }
-        return State(x + move, y, last), record
+        return State(x + move, y, ledger), record
 
     def _answers(self, clients: Clients, state: State, key: Array) -> tuple[Answers, Any]:
         """The round's directions, and the federation's y at x and at each shifted x."""
@@ -318,7 +330,7 @@ class BoundFedRZO(Bound):
         end = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, own)  # without steps of its own it still reports f_i
         payload = end.x - x
         if self._scalars:
-            payload = jnp.sum(end.slopes, axis=0) if self._summed else end.slopes
+            payload = Known(jnp.sum(end.slopes, axis=0) if self._summed else end.slopes)  # counted as ``_scalars_sent``
         return end.memory, Message(payload, {"value": end.value, "residual": end.residual, "gap": end.gap})
 
     def _moved(self, x: Array, gradient: Array, size: Array, project: Any) -> Array:
@@ -361,9 +373,10 @@ class BoundFedRZO(Bound):
     def _longest(self) -> int:
         return max(1, int(self.counts.max(initial=1))) if self._scalars else 1
 
-    @property
-    def _scalars_each(self) -> int:
-        return self.settings.directions * (1 if self._summed else self._longest)
+    def _scalars_sent(self, clients: Clients) -> Array:
+        """Slopes of all participants in a round: q for every step, or for all steps together."""
+        steps = jnp.asarray(self.counts)[clients.round, clients.participants]
+        return self.settings.directions * jnp.sum(jnp.minimum(steps, 1) if self._summed else steps)
 
     def _probe(
         self, x: Array, answers: Answers | None, key: Array, own: Any, evaluate: Callable[[Array, Array, Array], Any]
@@ -401,12 +414,15 @@ class BoundFedRZO(Bound):
         return Estimated(gradient, slope, memory, value, jnp.max(found.residual), jnp.max(found.gap))
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
-        """The server's own local steps on f_1, as one more client without constraints of its own."""
+        """The server's own local steps on f_1, as one more client."""
         start, answers = received.broadcast
         x = answers.directions.values[0] if answers else start
         settings, problem = self.settings, self.problem
         size = jnp.asarray(self.sizes)[received.round]
         count = jnp.max(jnp.asarray(self.counts)[received.round])
+
+        def project(z: Array) -> Array:  # X is the clients' affair where there are clients' terms
+            return z if problem.client_program is not None else problem.project_upper(z, party.environment)
 
         def evaluate(z: Array, y: Array, key: Array) -> Array:
             def value(rows: Rows) -> Array:
@@ -422,9 +438,11 @@ class BoundFedRZO(Bound):
             directions, values = self._probe(point, answers, jax.random.fold_in(key, t), party.environment, evaluate)
             slope = slopes(values, settings.smoothing, settings.estimator)
             gradient, _ = estimate(directions, slope, None, settings.direction_kind)
-            return point - size * gradient, jnp.where(t == 0, central_value(values, settings.estimator), first)
+            moved = self._moved(point, gradient, size, project)
+            value = jnp.where(t == 0, central_value(values, settings.estimator), first)
+            return jnp.where(t < count, moved, point), value
 
-        end, value = jax.lax.fori_loop(0, count, step, (x, jnp.zeros((), x.dtype)))
+        end, value = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (x, jnp.zeros((), x.dtype)))
         return end - x, value
 
     def _project_own(self, x: Array, party: Party) -> Array:

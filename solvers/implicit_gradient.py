@@ -26,8 +26,9 @@ from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_number
 from hierfl.solvers.client_oracle import ClientOracle, first_flagged
+from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact
-from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.lower.contract import Clock, require_federated
 from hierfl.solvers.schedules import Schedule, tabulate
 
 EXACT = Exact()
@@ -80,9 +81,12 @@ class ImplicitGradient:
                 f"ImplicitGradient differentiates the upper terms, but {box.name()} is a BlackBox (values only): use FedRZO or ZOHFL, "
                 f"or write it as a hf.Function."
             )
+        require_public_set(self, problem)
         hyper = Hypergradient.of(problem)
         sizes = tabulate(self.step_size, rounds, "step_size")
         lower = self.lower.bind(problem, rounds, rounds) if problem.lower.size else None
+        if problem.scope == "federation":
+            require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
         return BoundImplicitGradient(problem, self, sizes, hyper, oracle)
 
@@ -142,6 +146,7 @@ class BoundImplicitGradient(Bound):
         if problem.server_program is not None:
             server_value, in_x, in_y = clients.server(self.server_gradient, (at, y))
             value, gradient = value + server_value, gradient + in_x
+            empty = jnp.where(gap > 0, jnp.maximum(empty, 0), empty)
             seed = seed + in_y if self.federated else seed
         if self.federated:
             gradient = self.hyper.adjoint(at, gradient, seed, self._mean_map(clients.everyone, at, y), y)

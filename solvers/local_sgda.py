@@ -14,7 +14,7 @@ solution at 1/2, and local SGDA goes to 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +117,7 @@ class BoundLocalSGDA(BoundFedAvg):
     """Local SGDA on one problem: the algorithm of the runtime contract. ``ascents``: gamma_y, (rounds,)."""
 
     ascents: np.ndarray
+    averages_gradients: ClassVar[bool] = False
 
     def init(self, x0: Array) -> State:
         """x0, and y = 0 until the first round projects it on Y(x)."""
@@ -163,12 +164,12 @@ class BoundLocalSGDA(BoundFedAvg):
             (x, y), first, first_ascent = own
             value, (descent, ascent) = self._slopes(x, y, party, self.sample_key(key, t))
             y = problem.project_lower(x, y + ascent_size * ascent, party.environment)
-            now = State(x - size * descent, y)
+            now = jax.tree.map(lambda new, old: jnp.where(t < count, new, old), State(x - size * descent, y), own[0])
             return now, jnp.where(t == 0, value, first), jnp.where(t == 0, ascent, first_ascent)
 
         count = jnp.asarray(self.counts)[r, party.index]
         none = jnp.zeros((), start.x.dtype), jnp.zeros_like(start.y)
-        end, value, ascent = jax.lax.fori_loop(0, count, step, (start, *none))
+        end, value, ascent = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (start, *none))
         return memory, Message(jax.tree.map(jnp.subtract, end, start), {"value": value, "ascent": ascent})
 
     def _slopes(self, x: Array, y: Array, party: Party, key: Array) -> tuple[Array, tuple[Array, Array]]:

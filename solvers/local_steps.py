@@ -60,6 +60,10 @@ class LocalSteps(Bound):
         """Clients remember nothing."""
         return jnp.zeros(0, x0.dtype)
 
+    def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
+        """Corrected and averaged local steps are in general no step along -grad f."""
+        return None
+
     def decision(self, state: Any) -> Array:
         """x."""
         found: Array = state

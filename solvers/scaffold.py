@@ -10,7 +10,7 @@ Control variates c_i, one at each client, and their mean c at the server correct
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +87,8 @@ class State(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class BoundSCAFFOLD(BoundFedAvg):
     """SCAFFOLD on one problem; a client's memory is its c_i."""
+
+    averages_gradients: ClassVar[bool] = False
 
     absent = "unbiased"
 

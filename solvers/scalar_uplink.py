@@ -7,6 +7,8 @@ simulation shares x itself and counts what would be sent.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -33,14 +35,19 @@ def require_rebuildable(problem: CompiledProblem, solver: str) -> None:
         )
 
 
-def charge_catch_up(clients: Clients, last: Array, scalars: int) -> Array:
-    """Count the downlink of one round, ``scalars`` a participant and round; returns the rounds of last participation (m,)."""
-    who = clients.participants
-    missed = clients.round - last[who]  # rounds whose scalars a participant has not seen; -1 stands for none yet
-    clients.charge("down", jnp.sum(missed) * who.shape[0] * scalars)
-    return last.at[who].set(clients.round)
+class Ledger(NamedTuple):
+    """All scalars sent up so far, and how many of them each client has seen (m,)."""
 
+    total: Array
+    seen: Array
 
-def never(problem: CompiledProblem) -> Array:
-    """Before the first round everybody knows x0."""
-    return jnp.zeros(problem.num_clients, int)
+    @classmethod
+    def new(cls, problem: CompiledProblem) -> Ledger:
+        """Before the first round everybody knows x0."""
+        return cls(jnp.zeros((), int), jnp.zeros(problem.num_clients, int))
+
+    def charge(self, clients: Clients, sent: Array | int) -> Ledger:
+        """Count the catch-up of a round's participants, who then send ``sent`` scalars together."""
+        who = clients.participants
+        clients.charge("down", jnp.sum(self.total - self.seen[who]))
+        return Ledger(self.total + sent, self.seen.at[who].set(self.total))

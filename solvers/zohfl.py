@@ -29,9 +29,10 @@ from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
 from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, draw_directions
+from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock
-from hierfl.solvers.scalar_uplink import COMMUNICATIONS, charge_catch_up, never, require_rebuildable
+from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
 
 PAPER_STEP = Decay(0.01, 0.5)
@@ -109,6 +110,7 @@ class ZOHFL:
             Naming what the solver needs and what the problem has.
         """
         _check_class(problem)
+        require_public_set(self, problem)
         if self.communication == "scalars":
             require_rebuildable(problem, "ZOHFL")
         steps = tabulate(self.step_size, rounds, "step_size")
@@ -157,11 +159,11 @@ class BoundZOHFL(Bound):
     lower: Any
     oracle: ClientOracle
 
-    def init(self, x0: Array) -> tuple[Array, Array]:
-        """x, and the round in which each client last took part."""
-        return x0, never(self.problem)
+    def init(self, x0: Array) -> tuple[Array, Ledger]:
+        """x, and what clients have seen of the scalars sent."""
+        return x0, Ledger.new(self.problem)
 
-    def decision(self, state: tuple[Array, Array]) -> Array:
+    def decision(self, state: tuple[Array, Ledger]) -> Array:
         """x."""
         return state[0]
 
@@ -169,17 +171,17 @@ class BoundZOHFL(Bound):
         """A client remembers its last y, for a warm start."""
         return self.oracle.first_answer(x0)
 
-    def response(self, state: tuple[Array, Array], memory: Array) -> Array | None:
+    def response(self, state: tuple[Array, Ledger], memory: Array) -> Array | None:
         """The clients' latest y."""
         return memory if self.oracle.alone else None
 
-    def own_value(self, clients: Clients, state: tuple[Array, Array], x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: tuple[Array, Ledger], x: Array, key: Array) -> Array:
         """All terms at x with y by this run's lower solver."""
         return self.oracle.own_value(clients, x, None, _clock(clients.round), key)
 
-    def round(self, clients: Clients, state: tuple[Array, Array], key: Array) -> tuple[Any, dict[str, Array]]:
+    def round(self, clients: Clients, state: tuple[Array, Ledger], key: Array) -> tuple[Any, dict[str, Array]]:
         """Lines 3 to 8 of Algorithm 1."""
-        (x, last), settings, problem = state, self.settings, self.problem
+        (x, ledger), settings, problem = state, self.settings, self.problem
         gradient, value = jnp.zeros_like(x), jnp.zeros((), x.dtype)
         if problem.server_program is not None:
             value, gradient = clients.server(self.server_gradient, x)
@@ -194,7 +196,7 @@ class BoundZOHFL(Bound):
             directions = draw_directions(key, settings.directions * size, problem.upper.size, settings.direction_kind)
             directions = directions.reshape(size, settings.directions, problem.upper.size)
             if self._scalars:
-                last = charge_catch_up(clients, last, settings.directions)
+                ledger = ledger.charge(clients, size * settings.directions)
                 messages = clients.map(self.answer, Known(x), each=Known(directions))
             else:
                 messages = clients.map(self.answer, x, each=directions)
@@ -204,7 +206,7 @@ class BoundZOHFL(Bound):
             record |= self._client_record(clients, messages.monitor, differences, value)
         step = jnp.asarray(self.step_sizes)[clients.round]
         record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
-        return (problem.project_upper(x - step * gradient, clients.public), last), record
+        return (problem.project_upper(x - step * gradient, clients.public), ledger), record
 
     def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """Value and gradient of f_1 on a minibatch of the server."""

@@ -19,7 +19,7 @@ from hierfl.compiler.program import Array
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.switches import Switches
 from hierfl.runtime.progress import RunProgress
-from hierfl.runtime.starts import public_values
+from hierfl.runtime.starts import on_upper_set, project_on_all
 
 PIECE_SCALARS = 2_000_000
 PIECE = 64
@@ -78,11 +78,7 @@ class Points:
     def projected(self, points: np.ndarray) -> np.ndarray:
         """Projections of points (k, n) on X."""
 
-        def project(points: Array, data: Data) -> Array:
-            return jax.vmap(lambda x: self._inside(x, data))(points)
-
-        program = self.compiled.keep("points: projected", lambda: jax.jit(project))
-        return np.asarray(program(jnp.asarray(points), self.compiled.data()))
+        return on_upper_set(self.compiled, points)
 
     @property
     def differentiable(self) -> bool:
@@ -124,16 +120,9 @@ class Points:
         found = exact.evaluate(x, data, None, tolerance)
         solved = jnp.ones((), bool) if found.solution is None else found.solution.converged.all()
         empty = ~(jnp.max(found.gap) <= 0)
-        away = jnp.linalg.norm(x - self._inside(x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
+        away = jnp.linalg.norm(x - project_on_all(self.compiled, x)) > OUTSIDE * (1 + jnp.linalg.norm(x))
         flags = jnp.stack([away, empty, ~solved, ~jnp.isfinite(found.value)])
         return found, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
-
-    def _inside(self, x: Array, data: Data) -> Array:
-        compiled = self.compiled
-        if compiled.private_set is None:
-            return compiled.project_upper(x, data.clients.party(0).environment)
-        found: Array = compiled.full_upper_set.project(x, public_values(compiled))
-        return found
 
     def _gradient(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
         found, gradient = gradient_at(self.compiled, x, data)
@@ -142,7 +131,7 @@ class Points:
         return factor * found.value, factor * gradient
 
     def _gradient_through(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
-        inside, pull = jax.vjp(lambda x: self._inside(x, data), x)
+        inside, pull = jax.vjp(lambda x: project_on_all(self.compiled, x), x)
         value, gradient = self._gradient(inside, data, tolerance)
         return value, pull(gradient)[0]
 

@@ -18,11 +18,11 @@ import scipy.optimize
 
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.precision import double_precision
-from hierfl.errors import IncompatibleSolverError, LowerLevelError, SettingError
+from hierfl.errors import DivergedError, IncompatibleSolverError, LowerLevelError, SettingError
 from hierfl.inspect.points import owners
 from hierfl.result import Certificate, public_response
 from hierfl.runtime.progress import RunProgress
-from hierfl.runtime.starts import box_around, on_upper_set, public_values, sobol_points
+from hierfl.runtime.starts import box_around, on_upper_set, project_on_all, sobol_points
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
@@ -33,6 +33,7 @@ GRID = {1: 2001, 2: 61}  # points along each axis
 SOBOL = 1024
 SMALLEST, SOLVES = 64, 2_000_000  # least number of points; lower-level solutions to spend on all of them
 BATCH_SCALARS = 4_000_000
+UNBOUNDED = -1e30
 NELDER_MEAD_LIMIT = 10  # variables
 
 
@@ -103,6 +104,10 @@ def reference(problem: Problem, *, restarts: int, seed: int, x0: Any, progress: 
     for x, value in ends:
         if all(np.linalg.norm(x - other) > 1e-3 * (1 + np.linalg.norm(x)) for other, _ in distinct):
             distinct.append((x, value))
+    if not ends[0][1] > UNBOUNDED:
+        raise DivergedError(
+            f"f seems unbounded below on X: the search met the value {compiled.sign * ends[0][1]:.3g}. Bound X."
+        )
     best, skipped = distinct[0][0], int(np.sum(~np.isfinite(values)))
     gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""
     evaluation = compiled.exact.at(best)
@@ -126,7 +131,6 @@ class _Search:
     def __init__(self, compiled: CompiledProblem) -> None:
         self.compiled, self.count = compiled, 0
         self._data = jax.device_put(compiled.data())
-        self._public = public_values(compiled)
         try:
             Hypergradient.of(compiled)
         except IncompatibleSolverError:
@@ -165,7 +169,7 @@ class _Search:
 
     def project(self, x: Any) -> Any:
         """P_X."""
-        return self.compiled.project_upper(x, self._public)
+        return project_on_all(self.compiled, x)
 
     def polish(self, start: np.ndarray) -> tuple[np.ndarray, float]:
         """A local search: the point of X and its value."""

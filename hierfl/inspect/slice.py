@@ -18,8 +18,7 @@ from hierfl.errors import SettingError
 from hierfl.inspect.kinks import Kinks, KinkSearch, Line
 from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
 from hierfl.result import Result
-from hierfl.runtime.run import project_on_all
-from hierfl.runtime.starts import public_values
+from hierfl.runtime.starts import project_on_all
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem
@@ -304,7 +303,7 @@ def require_inside(compiled: Any, centre: np.ndarray) -> None:
     SettingError
         Naming the distance.
     """
-    away = float(np.linalg.norm(centre - np.asarray(project_on_all(compiled, centre, public_values(compiled)))))
+    away = float(np.linalg.norm(centre - np.asarray(project_on_all(compiled, centre))))
     if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
         raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")
 

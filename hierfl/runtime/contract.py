@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array
@@ -126,6 +127,9 @@ class Algorithm(Protocol):
 
     def response(self, state: Any, memory: Any) -> Array | None:
         """The latest y (owners, size) that the run holds, as metrics see it; None where there is none."""
+
+    def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
+        """How many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none."""
 
     def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> Array:
         """The clients' and the server's terms at x with y as this run's own lower solver gives it."""

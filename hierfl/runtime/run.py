@@ -22,7 +22,7 @@ from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
 from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome, cohort_size
 from hierfl.runtime.progress import RunProgress
-from hierfl.runtime.starts import public_values, require_nonempty, start_points
+from hierfl.runtime.starts import project_on_all, require_nonempty, start_points
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Metrics, Watch
 
@@ -70,6 +70,7 @@ def run(
     if isinstance(solver, type) or not hasattr(solver, "bind"):
         raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
     algorithm = compiled.keep(("algorithm", solver, rounds, queries), lambda: solver.bind(compiled, rounds, queries))
+    _require_gradient_steps(algorithm, solver, tolerance, rounds)
     compiled.data()  # every plain parameter has a value
     require_nonempty(compiled)
     count = 1 if restarts is None else len(all_seeds)
@@ -103,12 +104,22 @@ def run(
     results = [
         None
         if evaluation is None
-        else _result(one, end, evaluation, {"rounds": rounds, "seed": number, "queries": queries})
+        else _result(one, end, evaluation, {"rounds": int(rounds), "seed": number, "queries": queries})
         for one, end, evaluation, number in zip(watches, ends, evaluations, all_seeds)
     ]
     if not several:
         return _alone(compiled, watches[0].error, results[0])
     return _together(compiled, str(solver), all_seeds, [one.error for one in watches], results)
+
+
+def _require_gradient_steps(algorithm: Any, solver: Any, tolerance: float | None, rounds: int) -> None:
+    """A tolerance can be compared with what the algorithm does."""
+    if tolerance is not None and algorithm.gradient_steps(0, rounds) is None:
+        raise SettingError(
+            f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
+            f"none (corrections, proximal terms, local steps that differ between clients, or absent='zero'): leave it out, and use "
+            f"problem.implicit.stationarity on the result."
+        )
 
 
 def _go_on(*_: Any) -> None:
@@ -124,7 +135,7 @@ def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | Non
             raise SettingError(f"restarts={restarts!r}: a whole number of at least 1.")
         return list(range(seed, seed + int(restarts)))
     if seeds is None:
-        return [seed]
+        return [int(seed)]
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         found = list(range(seed, seed + int(seeds)))
     elif isinstance(seeds, (Sequence, np.ndarray)) and not isinstance(seeds, str) and seed == 0:
@@ -179,10 +190,10 @@ def _assign(compiled: CompiledProblem, result: Result) -> None:
 
 
 def default_solver(compiled: CompiledProblem) -> Any:
-    """The papers' algorithm for the declared class: ZO-HFL for client scope, FedRZO for the others."""
+    """The papers' algorithm for the declared class: ZO-HFL for client scope, FedRZO for others and private X_i."""
     from hierfl.solvers import ZOHFL, FedRZO
 
-    return ZOHFL() if compiled.scope == "client" else FedRZO()
+    return ZOHFL() if compiled.scope == "client" and compiled.private_set is None else FedRZO()
 
 
 class _End(NamedTuple):
@@ -197,7 +208,7 @@ class _End(NamedTuple):
     @classmethod
     def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> _End:
         iterate = np.asarray(watch.algorithm.decision(outcome.state))
-        x = np.asarray(project_on_all(watch.compiled, iterate, public_values(watch.compiled)))
+        x = np.asarray(project_on_all(watch.compiled, iterate))
         warm = watch.algorithm.response(outcome.state, outcome.memory)
         return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm))
 
@@ -251,13 +262,6 @@ def _result(watch: Watch, end: _End, evaluation: Evaluation, settings: dict[str,
         trajectory=watch.trajectory,
         problem=compiled.problem,
     )
-
-
-def project_on_all(compiled: CompiledProblem, iterate: np.ndarray, public: Any) -> Any:
-    """The iterate projected on X; with private X_i, on their intersection with the public part."""
-    if compiled.private_set is None:
-        return compiled.project_upper(jnp.asarray(iterate), public)
-    return compiled.full_upper_set.project(jnp.asarray(iterate), public)
 
 
 def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:

@@ -50,10 +50,15 @@ def sobol_points(box: Box, count: int, seed: int) -> np.ndarray:
 
 
 def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
-    """Projections of points (k, n) on the public part of X."""
-    public = public_values(compiled)
-    project = jax.jit(jax.vmap(lambda x: compiled.project_upper(x, public)))
+    """Projections of points (k, n) on X, private parts included."""
+    project = jax.jit(jax.vmap(lambda x: project_on_all(compiled, x)))
     return np.asarray(project(jnp.asarray(points)))
+
+
+def project_on_all(compiled: CompiledProblem, x: Any) -> Any:
+    """The projection on X; with private X_i, on their intersection with the public part."""
+    known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
+    return known.project(jnp.asarray(x), public_values(compiled))
 
 
 def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:

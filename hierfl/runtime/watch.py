@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import jax
@@ -67,7 +68,7 @@ class Watch:
         if self.callback is not None and self.callback(done, *self._public(state, memory)):
             return self._end("stopped by callback", done)
         if self.limits.tolerance is not None:
-            self.gradient_at_most = gradient_bound(before, x, history, self._local_steps(first, done))
+            self.gradient_at_most = gradient_bound(before, x, history, self._gradient_steps(first, done))
             if self.gradient_at_most <= self.limits.tolerance:
                 return self._end("gradient tolerance reached", done)
         return self._end("time limit reached", done) if self.limits.time_is_up else None
@@ -93,7 +94,8 @@ class Watch:
             memory = jax.tree.map(lambda a: np.broadcast_to(a, (self.compiled.num_clients, *np.shape(a))), first)
         for name, metric in self.metrics.items():
             value = metric(*self._public(state, memory))
-            if np.ndim(value) != 0 or value is None:
+            number = np.ndim(value) == 0 and isinstance(value, (Real, np.generic, np.ndarray, jax.Array))
+            if not number or np.asarray(value).dtype.kind not in "biuf":
                 raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")
             self.measured.setdefault(name, []).append(float(value))
 
@@ -101,9 +103,8 @@ class Watch:
         self.status, self.ending = status, Ending(rounds)
         return self.ending
 
-    def _local_steps(self, first: int, done: int) -> Any:
-        counts = getattr(self.algorithm, "counts", None)  # (rounds, clients), of an algorithm with local steps
-        return 1.0 if counts is None else np.mean(counts[first:done], axis=1)
+    def _gradient_steps(self, first: int, done: int) -> Any:
+        return self.algorithm.gradient_steps(first, done)
 
     def _public(self, state: Any, memory: Any) -> tuple[Any, Any]:
         y = self.algorithm.response(state, memory)

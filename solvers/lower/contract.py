@@ -39,6 +39,21 @@ class BoundLower(Protocol):
         """The y that all clients compute together at each of the points (P, n), with common random numbers."""
 
 
+def require_federated(lower: Any, solver: Any) -> None:
+    """The lower solver lets all clients compute one y together.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        Naming those that do.
+    """
+    if not hasattr(lower, "federation"):
+        raise IncompatibleSolverError(
+            f"{type(solver).__name__} asks all clients together for the y of a federation-scope lower level, but its lower solver "
+            f"answers for one client alone: use LocalSGD, FedAC, LFD or Exact, or write scope='client'."
+        )
+
+
 def require_scope(solver: Any, scopes: tuple[str, ...], problem: CompiledProblem) -> None:
     """The solver treats the declared scope.
 

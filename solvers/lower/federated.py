@@ -55,8 +55,9 @@ class BoundFederated:
         def body(index: Array, sequences: Sequences) -> Sequences:
             broadcast = (points, sequences, Known((index, clock)))
             moves = clients.map(self.local_round, broadcast, key=jax.random.fold_in(key, index)).payload
-            return jax.tree.map(jnp.add, sequences, clients.mean(moves))
+            return jax.tree.map(lambda own, move: own + move / weight, sequences, clients.mean(moves))
 
+        weight = float(np.sum(self.problem.static_data.clients.weights))  # the mean's minimiser needs no more
         count = jnp.asarray(self.lower_rounds)[clock.round]
         y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))

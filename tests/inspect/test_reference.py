@@ -102,3 +102,18 @@ def test_what_cannot_be_treated_is_named() -> None:
     )
     with pytest.raises(hf.LowerLevelError, match="at any of"):
         empty.reference()
+
+
+def test_private_constraints_bound_the_reference_as_well() -> None:
+    x, least = cp.Variable(name="x"), hf.ClientParameter(name="least")
+    clients = [hf.Client(parameters={least: value}) for value in (1.0, 2.0)]
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x)), constraints=[x >= least], federation=hf.Federation(clients))
+    found = problem.reference()
+    assert found.x == pytest.approx(2, abs=1e-6) and found.value == pytest.approx(4, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_unbounded_problem_has_no_reference() -> None:
+    x = cp.Variable(name="x")
+    with pytest.raises(hf.DivergedError, match="unbounded below"):
+        hf.Problem(hf.Minimize(clients=x)).reference()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
 import jax
@@ -15,11 +16,14 @@ import hierfl as hf
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import (
     LFD,
+    SCAFFOLD,
     ZOHFL,
     Decay,
     Exact,
     Extragradient,
     FedAC,
+    FedAvg,
+    FedMSPP,
     FedRZO,
     LocalSGD,
     LogGrowth,
@@ -316,6 +320,83 @@ def test_estimators_are_unbiased_for_the_smoothed_gradient(estimator: str, kind:
     assert np.all(np.abs(found.mean(axis=0) - truth) < threshold * error)
     power = scipy.stats.norm.cdf(0.02 * np.abs(truth) / error - threshold)
     assert power.max() > 0.99  # a bias of 2% would be found
+
+
+# --- what a review found -----------------------------------------------------------------------------------------
+
+
+def test_weights_that_do_not_sum_to_one_leave_the_federated_solution_alone() -> None:
+    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.ClientParameter(name="d")
+    for lower in (FedAC(), LocalSGD(rounds=30, steps=5), LFD(rounds=30, steps=5)):
+        problem = hf.Problem(
+            hf.Minimize(clients=cp.sum_squares(y - 1) + cp.sum_squares(x)),
+            lower=hf.ArgMin(y, cp.sum_squares(y - x - d)),
+            federation=hf.Federation([hf.Client(parameters={d: t}) for t in (1.0, 2.0)], weights=[3.0, 3.0]),
+        )
+        result = problem.solve(FedRZO(lower=lower, step_size=1e-3), rounds=20, progress=False)
+        assert result.own_value == pytest.approx(result.value, rel=0.05), lower
+
+
+def test_the_server_alone_stays_on_the_upper_set() -> None:
+    x, goal = cp.Variable(2, name="x"), np.array([3.0, 1.0])
+    skew = np.array([[1, 0.9], [0.9, 1]])
+    problem = hf.Problem(hf.Minimize(server=cp.quad_form(x - goal, skew)), constraints=[x[0] <= 1])
+    solver = FedRZO(smoothing=0.01, step_size=0.005, directions=4)
+    result = problem.solve(solver, rounds=1500, queries="raw", progress=False)
+    assert result.value == pytest.approx(0.76, abs=0.03) and result.distances.max() < 0.05
+
+
+def test_scalars_are_counted_by_the_steps_made() -> None:
+    x = cp.Variable(3, name="x")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x)), constraints=[x >= -9], federation=hf.Federation([hf.Client()] * 5)
+    )
+    solver = FedRZO(communication="scalars", local_steps=Decay(1, -0.5), directions=2)
+    result = problem.solve(solver, rounds=30, progress=False)
+    made = np.ceil(np.sqrt(np.arange(1, 31)) - 1e-9)
+    assert result.communication["scalars_up"] == 2 * 5 * made.sum()
+    assert (
+        result.communication["scalars_down"] == 5 * 2 * 5 * made[:-1].sum()
+    )  # each catches up with all of the round before
+    uneven = problem.solve(
+        FedRZO(communication="scalars", local_steps=[1, 2, 3, 0, 2]), rounds=10, x0=np.ones(3), progress=False
+    )
+    assert uneven.communication["scalars_up"] == 80
+
+
+def test_rounds_without_steps_still_report_the_objective() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(
+        hf.Minimize(clients=5 + cp.sum_squares(x), server=100 + cp.sum_squares(x)),
+        federation=hf.Federation([hf.Client()], server=hf.Client()),
+    )
+    solver = FedRZO(local_steps=lambda r: r % 2, step_size=1e-9)
+    history = problem.solve(solver, rounds=4, x0=np.zeros(2), progress=False).history["objective"]
+    np.testing.assert_allclose(history, 105, atol=1e-6)
+
+
+def test_a_lower_solver_for_one_client_is_refused_for_the_federation() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, cp.sum_squares(y - x)))
+    with pytest.raises(hf.errors.IncompatibleSolverError, match="all clients together"):
+        problem.solve(FedRZO(lower=ProjectedSGD()), progress=False)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        FedMSPP(step_size=1e-3),
+        SCAFFOLD(server_step=0.01),
+        FedAvg(local_steps=[1, 99]),
+        FedRZO(participation=0.5, absent="zero"),
+    ],
+)
+def test_a_tolerance_needs_moves_along_a_gradient(solver: Any) -> None:
+    x = cp.Variable(2, name="x")
+    two = hf.Federation([hf.Client()] * 2)
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)), federation=two)
+    with pytest.raises(hf.SettingError, match="stationarity"):
+        problem.solve(solver, tolerance=0.1, progress=False)
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------

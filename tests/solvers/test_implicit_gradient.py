@@ -158,3 +158,25 @@ def test_refusals_say_what_fits() -> None:
         box.solve(ImplicitGradient(), rounds=1, progress=False)
     with pytest.raises(hf.errors.SettingError, match="lower"):
         ImplicitGradient(lower=3)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "at"),
+    [
+        (lambda x, y: [y[0] <= -x], 0.0),
+        (lambda x, y: [y[0] <= 1 - x], 1.0),
+        (lambda x, y: [cp.sum(y) <= x], 0.0),
+        (lambda x, y: [cp.sum(y) <= x, y <= 5], 0.0),
+        (lambda x, y: [cp.sum(y) == x], 0.0),
+    ],
+)
+def test_moving_bounds_that_are_zero_keep_their_derivative(constraints: Any, at: float) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - np.array([3.0, 2.5])), constraints(x, y))
+    f = hf.Problem(hf.Minimize(clients=cp.square(x) + 3 * y[0] + y[1]), lower).implicit
+    assert f.gradient(at) == pytest.approx((f(at + 1e-5) - f(at - 1e-5)) / 2e-5, abs=1e-6)
+
+
+def test_the_minimax_problem_from_its_default_start() -> None:
+    result = coupled_minimax().solve(ImplicitGradient(step_size=0.1), rounds=80, progress=False)
+    assert result.x == pytest.approx(0.5, abs=1e-5) and result.gap == pytest.approx(0, abs=1e-9)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
@@ -76,7 +77,7 @@ def limits(bounds: Sequence[Bounds], entries: np.ndarray, values: Values) -> tup
 def interval(a: Array, b: Array, equality: bool) -> tuple[Array, Array, Array]:
     """The interval of t that ``a t + b <= 0`` (or ``== 0``) allows, and the violation where a = 0 (else -inf)."""
     limit = -b / jnp.where(a == 0, 1.0, a)
-    limit = jnp.where(limit == 0, 0.0, limit)  # never a negative zero
+    limit = limit - jax.lax.stop_gradient(jnp.where(limit == 0, limit, 0.0))  # never -0, and its derivative kept
     bounded_above = (a != 0) if equality else (a > 0)
     bounded_below = (a != 0) if equality else (a < 0)
     low = jnp.where(bounded_below, limit, -jnp.inf)
