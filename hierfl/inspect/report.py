@@ -135,7 +135,10 @@ def _convergence(result: Result, runs: Runs | None) -> Html:
     if not found:
         return paragraph("The run made no round.")
     panels = [
-        element("div", joined([element("h3", title(name)), drawn(convergence_figure(result, runs, name), f"convergence-{place}")]))
+        element(
+            "div",
+            joined([element("h3", title(name)), drawn(convergence_figure(result, runs, name), f"convergence-{place}")]),
+        )
         for place, name in enumerate(found)
     ]
     if runs is None:
@@ -202,7 +205,10 @@ def _smoothing(result: Result, radius: float, settings: ReportSettings) -> tuple
     touched = 1 + rows + compiled.lower.size * (owners(compiled) if compiled.lower.size else 0)
     evaluations = settings.points * settings.samples * len(etas)
     if evaluations * touched > COSTLY or Points(compiled).on_host:
-        return (), f"f^η is left out: it takes {evaluations:,} evaluations of f. Write smoothing=[...] to have it all the same."
+        return (
+            (),
+            f"f^η is left out: it takes {evaluations:,} evaluations of f. Write smoothing=[...] to have it all the same.",
+        )
     return tuple(sorted(etas)), ""
 
 

@@ -69,7 +69,9 @@ def convergence_figure(result: Result, runs: Runs | None, name: str) -> Any:
         low, high = shown.value - shown.half_width, shown.value + shown.half_width
         x, y = outline(shown.rounds[every], low[every], high[every])
         figure.add_trace(
-            go.Scatter(x=x, y=y, fill="toself", mode="none", fillcolor=faint(COLOURS[0]), name="95% band", hoverinfo="skip")
+            go.Scatter(
+                x=x, y=y, fill="toself", mode="none", fillcolor=faint(COLOURS[0]), name="95% band", hoverinfo="skip"
+            )
         )
     figure.add_trace(
         go.Scatter(x=shown.rounds[every], y=shown.value[every], name=_label(shown.window, seeds),
@@ -78,7 +80,11 @@ def convergence_figure(result: Result, runs: Runs | None, name: str) -> Any:
     if name == "objective" and np.isfinite(result.value):
         ends = [0, int(shown.rounds[-1]) if len(shown.rounds) else 1]
         label = f"f at the end{' of the best run' if seeds > 1 else ''}: {result.value:.6g}"
-        figure.add_trace(go.Scatter(x=ends, y=[result.value] * 2, name=label, mode="lines", line={"color": COLOURS[1], "dash": "dash"}))
+        figure.add_trace(
+            go.Scatter(
+                x=ends, y=[result.value] * 2, name=label, mode="lines", line={"color": COLOURS[1], "dash": "dash"}
+            )
+        )
     figure.update_xaxes(title_text="round", title_standoff=8)
     figure.update_yaxes(type="log" if _is_wide(shown.value) else "linear", exponentformat="power")
     return styled(figure, height=360, showlegend=True)
@@ -101,7 +107,11 @@ def _label(window: int, seeds: int) -> str:
 
 
 def _thinned(count: int) -> np.ndarray:
-    return np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int)) if count else np.zeros(0, int)
+    return (
+        np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
+        if count
+        else np.zeros(0, int)
+    )
 
 
 def _is_wide(values: np.ndarray) -> bool:

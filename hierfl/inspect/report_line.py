@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STEPS = 401  # places of the slider
 CLIENTS = 20  # more terms than this are shown as a band
 WIDEST = 56  # characters of a line in a hover box
+GAP = "#e7ebef"
 FONT = {"family": "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif", "size": 13}
 
 
@@ -69,7 +70,9 @@ def terms_figure(shown: Slice) -> Any:
     go = plotly().graph_objects
     figure, clients = go.Figure(), shown.clients
     if shown.problem.objective.server is not None:
-        figure.add_trace(go.Scatter(x=shown.t, y=shown.server, name="server", mode="lines", line={"color": "#000000", "width": 2}))
+        figure.add_trace(
+            go.Scatter(x=shown.t, y=shown.server, name="server", mode="lines", line={"color": "#000000", "width": 2})
+        )
     if clients.shape[1] <= CLIENTS:
         for i, term in enumerate(clients.T):
             dash = ("solid", "dash", "dot")[i // len(COLOURS) % 3]
@@ -77,14 +80,20 @@ def terms_figure(shown: Slice) -> Any:
             figure.add_trace(go.Scatter(x=shown.t, y=term, name=f"client {i}", mode="lines", line=line))
     else:
         good = np.isfinite(clients).all(axis=1)
-        x, y = outline(shown.t, np.where(good, clients.min(axis=1), np.nan), np.where(good, clients.max(axis=1), np.nan))
+        x, y = outline(
+            shown.t, np.where(good, clients.min(axis=1), np.nan), np.where(good, clients.max(axis=1), np.nan)
+        )
         name = f"all {clients.shape[1]} clients"
         figure.add_trace(go.Scatter(x=x, y=y, name=name, fill="toself", mode="none", fillcolor=faint(COLOURS[0])))
         middle = np.median(clients, axis=1)
-        figure.add_trace(go.Scatter(x=shown.t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]}))
+        figure.add_trace(
+            go.Scatter(x=shown.t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]})
+        )
     figure.update_xaxes(title_text="t", title_standoff=8)
     figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
-    return styled(figure, height=420, showlegend=True)
+    styled(figure, height=460, showlegend=True)
+    # many names stand below, where they can take several lines
+    return figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, margin={"t": 36})
 
 
 def _hover(place: Place) -> str:
@@ -108,9 +117,9 @@ def _add_gaps(figure: Any, gaps: Sequence[Gap], radius: float) -> None:
         wide = gap.high - gap.low > 0.5 * radius
         label = {"text": escaped(gap.reason), "textangle": 0 if wide else -90, "font": {"size": 12, "color": "#57606a"},
                  "textposition": "top center" if wide else "middle center"}  # fmt: skip
-        figure.add_vrect(x0=gap.low, x1=gap.high, fillcolor="#d8dee4", opacity=1, line_width=0, layer="below", label=label)
+        figure.add_vrect(x0=gap.low, x1=gap.high, fillcolor=GAP, opacity=1, line_width=0, layer="below", label=label)
     for reason in dict.fromkeys(gap.reason for gap in gaps):
-        marker = {"symbol": "square", "size": 11, "color": "#d8dee4"}
+        marker = {"symbol": "square", "size": 11, "color": GAP}
         name = escaped(f"no value: {reason}")
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta="gap"))
 

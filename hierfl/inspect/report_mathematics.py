@@ -105,9 +105,7 @@ def _outline(scaled: Any) -> str:
     parts = []
     for points, code in path.iter_segments(simplify=False):
         command, count = _COMMANDS[int(code)]
-        numbers = " ".join(
-            f"{scale * x:.2f} {-scale * y:.2f}" for x, y in points[: 2 * count].reshape(-1, 2)
-        )
+        numbers = " ".join(f"{scale * x:.2f} {-scale * y:.2f}" for x, y in points[: 2 * count].reshape(-1, 2))
         parts.append(command + numbers)
     return "".join(parts)
 

@@ -16,7 +16,13 @@ import numpy as np
 
 from hierfl.errors import MissingPackageError
 
-PLOT_SETTINGS = {"responsive": True, "displaylogo": False, "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]]}
+PLOT_SETTINGS = {
+    "responsive": True,
+    "displaylogo": False,
+    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+}
+
+CARD_COLUMNS = 4
 
 
 class Html(str):
@@ -79,10 +85,11 @@ def preformatted(text: Any, wrapped: bool = False) -> Html:
 
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], name: str) -> Html:
-    """A table in a box that scrolls by itself on a narrow screen; numbers are set flush right."""
+    """A table in a box that scrolls by itself; on a narrow screen each row of many columns becomes a card."""
     head = element("tr", joined((element("th", cell, scope="col") for cell in header), ""))
-    body = joined(element("tr", joined(map(_cell, row), "")) for row in rows)
-    whole = element("table", joined([element("thead", head), element("tbody", body)]), id=name)
+    body = joined(element("tr", joined(map(_cell, row, header), "")) for row in rows)
+    kind = {"class_": "cards"} if len(header) >= CARD_COLUMNS else {}
+    whole = element("table", joined([element("thead", head), element("tbody", body)]), id=name, **kind)
     return element("div", whole, class_="scroll")
 
 
@@ -92,9 +99,10 @@ def facts(pairs: Iterable[tuple[Any, Any]], name: str) -> Html:
     return element("div", element("table", element("tbody", joined(rows)), id=name, class_="facts"), class_="scroll")
 
 
-def _cell(value: Any) -> Html:
+def _cell(value: Any, label: str = "") -> Html:
     is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    return element("td", number(value), class_="number") if is_number else element("td", value)
+    named = {"data-label": label} if label else {}
+    return element("td", number(value), class_="number", **named) if is_number else element("td", value, **named)
 
 
 def number(value: Any) -> str:
@@ -123,9 +131,7 @@ def page(title: str, summary: Html, sections: Sequence[Section]) -> str:
     """The whole file."""
     template = resources.files("hierfl.inspect").joinpath("report.html").read_text(encoding="utf-8")
     contents = joined(element("li", element("a", s.title, href=f"#{s.name}")) for s in sections)
-    body = joined(
-        element("section", joined([element("h2", s.title), s.body]), id=s.name) for s in sections
-    )
+    body = joined(element("section", joined([element("h2", s.title), s.body]), id=s.name) for s in sections)
     return Template(template).substitute(
         title=escaped(title), summary=summary, contents=contents, sections=body, plotly=plotly().offline.get_plotlyjs()
     )

@@ -11,7 +11,18 @@ import numpy as np
 
 import hierfl
 from hierfl.inspect.report_mathematics import mathematics_svg
-from hierfl.inspect.report_page import Html, element, escaped, facts, joined, notice, number, paragraph, preformatted, table
+from hierfl.inspect.report_page import (
+    Html,
+    element,
+    escaped,
+    facts,
+    joined,
+    notice,
+    number,
+    paragraph,
+    preformatted,
+    table,
+)
 from hierfl.runs import scalars
 
 if TYPE_CHECKING:
@@ -122,7 +133,9 @@ def certificate(result: Result) -> Html:
     known = result.certificate
     rows: list[tuple[str, Any]] = [("f(x), the lower level solved", result.value)]
     if known.method == "no lower level":
-        return joined([paragraph("There is no lower level: f(x) is evaluated as declared."), facts(rows, "certificate-facts")])
+        return joined(
+            [paragraph("There is no lower level: f(x) is evaluated as declared."), facts(rows, "certificate-facts")]
+        )
     own = "the solver keeps no y of its own" if result.own_value is None else result.own_value
     rows += [
         ("the run's own objective, with its own y", own),
