@@ -214,7 +214,8 @@ class Result:
         MissingPackageError
             If plotly is not installed.
         """
-        from hierfl.inspect.report import ReportSettings, write_report
+        from hierfl.inspect.report import write_report
+        from hierfl.inspect.report_settings import ReportSettings
 
         settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)
         return write_report(self, None, path, settings)

@@ -142,7 +142,8 @@ class Runs:
 
         Parameters, returned path and errors as for ``Result.report``.
         """
-        from hierfl.inspect.report import ReportSettings, write_report
+        from hierfl.inspect.report import write_report
+        from hierfl.inspect.report_settings import ReportSettings
 
         settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)
         return write_report(self.best, self, path, settings)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hierfl.inspect.report_line import faint, outline, styled
 from hierfl.inspect.report_page import escaped, plotly
+from hierfl.inspect.report_style import faint, outline, styled
 from hierfl.inspect.style import COLOURS
 from hierfl.runs import half_width
 

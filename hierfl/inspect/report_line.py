@@ -1,4 +1,4 @@
-"""The interactive figures of a slice: f with kinks, gaps and smoothings, a slider for eta and one for the place on the line.
+"""The interactive figure of a slice: f with kinks, gaps and smoothings, a slider for eta and one for the place on the line.
 
 The sliders, the hover boxes and the legend's switches are Plotly's own. What hover shows is markup to Plotly, so names in it are
 escaped like those of the page.
@@ -14,46 +14,30 @@ import numpy as np
 
 from hierfl.inspect.report_page import escaped, plotly
 from hierfl.inspect.report_places import Place
+from hierfl.inspect.report_style import faint, outline, styled
 from hierfl.inspect.style import COLOURS
 
 if TYPE_CHECKING:
     from hierfl.inspect.slice import Gap, Slice, Smoothed
 
 STEPS = 401  # places of the slider
-CLIENTS = 20  # more terms than this are shown as a band
 WIDEST = 56  # characters of a line in a hover box
+# of two markers at one place Plotly's hover prefers the smaller one: kinks are small with a thick rim
+KINK = {"color": COLOURS[1], "size": 6, "line": {"color": COLOURS[1], "width": 3}}
+ITERATE = {"color": "#6e7781", "size": 7, "symbol": "circle-open"}
 GAP = "#e7ebef"
-FONT = {"family": "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif", "size": 13}
-
-
-def styled(figure: Any, **layout: Any) -> Any:
-    """The figure in the report's style."""
-    axis = {"gridcolor": "#e6e9ec", "zeroline": False, "linecolor": "#8c959f", "automargin": True}
-    figure.update_layout(
-        template="none",
-        font=FONT,
-        margin={"l": 12, "r": 12, "t": 60, "b": 12},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
-        hovermode="closest",
-        hoverlabel={"align": "left", "font": {"size": 12}},
-        **layout,
-    )
-    figure.update_xaxes(**axis)
-    figure.update_yaxes(**axis)
-    figure.update_traces(selector={"type": "scatter", "mode": "lines"}, line_simplify=False)
-    return figure
 
 
 def line_figure(shown: Slice, said: Sequence[Place]) -> Any:
     """f along the line with everything known about it; returns Plotly's figure."""
     go = plotly().graph_objects
     figure = go.Figure()
+    _add_smoothings(figure, shown)
     figure.add_trace(
-        go.Scatter(x=shown.t, y=shown.value, name="f", mode="lines", line={"color": COLOURS[0], "width": 2.2},
-                   text=[_hover(place) for place in said], hoverinfo="text", meta="curve")
+        go.Scatter(x=shown.t, y=shown.value, name="f", mode="lines", line={"color": COLOURS[0], "width": 2.2}, legendrank=1,
+                   text=_hovers(shown, said), hoverinfo="text", meta="curve")
     )  # fmt: skip
     _add_gaps(figure, shown.gaps, shown.line.radius)
-    _add_smoothings(figure, shown)
     _add_iterates(figure, shown)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
@@ -65,43 +49,15 @@ def line_figure(shown: Slice, said: Sequence[Place]) -> Any:
     return styled(figure, sliders=sliders, height=520 + 80 * len(sliders))
 
 
-def terms_figure(shown: Slice) -> Any:
-    """The server's term and each client's own, unweighted; of many clients the median and the band of all."""
-    go = plotly().graph_objects
-    figure, clients = go.Figure(), shown.clients
-    if shown.problem.objective.server is not None:
-        figure.add_trace(
-            go.Scatter(x=shown.t, y=shown.server, name="server", mode="lines", line={"color": "#000000", "width": 2})
-        )
-    if clients.shape[1] <= CLIENTS:
-        for i, term in enumerate(clients.T):
-            dash = ("solid", "dash", "dot")[i // len(COLOURS) % 3]
-            line = {"color": COLOURS[i % len(COLOURS)], "dash": dash, "width": 1.6}
-            figure.add_trace(go.Scatter(x=shown.t, y=term, name=f"client {i}", mode="lines", line=line))
-    else:
-        good = np.isfinite(clients).all(axis=1)
-        x, y = outline(
-            shown.t, np.where(good, clients.min(axis=1), np.nan), np.where(good, clients.max(axis=1), np.nan)
-        )
-        name = f"all {clients.shape[1]} clients"
-        figure.add_trace(go.Scatter(x=x, y=y, name=name, fill="toself", mode="none", fillcolor=faint(COLOURS[0])))
-        middle = np.median(clients, axis=1)
-        figure.add_trace(
-            go.Scatter(x=shown.t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]})
-        )
-    figure.update_xaxes(title_text="t", title_standoff=8)
-    figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
-    styled(figure, height=460, showlegend=True)
-    # many names stand below, where they can take several lines
-    return figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, margin={"t": 36})
-
-
-def _hover(place: Place) -> str:
-    """A point's lines for a hover box."""
-    lines = [f"t = {place.t}", f"f = {place.f}", f"slope = {place.slope}", *place.y.split("\n")]
-    active = place.active.split("\n")
-    lines += ["active: none"] if active == ["none"] else ["active:", *active]
-    return _boxed(lines)
+def _hovers(shown: Slice, said: Sequence[Place]) -> list[str]:
+    """What the hover box tells at each point of f, with f^eta there: where curves meet only one of them is pointed at."""
+    found = []
+    for k, place in enumerate(said):
+        smoothed = [f"f^η = {s.value[k]:.6g} ± {s.half_width[k]:.2g}, η = {s.eta:g}" for s in shown.smoothed]
+        active = ["active: none"] if place.active == "none" else ["active:", *place.active.split("\n")]
+        said_of_f = [f"t = {place.t}", f"f = {place.f}", f"slope = {place.slope}"]
+        found.append(_boxed([*said_of_f, *smoothed, *place.y.split("\n"), *active]))
+    return found
 
 
 def _boxed(lines: Sequence[str]) -> str:
@@ -136,7 +92,7 @@ def _add_smoothings(figure: Any, shown: Slice) -> None:
         figure.add_trace(
             go.Scatter(x=shown.t, y=smooth.value, mode="lines", line={"color": colour, "dash": "dash", "width": 2},
                        name=f"f<sup>η</sup>, η = {smooth.eta:g}", visible=visible, meta="smoothed",
-                       customdata=smooth.half_width, hovertemplate="t = %{x:.5g}<br>f<sup>η</sup> = %{y:.6g} ± %{customdata:.2g}")
+                       hoverinfo="skip")
         )  # fmt: skip
 
 
@@ -148,7 +104,7 @@ def _add_iterates(figure: Any, shown: Slice) -> None:
     figure.add_trace(
         plotly().graph_objects.Scatter(
             x=near[:, 0], y=np.interp(near[:, 0], shown.t, shown.value), mode="markers", name="iterates", meta="iterates",
-            marker={"color": "#6e7781", "size": 5}, customdata=near[:, 1:], hovertemplate=hover + "<extra></extra>")
+            marker=ITERATE, customdata=near[:, 1:], hovertemplate=hover + "<extra></extra>")
     )  # fmt: skip
 
 
@@ -163,7 +119,7 @@ def _add_kinks(figure: Any, shown: Slice) -> None:
         figure.add_trace(
             go.Scatter(x=[kink.t for kink in kinks], y=[kink.value for kink in kinks], mode="markers", hoverinfo="text",
                        name=f"{len(kinks)} kink{'s' if len(kinks) > 1 else ''}", text=words, meta="kinks",
-                       marker={"color": COLOURS[1], "size": 9})
+                       marker=KINK)
         )  # fmt: skip
     for number, jump in enumerate(kinks.jumps):
         words = [_boxed([f"f jumps at t = {jump.t:.6g} from {jump.left:.6g} to {jump.right:.6g}", jump.cause])] * 2
@@ -244,24 +200,6 @@ def _slider(name: str, prefix: str, steps: list[dict[str, Any]], active: int, be
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def outline(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[list[float | None], list[float | None]]:
-    """The polygon between two curves, one for each stretch without gaps."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    good = np.isfinite(low) & np.isfinite(high)
-    stretches = np.split(np.flatnonzero(good), np.flatnonzero(np.diff(np.flatnonzero(good)) > 1) + 1)
-    for stretch in stretches:
-        x += [*t[stretch].tolist(), *t[stretch][::-1].tolist(), None]
-        y += [*high[stretch].tolist(), *low[stretch][::-1].tolist(), None]
-    return x, y
-
-
-def faint(colour: str) -> str:
-    """The colour of a band around a line of that colour."""
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.2)"
 
 
 def _extent(shown: Slice) -> tuple[float | None, float | None]:

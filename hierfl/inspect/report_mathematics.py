@@ -78,7 +78,7 @@ def _set(latex: str) -> _Piece:
     font = FontProperties(size=SIZE, math_fontfamily="stix")
 
     def extent(inside: str) -> tuple[float, float, float]:
-        return text_to_path.get_text_width_height_descent(f"${inside}$", font, ismath=True)  # type: ignore[no-any-return]
+        return text_to_path.get_text_width_height_descent(f"${inside}$", font, ismath=True)
 
     def blank(phantom: re.Match[str]) -> str:
         """Mathtext has no \\phantom: an empty space as wide as what it hides."""

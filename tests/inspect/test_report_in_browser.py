@@ -28,8 +28,14 @@ OPTIONS = (
     "--host-resolver-rules=MAP * 0.0.0.0",  # no network
 )
 TRACE = """
-const found = document.getElementById("line-figure").data.filter(trace => trace.meta === arguments[0]);
-return found.map(trace => ({x: Array.from(trace.x), y: Array.from(trace.y), visible: trace.visible !== false}));
+const figure = document.getElementById("line-figure"), found = [];
+figure.data.forEach((trace, place) => {
+  const drawn = figure._fullData[place];  // with its arrays decoded
+  if (trace.meta === arguments[0]) {
+    found.push({x: Array.from(drawn.x || []), y: Array.from(drawn.y || []), visible: drawn.visible});
+  }
+});
+return found;
 """
 
 
