@@ -68,5 +68,9 @@ class SettingError(HierflError, ValueError):
     """A setting of a solver, a runtime or ``solve`` is out of range; says what is allowed."""
 
 
+class MissingPackageError(HierflError, ImportError):
+    """An optional package is not installed; says what to install."""
+
+
 class LowerLevelWarning(UserWarning):
     """A run's own value of the objective differs from the implicit function: its lower level was not solved."""

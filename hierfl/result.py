@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ class Result:
     communication
         Scalars sent per round and in total; ``monitor`` numbers (history, error codes) are counted apart.
     settings
-        Solver, rounds, seed, queries; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
+        Solver, rounds, seed, queries; ``smoothing`` of a solver that has one; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
     trajectory
         ``round`` (k,) and ``x`` (k, n), flat: the iterate at the start and at the end of every block of ``evaluate_every``
         rounds, thinned out where they would take over two million scalars.
@@ -172,6 +172,53 @@ class Result:
         from hierfl.inspect.convergence import plot_result
 
         return plot_result(self, ax)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        radius: float | None = None,
+        smoothing: float | Sequence[float] | None = None,
+        points: int = 401,
+        samples: int = 128,
+        seed: int = 0,
+        check: bool = True,
+        progress: bool = True,
+    ) -> Path:
+        """Write everything about this run to one HTML file, which needs no network; returns its path.
+
+        The declared mathematics, ``problem.check()``, ``problem.explain()``, convergence, the implicit function on a line
+        through ``x`` with its kinks (zoom, hover, sliders for the place and for eta), communication, certificate, settings,
+        seeds and environment. Needs plotly, ``pip install "hierfl[report]"``.
+
+        Parameters
+        ----------
+        path
+            The file; overwritten.
+        radius
+            Half the length of the line's window; by default all iterates are as near to x.
+        smoothing
+            eta, or several, for f^eta along the line; ``()`` for none. By default the run's own and two wider ones, left out
+            where they would cost more than a billion scalars of data and responses.
+        points, samples, seed
+            Of the line and of the draws for f^eta, as for ``problem.implicit.slice``; the seed is also that of the check.
+        check
+            Whether to run ``problem.check()``.
+        progress
+            Show progress bars for what takes long.
+
+        Raises
+        ------
+        SettingError
+            If the result was loaded without its problem, or for a radius or points out of range.
+        MissingPackageError
+            If plotly is not installed.
+        """
+        from hierfl.inspect.report.settings import ReportSettings
+        from hierfl.inspect.report.write import write_report
+
+        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)
+        return write_report(self, None, path, settings)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file; arrays by variable name, never pickled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,6 +125,28 @@ class Runs:
         from hierfl.inspect.convergence import plot_runs
 
         return plot_runs({"": self}, ax)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        radius: float | None = None,
+        smoothing: float | Sequence[float] | None = None,
+        points: int = 401,
+        samples: int = 128,
+        seed: int = 0,
+        check: bool = True,
+        progress: bool = True,
+    ) -> Path:
+        """Write everything about these runs to one HTML file: the best run, and convergence with bands over the seeds.
+
+        Parameters, returned path and errors as for ``Result.report``.
+        """
+        from hierfl.inspect.report.settings import ReportSettings
+        from hierfl.inspect.report.write import write_report
+
+        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)
+        return write_report(self.best, self, path, settings)
 
     def __str__(self) -> str:
         return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}\n{self.table()}"

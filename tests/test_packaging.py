@@ -17,3 +17,12 @@ def test_every_package_of_the_tree_is_installed() -> None:
         for p in (ROOT / folder).rglob("__init__.py")
     }
     assert listed == inside | beside
+
+
+def test_every_data_file_of_the_tree_is_installed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    files = (p for p in (ROOT / "hierfl").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc"))
+    inside: dict[str, list[str]] = {}
+    for file in files:
+        inside.setdefault(".".join(file.parent.relative_to(ROOT).parts), []).append(file.name)
+    assert listed == inside

@@ -165,7 +165,8 @@ class Switches:
                 for switch, per_row in switches_of(expression):
                     found.setdefault(("lower", _table(compiled, "lower", switch, per_row)), []).append(switch)
             for constraint in [*level.constraints, *attribute_constraints(level.variables)]:
-                found.setdefault(("lower", None), []).extend(constraint_switches(constraint))
+                for switch in constraint_switches(constraint):
+                    found.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
         expressions = [term for term in upper.values() if term is not None] + list(level.expressions if level else ())
         opaque = {expression_text(atom): None for e in expressions for atom in _atoms(e) if isinstance(atom, OPAQUE)}
         groups = tuple(Group.of(side, table, switches) for (side, table), switches in found.items() if switches)

@@ -244,7 +244,9 @@ def _result(watch: Watch, end: _End, evaluation: Evaluation, settings: dict[str,
         watch.measure(end.rounds, state, memory)
     if watch.error is None:
         watch.follow(end.rounds, end.iterate)
-    bound = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
+    extra = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
+    if hasattr(watch.solver, "smoothing"):
+        extra["smoothing"] = watch.solver.smoothing
     return Result(
         x=compiled.upper.unflatten(end.x),
         iterate=compiled.upper.unflatten(end.iterate),
@@ -258,7 +260,7 @@ def _result(watch: Watch, end: _End, evaluation: Evaluation, settings: dict[str,
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), end.rounds),
         certificate=Certificate.of(compiled, evaluation),
-        settings={**settings, "solver": str(watch.solver), "rounds_done": end.rounds, **bound},
+        settings={**settings, "solver": str(watch.solver), "rounds_done": end.rounds, **extra},
         trajectory=watch.trajectory,
         problem=compiled.problem,
     )

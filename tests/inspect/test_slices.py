@@ -102,6 +102,26 @@ def test_clients_in_balls_around_x() -> None:
     assert any("of client 0" in name for name in shown.active(0))
 
 
+def test_an_answer_for_each_sample() -> None:
+    """y = max(0, a x - 1) for each sample: a kink at x = 1 / a, named by the sample's row."""
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
+    data = [np.array([0.5, 1.0]), np.array([2.0, 4.0, -1.0])]
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(x - 1) + y)),
+        hf.ArgMin(y, cp.square(y - a * x + 1), [y >= 0], scope="sample"),
+        federation=hf.Federation([hf.Client({a: rows}) for rows in data]),
+    )
+    shown = problem.implicit.slice(1.0, radius=0.9, points=41, progress=False)
+    np.testing.assert_allclose(np.array(places(shown)) + 1.0, [0.25, 0.5, 1.0], atol=1e-6)
+    assert [(kink.causes[0].holder, kink.causes[0].row) for kink in shown.kinks] == [
+        ("client 1", 1),
+        ("client 1", 0),
+        ("client 0", 1),
+    ]
+    np.testing.assert_allclose(np.diff(slopes(shown)).ravel(), [4 / 6, 2 / 6, 1 / 4], atol=1e-6)
+    assert "y >= 0 of client 0, row 0" in shown.active(0)
+
+
 def test_an_l1_regularised_lower_level() -> None:
     """y = soft threshold of x at 1."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")

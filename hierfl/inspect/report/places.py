@@ -1,0 +1,105 @@
+"""What is to be said about each point of a slice: x, f, y(x), slope and active constraints, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hierfl.compiler.layout import Layout
+from hierfl.compiler.precision import double_precision
+from hierfl.inspect.points import KEPT_LIMIT, REASONS, Points
+
+if TYPE_CHECKING:
+    from hierfl.inspect.slice import Slice
+
+SCALARS = 4  # entries of x and of y that are written out
+CONSTRAINTS = 4
+
+
+class Place(NamedTuple):
+    """One point; ``f`` says why where there is no value."""
+
+    t: str
+    f: str
+    slope: str
+    x: str
+    y: str
+    active: str
+
+
+@double_precision
+def places(shown: Slice) -> list[Place]:
+    """The points of a slice in order."""
+    compiled, reason = shown.problem.compile(), shown.sampled.reason
+    points, x, slopes = Points(compiled, shown.tolerance), shown.line.at(shown.t), _slopes(shown)
+    labels, kept = _answer_labels(shown), points.switches.entries <= KEPT_LIMIT
+    return [
+        Place(
+            t=f"{t:.6g}",
+            f=f"{shown.value[k]:.8g}" if reason[k] == 0 else f"no value: {REASONS[reason[k]]}",
+            slope=slopes[k],
+            x=_listed(zip(entries(compiled.upper), x[k]), compiled.upper.size),
+            y=_answer(shown, labels, k),
+            active=_active(shown.active(k), kept),
+        )
+        for k, t in enumerate(shown.t)
+    ]
+
+
+def entries(layout: Layout) -> Iterable[str]:
+    """``x[0, 1]`` for every scalar of the flat vector, in order; a scalar variable has its bare name."""
+    for variable in layout.variables:
+        for index in np.ndindex(variable.shape):
+            yield f"{variable.name()}[{', '.join(map(str, index))}]" if index else variable.name()
+
+
+def _slopes(shown: Slice) -> list[str]:
+    points = Points(shown.problem.compile(), shown.tolerance)
+    if points.differentiable:
+        exact = points.slopes(shown.line.at(shown.t), shown.line.direction)[1]
+        return [f"{slope:.6g}" if np.isfinite(slope) else "unknown" for slope in exact]
+    rough = np.gradient(shown.value, shown.t)
+    return [f"about {slope:.4g}, by differences" if np.isfinite(slope) else "unknown" for slope in rough]
+
+
+def _answer_labels(shown: Slice) -> list[str]:
+    """Names of the first scalars of y, with their owners where there are several."""
+    compiled, owners = shown.problem.compile(), shown.answers.shape[1] if shown.answers.ndim == 3 else 0
+    named = ((owner, entry) for owner in range(owners) for entry in entries(compiled.lower))
+    alone = owners == 1
+    return [entry if alone else f"{entry} of {_owner(shown, owner)}" for owner, entry in islice(named, SCALARS)]
+
+
+def _owner(shown: Slice, owner: int) -> str:
+    compiled = shown.problem.compile()
+    if compiled.scope == "client":
+        return f"client {owner}"
+    clients = compiled.static_data.clients
+    offsets = np.asarray(clients.tables[compiled.exact.row_table(clients)].offsets)
+    client = int(np.searchsorted(offsets, owner, side="right")) - 1
+    return f"client {client}, row {owner - int(offsets[client])}"
+
+
+def _answer(shown: Slice, labels: list[str], k: int) -> str:
+    if shown.problem.lower_level is None:
+        return "no lower level"
+    if not labels:
+        return "not kept: over 100,000 scalars"
+    if shown.sampled.reason[k] != 0:
+        return "none"
+    return _listed(zip(labels, shown.answers[k].ravel()), shown.answers[k].size)
+
+
+def _listed(named: Iterable[tuple[str, float]], size: int) -> str:
+    written = [f"{name} = {value:.6g}" for name, value in islice(named, SCALARS)]
+    return "\n".join([*written, *([f"and {size - SCALARS:,} more"] if size > SCALARS else [])])
+
+
+def _active(found: tuple[str, ...], kept: bool) -> str:
+    if not kept:
+        return "not kept: over 100,000 constraints"
+    more = [f"and {len(found) - CONSTRAINTS:,} more"] if len(found) > CONSTRAINTS else []
+    return "\n".join([*found[:CONSTRAINTS], *more]) or "none"

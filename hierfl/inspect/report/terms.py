@@ -1,0 +1,47 @@
+"""The figure of the parties' own terms along a slice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.inspect.report.page import plotly
+from hierfl.inspect.report.style import faint, outline, styled
+from hierfl.inspect.style import COLOURS
+
+if TYPE_CHECKING:
+    from hierfl.inspect.slice import Slice
+
+CLIENTS = 20  # more terms than this are shown as a band
+
+
+def terms_figure(shown: Slice) -> Any:
+    """The server's term and each client's own, unweighted; of many clients the median and the band of all."""
+    go = plotly().graph_objects
+    figure, clients = go.Figure(), shown.clients
+    if shown.problem.objective.server is not None:
+        figure.add_trace(
+            go.Scatter(x=shown.t, y=shown.server, name="server", mode="lines", line={"color": "#000000", "width": 2})
+        )
+    if clients.shape[1] <= CLIENTS:
+        for i, term in enumerate(clients.T):
+            dash = ("solid", "dash", "dot")[i // len(COLOURS) % 3]
+            line = {"color": COLOURS[i % len(COLOURS)], "dash": dash, "width": 1.6}
+            figure.add_trace(go.Scatter(x=shown.t, y=term, name=f"client {i}", mode="lines", line=line))
+    else:
+        good = np.isfinite(clients).all(axis=1)
+        x, y = outline(
+            shown.t, np.where(good, clients.min(axis=1), np.nan), np.where(good, clients.max(axis=1), np.nan)
+        )
+        name = f"all {clients.shape[1]} clients"
+        figure.add_trace(go.Scatter(x=x, y=y, name=name, fill="toself", mode="none", fillcolor=faint(COLOURS[0])))
+        middle = np.median(clients, axis=1)
+        figure.add_trace(
+            go.Scatter(x=shown.t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]})
+        )
+    figure.update_xaxes(title_text="t", title_standoff=8)
+    figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
+    styled(figure, height=460, showlegend=True)
+    # many names stand below, where they can take several lines
+    return figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, margin={"t": 36})

@@ -1,0 +1,139 @@
+"""``result.report(path)``: one HTML file with everything about a run, which opens from disk without a network.
+
+The sections are made by the modules beside this one; here they are put in order. A part that cannot be made, such as
+the slice of a diverged run, says why in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.errors import HierflError, SettingError
+from hierfl.inspect.report import tables
+from hierfl.inspect.report.convergence import convergence_figure, quantities, title
+from hierfl.inspect.report.page import Html, Section, drawn, element, joined, notice, number, page, paragraph, plotly
+from hierfl.inspect.report.settings import ReportSettings
+from hierfl.inspect.report.slice import line_section, report_slice
+from hierfl.inspect.slice import require_window
+from hierfl.runs import scalars, summary
+from hierfl.runtime.run import OWN_VALUE_TOLERANCE
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem
+    from hierfl.result import Result
+    from hierfl.runs import Runs
+
+
+def write_report(result: Result, runs: Runs | None, path: str | Path, settings: ReportSettings) -> Path:
+    """Write the file; arguments and errors as for ``Result.report``."""
+    plotly()
+    problem = result.require_problem("a report")
+    if settings.radius is not None:
+        require_window(settings.radius, settings.points)
+    sections = [
+        Section("mathematics", "Declared mathematics", tables.mathematics(problem)),
+        Section("check", "Check of the assumptions", _check(problem, settings)),
+        Section("lowering", "Lowering", tables.lowering(problem.explain())),
+        Section("convergence", "Convergence", _convergence(result, runs)),
+        *_line_sections(result, settings),
+        Section("communication", "Communication", tables.communication(result)),
+        Section("certificate", "Certificate", tables.certificate(result)),
+        Section("settings", "Settings and seeds", tables.settings(result, runs, settings.seed)),
+        Section("environment", "Environment", tables.environment()),
+    ]
+    written = page(_title(result), _summary(result, runs), sections)
+    target = Path(path)
+    target.write_text(written, encoding="utf-8")
+    return target
+
+
+# --- the head of the page ---------------------------------------------------------------------------------------------
+
+
+def _title(result: Result) -> str:
+    return f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}"
+
+
+def _summary(result: Result, runs: Runs | None) -> Html:
+    """Title, what is shown, the main numbers, and warnings."""
+    done = result.settings.get("rounds_done", 0)
+    subtitle = f"{result.settings.get('solver', '')}, {done:,} rounds, seed {result.settings.get('seed')}"
+    if runs is not None:
+        subtitle = f"The best of {len(runs)} seeds. {subtitle}"
+    numbers: list[tuple[str, Any]] = [("f(x), lower level solved", number(result.value))]
+    if result.own_value is not None:
+        numbers.append(("the run's own objective", number(result.own_value)))
+    if runs is not None:
+        numbers.append(("mean over the seeds, 95%", summary(runs)))
+    if result.certificate.method != "no lower level":
+        bound = result.certificate.error_bound
+        numbers.append(("error of y at most", f"{bound:.1e}" if np.isfinite(bound) else "unknown"))
+    numbers += [("rounds", number(done)), ("scalars sent", number(scalars(result)))]
+    boxes = (element("div", joined([element("dt", name), element("dd", value)])) for name, value in numbers)
+    return joined(
+        [
+            element("h1", _title(result)),
+            element("p", subtitle, class_="subtitle"),
+            *tables.warnings_of(result, _differs(result)),
+            element("dl", joined(boxes), class_="numbers"),
+        ]
+    )
+
+
+def _differs(result: Result) -> bool:
+    """Whether the run's own value is further from the exact one than rounding explains."""
+    if result.own_value is None:
+        return False
+    return bool(abs(result.own_value - result.value) > OWN_VALUE_TOLERANCE * (1 + abs(result.value)))
+
+
+# --- sections that need a computation ---------------------------------------------------------------------------------
+
+
+def _check(problem: Problem, settings: ReportSettings) -> Html:
+    if not settings.check:
+        return paragraph("Not run: the report was written with check=False.")
+    return _or_why(lambda: tables.findings(problem.check(seed=settings.seed, progress=settings.progress)), "The check")
+
+
+def _convergence(result: Result, runs: Runs | None) -> Html:
+    found = quantities(result)
+    if not found:
+        return paragraph("The run made no round.")
+    panels = [
+        element(
+            "div",
+            joined([element("h3", title(name)), drawn(convergence_figure(result, runs, name), f"convergence-{place}")]),
+        )
+        for place, name in enumerate(found)
+    ]
+    if runs is None:
+        words = "One run. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
+    elif len(runs.finished) < 2:
+        words = "Fewer than two runs finished: no band can be given."
+    else:
+        words = f"Mean over {len(runs.finished)} seeds with Student's 95% confidence band."
+    return joined([paragraph(words), element("div", joined(panels), class_="panels")])
+
+
+def _line_sections(result: Result, settings: ReportSettings) -> list[Section]:
+    """The slice with its sliders, and the table of its kinks."""
+    try:
+        shown, note = report_slice(result, settings)
+        body, kinks = line_section(shown, note), tables.kinks(shown.kinks)
+    except SettingError:
+        raise
+    except HierflError as error:
+        body = kinks = notice(f"The slice could not be made: {error}")
+    return [Section("line", "Implicit function on a line", body), Section("kinks", "Kinks", kinks)]
+
+
+def _or_why(make: Callable[[], Html], what: str) -> Html:
+    try:
+        return make()
+    except HierflError as error:
+        return notice(f"{what} could not be made: {error}")

@@ -1,0 +1,316 @@
+"""Reports: what the file says, read back from its HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.inspect.report.mathematics import mathematics_svg
+from hierfl.inspect.report.page import number
+from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
+from hierfl.solvers import ZOHFL, FedAvg, FedRZO
+
+SECTIONS = (
+    "mathematics", "check", "lowering", "convergence", "line", "kinks", "communication", "certificate", "settings",
+    "environment",
+)  # fmt: skip
+QUICK = {"points": 21, "samples": 8, "progress": False}
+START = np.array([-0.5, -0.5])
+VOID = {"meta", "link", "br", "path"}
+
+
+class Page(HTMLParser):
+    """The elements with their text: sections and tables by id, and everything between tags."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.open: list[tuple[str, str]] = []
+        self.text: dict[str, list[str]] = {}
+        self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.headings: list[str] = []
+        self.links: list[str] = []
+        self.remote: list[str] = []
+        self.rows: dict[str, list[list[str]]] = {}
+        self.feed(self.source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {key: value or "" for key, value in attrs}
+        self.tags.add(tag)
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag == "a":
+            self.links.append(given["href"])
+        self.remote += [v for k, v in given.items() if k in ("src", "href") and not v.startswith(("#", "data:"))]
+        if tag not in VOID:
+            self.open.append((tag, given.get("id", "")))
+        if tag == "tr":
+            self.rows.setdefault(self._table(), []).append([])
+        if tag in ("td", "th"):
+            self.rows[self._table()][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop()[0] == tag, f"unbalanced <{tag}>"
+
+    def handle_data(self, data: str) -> None:
+        if not self.open:
+            return
+        for _, name in self.open:
+            if name:
+                self.text.setdefault(name, []).append(data)
+        tags = [tag for tag, _ in self.open]
+        if tags[-1] == "h2":
+            self.headings.append(data)
+        if "td" in tags or "th" in tags:
+            self.rows[self._table()][-1][-1] += data
+
+    def _table(self) -> str:
+        return next(name for tag, name in reversed(self.open) if tag == "table")
+
+    def says(self, name: str) -> str:
+        """The text of an element."""
+        return "".join(self.text[name])
+
+    def facts(self, name: str) -> dict[str, str]:
+        """A table of two columns."""
+        return {row[0]: row[1] for row in self.rows[name]}
+
+    def figure(self, name: str) -> list[dict[str, Any]]:
+        """The traces of a figure, as Plotly is given them."""
+        found = re.search(rf'Plotly\.newPlot\(\s*"{name}",\s*', self.source)
+        assert found is not None, name
+        traces: list[dict[str, Any]] = json.JSONDecoder().raw_decode(self.source[found.end() :])[0]
+        return traces
+
+
+def written(result: Any, tmp_path: Path, **settings: Any) -> Page:
+    path = result.report(tmp_path / "run.html", **{**QUICK, **settings})
+    assert path == tmp_path / "run.html"
+    page = Page(path)
+    assert not page.open and len(page.ids) == len(set(page.ids))
+    return page
+
+
+def toy_run(**settings: Any) -> hf.Result:
+    solver = ZOHFL(smoothing=0.1, step_size=0.1)
+    found = nonsmooth_toy().solve(
+        solver, **{"rounds": 30, "x0": START, "evaluate_every": 5, "progress": False, **settings}
+    )
+    return found
+
+
+def test_every_section_is_there_and_in_the_contents(tmp_path: Path) -> None:
+    page = written(toy_run(), tmp_path)
+    assert [link.removeprefix("#") for link in page.links[: len(SECTIONS)]] == list(SECTIONS)
+    assert set(SECTIONS) <= set(page.ids) and len(page.headings) == len(SECTIONS)
+    assert page.remote == [] and "<script src" not in page.source
+    assert page.source.count("plotly.js v") <= 2 and page.source.startswith("<!DOCTYPE html>")
+
+
+def test_the_numbers_are_the_results(tmp_path: Path) -> None:
+    result = toy_run()
+    page = written(result, tmp_path, radius=1.5)
+    evidence = page.facts("certificate-facts")
+    assert evidence["f(x), the lower level solved"] == number(result.value)
+    assert float(evidence["the run's own objective, with its own y"]) == pytest.approx(result.own_value, rel=1e-6)
+    assert float(evidence["error of y at most"]) == pytest.approx(result.certificate.error_bound, rel=1e-6)
+    assert evidence["method"] == "closed form"
+    rows = {row[0]: row[1:] for row in page.rows["communication-scalars"]}
+    sent = result.communication
+    assert int(rows["scalars from the server to the clients"][0].replace(",", "")) == sent["scalars_down"]
+    assert float(rows["scalars from the clients to the server"][1]) == sent["scalars_up_per_round"]
+    settings = page.facts("settings-facts")
+    assert settings["seed"] == "0" and settings["rounds done"] == "30" and settings["solver"].startswith("ZOHFL(")
+    environment = page.facts("environment-facts")
+    assert environment["numpy"] == np.__version__ and environment["hierfl"] == hf.__version__
+    assert environment["Python"] == sys.version.split()[0]
+    findings = {row[1]: row[0] for row in page.rows["check-findings"]}
+    assert result.problem is not None
+    for finding in result.problem.check(progress=False):
+        assert findings[finding.name] == finding.status
+    pieces = [row[0] for row in page.rows["lowering-pieces"][1:]]
+    assert pieces == [piece.piece for piece in result.problem.explain()]
+
+
+def test_the_slice_and_its_kinks_are_those_of_the_implicit_function(tmp_path: Path) -> None:
+    result = toy_run()
+    page = written(result, tmp_path, radius=1.5, smoothing=[0.2, 0.4])
+    assert result.problem is not None
+    shown = result.problem.implicit.slice(
+        result, radius=1.5, points=21, smoothing=[0.2, 0.4], samples=8, progress=False
+    )
+    assert len(shown.kinks) > 0
+    table = np.array([[float(cell) for cell in row[:4]] for row in page.rows["kink-rows"][1:]])
+    expected = [[kink.t, kink.value, kink.left_slope, kink.right_slope] for kink in shown.kinks]
+    np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-7)
+    traces = {trace.get("meta"): trace for trace in page.figure("line-figure")}
+    hover = [text.replace("&gt;", ">").replace("<br>", "\n") for text in traces["curve"]["text"]]
+    for place, text in enumerate(hover):
+        listed = "\n".join(shown.active(place))
+        assert text.endswith(f"active:\n{listed}" if listed else "active: none")
+    assert any("(y >= 0)[0]" in text for text in hover)
+    for kink, text in zip(shown.kinks, traces["kinks"]["text"], strict=True):
+        assert kink.cause in text.replace("&gt;", ">")
+    smoothed = [t for t in page.figure("line-figure") if t.get("meta") == "smoothed"]
+    assert [trace["visible"] for trace in smoothed] == [True, False]
+    said = json.loads(page.says("line-places"))
+    assert len(said) == 21
+    np.testing.assert_allclose([float(place["f"]) for place in said], shown.value, rtol=1e-7)
+    assert said[10]["x"].startswith("x[0] = ") and "y[1] = " in said[10]["y"]
+    assert float(said[0]["slope"]) == pytest.approx(
+        result.problem.implicit.gradient(result.x + shown.t[0] * shown.direction) @ shown.direction, rel=1e-5
+    )
+
+
+def test_names_are_text_whatever_they_are(tmp_path: Path) -> None:
+    x, y = cp.Variable(2, name="<b>"), cp.Variable(2, name="</script><i>&amp;")
+    problem = hf.Problem(
+        hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
+    )
+    metrics = {"<u>norm": lambda x, y: float(np.linalg.norm(x))}
+    result = problem.solve(ZOHFL(step_size=0.1), rounds=10, x0=START, metrics=metrics, progress=False)
+    page = written(result, tmp_path, radius=1.0)
+    assert not page.tags & {"b", "i", "u"}
+    assert "<b>[0]" in page.says("place") and "<u>norm" in page.says("convergence")
+    assert "</script><i>&amp;" in page.says("kinks")
+    assert "<b>" not in str([trace.get("text") for trace in page.figure("line-figure")])
+
+
+def test_a_run_without_a_lower_level(tmp_path: Path) -> None:
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    rows = np.arange(6.0).reshape(3, 2)
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation([hf.Client({u: rows})] * 2)
+    )
+    page = written(problem.solve(FedAvg(), rounds=5, progress=False), tmp_path)
+    assert "There is no lower level" in page.says("certificate") and "no lower level" in page.says("place-y")
+    assert "No kinks in this window." in page.says("kinks")
+    assert [trace["name"] for trace in page.figure("terms-figure")] == ["client 0", "client 1"]
+
+
+def test_an_answer_for_each_sample(tmp_path: Path) -> None:
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
+    data = [np.array([0.5, 1.0]), np.array([2.0, 3.0, 4.0])]
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(x - 1) + y)),
+        hf.ArgMin(y, cp.square(y - a * x), [y >= 0], scope="sample"),
+        federation=hf.Federation([hf.Client({a: rows}) for rows in data]),
+    )
+    result = problem.solve(FedRZO(step_size=0.05), rounds=4, x0=np.array(0.5), progress=False)
+    page = written(result, tmp_path, radius=1.0)
+    assert "y of client 1, row 0 = " in page.says("place-y") and "and 1 more" in page.says("place-y")
+
+
+def test_several_variables_and_a_gap(tmp_path: Path) -> None:
+    x, z, y = cp.Variable(2, name="x"), cp.Variable(name="z"), cp.Variable(2, name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - y) + cp.square(z)),
+        hf.ArgMin(y, cp.sum_squares(y - x), [cp.sum(y) <= z]),
+        [x >= -1, x <= 1, z >= 0],
+    )
+    result = problem.solve(FedRZO(step_size=0.05), rounds=4, x0={x: np.ones(2), z: 0.5}, progress=False)
+    page = written(result, tmp_path, radius=3.0)
+    assert "x[1] = " in page.says("place-x") and "z = " in page.says("place-x")
+    assert "x is outside X" in page.says("line")
+    said = json.loads(page.says("line-places"))
+    assert said[0]["f"] == "no value: x is outside X" and said[0]["y"] == "none"
+
+
+def test_runs_are_shown_with_their_bands(tmp_path: Path) -> None:
+    runs = toy_run(seeds=3)
+    page = written(runs, tmp_path)
+    objective = {trace["name"]: trace for trace in page.figure("convergence-0")}
+    assert "95% band" in objective and any(name.startswith("mean of 3 seeds") for name in objective)
+    assert [row[0] for row in page.rows["seeds-rows"][1:]] == ["0", "1", "2"]
+    assert [float(row[3]) for row in page.rows["seeds-rows"][1:]] == pytest.approx(list(runs.values()), rel=1e-6)
+    assert page.facts("settings-facts")["seed"] == str(runs.best.settings["seed"])
+    assert "The best of 3 seeds" in page.source
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_diverged_run(tmp_path: Path) -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(cp.power(x, 4))))
+    with pytest.raises(hf.DivergedError) as caught:
+        problem.solve(FedAvg(step_size=5.0), rounds=50, x0=np.ones(2), progress=False)
+    assert caught.value.result is not None
+    page = written(caught.value.result, tmp_path)
+    assert "This run diverged" in page.source and set(SECTIONS) <= set(page.ids)
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+def test_a_run_whose_lower_level_was_not_solved_says_so(tmp_path: Path) -> None:
+    page = written(toy_run(rounds=1, x0=np.array([3.0, 3.0])), tmp_path)
+    assert "stopped short" not in page.source
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - 3) + cp.sum_squares(y - 5)),
+        hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0], scope="client"),
+    )
+    short = problem.solve(ZOHFL(local_steps=1, step_size=0.01), rounds=2, x0=np.ones(2), progress=False)
+    page = written(short, tmp_path)
+    assert ("stopped short" in page.source) == (abs(short.own_value - short.value) > 0.01 * (1 + abs(short.value)))
+    assert "stopped short" in page.source
+
+
+def test_a_loaded_result_needs_its_problem(tmp_path: Path) -> None:
+    result = toy_run()
+    result.save(tmp_path / "run.npz")
+    with pytest.raises(hf.SettingError, match="a report needs the declared problem"):
+        hf.Result.load(tmp_path / "run.npz").report(tmp_path / "run.html")
+    again = hf.Result.load(tmp_path / "run.npz", problem=result.problem)
+    assert written(again, tmp_path).facts("certificate-facts")["method"] == "closed form"
+
+
+def test_what_is_missing_or_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = toy_run()
+    with pytest.raises(hf.SettingError, match="radius=-1"):
+        result.report(tmp_path / "run.html", radius=-1, progress=False)
+    with pytest.raises(hf.SettingError, match="points=2"):
+        result.report(tmp_path / "run.html", points=2, progress=False)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(hf.MissingPackageError, match=r'pip install "hierfl\[report\]"'):
+        result.report(tmp_path / "run.html")
+    assert not (tmp_path / "run.html").exists()
+
+
+def test_what_costs_much_is_left_out_with_a_note(tmp_path: Path) -> None:
+    page = written(toy_run(), tmp_path, check=False, samples=10**8)
+    assert "f^η is left out" in page.says("line") and "check=False" in page.says("check")
+    assert not [trace for trace in page.figure("line-figure") if trace.get("meta") == "smoothed"]
+
+
+def test_many_clients_are_a_band(tmp_path: Path) -> None:
+    x, c = cp.Variable(2, name="x"), hf.ClientParameter(2, name="c")
+    clients = [hf.Client(parameters={c: np.full(2, float(i))}) for i in range(21)]
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - c)), federation=hf.Federation(clients))
+    page = written(problem.solve(FedAvg(), rounds=3, progress=False), tmp_path)
+    assert [trace["name"] for trace in page.figure("terms-figure")] == ["all 21 clients", "median client"]
+
+
+@pytest.mark.parametrize("make", [nonsmooth_toy, coupled_minimax, stackelberg_cournot])
+def test_the_mathematics_is_drawn_or_spelled(make: Any) -> None:
+    problem = make()
+    drawn = mathematics_svg(problem.latex(), str(problem))
+    assert drawn is not None and drawn.count("<path") >= 4
+    assert all(np.isfinite(float(n)) for n in re.findall(r"-?\d+\.\d+", drawn))
+
+
+def test_mathematics_without_a_font_is_spelled(tmp_path: Path) -> None:
+    x = cp.Variable(2, name="变量")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))
+    assert mathematics_svg(problem.latex(), str(problem)) is None
+    page = written(problem.solve(FedAvg(), rounds=2, progress=False), tmp_path)
+    assert str(problem) in page.says("mathematics")

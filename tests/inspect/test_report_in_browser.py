@@ -1,0 +1,183 @@
+"""The report in headless Chromium, from disk and without a network: sliders, hover, zoom, wide and narrow windows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+import hierfl as hf
+from hierfl.solvers import ZOHFL
+
+WIDE, NARROW = 1400, 420
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--host-resolver-rules=MAP * 0.0.0.0",  # no network
+)
+TRACE = """
+const figure = document.getElementById("line-figure"), found = [];
+figure.data.forEach((trace, place) => {
+  const drawn = figure._fullData[place];  // with its arrays decoded
+  if (trace.meta === arguments[0]) {
+    found.push({x: Array.from(drawn.x || []), y: Array.from(drawn.y || []), visible: drawn.visible});
+  }
+});
+return found;
+"""
+
+
+@pytest.fixture(scope="module")
+def run() -> hf.Result:
+    """Two clients, a server, kinks, and a part of the window outside X."""
+    x, y, c = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.ClientParameter(2, name="c")
+    clients = [hf.Client(parameters={c: np.array([a, 0.0])}) for a in (0.0, 3.0)]
+    problem = hf.Problem(
+        hf.Minimize(server=0.1 * cp.sum_squares(x), clients=cp.sum_squares(y - np.array([0.0, 2.0]))),
+        hf.ArgMin(y, cp.sum_squares(y - c), [cp.norm(y - x) <= 1], scope="client"),
+        [x >= -2],
+        hf.Federation(clients),
+    )
+    return problem.solve(ZOHFL(step_size=0.05), rounds=20, x0=np.array([3.0, 0.5]), evaluate_every=2, progress=False)
+
+
+@pytest.fixture(scope="module")
+def path(run: hf.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("report") / "run.html"
+    return run.report(file, radius=4.0, points=101, smoothing=[0.2, 0.8], samples=16, progress=False)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    missing = [name for name, found in programs.items() if found is None]
+    if missing:
+        pytest.fail(
+            f"{' and '.join(missing)} not found: the report is tested in Debian's browser; run "
+            f"apt-get install chromium chromium-driver"
+        )
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(programs["chromium"])
+    for option in OPTIONS:
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, Service(str(programs["chromedriver"])))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(params=[WIDE, NARROW])
+def page(request: pytest.FixtureRequest, browser: webdriver.Chrome, path: Path) -> webdriver.Chrome:
+    """The report, opened in a window of either width."""
+    size = {"width": request.param, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get_log("browser")
+    browser.get(path.as_uri())
+    until(browser, "return document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    return browser
+
+
+def until(page: webdriver.Chrome, condition: str, *arguments: Any) -> None:
+    WebDriverWait(page, 20).until(lambda driver: driver.execute_script(condition, *arguments), condition)
+
+
+def drag_slider(page: webdriver.Chrome, number: int, share: float) -> None:
+    """Press the slider's rail at a share of its length."""
+    rail = page.find_elements(By.CSS_SELECTOR, "#line-figure .slider-rail-touch-rect")[number]
+    page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", rail)
+    offset = (share - 0.5) * rail.rect["width"]
+    ActionChains(page).move_to_element_with_offset(rail, int(offset), 0).click().perform()
+
+
+def traces(page: webdriver.Chrome, kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = page.execute_script(TRACE, kind)
+    return found
+
+
+def point_at(page: webdriver.Chrome, x: float, y: float) -> None:
+    """Move the mouse to a place in the figure's own coordinates."""
+    figure = page.find_element(By.ID, "line-figure")
+    page.execute_script("arguments[0].scrollIntoView({block: 'start', behavior: 'instant'})", figure)
+    place = page.execute_script(
+        """const [figure, x, y] = arguments, box = figure.getBoundingClientRect(), layout = figure._fullLayout;
+        return [box.left + layout.xaxis._offset + layout.xaxis.d2p(x), box.top + layout.yaxis._offset + layout.yaxis.d2p(y)]""",
+        figure, x, y,
+    )  # fmt: skip
+    actions = ActionChains(page)
+    actions.w3c_actions.pointer_action.move_to_location(int(place[0]) + 6, int(place[1]))
+    actions.w3c_actions.pointer_action.move_to_location(round(place[0]), round(place[1]))
+    actions.perform()
+
+
+def test_it_opens_without_errors_and_asks_for_nothing(page: webdriver.Chrome) -> None:
+    assert page.get_log("browser") == []
+    assert page.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)") == []
+    assert page.execute_script("return document.querySelectorAll('.js-plotly-plot').length") >= 4
+
+
+def test_nothing_is_wider_than_the_window(page: webdriver.Chrome) -> None:
+    width, inner = page.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert inner in (WIDE, NARROW) and width <= inner
+    too_wide = """return Array.from(document.querySelectorAll(".js-plotly-plot, h1, h2, p, dl, nav")).filter(
+        element => element.getBoundingClientRect().right > window.innerWidth + 0.5).length"""
+    assert page.execute_script(too_wide) == 0
+
+
+def test_the_place_slider_moves_the_marker_and_the_words(page: webdriver.Chrome, run: hf.Result) -> None:
+    (before,) = traces(page, "place")
+    assert before["x"] == [0.0] and before["y"][0] == pytest.approx(run.value)
+    drag_slider(page, 0, 0.7)
+    until(page, "return document.getElementById('place-t').textContent !== '0'")
+    (after,), (curve,) = traces(page, "place"), traces(page, "curve")
+    place = curve["x"].index(after["x"][0])
+    assert after["x"][0] > 0.5 and after["y"][0] == curve["y"][place]
+    assert float(page.find_element(By.ID, "place-f").text) == pytest.approx(after["y"][0])
+    assert float(page.find_element(By.ID, "place-t").text) == pytest.approx(after["x"][0])
+    assert "norm(y - x) <= 1 of client" in page.find_element(By.ID, "place-active").text
+    assert page.get_log("browser") == []
+
+
+def test_the_smoothing_slider_changes_the_curve(page: webdriver.Chrome) -> None:
+    assert [trace["visible"] for trace in traces(page, "smoothed")] == [True, False]
+    drag_slider(page, 1, 1.0)
+    wanted = (
+        "return document.getElementById('line-figure').data.filter(t => t.meta === arguments[0])[1].visible === true"
+    )
+    until(page, wanted, "smoothed")
+    assert [trace["visible"] for trace in traces(page, "smoothed")] == [False, True]
+    assert [trace["visible"] for trace in traces(page, "band")] == [False, True]
+    drag_slider(page, 1, 0.0)
+    until(page, wanted.replace("[1].visible === true", "[1].visible === false"), "smoothed")
+    assert [trace["visible"] for trace in traces(page, "smoothed")] == [False, False]
+
+
+def test_hovering_tells_values_constraints_and_causes(page: webdriver.Chrome) -> None:
+    (curve,), (kinks,) = traces(page, "curve"), traces(page, "kinks")
+    place = next(k for k, t in enumerate(curve["x"]) if min(abs(t - kink) for kink in kinks["x"]) > 0.3 and t > 0.3)
+    for where, x, y in (("active:", curve["x"][place], curve["y"][place]), ("before,", kinks["x"][0], kinks["y"][0])):
+        point_at(page, x, y)
+        shown = "return Array.from(document.querySelectorAll('#line-figure .hovertext')).map(e => e.textContent).join()"
+        until(page, shown.replace("return ", "return (") + ").includes(arguments[0])", where)
+        text = page.execute_script(shown)
+        assert "norm(y - x) <= 1 of client" in text and "f = " in text
+
+
+def test_dragging_zooms(page: webdriver.Chrome) -> None:
+    pane = page.find_element(By.CSS_SELECTOR, "#line-figure .nsewdrag")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", pane)
+    ActionChains(page).move_to_element_with_offset(pane, -60, -60).click_and_hold().move_by_offset(
+        100, 90
+    ).release().perform()
+    until(page, "const r = document.getElementById('line-figure').layout.xaxis.range; return r[1] - r[0] < 7")
