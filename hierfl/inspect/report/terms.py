@@ -13,6 +13,8 @@ from hierfl.inspect.style import COLOURS
 if TYPE_CHECKING:
     from hierfl.inspect.slice import Slice
 
+SERVER = "#000000"
+PALETTE = tuple(colour for colour in COLOURS if colour != SERVER)
 CLIENTS = 20  # more terms than this are shown as a band
 
 
@@ -22,12 +24,12 @@ def terms_figure(shown: Slice) -> Any:
     figure, clients = go.Figure(), shown.clients
     if shown.problem.objective.server is not None:
         figure.add_trace(
-            go.Scatter(x=shown.t, y=shown.server, name="server", mode="lines", line={"color": "#000000", "width": 2})
+            go.Scatter(x=shown.t, y=shown.server, name="server", mode="lines", line={"color": SERVER, "width": 2})
         )
     if clients.shape[1] <= CLIENTS:
         for i, term in enumerate(clients.T):
-            dash = ("solid", "dash", "dot")[i // len(COLOURS) % 3]
-            line = {"color": COLOURS[i % len(COLOURS)], "dash": dash, "width": 1.6}
+            dash = ("solid", "dash", "dot")[i // len(PALETTE) % 3]
+            line = {"color": PALETTE[i % len(PALETTE)], "dash": dash, "width": 1.6}
             figure.add_trace(go.Scatter(x=shown.t, y=term, name=f"client {i}", mode="lines", line=line))
     else:
         good = np.isfinite(clients).all(axis=1)
