@@ -74,31 +74,39 @@ class Jump:
 
 @dataclass(frozen=True)
 class SampledKinks:
-    """Kinks of a distribution's quasi-random sample, which the expectation itself may not have, taken together."""
+    """Rows of a distribution's quasi-random sample change branch along the line: tiny kinks of the sample's mean.
+
+    The expectation itself may have none of them, so they are counted and not looked at one by one.
+    """
 
     count: int
     low: float
     high: float
-    largest: float
 
     def __str__(self) -> str:
         return (
-            f"{self.count} kinks of the quasi-random sample of a distribution, for t in [{self.low:.4g}, {self.high:.4g}], each "
-            f"with a slope jump of at most {self.largest:.2g}: the expectation smooths them as the sample grows"
+            f"{self.count} changes of branch of a distribution's quasi-random sample, for t in [{self.low:.4g}, {self.high:.4g}]: "
+            f"tiny kinks that the expectation smooths as the sample grows"
         )
 
 
 class Resolution(NamedTuple):
-    """What could be told apart: least slope jump (relative to 1 + |slope|), least separation in t, and what is opaque."""
+    """What could be told apart: least slope jump (relative to 1 + |slope|), least separation in t, and what is opaque.
+
+    ``dropped`` is how many places where a switch changes were too many to be looked at.
+    """
 
     slope_jump: float
     separation: float
     opaque: tuple[str, ...]
+    dropped: int = 0
 
     def __str__(self) -> str:
         text = f"slope jumps above {self.slope_jump:.0e} (1 + |slope|), {self.separation:.1e} apart or more"
         if self.opaque:
             text += f"; inside {', '.join(self.opaque)} only what stands out on the window's grid"
+        if self.dropped:
+            text += f"; at least {self.dropped} further changes of branch were not looked at: take a smaller window"
         return text
 
 
@@ -155,46 +163,54 @@ class KinkSearch:
 
     def find(self, t: np.ndarray, sampled: Sampled) -> Kinks:
         """All kinks and jumps in the window whose grid ``t`` has been sampled."""
-        found = self._by_switches(t, sampled)
-        found += self._by_outliers(t, sampled, [c.t for c in found])
+        good = sampled.reason == 0
+        changes = (np.diff(sampled.signature, axis=0) != 0) & (good[1:] & good[:-1])[:, None]
+        blurred = changes & self.points.switches.sampled if changes.size else changes
+        sharp = (changes & ~blurred).any(axis=1)
+        found, dropped = self._by_switches(t, sampled, sharp)
+        explained = blurred.any(axis=1) | sharp
+        found += self._by_outliers(t, sampled, explained)
         candidates = self._merged(found)
         radius, opaque = self.line.radius, self.points.switches.opaque
         spacing = float(t[1] - t[0])
-        resolution = Resolution(self._eye.least_jump, MERGE * radius if not opaque else spacing, opaque)
+        resolution = Resolution(self._eye.least_jump, MERGE * radius if not opaque else spacing, opaque, dropped)
         if not candidates:
-            return Kinks((), (), None, resolution)
-        return self._judged(candidates, resolution)
+            return Kinks((), (), _aggregate(t, blurred), resolution)
+        kinks, jumps = self._judged(candidates)
+        return Kinks(kinks, jumps, _aggregate(t, blurred), resolution)
 
     # --- where to look -------------------------------------------------------------------------------------------
 
-    def _by_switches(self, t: np.ndarray, sampled: Sampled) -> list[_Candidate]:
-        """Bisect the cells in which a switch changes, all at once."""
-        good = sampled.reason == 0
+    def _by_switches(self, t: np.ndarray, sampled: Sampled, sharp: np.ndarray) -> tuple[list[_Candidate], int]:
+        """Bisect the cells in which a switch changes, all at once, leaving out a distribution's sample; and how many were dropped."""
+        kept = ~self.points.switches.sampled if sampled.signature.size else slice(None)
+        signature = sampled.signature[:, kept]
+        names = np.flatnonzero(kept) if sampled.signature.size else np.zeros(0, int)
         open_: list[tuple[float, float, np.ndarray, np.ndarray]] = [
-            (t[i], t[i + 1], sampled.signature[i], sampled.signature[i + 1])
-            for i in range(len(t) - 1)
-            if good[i] and good[i + 1] and (sampled.signature[i] != sampled.signature[i + 1]).any()
+            (t[i], t[i + 1], signature[i], signature[i + 1]) for i in np.flatnonzero(sharp)
         ]
         width = BRACKET * self.line.radius
         closed: list[_Candidate] = []
+        dropped = 0
         while open_:
             middle = np.array([0.5 * (a + b) for a, b, _, _ in open_])
             between = self.points.values(self.line.at(middle))
             halves = []
-            for (a, b, left, right), m, here, reason in zip(open_, middle, between.signature, between.reason):
+            for (a, b, left, right), m, here, reason in zip(open_, middle, between.signature[:, kept], between.reason):
                 if reason != 0:  # as close as f can be had
-                    closed.append(_Candidate(m, b - a, _changed(left, right)))
+                    closed.append(_Candidate(m, b - a, _changed(left, right, names)))
                     continue
                 halves += [(p, q, s, e) for p, q, s, e in ((a, m, left, here), (m, b, here, right)) if (s != e).any()]
             open_ = []
+            dropped += max(0, len(halves) - BRACKET_LIMIT)
             for a, b, left, right in halves[:BRACKET_LIMIT]:
                 if b - a <= width:
-                    closed.append(_Candidate(0.5 * (a + b), b - a, _changed(left, right)))
+                    closed.append(_Candidate(0.5 * (a + b), b - a, _changed(left, right, names)))
                 else:
                     open_.append((a, b, left, right))
-        return closed
+        return closed, dropped
 
-    def _by_outliers(self, t: np.ndarray, sampled: Sampled, known: list[float]) -> list[_Candidate]:
+    def _by_outliers(self, t: np.ndarray, sampled: Sampled, explained: np.ndarray) -> list[_Candidate]:
         """Narrow down the cells whose second difference sticks out and in which no switch changes."""
         value = np.where(sampled.reason == 0, sampled.value, np.nan)
         bend = np.abs(value[:-2] - 2 * value[1:-1] + value[2:])
@@ -203,8 +219,7 @@ class KinkSearch:
         for i in np.flatnonzero(np.isfinite(bend)):
             near = np.concatenate([bend[max(0, i - NEIGHBOURS) : max(0, i - 1)], bend[i + 2 : i + 2 + NEIGHBOURS]])
             usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
-            explained = any(t[i] <= place <= t[i + 2] for place in known)
-            if bend[i] > OUTLIER * usual + floor and not explained:
+            if bend[i] > OUTLIER * usual + floor and not explained[i : i + 2].any():
                 spans.append((t[i], t[i + 2]))
         least = (HOST_DISTANCE if self.points.on_host else 1e-7) * self.line.radius
         while spans and max(b - a for a, b in spans) > least:
@@ -228,7 +243,7 @@ class KinkSearch:
 
     # --- what is there -------------------------------------------------------------------------------------------
 
-    def _judged(self, candidates: list[_Candidate], resolution: Resolution) -> Kinks:
+    def _judged(self, candidates: list[_Candidate]) -> tuple[list[Kink], list[Jump]]:
         """What is at the candidates: first found more exactly from afar, then looked at from nearby."""
         places = np.array([c.t for c in candidates])
         widths = np.array([c.width for c in candidates])
@@ -250,8 +265,7 @@ class KinkSearch:
             value, (before, after) = float(near.value[i].mean()), near.slope[i].tolist()
             causes = self._causes(candidates[i], places[i])
             kinks.append(Kink(float(places[i]), self._x(places[i]), value, before, after, causes))
-        sampled = [kink for kink in kinks if kink.causes and all(cause.sampled for cause in kink.causes)]
-        return Kinks([kink for kink in kinks if kink not in sampled], jumps, _aggregate(sampled), resolution)
+        return kinks, jumps
 
     def _causes(self, candidate: _Candidate, place: float) -> tuple[Cause, ...]:
         """What changes at a place, constraints first."""
@@ -279,15 +293,16 @@ class KinkSearch:
         return self.points.compiled.upper.unflatten(self.line.at(t))
 
 
-def _changed(left: np.ndarray, right: np.ndarray) -> frozenset[int]:
-    return frozenset(np.flatnonzero(left != right).tolist())
+def _changed(left: np.ndarray, right: np.ndarray, names: np.ndarray | None = None) -> frozenset[int]:
+    places = np.flatnonzero(left != right)
+    return frozenset((places if names is None else names[places]).tolist())
 
 
-def _aggregate(kinks: list[Kink]) -> SampledKinks | None:
-    if not kinks:
+def _aggregate(t: np.ndarray, blurred: np.ndarray) -> SampledKinks | None:
+    cells = np.flatnonzero(blurred.any(axis=1))
+    if not cells.size:
         return None
-    largest = max(abs(kink.right_slope - kink.left_slope) for kink in kinks)
-    return SampledKinks(len(kinks), kinks[0].t, kinks[-1].t, largest)
+    return SampledKinks(int(np.sum(blurred)), float(t[cells[0]]), float(t[cells[-1] + 1]))
 
 
 def _in_words(causes: tuple[Cause, ...]) -> str:

@@ -39,16 +39,12 @@ class Switch(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """What one entry of a signature belongs to: an atom or a constraint, the entry in it, its holder and the holder's row.
-
-    ``sampled`` says that the row is one of a distribution's quasi-random sample.
-    """
+    """What one entry of a signature belongs to: an atom or a constraint, the entry in it, its holder and the holder's row."""
 
     source: str
     entry: tuple[int, ...]
     holder: str
     row: int | None
-    sampled: bool
     is_constraint: bool
 
     def __str__(self) -> str:
@@ -192,8 +188,21 @@ class Switches:
     @cached_property
     def slacks(self) -> np.ndarray:
         """Which entries are slacks of constraints of Y(x), (entries,)."""
+        return self._flags(lambda group, switch: switch.is_slack)
+
+    @cached_property
+    def sampled(self) -> np.ndarray:
+        """Which entries belong to rows of a distribution's quasi-random sample, (entries,)."""
+        return self._flags(lambda group, switch: self._is_sampled(group))
+
+    def _is_sampled(self, group: Group) -> bool:
+        static = self.compiled.static_data
+        side = static.server if group.side == "server" else static.clients
+        return group.table is not None and side is not None and side.tables[group.table].quantiles is not None
+
+    def _flags(self, flag: Callable[[Group, Switch], bool]) -> np.ndarray:
         parts = [
-            np.full(self._holders(group) * int(np.prod(switch.expression.shape, dtype=int)), switch.is_slack)
+            np.full(self._holders(group) * int(np.prod(switch.expression.shape, dtype=int)), flag(group, switch))
             for group in self.groups
             for switch in group.switches
         ]
@@ -269,14 +278,14 @@ class Switches:
         if group.table is None:
             alone = group.side == "server" or self._holders(group) == 1
             owner = "server" if group.side == "server" else "" if alone else f"client {holder}"
-            return Cause(switch.source, index, owner, None, False, switch.is_slack)
+            return Cause(switch.source, index, owner, None, switch.is_slack)
         side = static.server if group.side == "server" else static.clients
         assert side is not None
         table = side.tables[group.table]
         owner_index = int(np.searchsorted(np.asarray(table.offsets), holder, side="right")) - 1
         row = holder - int(table.offsets[owner_index])
         owner = "server" if group.side == "server" else f"client {owner_index}"
-        return Cause(switch.source, index, owner, row, table.quantiles is not None, switch.is_slack)
+        return Cause(switch.source, index, owner, row, switch.is_slack)
 
 
 def _table(compiled: CompiledProblem, side: str, switch: Switch, per_row: bool) -> int | None:
