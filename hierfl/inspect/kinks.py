@@ -171,7 +171,11 @@ class KinkSearch:
         explained = blurred.any(axis=1) | sharp
         found += self._by_outliers(t, sampled, explained)
         candidates = self._merged(found)
-        radius, opaque = self.line.radius, self.points.switches.opaque
+        switches, radius = self.points.switches, self.line.radius
+        unseen = (
+            (f"{switches.entries:,} atoms and constraints",) if switches.entries > sampled.signature.shape[1] else ()
+        )
+        opaque = (*switches.opaque, *unseen)
         spacing = float(t[1] - t[0])
         resolution = Resolution(self._eye.least_jump, MERGE * radius if not opaque else spacing, opaque, dropped)
         if not candidates:
