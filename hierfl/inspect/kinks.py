@@ -187,9 +187,9 @@ class KinkSearch:
 
     def _by_switches(self, t: np.ndarray, sampled: Sampled, sharp: np.ndarray) -> tuple[list[_Candidate], int]:
         """Bisect the cells in which a switch changes, all at once, leaving out a distribution's sample; and how many were dropped."""
-        kept = ~self.points.switches.sampled if sampled.signature.size else slice(None)
-        signature = sampled.signature[:, kept]
-        names = np.flatnonzero(kept) if sampled.signature.size else np.zeros(0, int)
+        names = np.flatnonzero(~self.points.switches.sampled)
+        names = names[: sampled.signature.shape[1]]  # none where the signatures were too long to be kept
+        signature = sampled.signature[:, names]
         open_: list[tuple[float, float, np.ndarray, np.ndarray]] = [
             (t[i], t[i + 1], signature[i], signature[i + 1]) for i in np.flatnonzero(sharp)
         ]
@@ -200,7 +200,7 @@ class KinkSearch:
             middle = np.array([0.5 * (a + b) for a, b, _, _ in open_])
             between = self.points.values(self.line.at(middle))
             halves = []
-            for (a, b, left, right), m, here, reason in zip(open_, middle, between.signature[:, kept], between.reason):
+            for (a, b, left, right), m, here, reason in zip(open_, middle, between.signature[:, names], between.reason):
                 if reason != 0:  # as close as f can be had
                     closed.append(_Candidate(m, b - a, _changed(left, right, names)))
                     continue
