@@ -104,6 +104,22 @@ def test_one_sample_beside_ten_thousand() -> None:
     assert problem.implicit(point) == pytest.approx(expected, abs=1e-10)
 
 
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_a_sample_that_stands_only_in_the_lower_constraints(weights: str) -> None:
+    demand = [np.array([0.5, 2.0, -1.0]), np.array([1.5])]
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(3 * y) + cp.square(x)),
+        lower=hf.ArgMin(y, cp.sum_squares(y), [y >= d - x], scope="sample"),
+        federation=hf.Federation([hf.Client({d: rows}) for rows in demand], weights=weights),
+    )
+    means = [np.maximum(rows - 1.0, 0).mean() for rows in demand]
+    w = np.array([0.5, 0.5] if weights == "uniform" else [0.75, 0.25])
+    assert problem.implicit(1.0) == pytest.approx(3 * w @ means + 1, abs=1e-8)
+    kinks = problem.implicit.slice(1.0, radius=1.25).kinks
+    np.testing.assert_allclose([kink.t + 1.0 for kink in kinks], [0.5, 1.5, 2.0], atol=1e-6)
+
+
 def test_memory_mapped_and_integer_arrays(tmp_path: Path) -> None:
     values = np.arange(40, dtype=np.uint8).reshape(20, 2)
     stored = np.memmap(tmp_path / "u.bin", dtype=np.uint8, mode="w+", shape=(20, 2))

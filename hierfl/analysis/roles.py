@@ -73,7 +73,9 @@ class Roles:
             lower=lower_variables,
             client_tables=_tables(client_side, lower),
             server_tables=_tables([objective.server] if objective.server is not None else [], None),
-            lower_samples=_samples(p for part in (lower.expressions if lower else ()) for p in part.parameters()),
+            lower_samples=_samples(
+                p for part in ((*lower.expressions, *lower.constraints) if lower else ()) for p in part.parameters()
+            ),
             client_parameters=tuple(p for p in parameters if isinstance(p, ClientParameter)),
             parameters=tuple(p for p in parameters if not isinstance(p, (Sample, ClientParameter))),
         )

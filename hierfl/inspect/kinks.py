@@ -50,7 +50,7 @@ class Kink:
 
     def __str__(self) -> str:
         bend = "up" if self.convex else "down"
-        return f"t = {round(self.t, 9):.6g}: slope {self.left_slope:.6g} to {self.right_slope:.6g}, bends {bend}; {self.cause}"
+        return f"t = {round(self.t, 9) + 0.0:.6g}: slope {self.left_slope:.6g} to {self.right_slope:.6g}, bends {bend}; {self.cause}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Jump:
         return _in_words(self.causes)
 
     def __str__(self) -> str:
-        return f"t = {round(self.t, 9):.6g}: f jumps from {self.left:.6g} to {self.right:.6g}; {self.cause}"
+        return f"t = {round(self.t, 9) + 0.0:.6g}: f jumps from {self.left:.6g} to {self.right:.6g}; {self.cause}"
 
 
 @dataclass(frozen=True)
