@@ -18,6 +18,7 @@ from hierfl.errors import (
     NotConvexError,
     SettingError,
     SymbolicError,
+    TheoryWarning,
     UnsupportedAtomError,
 )
 from hierfl.language.expectation import E, total
@@ -71,6 +72,7 @@ __all__ = [
     "Shards",
     "Sweep",
     "SymbolicError",
+    "TheoryWarning",
     "UnsupportedAtomError",
     "errors",
     "sweep",

@@ -72,5 +72,9 @@ class MissingPackageError(HierflError, ImportError):
     """An optional package is not installed; says what to install."""
 
 
+class TheoryWarning(UserWarning):
+    """A method runs where what is proved about it does not hold; says what is missing."""
+
+
 class LowerLevelWarning(UserWarning):
     """A run's own value of the objective differs from the implicit function: its lower level was not solved."""

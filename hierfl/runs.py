@@ -31,11 +31,14 @@ class Runs:
         The solver, as text.
     sense
         ``"minimize"`` or ``"maximize"``.
+    over
+        In what the runs differ: ``"seeds"``, or ``"starts"`` (and seeds) for ``solve(restarts=...)``.
     """
 
     results: tuple[Result, ...]
     solver: str
     sense: str = "minimize"
+    over: str = "seeds"
 
     def __len__(self) -> int:
         return len(self.results)
@@ -78,12 +81,29 @@ class Runs:
         runs = self.finished
         if name in FINAL:
             return np.array([getattr(run, name) for run in runs], dtype=float)
-        rows = [run.history.get(name, run.metrics.get(name)) for run in runs]
-        if any(row is None for row in rows):
+        if any(name not in run.history and name not in run.metrics for run in runs):
             known = ", ".join((*FINAL, *runs[0].history, *(m for m in runs[0].metrics if m != "round")))
             raise SettingError(f"there is no {name!r} in these runs; there are {known}.")
-        length = min((len(row) for row in rows if row is not None), default=0)
-        return np.array([row[:length] for row in rows if row is not None])
+        at = self.rounds(name)
+        return np.array(
+            [
+                run.history[name][at - 1]
+                if name in run.history
+                else run.metrics[name][np.isin(run.metrics["round"], at)]
+                for run in runs
+            ]
+        )
+
+    def rounds(self, name: str = "objective") -> np.ndarray:
+        """The rounds of ``values(name)``: those that every finished run has of a column of the history, or of a metric."""
+        made = [
+            np.arange(1, len(run.history[name]) + 1) if name in run.history else run.metrics["round"]
+            for run in self.finished
+        ]
+        common = made[0] if made else np.zeros(0)
+        for own in made[1:]:
+            common = common[np.isin(common, own)]
+        return np.asarray(common, int)
 
     def mean(self, name: str = "value") -> Any:
         """Mean over the seeds: a number for ``"value"`` and ``"own_value"``, else an array by round."""
@@ -149,6 +169,8 @@ class Runs:
         return write_report(self.best, self, path, settings)
 
     def __str__(self) -> str:
+        if self.over == "starts":  # no sample of anything: no interval
+            return f"{self.solver}: {len(self)} starts, best f(x) = {self.best.value:.6g} (seed {self.best.settings['seed']})\n{self.table()}"
         return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}\n{self.table()}"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
 
 ABSENT = ("unbiased", "renormalise", "zero")
@@ -18,6 +19,19 @@ class Bound:
 
     problem: CompiledProblem
     settings: Any
+    stays_in_upper_set: ClassVar[bool] = True
+    advice: ClassVar[str] = "Give the lower solver more or larger steps (lower=...), or take lower=Exact()."
+
+    @property
+    def theory(self) -> Prescription | None:
+        """What the class's theorem prescribes, where the settings ask for it."""
+        return None
+
+    def caveat(self, rounds: int) -> str | None:
+        """What keeps the method's theory from holding in a run of so many rounds."""
+        if self.theory is None or rounds >= self.theory.rounds:
+            return None
+        return f"schedule='theory': the accuracy is proved after {self.theory.rounds:.3g} rounds, not after {rounds}."
 
     @property
     def participation(self) -> float:

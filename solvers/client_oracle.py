@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.program import Array, Rows
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.contract import Clock
 
@@ -67,15 +67,18 @@ class ClientOracle:
         if self.alone:
             kept, residual = self.lower.client(x, party, start, clock, lower_key)
             gap, y = problem.lower_gap(x, party.environment), kept
-        value = self._upper_mean(
-            party, upper_key, lambda rows: problem.client_value(x, y, party.environment, rows), self.batch_size
+        value = party.estimate(
+            lambda rows: problem.client_value(x, y, party.environment, rows),
+            problem.upper_samples,
+            upper_key,
+            self.batch_size,
         )
         return Evaluated(kept, value, residual, gap)
 
     def _at_samples(self, x: Array, party: Party, clock: Clock, key: Array) -> Evaluated:
         """f_i with y(x, sample) answered for each drawn sample."""
-        value, residual, gap = self._upper_mean(
-            party, key, lambda rows: self._answered(x, party, clock, rows), self.batch_size
+        value, residual, gap = party.estimate(
+            lambda rows: self._answered(x, party, clock, rows), self.problem.upper_samples, key, self.batch_size
         )
         return Evaluated(jnp.zeros(0), value, residual, gap)
 
@@ -94,14 +97,6 @@ class ClientOracle:
         weight = rows.weights[table[0]]
         value = problem.client_value(x, y, party.environment, rows)
         return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
-
-    def _upper_mean(self, party: Party, key: Array, function: Any, batch_size: int | None) -> Any:
-        """A function of the rows on a minibatch of the client's upper-level samples, or on all of them."""
-        if not self.problem.upper_samples:
-            return function(NO_ROWS)
-        if batch_size is None:
-            return party.mean(function, self.problem.upper_samples)
-        return function(party.batch(key, batch_size, self.problem.upper_samples))
 
     # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
 
@@ -122,7 +117,9 @@ class ClientOracle:
         if self.alone:
             start = memory[0] if isinstance(memory, tuple) else memory
             y = self.lower.client(x, party, start, clock, jax.random.split(key)[0])[0]
-        value = self._upper_mean(party, key, lambda rows: problem.client_value(x, y, party.environment, rows), None)
+        value = party.estimate(
+            lambda rows: problem.client_value(x, y, party.environment, rows), problem.upper_samples, key, None
+        )
         return memory, Message(value, {})
 
     def server_value(self, party: Party, received: Received, key: Array) -> Array:

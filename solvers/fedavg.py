@@ -34,7 +34,7 @@ from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
 class FedAvg:
     """Settings of FedAvg.
 
-    Upper constraints: the server projects its mean on X, so x is always in X, but with more than one local step the limit
+    Upper constraints: the server projects x0 and its means on X, so x is always in X, but with more than one local step the limit
     is near the solution only. A server term takes part as one more client of weight one.
 
     Parameters

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array, Rows
@@ -36,9 +37,7 @@ from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock, require_federated
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
-from hierfl.solvers.theory import prescription
-
-SCHEDULES = ("practical", "theory")
+from hierfl.solvers.theory import SCHEDULES, prescription, require_left_out
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,8 @@ class FedRZO:
         all rebuild x: q numbers in federation scope without constraints on x, H q elsewhere. Not with a server term, private
         X_i or a control variate.
     schedule
-        ``"practical"`` uses the settings above; ``"theory"`` takes gamma and H from the class's theorem for ``accuracy``.
+        ``"practical"`` uses the settings above; ``"theory"`` takes gamma and H from the class's theorem for ``accuracy``, as
+        ``result.settings["theory"]`` says.
     accuracy
         epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
 
@@ -113,6 +113,7 @@ class FedRZO:
         require_choice(self.communication, "communication", COMMUNICATIONS)
         require_choice(self.schedule, "schedule", SCHEDULES)
         require_number(self.accuracy, "accuracy", 0, np.inf)
+        require_left_out(self, "step_size", "local_steps")
         if self.lower is not None and not hasattr(self.lower, "bind"):
             raise SettingError(f"lower={self.lower!r}: a lower-level solver such as Exact() or LocalSGD().")
 
@@ -125,8 +126,7 @@ class FedRZO:
             Naming what the solver needs and what the problem has.
         """
         step_size, local_steps = self.step_size, self.local_steps
-        if self.schedule == "theory":
-            found = prescription(problem, self.smoothing, self.accuracy, "FedRZO")
+        if (found := self.prescribed(problem)) is not None:
             step_size, local_steps = found.step, found.local_steps
         if self.control_variate and problem.scope == "federation":
             raise SettingError(
@@ -150,6 +150,12 @@ class FedRZO:
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
         return BoundFedRZO(problem, self, sizes, counts, lower, oracle)
+
+    def prescribed(self, problem: CompiledProblem) -> Prescription | None:
+        """What the theorem prescribes, with ``schedule="theory"``."""
+        if self.schedule == "practical":
+            return None
+        return prescription(self, problem)
 
 
 def default_lower(problem: CompiledProblem) -> Any:
@@ -212,6 +218,12 @@ class BoundFedRZO(Bound):
     counts: np.ndarray
     lower: Any
     oracle: ClientOracle
+    stays_in_upper_set: ClassVar[bool] = False
+
+    @property
+    def theory(self) -> Prescription | None:
+        """Of the theorem for the declared class."""
+        return self.settings.prescribed(self.problem)
 
     @property
     def first_steps(self) -> np.ndarray:
@@ -428,10 +440,8 @@ class BoundFedRZO(Bound):
             def value(rows: Rows) -> Array:
                 return problem.server_value(z, None if answers is None else y, party.environment, rows)
 
-            if not problem.server_samples or settings.batch_size is None:
-                found: Array = party.mean(value)
-                return found
-            return value(party.batch(key, settings.batch_size))
+            found: Array = party.estimate(value, problem.server_samples, key, settings.batch_size)
+            return found
 
         def step(t: Array, own: tuple[Array, Array]) -> tuple[Array, Array]:
             point, first = own

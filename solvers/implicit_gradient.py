@@ -20,7 +20,7 @@ from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.hypergradient import Hypergradient, LowerMap
-from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
@@ -169,11 +169,7 @@ class BoundImplicitGradient(Bound):
         residual, gap, seed = jnp.zeros(()), jnp.zeros(()), jnp.zeros_like(y)
 
         def mean(function: Any) -> Any:
-            if not problem.upper_samples:
-                return function(NO_ROWS)
-            if self.settings.batch_size is None:
-                return party.mean(function, problem.upper_samples)
-            return function(party.batch(upper_key, self.settings.batch_size, problem.upper_samples))
+            return party.estimate(function, problem.upper_samples, upper_key, self.settings.batch_size)
 
         if problem.scope == "sample":
             zero = jnp.zeros(problem.lower.size, x.dtype)
@@ -201,10 +197,7 @@ class BoundImplicitGradient(Bound):
 
             return jax.value_and_grad(value, argnums=(0, 1))(x, y)
 
-        if not problem.server_samples or self.settings.batch_size is None:
-            value, (in_x, in_y) = party.mean(at)
-        else:
-            value, (in_x, in_y) = at(party.batch(key, self.settings.batch_size))
+        value, (in_x, in_y) = party.estimate(at, problem.server_samples, key, self.settings.batch_size)
         return value, in_x, in_y
 
     def _mean_map(self, clients: Clients, x: Array, y: Array) -> LowerMap:

@@ -24,6 +24,7 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party, Population
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
+from hierfl.language.text import expression_text
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.client_oracle import first_flagged
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
@@ -118,6 +119,18 @@ class BoundLocalSGDA(BoundFedAvg):
 
     ascents: np.ndarray
     averages_gradients: ClassVar[bool] = False
+    advice: ClassVar[str] = "Take more rounds, or a larger ascent_step."
+
+    def caveat(self, rounds: int) -> str | None:
+        """A set that moves with x."""
+        upper, level = {v.id for v in self.problem.upper.variables}, self.problem.problem.lower_level
+        for constraint in level.constraints if level is not None else ():
+            if upper & {v.id for v in constraint.variables()}:
+                return (
+                    f"{expression_text(constraint)} moves with x, which the method ignores: it may end where f is not stationary "
+                    f"(compare result.gap or problem.implicit.stationarity). FedRZO and ImplicitGradient see it."
+                )
+        return None
 
     def init(self, x0: Array) -> State:
         """x0, and y = 0 until the first round projects it on Y(x)."""

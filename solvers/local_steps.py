@@ -22,7 +22,7 @@ import numpy as np
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.bound import Bound
@@ -38,11 +38,7 @@ class Term(NamedTuple):
 
     def mean(self, function: Callable[[Rows], Any], party: Party, key: Array, batch_size: int | None) -> Any:
         """A function of the rows, affine in their means, on a minibatch or on all rows of a party."""
-        if not self.samples:
-            return function(NO_ROWS)
-        if batch_size is None:
-            return party.mean(function, self.samples)
-        return function(party.batch(key, batch_size, self.samples))
+        return party.estimate(function, self.samples, key, batch_size)
 
 
 @dataclass(frozen=True, eq=False)

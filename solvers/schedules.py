@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,12 @@ class Decay:
 
     c: float
     p: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("c", "p"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (Real, np.number)) or not np.isfinite(float(value)):
+                raise SettingError(f"Decay(c, p) with {name}={value!r}: two finite numbers, as in Decay(0.1, 0.5).")
 
     def __call__(self, r: int) -> float:
         """The value at r = 0, 1, ..."""
@@ -72,7 +80,18 @@ def value_of(schedule: Schedule, r: int, what: str) -> float:
     SettingError
         If it is neither a number nor a callable that returns one.
     """
-    value = schedule(r) if callable(schedule) else schedule
+    value = _called(schedule, r, what) if callable(schedule) else schedule
     if value is None or isinstance(value, (str, bool)) or np.ndim(value) != 0 or not np.isreal(value):
         raise SettingError(f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}.")
     return float(value)
+
+
+def _called(schedule: Callable[[int], float], r: int, what: str) -> Any:
+    """The callable's value; what it raises by itself is the user's to see."""
+    try:
+        signature(schedule).bind(r)
+    except TypeError as error:
+        raise SettingError(f"{what} is called with the round, as in lambda r: 0.1 / (r + 1): {error}.") from None
+    except ValueError:
+        pass  # a callable of C without a signature
+    return schedule(r)

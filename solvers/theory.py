@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from hierfl.errors import SettingError
 
 if TYPE_CHECKING:
     from hierfl.inspect.findings import CheckReport
+
+SCHEDULES = ("practical", "theory")
 
 
 def report(problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2) -> CheckReport:
@@ -49,18 +52,51 @@ def lower_constants(problem: CompiledProblem, solver: str) -> tuple[float, float
     return float(mu), float(smooth)
 
 
-def prescription(problem: CompiledProblem, smoothing: float, epsilon: float, solver: str) -> Prescription:
-    """What the class's theorem prescribes, all hypotheses proved.
+def prescription(solver: Any, problem: CompiledProblem) -> Prescription:
+    """What the class's theorem prescribes for the solver's ``smoothing`` and ``accuracy``, all hypotheses proved.
 
     Raises
     ------
     SettingError
-        Naming the hypotheses that could not be proved.
+        For a class whose theorem is about another solver, absent clients, or naming the hypotheses that could not be proved.
     """
-    theorem = report(problem, smoothing, epsilon).theorems[0]
+    name, fitting = type(solver).__name__, "ZOHFL" if problem.scope == "client" else "FedRZO"
+    theorem = report(problem, float(solver.smoothing), float(solver.accuracy)).theorems[0]
+    if name != fitting:
+        raise SettingError(
+            f"schedule='theory' of {name}: the theorem for this class, {theorem.name}, is about {fitting}. Write "
+            f"{fitting}(schedule='theory'), or give step_size and local_steps yourself."
+        )
+    if solver.participation < 1:
+        raise SettingError(
+            f"schedule='theory' of {name}: {theorem.name} is about rounds in which all clients take part, but "
+            f"participation={solver.participation:g}. Write participation=1, or give step_size and local_steps yourself."
+        )
     if theorem.predicted is None:
         raise SettingError(
-            f"schedule='theory' of {solver}: {theorem.name} prescribes nothing, since not proved are "
+            f"schedule='theory' of {name}: {theorem.name} prescribes nothing, since not proved are "
             f"{', '.join(theorem.missing)} (see problem.check()). Give step_size and local_steps yourself."
         )
+    if not np.isfinite(theorem.predicted.rounds):
+        raise SettingError(
+            f"schedule='theory' of {name}: no horizon below 1e300 reaches accuracy={solver.accuracy:g} by {theorem.name}. Take a "
+            f"larger accuracy or smoothing, or give step_size and local_steps yourself."
+        )
     return theorem.predicted
+
+
+def require_left_out(settings: Any, *names: str) -> None:
+    """With ``schedule="theory"`` nobody gives what the theory chooses.
+
+    Raises
+    ------
+    SettingError
+        Naming the setting.
+    """
+    default = {field.name: field.default for field in fields(settings)}
+    given = [name for name in names if getattr(settings, name) is not default[name]]
+    if settings.schedule == "theory" and given:
+        raise SettingError(
+            f"schedule='theory' of {type(settings).__name__} chooses {' and '.join(given)} itself: leave {'it' if len(given) == 1 else 'them'} "
+            f"out, or write schedule='practical'."
+        )

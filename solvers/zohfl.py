@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.roles import uses_black_box
+from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array, Rows
@@ -34,6 +35,7 @@ from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
+from hierfl.solvers.theory import SCHEDULES, prescription, require_left_out
 
 PAPER_STEP = Decay(0.01, 0.5)
 
@@ -66,11 +68,16 @@ class ZOHFL:
         sends one number up for each direction, from which all rebuild x. Not with a server term.
     common_random_numbers
         Use the same samples for both evaluations of a pair. Independent ones are the paper's, at a far larger variance.
+    schedule
+        ``"practical"`` uses the settings above; ``"theory"`` those of [HFL] Theorem 1 for ``accuracy``, the lower solver's too
+        unless it is given: step gamma / sqrt(r + 1), ceil(tau sqrt(r + 1)) local steps, as ``result.settings["theory"]`` says.
+    accuracy
+        epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
 
     Raises
     ------
     SettingError
-        For a setting out of range.
+        For a setting out of range; with ``schedule="theory"``, naming the hypotheses that could not be proved.
     IncompatibleSolverError
         When bound to a problem that the algorithm cannot treat.
     """
@@ -78,7 +85,7 @@ class ZOHFL:
     smoothing: float = 0.1
     step_size: Schedule = PAPER_STEP
     local_steps: Any = None
-    lower: ProjectedSGD | Exact | None = None
+    lower: Any = None
     directions: int = 1
     direction_kind: str = "independent"
     participation: float = 1.0
@@ -86,6 +93,8 @@ class ZOHFL:
     batch_size: int | None = 32
     common_random_numbers: bool = True
     communication: str = "full"
+    schedule: str = "practical"
+    accuracy: float = 1e-2
 
     def __post_init__(self) -> None:
         require_number(self.smoothing, "smoothing", 0, np.inf)
@@ -96,9 +105,12 @@ class ZOHFL:
         require_count(self.batch_size, "batch_size", or_none=True)
         require_flag(self.common_random_numbers, "common_random_numbers")
         require_choice(self.communication, "communication", COMMUNICATIONS)
+        require_choice(self.schedule, "schedule", SCHEDULES)
+        require_number(self.accuracy, "accuracy", 0, np.inf)
+        require_left_out(self, "step_size", "local_steps")
         if self.local_steps is not None and self.lower is not None:
             raise SettingError("local_steps is short for lower=ProjectedSGD(steps=...); give one of the two, not both.")
-        if self.lower is not None and not isinstance(self.lower, (ProjectedSGD, Exact)):
+        if self.lower is not None and not hasattr(self.lower, "bind"):
             raise SettingError(f"lower={self.lower!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundZOHFL:
@@ -113,14 +125,22 @@ class ZOHFL:
         require_public_set(self, problem)
         if self.communication == "scalars":
             require_rebuildable(problem, "ZOHFL")
-        steps = tabulate(self.step_size, rounds, "step_size")
+        found = self.prescribed(problem)
+        step_size = self.step_size if found is None else Decay(found.step, 0.5)
+        steps = tabulate(step_size, rounds, "step_size")
         lower = self._lower(problem).bind(problem, rounds, rounds) if problem.lower.size else None
         alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
         return BoundZOHFL(problem, self, steps, lower, ClientOracle(problem, lower, self.batch_size, queries, alone))
 
-    def _lower(self, problem: CompiledProblem) -> ProjectedSGD | Exact:
+    def prescribed(self, problem: CompiledProblem) -> Prescription | None:
+        """What the theorem prescribes, with ``schedule="theory"``."""
+        return None if self.schedule == "practical" else prescription(self, problem)
+
+    def _lower(self, problem: CompiledProblem) -> Any:
         if self.lower is not None:
             return self.lower
+        if (found := self.prescribed(problem)) is not None:
+            return ProjectedSGD(steps=Decay(found.local_steps, -0.5), schedule="theory")
         if self.local_steps is not None:
             return ProjectedSGD(steps=self.local_steps)
         level = problem.problem.lower_level
@@ -158,6 +178,11 @@ class BoundZOHFL(Bound):
     step_sizes: np.ndarray
     lower: Any
     oracle: ClientOracle
+
+    @property
+    def theory(self) -> Prescription | None:
+        """Of [HFL] Theorem 1."""
+        return self.settings.prescribed(self.problem)
 
     def init(self, x0: Array) -> tuple[Array, Ledger]:
         """x, and what clients have seen of the scalars sent."""
@@ -215,9 +240,8 @@ class BoundZOHFL(Bound):
         def at(rows: Rows) -> tuple[Array, Array]:
             return jax.value_and_grad(lambda z: problem.server_value(z, None, party.environment, rows))(x)
 
-        if not problem.server_samples or settings.batch_size is None:
-            return party.mean(at)
-        return at(party.batch(key, settings.batch_size))
+        found: tuple[Array, Array] = party.estimate(at, problem.server_samples, key, settings.batch_size)
+        return found
 
     def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """Line 5 of Algorithm 1 for every direction of one client."""

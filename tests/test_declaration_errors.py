@@ -303,6 +303,10 @@ def test_black_box_in_the_lower_level_and_in_the_server_term() -> None:
         {"local_steps": "5"},
         {"direction_kind": "gaussian"},
         {"local_steps": [1, 2, 3]},
+        {"step_size": lambda: 0.1},
+        {"local_steps": lambda r, i: 3},
+        {"schedule": "fast"},
+        {"accuracy": 0.0},
     ],
 )
 def test_solver_settings_out_of_range(settings: dict) -> None:
@@ -312,6 +316,14 @@ def test_solver_settings_out_of_range(settings: dict) -> None:
     )
     with pytest.raises(hf.SettingError):
         problem.solve(ZOHFL(**settings), rounds=5, progress=False)
+
+
+@pytest.mark.parametrize("numbers", [("a", 1), (0.1, None), (True,), (np.nan,)])
+def test_decay_takes_two_finite_numbers(numbers: tuple) -> None:
+    from hierfl.solvers import Decay
+
+    with pytest.raises(hf.SettingError, match="two finite numbers"):
+        Decay(*numbers)
 
 
 def test_two_lower_solvers_at_once() -> None:

@@ -71,6 +71,7 @@ def test_restarts_find_the_better_of_two_local_minima() -> None:
     assert alone.value == pytest.approx(-3.8095, abs=1e-3) and alone.x == pytest.approx(1.905, abs=2e-2)
     assert alone.x0 == 0.5 and alone.gap == pytest.approx(-3.8095 + 4.3772, abs=2e-3)
     runs = problem.solve(solver, rounds=400, x0=0.5, restarts=8, progress=False)
+    assert f"8 starts, best f(x) = {runs.best.value:.6g}" in str(runs) and "±" not in str(runs)
     assert len(runs) == 8 and len({float(run.x0) for run in runs}) == 8
     assert runs.best.value == pytest.approx(-4.3772, abs=1e-3) and 0 <= runs.best.gap < 1e-3
     np.testing.assert_allclose(runs[0].history["objective"], alone.history["objective"], atol=1e-12)
@@ -96,6 +97,22 @@ def test_means_and_bands_are_students() -> None:
         runs.mean("accuracy")
     with pytest.raises(hf.SettingError, match="level=95"):
         runs.band(level=95)
+
+
+def test_metrics_are_averaged_at_the_rounds_that_all_runs_have() -> None:
+    """Seeds that stop at different rounds measure at different rounds: only those in common are averaged."""
+    x = cp.Variable(2, name="x")
+    quadratic = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))
+    settings = {"rounds": 200, "x0": START, "tolerance": 0.05, "evaluate_every": 5, "progress": False}
+    runs = quadratic.solve(
+        FedRZO(step_size=0.1, smoothing=0.01), seeds=6, metrics={"size": lambda x, y: float(x @ x)}, **settings
+    )
+    assert len({run.settings["rounds_done"] for run in runs}) > 1
+    shortest = min(run.settings["rounds_done"] for run in runs)
+    assert runs.rounds("size").tolist() == list(range(0, shortest + 1, 5))
+    by_hand = [[run.metrics["size"][list(run.metrics["round"]).index(r)] for r in runs.rounds("size")] for run in runs]
+    np.testing.assert_array_equal(runs.values("size"), by_hand)
+    assert runs.rounds("objective").tolist() == list(range(1, shortest + 1)) and runs.plot() is not None
 
 
 def test_one_seed_has_no_band() -> None:

@@ -120,6 +120,16 @@ class Party:
             result = jax.lax.fori_loop(0, pieces, add, result)
         return result
 
+    def estimate(
+        self, function: Callable[[Rows], Any], samples: Sequence[int], key: Array, batch_size: int | None
+    ) -> Any:
+        """``mean`` on a minibatch of ``batch_size`` rows drawn by ``key``, or on all rows (None)."""
+        if not samples:
+            return function(NO_ROWS)
+        if batch_size is None:
+            return self.mean(function, samples)
+        return function(self.batch(key, batch_size, samples))
+
     def chunk(self, place: int, piece: Any, size: int) -> Rows:
         """The ``piece``-th ``size`` rows of a table, with weights 1/N on its rows and 0 past its end."""
         table = self.tables[place]

@@ -76,7 +76,7 @@ def _band(panel: Any, runs: Runs, name: str, label: str) -> int:
     """Draw one mean with its band; returns the rounds of the moving mean that every run's history goes through first."""
     values, window = runs.values(name), 1
     if name in runs.finished[0].metrics:
-        rounds = runs.finished[0].metrics["round"][: values.shape[1]]
+        rounds = runs.rounds(name)
     else:
         window = max(1, values.shape[1] // 25)
         if values.shape[1]:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.hypergradient import gradient_on_host
 from hierfl.compiler.precision import double_precision
-from hierfl.errors import SettingError
 from hierfl.result import Certificate, public_response
 
 if TYPE_CHECKING:
@@ -240,7 +236,6 @@ class ImplicitFunction:
 
         return midpoints_of(self._problem, center, radius, samples=samples, seed=seed, progress=progress)
 
-    @double_precision
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:
         """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo).
 
@@ -249,25 +244,13 @@ class ImplicitFunction:
         Raises
         ------
         SettingError
-            If eta is not positive or there are fewer than two samples.
+            If eta is not positive or there are fewer than four samples.
+        EmptyLowerSetError, LowerLevelError, DataError
+            As for calling, at a drawn point.
         """
-        if not eta > 0 or samples < 2:
-            raise SettingError(f"smoothed needs eta > 0 and at least 2 samples; got eta={eta}, samples={samples}.")
-        compiled = self._compiled
-        center = compiled.upper.flatten(x, "x")
-        rng = np.random.default_rng(seed)
-        normal = rng.standard_normal((samples // 2, center.size))
-        radius = rng.random((samples // 2, 1)) ** (1 / center.size)
-        shifts = eta * radius * normal / np.linalg.norm(normal, axis=1, keepdims=True)
-        public = {p.id: jnp.asarray(p.value, float) for p in self._problem.roles.parameters}
-        warm, values = None, []
-        for shift in np.concatenate([shifts, -shifts]):
-            evaluation = compiled.exact.at(
-                np.asarray(compiled.project_upper(jnp.asarray(center + shift), public)), warm
-            )
-            warm = None if evaluation.solution is None else evaluation.solution.y
-            values.append(float(evaluation.value))
-        return compiled.sign * float(np.mean(values))
+        from hierfl.inspect.smoothing import smoothed_at
+
+        return smoothed_at(self._problem, x, eta, samples, seed)
 
     def symbolic(self) -> SymbolicView:
         """y(x) and f(x) as SymPy formulas, with kinks and one-sided derivatives exact, for small separable problems.

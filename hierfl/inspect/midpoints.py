@@ -11,6 +11,7 @@ from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.points import Points, shown
 from hierfl.inspect.slice import require_inside, require_window
+from hierfl.inspect.smoothing import ball_points
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem
@@ -57,10 +58,10 @@ def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, 
         points = Points(compiled, progress=bar)
         for turn in range(ROUNDS + 1):
             if turn == 0:
-                pairs = centre + radius * _ball(rng, 2 * samples, size).reshape(samples, 2, size)
+                pairs = centre + radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
             else:  # around the worst so far, ever closer
                 scale *= SHRINK
-                near = best[1] + scale * radius * _ball(rng, 2 * samples, size).reshape(samples, 2, size)
+                near = best[1] + scale * radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
                 pairs = centre + _within(near - centre, radius)
             pairs = points.projected(pairs.reshape(-1, size)).reshape(pairs.shape)
             violation, noise = _violations(points, pairs)
@@ -80,11 +81,6 @@ def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarr
     violation = value[:, 2] - value[:, :2].mean(axis=1)
     good = np.isfinite(violation)
     return np.where(good, violation, -np.inf), NOISE * (1.0 + np.max(np.abs(np.where(good[:, None], value, 0)), axis=1))
-
-
-def _ball(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    normal = rng.standard_normal((count, size))
-    return np.asarray(rng.random((count, 1)) ** (1 / size) * normal / np.linalg.norm(normal, axis=1, keepdims=True))
 
 
 def _within(shift: np.ndarray, radius: float) -> np.ndarray:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import stdtrit
 
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.kinks import Kinks, KinkSearch, Line
 from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
+from hierfl.inspect.smoothing import radii, smoothed_values
 from hierfl.result import Result
 from hierfl.runtime.starts import project_on_all
 
@@ -208,7 +208,7 @@ def slice_of(
     if run is not None:
         require_same_problem(problem, run)
     require_window(radius, points)
-    etas = _etas(smoothing, samples)
+    etas = radii(smoothing, samples)
     start = compiled.upper.flatten(run.x if run is not None else center, "center")
     require_inside(compiled, start)
     chosen, along = direction_of(compiled, direction, run, seed)
@@ -218,23 +218,9 @@ def slice_of(
         evaluate = Points(compiled, tolerance, bar)
         sampled = evaluate.values(line.at(t))
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
-        smoothed = tuple(_smoothed(evaluate, line, t, eta, samples, seed, inside) for eta in etas)
+        found = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
+        smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, found))
     return Slice(problem, line, chosen, t, sampled, smoothed, _projected(line, run), tolerance)
-
-
-def _smoothed(
-    points: Points, line: Line, t: np.ndarray, eta: float, samples: int, seed: int, inside: np.ndarray
-) -> Smoothed:
-    """Antithetic pairs in the ball, the same ones for every t, at projections on X as algorithms ask."""
-    rng, size = np.random.default_rng(seed), line.centre.size
-    normal = rng.standard_normal((samples // 2, size))
-    shifts = eta * rng.random((len(normal), 1)) ** (1 / size) * normal
-    shifts /= np.linalg.norm(normal, axis=1, keepdims=True)
-    at = (line.at(t)[:, None, None] + np.stack([shifts, -shifts], axis=1)).reshape(-1, size)
-    values = points.values(points.projected(at)).value.reshape(len(t), len(shifts), 2).mean(axis=2)
-    quantile = float(stdtrit(len(shifts) - 1, 0.975))
-    half = quantile * values.std(axis=1, ddof=1) / np.sqrt(len(shifts))
-    return Smoothed(eta, inside * values.mean(axis=1), half)
 
 
 def direction_of(compiled: Any, direction: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
@@ -306,14 +292,3 @@ def require_inside(compiled: Any, centre: np.ndarray) -> None:
     away = float(np.linalg.norm(centre - np.asarray(project_on_all(compiled, centre))))
     if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
         raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")
-
-
-def _etas(smoothing: Any, samples: int) -> tuple[float, ...]:
-    if smoothing is None:
-        return ()
-    etas = tuple(np.atleast_1d(np.asarray(smoothing, dtype=float)).tolist())
-    if not all(0 < eta < np.inf for eta in etas):
-        raise SettingError(f"smoothing={smoothing!r}: radii eta above 0.")
-    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 4:
-        raise SettingError(f"samples={samples!r}: a whole number of at least 4.")
-    return etas

@@ -18,6 +18,7 @@ from hierfl.compiler.precision import double_precision
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.inspect.points import Points, shown
 from hierfl.inspect.slice import require_inside, require_window
+from hierfl.inspect.smoothing import ball_points
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem
@@ -70,10 +71,7 @@ def stationarity_of(
     count = max(64, 2 * centre.size) if samples is None else samples
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 2:
         raise SettingError(f"samples={samples!r}: a whole number of at least 2.")
-    rng = np.random.default_rng(seed)
-    normal = rng.standard_normal((count, centre.size))
-    shifts = rng.random((count, 1)) ** (1 / centre.size) * normal / np.linalg.norm(normal, axis=1, keepdims=True)
-    around = centre + eta * shifts
+    around = centre + eta * ball_points(np.random.default_rng(seed), count, centre.size)
     with shown(2 * count, "gradients", progress) as bar:
         points = Points(compiled, progress=bar)
         if not points.differentiable:

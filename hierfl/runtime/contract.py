@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array
 
@@ -112,6 +113,8 @@ class Algorithm(Protocol):
 
     participation: float
     absent: str
+    stays_in_upper_set: bool  # whether its iterates are in X, so that it begins at the projection of x0
+    advice: str  # what to change where the lower level was not solved
 
     def init(self, x0: Array) -> Any:
         """The server's state at round 0."""
@@ -127,6 +130,13 @@ class Algorithm(Protocol):
 
     def response(self, state: Any, memory: Any) -> Array | None:
         """The latest y (owners, size) that the run holds, as metrics see it; None where there is none."""
+
+    @property
+    def theory(self) -> Prescription | None:
+        """What the class's theorem prescribes, where the settings ask for it."""
+
+    def caveat(self, rounds: int) -> str | None:
+        """What keeps the method's theory from holding in a run of so many rounds."""
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """How many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none."""

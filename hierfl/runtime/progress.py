@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _QUIET_SECONDS = 1.0
+_COSTLY_SECONDS = 20.0
 
 
 class RunProgress:
@@ -19,6 +21,8 @@ class RunProgress:
         self._bar: Progress | None = None
         self._task = None
         self._done = 0
+        self._latest: float | None = None
+        self._estimated = False
 
     def __enter__(self) -> RunProgress:
         return self
@@ -31,8 +35,20 @@ class RunProgress:
 
     def advance(self, count: int) -> None:
         """``count`` more are done."""
-        self._done += count
+        now, before = time.perf_counter(), self._latest
+        self._done, self._latest = self._done + count, now
         self.update(self._done, "")
+        if before is not None and not self._estimated:  # the first part compiles
+            self._estimated = True
+            self._announce((now - before) / count * (self._rounds - self._done))
+
+    def _announce(self, seconds: float) -> None:
+        """Say once what is ahead, where it is much."""
+        if self._enabled and seconds > _COSTLY_SECONDS:
+            Console(stderr=True).print(
+                f"{self._label}: about {seconds:.0f} s for {self._rounds:,} {self._unit}; fewer of them, or a looser tolerance=, "
+                f"take less."
+            )
 
     def update(self, done: int, note: str) -> None:
         """Report progress."""

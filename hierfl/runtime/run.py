@@ -17,6 +17,7 @@ from hierfl.errors import (
     HierflError,
     LowerLevelWarning,
     SettingError,
+    TheoryWarning,
 )
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from hierfl.problem import Problem
 
 OWN_VALUE_TOLERANCE = 0.01
+INSIDE = 1e-9
 
 
 @double_precision
@@ -75,11 +77,15 @@ def run(
     require_nonempty(compiled)
     count = 1 if restarts is None else len(all_seeds)
     starts = np.broadcast_to(start_points(compiled, x0, count, seed), (len(all_seeds), compiled.upper.size))
+    if algorithm.stays_in_upper_set:
+        starts = np.stack([_inside(compiled, start) for start in starts])
+    if (caveat := algorithm.caveat(rounds)) is not None:
+        warnings.warn(f"{type(solver).__name__}: {caveat}", TheoryWarning, stacklevel=4)
     place = runtime or InProcess()
     bar = RunProgress(rounds, type(solver).__name__, progress)
 
     def watch(start: np.ndarray) -> Watch:
-        return Watch(compiled, solver, algorithm, queries, limits, metrics or {}, callback, bar, start)
+        return Watch(compiled, solver, algorithm, queries, limits, metrics or {}, callback, bar, start, rounds)
 
     def execute(lane: int, rounds: int, at_end: BlockEnd) -> Outcome:
         found: Outcome = place.execute(
@@ -108,8 +114,9 @@ def run(
         for one, end, evaluation, number in zip(watches, ends, evaluations, all_seeds)
     ]
     if not several:
-        return _alone(compiled, watches[0].error, results[0])
-    return _together(compiled, str(solver), all_seeds, [one.error for one in watches], results)
+        return _alone(compiled, watches[0].error, results[0], algorithm.advice)
+    errors, over = [one.error for one in watches], "seeds" if restarts is None else "starts"
+    return _together(compiled, str(solver), all_seeds, errors, results, algorithm.advice, over)
 
 
 def _require_gradient_steps(algorithm: Any, solver: Any, tolerance: float | None, rounds: int) -> None:
@@ -120,6 +127,12 @@ def _require_gradient_steps(algorithm: Any, solver: Any, tolerance: float | None
             f"none (corrections, proximal terms, local steps that differ between clients, or absent='zero'): leave it out, and use "
             f"problem.implicit.stationarity on the result."
         )
+
+
+def _inside(compiled: CompiledProblem, start: np.ndarray) -> np.ndarray:
+    """A start in X: itself, or its projection."""
+    found = np.asarray(project_on_all(compiled, start))
+    return start if np.linalg.norm(found - start) <= INSIDE * (1 + np.linalg.norm(start)) else found
 
 
 def _go_on(*_: Any) -> None:
@@ -148,14 +161,14 @@ def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | Non
     return [int(s) for s in found]
 
 
-def _alone(compiled: CompiledProblem, error: DivergedError | None, result: Result | None) -> Result:
+def _alone(compiled: CompiledProblem, error: DivergedError | None, result: Result | None, advice: str) -> Result:
     """One run's result, or its error with that result."""
     if error is not None:
         error.result = result
         raise error
     assert result is not None
     _assign(compiled, result)
-    _warn_if_unsolved([result])
+    _warn_if_unsolved([result], advice)
     return result
 
 
@@ -165,9 +178,11 @@ def _together(
     seeds: list[int],
     errors: list[DivergedError | None],
     results: list[Result | None],
+    advice: str,
+    over: str,
 ) -> Runs:
     """All runs; where some diverged, the first one's error with all of them."""
-    runs = Runs(tuple(r for r in results if r is not None), solver, compiled.problem.objective.sense)
+    runs = Runs(tuple(r for r in results if r is not None), solver, compiled.problem.objective.sense, over)
     failed = [place for place, error in enumerate(errors) if error is not None]
     if failed:
         first = errors[failed[0]]
@@ -178,7 +193,7 @@ def _together(
         found.result, found.runs = results[failed[0]], runs
         raise found
     _assign(compiled, runs.best)
-    _warn_if_unsolved(runs.results)
+    _warn_if_unsolved(runs.results, advice)
     return runs
 
 
@@ -244,9 +259,16 @@ def _result(watch: Watch, end: _End, evaluation: Evaluation, settings: dict[str,
         watch.measure(end.rounds, state, memory)
     if watch.error is None:
         watch.follow(end.rounds, end.iterate)
-    extra = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
+    extra: dict[str, Any] = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
     if hasattr(watch.solver, "smoothing"):
         extra["smoothing"] = watch.solver.smoothing
+    if (theory := algorithm.theory) is not None:
+        extra["theory"] = {
+            "step_size": theory.step,
+            "local_steps": theory.local_steps,
+            "rounds": theory.rounds,
+            "bound": theory.bound,
+        }
     return Result(
         x=compiled.upper.unflatten(end.x),
         iterate=compiled.upper.unflatten(end.iterate),
@@ -290,7 +312,7 @@ def _exact_mean(total: int, count: int) -> float:
     return total // count if count and total % count == 0 else total / max(1, count)
 
 
-def _warn_if_unsolved(results: Sequence[Result]) -> None:
+def _warn_if_unsolved(results: Sequence[Result], advice: str) -> None:
     """Name the run whose own value is furthest from f(x), if far."""
 
     def excess(result: Result) -> float:
@@ -303,7 +325,7 @@ def _warn_if_unsolved(results: Sequence[Result]) -> None:
         which = f" of seed {result.settings['seed']}" if len(results) > 1 else ""
         warnings.warn(
             f"the run's own objective value{which} is {result.own_value:.6g}, but f(x) with the lower level solved is "
-            f"{result.value:.6g}: the lower solver stopped short. Take more local_steps, larger steps, or lower=Exact().",
+            f"{result.value:.6g}: the lower solver stopped short. {advice}",
             LowerLevelWarning,
             stacklevel=6,
         )

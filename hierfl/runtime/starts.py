@@ -51,8 +51,13 @@ def sobol_points(box: Box, count: int, seed: int) -> np.ndarray:
 
 def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
     """Projections of points (k, n) on X, private parts included."""
-    project = jax.jit(jax.vmap(lambda x: project_on_all(compiled, x)))
-    return np.asarray(project(jnp.asarray(points)))
+
+    def make() -> Any:
+        known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
+        return jax.jit(jax.vmap(known.project, in_axes=(0, None)))
+
+    project = compiled.keep("projection on X", make)
+    return np.asarray(project(jnp.asarray(points), public_values(compiled)))
 
 
 def project_on_all(compiled: CompiledProblem, x: Any) -> Any:

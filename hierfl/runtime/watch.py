@@ -28,7 +28,7 @@ TRAJECTORY_SCALARS = 2_000_000
 class Watch:
     """Watches one run: what a runtime calls at the end of a block.
 
-    ``status`` is the one of the result; ``error`` says where a run diverged; ``start`` is the flat x0.
+    ``status`` is the one of the result; ``error`` says where a run diverged; ``start`` is the flat x0; ``rounds`` are asked for.
     """
 
     compiled: CompiledProblem
@@ -40,6 +40,7 @@ class Watch:
     callback: Callable[..., Any] | None
     progress: RunProgress
     start: np.ndarray
+    rounds: int
     status: str = "completed"
     ending: Ending | None = None
     error: DivergedError | None = None
@@ -60,7 +61,7 @@ class Watch:
             self.error = self._divergence(first + failing, history, failing)
             return self._end("diverged", first + failing)
         self.spent += int(np.sum(scalars_sent(history)))
-        if kept < count or self.spent == self.limits.communication:
+        if kept < count or (self.spent == self.limits.communication and done < self.rounds):
             return self._end("communication limit reached", first + kept)
         self.follow(done, x)
         self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
@@ -71,7 +72,7 @@ class Watch:
             self.gradient_at_most = gradient_bound(before, x, history, self._gradient_steps(first, done))
             if self.gradient_at_most <= self.limits.tolerance:
                 return self._end("gradient tolerance reached", done)
-        return self._end("time limit reached", done) if self.limits.time_is_up else None
+        return self._end("time limit reached", done) if self.limits.time_is_up and done < self.rounds else None
 
     def follow(self, done: int, x: np.ndarray) -> None:
         """Keep the iterate; every other one is dropped where they take too much room."""

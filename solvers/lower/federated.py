@@ -17,7 +17,7 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.contract import Clock, LowerAnswer
@@ -87,12 +87,10 @@ class BoundFederated:
 
     def _force(self, x: Array, y: Array, party: Party, key: Array) -> Array:
         problem = self.problem
-        if not problem.lower_samples:
-            return problem.operator(x, y, party.environment, NO_ROWS)
-        if self.batch_size is None:
-            return party.mean(lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples)
-        rows = party.batch(key, self.batch_size, problem.lower_samples)
-        return problem.operator(x, y, party.environment, rows)
+        found: Array = party.estimate(
+            lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples, key, self.batch_size
+        )
+        return found
 
     def _residuals(self, clients: Clients, points: Known, y: Array, key: Array, index: Array) -> Array:
         """||y - P(y - F)|| with F on minibatches, for the history; asked of the clients as monitor numbers."""

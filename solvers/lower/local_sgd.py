@@ -14,9 +14,8 @@ from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import require_scope
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
-from hierfl.solvers.theory import lower_constants
+from hierfl.solvers.theory import SCHEDULES, lower_constants, require_left_out
 
-SCHEDULES = ("practical", "theory")
 PRACTICAL_STEP = Decay(0.1, 0.5)
 
 
@@ -55,6 +54,7 @@ class LocalSGD:
     def __post_init__(self) -> None:
         require_count(self.batch_size, f"batch_size of {type(self).__name__}", or_none=True)
         require_choice(self.schedule, f"schedule of {type(self).__name__}", SCHEDULES)
+        require_left_out(self, "rounds", "steps", "step_size")
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
         """The solver for one problem."""

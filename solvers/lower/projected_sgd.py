@@ -21,6 +21,7 @@ from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import Clock, require_scope
 from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
+from hierfl.solvers.theory import SCHEDULES, lower_constants, require_left_out
 
 PAPER_STEP = Decay(0.1, 1.0)
 
@@ -35,6 +36,8 @@ class ProjectedSGD:
         H: a number, a schedule of the round, or one of these per client; fractions are rounded up. 0 makes a straggler.
     step_size
         A number or schedule of the local step t, which restarts at every call; default 0.1 / (t + 1).
+    schedule
+        ``"theory"`` takes the step sizes of [HFL] Proposition 1, (2/mu) / (t + 4 (L/mu)^2) with certified mu and L.
     batch_size
         Rows of a minibatch; None uses all rows in every step.
     start
@@ -45,10 +48,13 @@ class ProjectedSGD:
     step_size: Schedule = PAPER_STEP
     batch_size: int | None = 32
     start: str = "warm"
+    schedule: str = "practical"
 
     def __post_init__(self) -> None:
         require_count(self.batch_size, "batch_size of ProjectedSGD", or_none=True)
         require_choice(self.start, "start of ProjectedSGD", ("warm", "query"))
+        require_choice(self.schedule, "schedule of ProjectedSGD", SCHEDULES)
+        require_left_out(self, "step_size")
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundProjectedSGD:
         """Tabulate the schedules and check the settings; ``steps`` local steps are made over all rounds.
@@ -64,11 +70,17 @@ class ProjectedSGD:
                 f"start='query' begins at the queried x, but x has {problem.upper.size} scalars and y has {problem.lower.size}."
             )
         counts = tabulate_steps(self.steps, rounds, problem.num_clients)
-        sizes = tabulate(self.step_size, max(1, int(counts.max(initial=0))), "step_size of ProjectedSGD")
+        longest = max(1, int(counts.max(initial=0)))
+        if self.schedule == "theory":
+            mu, smooth = lower_constants(problem, "ProjectedSGD")
+            sizes = (2 / mu) / (np.arange(longest) + 4 * (smooth / mu) ** 2)
+        else:
+            sizes = tabulate(self.step_size, longest, "step_size of ProjectedSGD")
         return BoundProjectedSGD(problem, self, counts, sizes)
 
     def __str__(self) -> str:
-        return f"ProjectedSGD(steps={self.steps}, step_size={self.step_size}, batch_size={self.batch_size})"
+        size = "by theory" if self.schedule == "theory" else self.step_size
+        return f"ProjectedSGD(steps={self.steps}, step_size={size}, batch_size={self.batch_size})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +97,13 @@ class BoundProjectedSGD:
         problem, settings = self.problem, self.settings
 
         def force(y: Array, step_key: Array) -> Array:
-            if not problem.lower_samples:
-                return problem.operator(x, y, party.environment, NO_ROWS)
-            if settings.batch_size is None:
-                return party.mean(lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples)
-            rows = party.batch(step_key, settings.batch_size, problem.lower_samples)
-            return problem.operator(x, y, party.environment, rows)
+            found: Array = party.estimate(
+                lambda rows: problem.operator(x, y, party.environment, rows),
+                problem.lower_samples,
+                step_key,
+                settings.batch_size,
+            )
+            return found
 
         return self._descend(
             x, party.environment, force, start, jnp.asarray(self.counts)[clock.round, party.index], key

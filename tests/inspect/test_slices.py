@@ -301,6 +301,8 @@ def test_the_figure_names_what_it_shows() -> None:
         ({"radius": -1}, hf.SettingError, "radius"),
         ({"points": 2}, hf.SettingError, "points"),
         ({"smoothing": 0.0}, hf.SettingError, "smoothing"),
+        ({"smoothing": "wide"}, hf.SettingError, "smoothing"),
+        ({"smoothing": [0.1, float("nan")]}, hf.SettingError, "smoothing"),
         ({"center": [3.0, 0.0]}, hf.SettingError, "outside X"),
         ({"center": [np.nan, 0.0]}, hf.DataError, "NaN"),
     ],

@@ -161,6 +161,25 @@ def test_the_communication_limit_is_never_exceeded_and_fully_used() -> None:
     assert solve(problem, FedAvg(), communication_limit=1e9).status == "completed"
 
 
+def test_a_limit_met_by_the_last_round_is_no_limit() -> None:
+    problem = quadratic(federation=hf.Federation([hf.Client(), hf.Client()]))
+    assert solve(problem, FedAvg(), rounds=12, communication_limit=96).status == "completed"
+    assert solve(problem, FedAvg(), rounds=13, communication_limit=96).status == "communication limit reached"
+    assert solve(problem, FedAvg(), rounds=5, time_limit=1e-9).status == "completed"
+
+
+def test_a_start_outside_the_set_is_projected_on_it() -> None:
+    """-log x has no value at -1; FedRZO alone may begin outside, since its clients pull x towards X."""
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(-cp.log(x))), constraints=[x >= 0.5, x <= 2])
+    for solver in (FedAvg(), ImplicitGradient(0.01), ZOHFL(0.01, 0.01)):
+        result = solve(problem, solver, x0=np.array([-1.0, 1.0]), rounds=1)
+        np.testing.assert_allclose(result.x0, [0.5, 1.0])
+        assert np.isfinite(result.value)
+    outside = solve(problem, FedRZO(), x0=np.array([-1.0, 1.0]), rounds=0)
+    np.testing.assert_array_equal(outside.x0, [-1.0, 1.0])
+
+
 def test_the_lower_levels_traffic_counts() -> None:
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     problem = hf.Problem(

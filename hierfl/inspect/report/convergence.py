@@ -44,13 +44,16 @@ def quantities(result: Result) -> list[str]:
 def curve(result: Result, runs: Runs | None, name: str) -> Curve:
     """One quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
     metric = name in result.metrics
-    values = np.atleast_2d(runs.values(name) if runs is not None and len(runs.finished) > 1 else _column(result, name))
+    group = runs if runs is not None and len(runs.finished) > 1 else None
+    values = np.atleast_2d(group.values(name) if group is not None else _column(result, name))
     window = 1 if metric else max(1, values.shape[1] // 25)
     if window > 1:
         values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
     count = values.shape[1]
-    rounds = result.metrics["round"][:count] if metric else np.arange(window, window + count)
-    return Curve(rounds, values.mean(axis=0), half_width(values) if len(values) > 1 else None, window)
+    made = (
+        group.rounds(name) if group is not None else result.metrics["round"] if metric else np.arange(1, window + count)
+    )
+    return Curve(made[window - 1 :], values.mean(axis=0), half_width(values) if len(values) > 1 else None, window)
 
 
 def convergence_figure(result: Result, runs: Runs | None, name: str) -> Any:

@@ -1,0 +1,68 @@
+"""f^eta(x) = E f(x + eta u), u uniform in the unit ball, by antithetic Monte Carlo, f queried on X as algorithms ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from hierfl.compiler.precision import double_precision
+from hierfl.errors import SettingError
+from hierfl.inspect.points import Points
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem
+
+LEAST_SAMPLES = 4
+
+
+@double_precision
+def smoothed_at(problem: Problem, x: Any, eta: float, samples: int, seed: int) -> float:
+    """f^eta at one point; errors as for ``ImplicitFunction.smoothed``."""
+    (radius,) = radii([eta], samples)
+    compiled = problem.compile()
+    points, centre = Points(compiled), compiled.upper.flatten(x, "x")
+    value = float(smoothed_values(points, centre[None], radius, samples, seed)[0][0])
+    if not np.isfinite(value):
+        shifts = radius * ball_points(np.random.default_rng(seed), samples // 2, centre.size)
+        for at in points.projected(centre + np.concatenate([shifts, -shifts])):
+            compiled.exact.at(at)  # says what is wrong at the first point without a value
+    return value
+
+
+def smoothed_values(
+    points: Points, centres: np.ndarray, eta: float, samples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(f^eta (k,), half the width of its 95% interval (k,)) at centres (k, n): the same antithetic pairs for every centre."""
+    shifts = eta * ball_points(np.random.default_rng(seed), samples // 2, centres.shape[1])
+    at = (centres[:, None, None] + np.stack([shifts, -shifts], axis=1)).reshape(-1, centres.shape[1])
+    values = points.values(points.projected(at)).value.reshape(len(centres), len(shifts), 2).mean(axis=2)
+    quantile = float(stdtrit(len(shifts) - 1, 0.975))
+    return values.mean(axis=1), quantile * values.std(axis=1, ddof=1) / np.sqrt(len(shifts))
+
+
+def ball_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """Uniform draws from the unit ball, ``(count, size)``."""
+    normal = rng.standard_normal((count, size))
+    return np.asarray(rng.random((count, 1)) ** (1 / size) * normal / np.linalg.norm(normal, axis=1, keepdims=True))
+
+
+def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
+    """One eta or several, as numbers; none for None.
+
+    Raises
+    ------
+    SettingError
+        Naming the argument.
+    """
+    given = smoothing if isinstance(smoothing, (Sequence, np.ndarray)) and np.ndim(smoothing) else [smoothing]
+    etas = () if smoothing is None else tuple(given)
+    if not all(isinstance(eta, (int, float, np.number)) and not isinstance(eta, bool) for eta in etas) or not all(
+        0 < eta < np.inf for eta in etas
+    ):
+        raise SettingError(f"smoothing={smoothing!r}: radii eta, finite numbers above 0.")
+    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < LEAST_SAMPLES:
+        raise SettingError(f"samples={samples!r}: a whole number of at least {LEAST_SAMPLES}.")
+    return tuple(map(float, etas))

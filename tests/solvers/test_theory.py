@@ -1,0 +1,106 @@
+"""``schedule="theory"``: the settings of the class's theorem, or an error that says what is in the way."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import LFD, ZOHFL, Exact, Extragradient, FedRZO, LocalSGD, LocalSGDA, ProjectedSGD, ProjectionMethod
+
+
+def bounded_clients(rows: int = 5) -> hf.Problem:
+    """Client scope with every hypothesis of [HFL] Theorem 1: mu_h = L_h = 2, L0_imp = 1.25."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="u")
+    clipped, rng = cp.minimum(1, cp.maximum(-1, x)), np.random.default_rng(0)
+    return hf.Problem(
+        hf.Minimize(clients=cp.abs(clipped - 0.5) + y),
+        lower=hf.ArgMin(y, hf.E(cp.square(y - u)) + 0.5 * cp.multiply(clipped, y), [y >= -2, y <= 2], scope="client"),
+        federation=hf.Federation([hf.Client({u: rng.uniform(-1, 1, rows)}) for _ in range(3)]),
+    )
+
+
+def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.LowerLevelWarning)
+        found: hf.Result = problem.solve(solver, **{"rounds": 3, "progress": False, **settings})
+    return found
+
+
+def test_zohfl_takes_the_steps_of_its_theorem() -> None:
+    problem = bounded_clients()
+    with pytest.warns(hf.TheoryWarning, match="proved after 3.78e.10 rounds, not after 3"):
+        result = solve(problem, ZOHFL(schedule="theory"))
+    size = 0.1 / (4 * 1.25)  # 1 / (4 L^f), L^f = L0_imp sqrt(n) / eta
+    np.testing.assert_allclose(result.history["step_size"], size / np.sqrt([1, 2, 3]))
+    assert result.settings["theory"]["step_size"] == pytest.approx(size)
+    assert result.settings["theory"]["local_steps"] == 73  # at least max{2 sigma^2 (2/mu)^2, Gamma |y_0 - y|^2} = 72.15
+    with pytest.warns(hf.TheoryWarning):
+        exact = solve(problem, ZOHFL(schedule="theory", lower=Exact()))
+    assert exact.certificate.lower_residual < 1e-6
+
+
+def test_projected_sgd_takes_the_steps_of_proposition_1() -> None:
+    lower = ProjectedSGD(steps=3, schedule="theory").bind(bounded_clients().compile(), 1, 3)
+    np.testing.assert_allclose(lower.sizes, 1 / (np.arange(3) + 4))  # (2/mu) / (t + 4 (L/mu)^2), mu = L = 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedRZO(schedule="theory", step_size=0.3),
+        lambda: FedRZO(schedule="theory", local_steps=7),
+        lambda: ZOHFL(schedule="theory", step_size=0.3),
+        lambda: LocalSGD(schedule="theory", rounds=2),
+        lambda: LFD(schedule="theory", step_size=0.2),
+        lambda: ProjectedSGD(schedule="theory", step_size=0.2),
+    ],
+)
+def test_what_theory_chooses_cannot_be_given_too(make: Any) -> None:
+    with pytest.raises(hf.SettingError, match="chooses .* itself: leave it out"):
+        make()
+
+
+def test_the_theorem_of_another_solver_is_not_taken() -> None:
+    with pytest.raises(hf.SettingError, match=r"\[HFL\] Theorem 1, is about ZOHFL"):
+        solve(bounded_clients(), FedRZO(schedule="theory"))
+    x = cp.Variable(name="x")
+    with pytest.raises(hf.SettingError, match="is about FedRZO"):
+        solve(hf.Problem(hf.Minimize(clients=cp.abs(x)), constraints=[cp.abs(x) <= 1]), ZOHFL(schedule="theory"))
+
+
+def test_absent_clients_are_not_covered() -> None:
+    with pytest.raises(hf.SettingError, match="all clients take part"):
+        solve(bounded_clients(), ZOHFL(schedule="theory", participation=0.5))
+
+
+def test_an_accuracy_out_of_reach_is_said() -> None:
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x)), constraints=[cp.abs(x) <= 1])
+    with pytest.raises(hf.SettingError, match="no horizon below 1e300"):
+        solve(problem, FedRZO(schedule="theory", accuracy=1e-200))
+
+
+@pytest.mark.parametrize("lower", [ProjectionMethod(steps=200), Extragradient(steps=200)])
+def test_zohfl_takes_any_lower_solver_of_its_scope(lower: Any) -> None:
+    problem = bounded_clients()
+    result = solve(problem, ZOHFL(lower=lower, step_size=0.02), rounds=20)
+    exact = solve(problem, ZOHFL(lower=Exact(), step_size=0.02), rounds=20)
+    np.testing.assert_allclose(result.iterate, exact.iterate, atol=1e-9)
+    with pytest.raises(hf.IncompatibleSolverError, match="LocalSGD"):
+        solve(problem, ZOHFL(lower=LocalSGD()))
+
+
+def test_local_sgda_says_that_it_ignores_a_moving_set() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    moving = hf.Problem(hf.Minimize(clients=cp.square(x) + y), lower=hf.ArgMax(y, cp.square(x) + y, [y <= -x]))
+    with pytest.warns(hf.TheoryWarning, match="y <= -x moves with x"):
+        solve(moving, LocalSGDA())
+    fixed = hf.Problem(hf.Minimize(clients=cp.square(x) + y), lower=hf.ArgMax(y, cp.square(x) + y, [y <= 1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", hf.TheoryWarning)
+        solve(fixed, LocalSGDA())
