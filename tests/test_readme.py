@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from hierfl.command.main import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=re.DOTALL)
@@ -23,6 +26,14 @@ def test_snippets_print_what_the_readme_says() -> None:
             exec(compile(code, "README.md", "exec"), names)
         lines = [line for line in printed.getvalue().splitlines() if "━" not in line]
         assert [line.rstrip() for line in lines] == expected.rstrip("\n").splitlines()
+
+
+def test_commands_print_what_the_readme_says(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```console\n\$ hierfl (.*)\n((?:.*\n)*?)```", README)
+    assert len(blocks) == 1
+    for command, expected in blocks:
+        assert main(shlex.split(command)) == 0
+        assert capsys.readouterr().out == expected
 
 
 def test_the_readmes_picture_and_files_exist() -> None:

@@ -68,7 +68,7 @@ class ImplicitFunction:
 
     def slice(
         self,
-        center: Any,
+        center: Any = None,
         direction: Any = None,
         radius: float = 1.0,
         points: int = 401,
@@ -84,7 +84,7 @@ class ImplicitFunction:
         Parameters
         ----------
         center
-            A point of X, or a ``Result`` of this problem, whose iterates are then shown as well.
+            A point of X (default: the projection of 0), or a ``Result`` of this problem, whose iterates are shown as well.
         direction
             In the shapes of x, made a unit vector; by default the leading principal direction of the result's iterates, else a
             random unit vector of this seed. ``chosen`` says which.
@@ -130,7 +130,7 @@ class ImplicitFunction:
 
     def surface(
         self,
-        center: Any,
+        center: Any = None,
         directions: Any = None,
         radius: float = 1.0,
         points: int = 101,
@@ -144,7 +144,7 @@ class ImplicitFunction:
         Parameters
         ----------
         center
-            A point of X, or a ``Result`` of this problem, whose iterates are then shown as well.
+            A point of X (default: the projection of 0), or a ``Result`` of this problem, whose iterates are shown as well.
         directions
             Two, each in the shapes of x, made orthonormal; by default the coordinates where x has two scalars, else the
             principal directions of the result's iterates, else random ones of this seed. ``chosen`` says which.

@@ -120,13 +120,20 @@ class Points:
         found = exact.evaluate(x, data, None, tolerance)
         solved = jnp.ones((), bool) if found.solution is None else found.solution.converged.all()
         empty = ~(jnp.max(found.gap) <= 0)
-        away = jnp.linalg.norm(x - project_on_all(self.compiled, x)) > OUTSIDE * (1 + jnp.linalg.norm(x))
-        flags = jnp.stack([away, empty, ~solved, ~jnp.isfinite(found.value)])
+        flags = jnp.stack([self._away(x), empty, ~solved, ~jnp.isfinite(found.value)])
         return found, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
+
+    def _away(self, x: Array) -> Array:
+        """Whether x is outside X."""
+        return jnp.linalg.norm(x - project_on_all(self.compiled, x)) > OUTSIDE * (1 + jnp.linalg.norm(x))
 
     def _gradient(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
         found, gradient = gradient_at(self.compiled, x, data)
-        good = (jnp.max(found.gap) <= 0) & (True if found.solution is None else found.solution.converged.all())
+        good = (
+            ~self._away(x)
+            & (jnp.max(found.gap) <= 0)
+            & (True if found.solution is None else found.solution.converged.all())
+        )
         factor = self.compiled.sign * jnp.where(good, 1.0, jnp.nan)
         return factor * found.value, factor * gradient
 

@@ -209,8 +209,7 @@ def slice_of(
         require_same_problem(problem, run)
     require_window(radius, points)
     etas = radii(smoothing, samples)
-    start = compiled.upper.flatten(run.x if run is not None else center, "center")
-    require_inside(compiled, start)
+    start = centre_of(compiled, center)
     chosen, along = direction_of(compiled, direction, run, seed)
     line = Line(start, along, float(radius))
     t = np.linspace(-radius, radius, points)
@@ -221,6 +220,21 @@ def slice_of(
         found = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, found))
     return Slice(problem, line, chosen, t, sampled, smoothed, _projected(line, run), tolerance)
+
+
+def centre_of(compiled: Any, center: Any) -> np.ndarray:
+    """The flat centre: a point of X, a result's x, or the projection of 0 on X.
+
+    Raises
+    ------
+    SettingError
+        For a point outside X.
+    """
+    if center is None:
+        return np.asarray(project_on_all(compiled, np.zeros(compiled.upper.size)))
+    centre: np.ndarray = compiled.upper.flatten(center.x if isinstance(center, Result) else center, "center")
+    require_inside(compiled, centre)
+    return centre
 
 
 def direction_of(compiled: Any, direction: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:

@@ -13,7 +13,7 @@ from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.one_sided import OneSided
 from hierfl.inspect.points import REASONS, Points, Sampled, shown
-from hierfl.inspect.slice import require_inside, require_same_problem, require_window
+from hierfl.inspect.slice import centre_of, require_same_problem, require_window
 from hierfl.result import Result
 
 if TYPE_CHECKING:
@@ -162,8 +162,7 @@ def surface_of(
     require_window(radius, points)
     if compiled.upper.size < 2:
         raise SettingError("a surface needs an x of at least two scalars; this one has one: use implicit.slice.")
-    start = compiled.upper.flatten(run.x if run is not None else center, "center")
-    require_inside(compiled, start)
+    start = centre_of(compiled, center)
     chosen, along = _directions(compiled, directions, run, seed)
     plane, s = Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
     grid = np.stack([part.ravel() for part in np.meshgrid(s, s, indexing="ij")], axis=1)

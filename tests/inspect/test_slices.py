@@ -314,6 +314,13 @@ def test_bad_input_is_named(arguments: dict, error: type[Exception], named: str)
         problem.implicit.slice(**{"center": [0.0, 0.0], "progress": False, **arguments})
 
 
+def test_the_end_of_the_set_is_no_kink() -> None:
+    """f is x^2 - x on X = [-1, 1]; beyond -1, where abs(y) <= 1 would bind, there is no f."""
+    assert len(coupled_minimax().implicit.slice().kinks) == 0
+    found = coupled_minimax().implicit.slice(0.0, radius=1.5)
+    assert len(found.kinks) == 0 and [gap.reason for gap in found.gaps] == ["x is outside X"] * 2
+
+
 def test_a_result_of_another_problem_is_refused() -> None:
     run = nonsmooth_toy(2).solve(FedRZO(), rounds=2, progress=False)
     with pytest.raises(hf.SettingError, match="another problem"):

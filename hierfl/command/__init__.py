@@ -1,0 +1,1 @@
+"""The ``hierfl`` command."""

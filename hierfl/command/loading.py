@@ -1,0 +1,134 @@
+"""What stands on the command line, turned into objects: problems, solvers, points."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hierfl.errors import SettingError
+from hierfl.problem import Problem
+
+
+def load_problem(place: str) -> Problem:
+    """The problem at ``module:name`` or ``path/to/file.py:name``; a function without required arguments is called.
+
+    Raises
+    ------
+    SettingError
+        If there is no such module, file or name, or if it holds something else.
+    """
+    where, _, name = place.partition(":")
+    if not where or not name:
+        raise SettingError(f"{place!r}: write module:name or file.py:name, as in hierfl.models:coupled_minimax.")
+    module = _module(where)
+    if not hasattr(module, name):
+        known = sorted(key for key, value in vars(module).items() if isinstance(value, Problem))
+        raise SettingError(
+            f"{where} has no {name!r}; {'its problems are ' + ', '.join(known) if known else 'it holds no problem'}."
+        )
+    found = getattr(module, name)
+    if inspect.isfunction(found):
+        required = [p.name for p in inspect.signature(found).parameters.values() if _is_required(p)]
+        if required:
+            raise SettingError(
+                f"{place} needs {', '.join(required)}: write a function without arguments, or a problem, in a file of your own."
+            )
+        found = found()
+    if not isinstance(found, Problem):
+        raise SettingError(f"{place} is {type(found).__name__}, not a hierfl.Problem nor a function that returns one.")
+    return found
+
+
+def load_solver(text: str) -> Any:
+    """A solver as it is written in Python, such as ``FedRZO(smoothing=0.05, lower=LocalSGD(rounds=3))``; nothing else is run.
+
+    Raises
+    ------
+    SettingError
+        For anything but calls of the names in ``hierfl.solvers`` with literal arguments.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise SettingError(f"solver {text!r}: {error.msg}. Write it as in Python, FedRZO(smoothing=0.05).") from None
+    if isinstance(tree, ast.Name):
+        tree = ast.Call(tree, [], [])
+    found = _built(tree)
+    if not hasattr(found, "bind"):
+        raise SettingError(f"solver {text!r}: not a solver. Write it as in Python, FedRZO(smoothing=0.05).")
+    return found
+
+
+def load_point(text: str) -> Any:
+    """A point in JSON: a number, a list, or ``{"variable": ...}``.
+
+    Raises
+    ------
+    SettingError
+        If it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SettingError(
+            f"{text!r} is no JSON ({error.msg}): write a number, a list such as '[0, 1.5]', or '{{\"x\": [0, 1], \"z\": 2}}'."
+        ) from None
+
+
+def _module(where: str) -> ModuleType:
+    if where.endswith(".py"):
+        path = Path(where)
+        if not path.is_file():
+            raise SettingError(f"there is no file {where}.")
+        sys.path.insert(0, str(path.parent.resolve()))
+        specification = importlib.util.spec_from_file_location(path.stem, path)
+        assert specification is not None and specification.loader is not None
+        module = importlib.util.module_from_spec(specification)
+        sys.modules[path.stem] = module
+        specification.loader.exec_module(module)
+        return module
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports something that is not
+        raise SettingError(
+            f"there is no module {where} here: write a path such as file.py:name, or install it."
+        ) from None
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variadic = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and not variadic
+
+
+def _built(node: ast.expr) -> Any:
+    """A call of a solver's name, a sequence of these, or a literal."""
+    from hierfl import solvers
+
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        name = node.func.id
+        if name not in solvers.__all__:
+            raise SettingError(f"solver {name!r}: there are {', '.join(solvers.__all__)}.")
+        if any(keyword.arg is None for keyword in node.keywords):
+            raise SettingError(f"solver {ast.unparse(node)}: write every setting by its name.")
+        arguments = {str(keyword.arg): _built(keyword.value) for keyword in node.keywords}
+        try:
+            return getattr(solvers, name)(*map(_built, node.args), **arguments)
+        except TypeError as error:
+            known = ", ".join(inspect.signature(getattr(solvers, name)).parameters)
+            raise SettingError(f"solver {ast.unparse(node)}: {error}. Its settings are {known}.") from None
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_built(item) for item in node.elts]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise SettingError(f"solver setting {ast.unparse(node)}: numbers, words, lists and solvers only.") from None
