@@ -19,7 +19,7 @@ import numpy as np
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.roles import refuse_total_of_distribution, uses_black_box
-from hierfl.compiler.data import Data, Population, population
+from hierfl.compiler.data import Data, population
 from hierfl.compiler.game import player_evidence
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.precision import double_precision
@@ -126,8 +126,12 @@ class CompiledProblem:
                     f"parameter {parameter.name()!r} has no value: set {parameter.name()}.value before solving."
                 )
             public[parameter.id] = np.asarray(parameter.value, dtype=float)
-        clients, server = self.static_data.clients, self.static_data.server
-        return Data(_with_public(clients, public), None if server is None else _with_public(server, public))
+        data = self.keep(("data", jnp.result_type(float)), lambda: jax.device_put(self.static_data))
+        for side in (data.clients, data.server):
+            for table in side.tables if side is not None else ():
+                table.require_whole()
+        server = None if data.server is None else replace(data.server, public=public)
+        return Data(replace(data.clients, public=public), server)
 
     # --- oracles -----------------------------------------------------------------------------------------------
 
@@ -361,11 +365,6 @@ def _split_constraints(constraints: list[Any]) -> tuple[list[Any], list[Any]]:
     """(public, private): private ones mention a client parameter."""
     private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
     return [c for c in constraints if not any(c is p for p in private)], private
-
-
-def _with_public(side: Population, public: Mapping[int, np.ndarray]) -> Population:
-    copies = {leaf: np.broadcast_to(value, (side.size, *value.shape)) for leaf, value in public.items()}
-    return replace(side, parameters={**side.parameters, **copies})
 
 
 def _sample_ids(term: Any) -> tuple[int, ...]:

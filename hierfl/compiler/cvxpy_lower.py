@@ -20,6 +20,7 @@ from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.fixed_point import LowerSolution
 from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array, Program
+from hierfl.compiler.storage import gathered
 from hierfl.errors import LowerLevelError
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.levels import averages_of
@@ -143,7 +144,7 @@ class CvxpyLower:
                 f"fewer samples."
             )
         rows = [
-            instantiate([average.per_sample], {s: np.asarray(table.values[s.id][row]) for s in samples})[0]
+            instantiate([average.per_sample], {s: gathered(table.values[s.id], row) for s in samples})[0]
             for row in range(start, start + count)
         ]
         written = cp.sum(cp.hstack(rows)) if average.shape == () else sum(rows[1:], start=rows[0])

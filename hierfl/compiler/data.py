@@ -1,7 +1,7 @@
 """The parties' data as the oracles see them: flat tables with offsets, never padded.
 
-Rows of all clients lie one after another in one array per sample; a client is an offset and a count, so that one
-traced program serves ragged clients. Algorithms see data only through ``Party.batch`` (a keyed minibatch) and
+Rows of all clients lie one after another in one array per sample (or in memory-mapped files); a client is an offset and a
+count, so that one traced program serves ragged clients. Algorithms see data only through ``Party.batch`` (a keyed minibatch) and
 ``Party.mean`` (a streamed full pass). A distribution is represented twice: by quantile draws for minibatches, and by a
 fixed quasi-random sample for full passes, so that exact values are repeatable.
 """
@@ -9,7 +9,7 @@ fixed quasi-random sample for full passes, so that exact values are repeatable.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.compiler.quantiles import Quantiles, quasi_random_rows
+from hierfl.compiler.storage import Stored, gathered, stacked
 from hierfl.errors import DataError
 from hierfl.language.federation import Client
 from hierfl.language.sample import ClientParameter, Sample
@@ -41,15 +42,31 @@ class Table:
         """Leaf ids of the samples, sorted."""
         return tuple(sorted(self.values))
 
+    @property
+    def size(self) -> int:
+        """Rows of all parties together."""
+        return int(next(iter(self.values.values())).shape[0])
+
+    def require_whole(self) -> None:
+        """What is memory-mapped is still there."""
+        for column in self.values.values():
+            if isinstance(column, Stored):
+                column.require_whole()
+
+    def rows(self, chosen: Any) -> dict[int, Any]:
+        """Some rows, by index over all parties, as floating-point numbers: ``{sample id: (*chosen.shape, *shape)}``."""
+        return {sample: gathered(column, chosen) for sample, column in self.values.items()}
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Population:
-    """All parties of one side: their tables, parameters ``(m, *shape)`` and weights ``(m,)``."""
+    """All parties of one side: their tables, parameters ``(m, *shape)``, weights ``(m,)``, and the constants that all know."""
 
     tables: tuple[Table, ...]
     parameters: dict[int, Numbers]
     weights: Numbers
+    public: dict[int, Numbers] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -63,7 +80,7 @@ class Population:
             tables=self.tables,
             offsets=tuple(table.offsets[index] for table in self.tables),
             counts=tuple(table.counts[index] for table in self.tables),
-            environment={leaf: values[index] for leaf, values in self.parameters.items()},
+            environment={**self.public, **{leaf: values[index] for leaf, values in self.parameters.items()}},
             weight=self.weights[index],
         )
 
@@ -92,7 +109,7 @@ class Party:
                 rows = table.quantiles.draw(table_key, size, self.index)
             else:
                 chosen = self.offsets[place] + jax.random.randint(table_key, (size,), 0, self.counts[place])
-                rows = {sample: array[chosen] for sample, array in table.values.items()}
+                rows = table.rows(chosen)
             for sample in table.samples:
                 values[sample] = rows[sample]
                 weights[sample] = jnp.full((size,), 1.0 / size)
@@ -139,7 +156,7 @@ class Party:
         rows = self.offsets[place] + jnp.minimum(local, count - 1)
         weight = jnp.where(inside, 1.0 / count, 0.0)
         return Rows(
-            {sample: array[rows] for sample, array in table.values.items()},
+            table.rows(rows),
             {sample: weight for sample in table.samples},
             {sample: count for sample in table.samples},
         )
@@ -163,9 +180,8 @@ class Data:
 
 def chunk_size(table: Table) -> int:
     """Rows in one piece of a streamed pass: the mean client where it fits, bounded by memory."""
-    rows = next(iter(table.values.values())).shape[0]
     scalars = sum(int(np.prod(array.shape[1:], dtype=int)) for array in table.values.values())
-    average = -(-rows // max(1, table.offsets.shape[0]))
+    average = -(-table.size // max(1, table.offsets.shape[0]))
     return max(1, min(average, CHUNK_SCALARS // max(1, scalars)))
 
 
@@ -206,16 +222,11 @@ def _table(parties: Sequence[Client], samples: Sequence[Sample], label: Callable
     else:
         for index, party in enumerate(parties):
             _check_lengths(party, samples, label(index))
-        blocks = [{sample.id: np.asarray(party.samples[sample]) for sample in samples} for party in parties]
+        blocks = [{sample.id: party.samples[sample] for sample in samples} for party in parties]
         quantiles = None
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
-    values = {sample.id: _stack([block[sample.id] for block in blocks]) for sample in samples}
+    values = {sample.id: stacked([block[sample.id] for block in blocks], sample.name()) for sample in samples}
     return Table(values, np.concatenate([[0], np.cumsum(counts)[:-1]]), counts, quantiles)
-
-
-def _stack(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    stacked = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-    return stacked if stacked.dtype.kind == "f" else stacked.astype(float)
 
 
 def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None:

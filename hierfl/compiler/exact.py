@@ -227,16 +227,16 @@ class ExactLower:
     ) -> tuple[LowerSolution, Array]:
         compiled = self.compiled
         table = clients.tables[self.row_table(clients)]
-        rows = next(iter(table.values.values())).shape[0]
+        rows = table.size
         holder = jnp.searchsorted(table.offsets, jnp.arange(rows), side="right") - 1
 
-        def one_row(job: tuple[Array, Array, dict[int, Array], Array]) -> tuple[LowerSolution, Array]:
-            row, client, sample, start = job
-            own = {**clients.party(client).environment, **sample}
+        def one_row(job: tuple[Array, Array, Array]) -> tuple[LowerSolution, Array]:
+            row, client, start = job
+            own = {**clients.party(client).environment, **table.rows(row)}
             return self.solve(x, self.sample_owner(x, own, row), start, tolerance), compiled.lower_gap(x, own)
 
         starts = jnp.zeros((rows, compiled.lower.size), x.dtype) if warm is None else warm
-        jobs = (jnp.arange(rows), holder, table.values, starts)
+        jobs = (jnp.arange(rows), holder, starts)
         return jax.lax.map(one_row, jobs, batch_size=min(rows, max(1, 1_000_000 // compiled.lower.size)))
 
     def row_table(self, clients: Population) -> int:
@@ -253,7 +253,7 @@ class ExactLower:
         return clients.tables[self.row_table(clients)].samples
 
     def _batch(self, clients: Population) -> int:
-        rows = sum(int(next(iter(t.values.values())).shape[0]) for t in clients.tables) / clients.size
+        rows = sum(table.size for table in clients.tables) / clients.size
         return int(np.clip(50_000 / (self.compiled.lower.size * max(1.0, rows)), 1, clients.size))
 
     # --- the implicit function ---------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ thread does not hold: doubles would arrive as singles. They therefore travel as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -32,11 +33,32 @@ def call_on_host(function: Callable[..., np.ndarray], shape: tuple[int, ...], dt
 
     def on_host(*words: Any) -> np.ndarray:
         arrays = [_unpack(np.asarray(w), is_wide) for w, (_, is_wide) in zip(words, packed)]
-        value = np.ascontiguousarray(np.asarray(function(*arrays), dtype=dtype).reshape(shape))
+        try:
+            value = np.ascontiguousarray(np.asarray(function(*arrays), dtype=dtype).reshape(shape))
+        except Exception as error:
+            _raised.append(error)
+            raise
         return value.view(np.uint32).reshape(*shape, 2) if wide and shape else _words(value) if wide else value
 
     words = jax.pure_callback(on_host, result, *(array for array, _ in packed), vmap_method="sequential")
     return jax.lax.bitcast_convert_type(words, jnp.float64) if wide else words
+
+
+@contextmanager
+def as_raised() -> Iterator[None]:
+    """What a function on the host raised, instead of the error that JAX makes of it."""
+    before = len(_raised)
+    try:
+        yield
+    except Exception as error:
+        if len(_raised) > before and "allback" in str(error):
+            raise _raised[before] from None
+        raise
+    finally:
+        del _raised[before:]
+
+
+_raised: list[Exception] = []
 
 
 def _pack(array: jax.Array) -> tuple[jax.Array, bool]:

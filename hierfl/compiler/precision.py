@@ -8,16 +8,21 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
+from hierfl.compiler.host import as_raised
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def double_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function with 64-bit JAX types enabled: differences over a small smoothing radius need them."""
+    """Run a function with 64-bit JAX types enabled: differences over a small smoothing radius need them.
+
+    An error of a function on the host (a BlackBox, a CVXPY solution, a file) reaches the caller as it was raised.
+    """
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), as_raised():
             return function(*args, **kwargs)
 
     return wrapped

@@ -75,7 +75,7 @@ class Holders:
         for client in self.clients:
             start, count = int(table.offsets[client.index]), int(table.counts[client.index])
             for row in np.unique(np.linspace(0, count - 1, min(count, SAMPLE_LIMIT)).astype(int)):
-                values = {leaf: np.asarray(array[start + row]) for leaf, array in table.values.items()}
+                values = {leaf: np.asarray(v) for leaf, v in table.rows(start + row).items()}
                 known: Known = {**client.known, **{leaf: Interval.of(v) for leaf, v in values.items()}}
                 known = self._with_lower(dict(known)) if self._sets_depend_on(table.samples) else known
                 own = {**client.own, **{leaf: jnp.asarray(v) for leaf, v in values.items()}}
@@ -103,7 +103,7 @@ class Holders:
         return [
             (
                 len(part) / count,
-                {**holder.known, **{leaf: Interval.hull(np.asarray(v)[part]) for leaf, v in table.values.items()}},
+                {**holder.known, **{leaf: Interval.hull(np.asarray(v)) for leaf, v in table.rows(part).items()}},
             )
             for part in parts
         ]
@@ -118,7 +118,8 @@ class Holders:
             start, count = int(table.offsets[index]), int(table.counts[index])
             rows = max(rows, count)
             if table.quantiles is None:
-                known |= {leaf: Interval.hull(np.asarray(v)[start : start + count]) for leaf, v in table.values.items()}
+                own_rows = table.rows(np.arange(start, start + count))
+                known |= {leaf: Interval.hull(np.asarray(v)) for leaf, v in own_rows.items()}
             else:
                 known |= self._supports(population, index, table.samples)
         return Holder(label, index, population, own, self._with_lower(known), rows)

@@ -246,16 +246,16 @@ class Switches:
 
             return jax.vmap(at)(jnp.arange(self._holders(group)))
         table = side.tables[group.table]
-        rows = next(iter(table.values.values())).shape[0]
+        rows = table.size
         holder = jnp.searchsorted(table.offsets, jnp.arange(rows), side="right") - 1
         answered = self._answered(group) and answers is not None
 
-        def one(job: tuple[Array, Array, dict[int, Array]]) -> tuple[Array, ...]:
-            row, index, sample = job
+        def one(job: tuple[Array, Array]) -> tuple[Array, ...]:
+            row, index = job
             y = answers[row] if answered and answers is not None else answer(index)
-            return group.program(compiled.environment(x, y, {**side.party(index).environment, **sample}))
+            return group.program(compiled.environment(x, y, {**side.party(index).environment, **table.rows(row)}))
 
-        return jax.vmap(one)((jnp.arange(rows), holder, table.values))
+        return jax.vmap(one)((jnp.arange(rows), holder))
 
     def _answered(self, group: Group) -> bool:
         """Whether each row of the group has a y of its own."""

@@ -6,7 +6,6 @@ plus and minus evaluations side by side.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Data, Party
 from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
+from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Ending, Known, Message, Question, Received, Step
 
 History = dict[str, np.ndarray]
@@ -28,9 +28,7 @@ BlockEnd = Callable[[int, Any, Any, History], Ending | None]
 
 TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
 MOTION = ("move", "extent")
-ROUND_STREAM, COHORT_STREAM, SERVER_STREAM, VALUE_STREAM = (
-    2**31 - k for k in (1, 2, 3, 4)
-)  # beside the clients' indices
+ROUND_STREAM, SERVER_STREAM, VALUE_STREAM = (2**31 - k for k in (1, 3, 4))  # beside the clients' indices
 
 
 class Outcome(NamedTuple):
@@ -295,8 +293,7 @@ class InProcessClients:
     @property
     def public(self) -> dict[int, Array]:
         """Values of the declaration's plain parameters."""
-        parameters = self.place.problem.problem.roles.parameters
-        return {p.id: self.place.data.clients.parameters[p.id][0] for p in parameters}
+        return self.place.data.clients.public
 
     @property
     def everyone(self) -> InProcessClients:
@@ -377,24 +374,3 @@ def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
     """What a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
     old, new = algorithm.decision(before), algorithm.decision(after)
     return {"move": jnp.linalg.norm(new - old), "extent": jnp.max(jnp.abs(new), initial=0.0)}
-
-
-def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
-    """Indices of a round's participants ``(cohort,)``: all, or a keyed random subset without replacement."""
-    if cohort == total:
-        return jnp.arange(total)
-    order = jax.random.permutation(jax.random.fold_in(round_key, COHORT_STREAM), total)
-    return jnp.sort(order[:cohort])
-
-
-def cohort_size(participation: float, clients: int) -> int:
-    """ceil(participation * m).
-
-    Raises
-    ------
-    SettingError
-        If the fraction is not in (0, 1].
-    """
-    if not 0 < participation <= 1:
-        raise SettingError(f"participation={participation}: a fraction of the clients in (0, 1].")
-    return min(clients, math.ceil(participation * clients - 1e-9))

@@ -21,7 +21,8 @@ from hierfl.errors import (
 )
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
-from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome, cohort_size
+from hierfl.runtime.cohort import cohort_size
+from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome
 from hierfl.runtime.progress import RunProgress
 from hierfl.runtime.starts import project_on_all, require_nonempty, start_points
 from hierfl.runtime.stopping import Limits

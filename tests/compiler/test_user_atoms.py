@@ -93,3 +93,20 @@ def test_failures_of_a_black_box_name_it(callable, message, x) -> None:
 
 def test_nan_that_a_black_box_was_given_is_passed_on(x) -> None:
     assert np.isnan(evaluate(hf.BlackBox(np.sum, x), x)(np.full(3, np.nan)))
+
+
+def test_an_error_of_the_function_arrives_as_an_error_of_hierfl() -> None:
+    class OutOfFuelError(Exception):
+        pass
+
+    def simulator(x: np.ndarray) -> float:
+        if x[0] > 1:
+            raise OutOfFuelError("empty tank")
+        return float(x @ x)
+
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.BlackBox(simulator, x)))
+    assert problem.implicit([1.0, 0.0]) == pytest.approx(1.0)
+    with pytest.raises(hf.DeclarationError, match="OutOfFuelError: empty tank"):
+        problem.implicit([2.0, 0.0])
+    assert problem.implicit([0.0, 1.0]) == pytest.approx(1.0)

@@ -27,6 +27,7 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
+from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Known, Message, Question, Received, Step
 from hierfl.runtime.in_process import (
     ROUND_STREAM,
@@ -36,8 +37,6 @@ from hierfl.runtime.in_process import (
     BlockEnd,
     History,
     Outcome,
-    cohort_size,
-    draw_participants,
     motion,
 )
 

@@ -1,0 +1,121 @@
+"""How rows are kept: as given (bytes stay bytes), aligned so that JAX uses them where they are, or on disk.
+
+Rows become floating-point numbers when they are gathered; the precision is that of the running program.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from hierfl.compiler.host import call_on_host
+from hierfl.errors import DataError
+
+ALIGNMENT = 64
+NARROW = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "float64")
+
+
+def stacked(blocks: Sequence[np.ndarray], name: str) -> np.ndarray | Stored:
+    """All parties' rows of one sample, one after another: a copy in memory, or where they are if all are memory-mapped."""
+    if all(isinstance(block, np.memmap) for block in blocks):
+        return Stored(_Blocks(blocks), name)
+    dtype = np.result_type(*{block.dtype for block in blocks})
+    dtype = dtype if dtype.name in NARROW else np.dtype(float)
+    rows = sum(len(block) for block in blocks)
+    whole = aligned((rows, *blocks[0].shape[1:]), dtype)
+    np.concatenate(blocks, out=whole, casting="unsafe")
+    return whole
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An empty array that JAX can use without a copy."""
+    size = int(np.prod(shape, dtype=int)) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
+    return raw[first : first + size].view(dtype).reshape(shape)
+
+
+def gathered(column: Any, rows: Any) -> Any:
+    """Some rows of a column as floating-point numbers: NumPy's outside compiled programs, JAX's inside."""
+    found = column[rows]
+    if isinstance(found, jax.Array):
+        return found.astype(float)
+    return np.asarray(found, dtype=float)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Stored:
+    """Rows in memory-mapped files, read when a program asks for them.
+
+    Raises
+    ------
+    DataError
+        When a file has become shorter than it was.
+    """
+
+    blocks: tuple[np.memmap, ...] = field(metadata={"static": True}, repr=False)
+    name: str = field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, *sample shape)."""
+        return (sum(len(block) for block in self.blocks), *self.blocks[0].shape[1:])
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Rows by index: an array, or a traced one."""
+        if not isinstance(rows, jax.core.Tracer):
+            return self.read(np.asarray(rows))
+        return call_on_host(self.read, (*jnp.shape(rows), *self.shape[1:]), jnp.result_type(float), rows)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Rows by index, from disk."""
+        self.require_whole()
+        wanted = np.atleast_1d(rows)
+        found = np.empty((*wanted.shape, *self.shape[1:]))
+        ends = np.cumsum([len(block) for block in self.blocks])
+        holder = np.searchsorted(ends, wanted, side="right")
+        for place in np.unique(holder):
+            own = holder == place
+            first = ends[place] - len(self.blocks[place])
+            found[own] = self.blocks[place][wanted[own] - first]
+        return found.reshape(*rows.shape, *self.shape[1:])
+
+    def require_whole(self) -> None:
+        """No file has shrunk since it was mapped: reading beyond its end would kill the process."""
+        for file, size in _extents(self.blocks).items():
+            found = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
+            if found < size:
+                raise DataError(
+                    f"sample {self.name!r} is memory-mapped from {file}, which has {found:,} bytes now and had at least {size:,} when "
+                    f"it was mapped: restore the file, and load it again."
+                )
+
+
+class _Blocks(tuple):
+    """Compared by identity: arrays are static data of a compiled program."""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def _extents(blocks: Sequence[np.memmap]) -> dict[str, int]:
+    """The bytes that each file must have: a slice of a mapped array knows its file but not its place in it."""
+    extents: dict[str, int] = {}
+    for block in blocks:
+        root: Any = block
+        while isinstance(root.base, np.memmap):
+            root = root.base
+        last = int(root.offset) + byte_bounds(block)[1] - byte_bounds(root)[0]
+        extents[str(root.filename)] = max(extents.get(str(root.filename), 0), last)
+    return extents

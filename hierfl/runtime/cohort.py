@@ -1,0 +1,69 @@
+"""Who takes part in a round: a keyed random subset without replacement, at a cost that does not grow with the federation.
+
+Beyond ``SORTED`` clients the subset is the image of 0, ..., S - 1 under a keyed permutation of the clients' indices: a Feistel
+network on the least even number of bits that holds them (Luby and Rackoff, 1988), applied again to what falls outside the
+range ("cycle walking", Black and Rogaway, 2002). Sorting a permutation of a million indices takes half a second a round.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from hierfl.compiler.program import Array
+from hierfl.errors import SettingError
+
+COHORT_STREAM = 2**31 - 2  # beside the clients' indices
+SORTED = 1024
+FEISTEL_ROUNDS = 8
+
+
+def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
+    """Indices of a round's participants ``(cohort,)``, in order: all, or a keyed random subset."""
+    if cohort == total:
+        return jnp.arange(total)
+    key = jax.random.fold_in(round_key, COHORT_STREAM)
+    if total <= SORTED:
+        return jnp.sort(jax.random.permutation(key, total)[:cohort])
+    return jnp.sort(keyed_permutation(key, jnp.arange(cohort), total))
+
+
+def keyed_permutation(key: Array, indices: Array, total: int) -> Array:
+    """Images of indices below ``total`` (at most 2^30) under a permutation of 0, ..., total - 1 that the key selects."""
+    half = max(1, math.ceil(math.log2(total) / 2))
+    subkeys = jax.random.bits(key, (FEISTEL_ROUNDS,), jnp.uint32)
+    mask = jnp.uint32(2**half - 1)
+
+    def network(values: Array) -> Array:
+        left, right = values >> half, values & mask
+        for place in range(FEISTEL_ROUNDS):
+            left, right = right, left ^ (_mixed(right ^ subkeys[place]) & mask)
+        return (left << half) | right
+
+    def walk(values: Array) -> Array:
+        return jnp.where(values < total, values, network(values))
+
+    found = jax.lax.while_loop(lambda values: (values >= total).any(), walk, network(indices.astype(jnp.uint32)))
+    return found.astype(indices.dtype)
+
+
+def cohort_size(participation: float, clients: int) -> int:
+    """ceil(participation * m).
+
+    Raises
+    ------
+    SettingError
+        If the fraction is not in (0, 1].
+    """
+    if not 0 < participation <= 1:
+        raise SettingError(f"participation={participation}: a fraction of the clients in (0, 1].")
+    return min(clients, math.ceil(participation * clients - 1e-9))
+
+
+def _mixed(words: Array) -> Array:
+    """The finaliser of MurmurHash3 (Appleby): every bit of a word depends on every other."""
+    words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
+    words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
+    return words ^ (words >> 16)
