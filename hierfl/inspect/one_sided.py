@@ -12,7 +12,9 @@ import numpy as np
 
 from hierfl.inspect.points import Points
 
-DISTANCE, HOST_DISTANCE = 1e-5, 3e-3  # with derivatives; and with differences of CVXPY's values; in units of a radius
+DISTANCES = (1e-5, 1e-6, 1e-7)  # with derivatives, in units of a radius
+CLOSEST = 1e-8  # where y is exact to rounding
+HOST_DISTANCE = 3e-3  # with differences of CVXPY's values
 DIFFERENCE_DISTANCE = 3e-4  # of exact values
 LEAST_JUMP, LEAST_HOST_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
 LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
@@ -36,10 +38,16 @@ class Sides(NamedTuple):
             shift = (self.value[:, 0] - self.value[:, 1]) / self.bend
         return np.where(np.abs(shift) <= reach, shift, 0.0)
 
-    def steps(self, distance: np.ndarray) -> np.ndarray:
-        """Where f itself jumps, by more than a misplaced kink would make of it."""
-        step = np.abs(self.value[:, 1] - self.value[:, 0])
-        return (step > LEAST_STEP * (1.0 + np.abs(self.value[:, 0]))) & (step > 0.1 * np.abs(self.bend) * distance)
+    @property
+    def step(self) -> np.ndarray:
+        """Jump of the value."""
+        return np.asarray(self.value[:, 1] - self.value[:, 0])
+
+    def steps(self, far: Sides, distance: np.ndarray) -> np.ndarray:
+        """Where f itself jumps, and did from afar, by more than a misplaced kink would make of it."""
+        step = np.abs(self.step)
+        found = (step > LEAST_STEP * (1.0 + np.abs(self.value[:, 0]))) & (step > 0.1 * np.abs(self.bend) * distance)
+        return found & (step > PERSISTENCE * np.abs(far.step))
 
     def bends(self, far: Sides, least: float) -> np.ndarray:
         """Where the slope jumps, and did from afar: a steep but smooth piece bends ever less as one comes closer."""
@@ -49,9 +57,10 @@ class Sides(NamedTuple):
 
 
 class OneSided(NamedTuple):
-    """How f is looked at from either side."""
+    """How f is looked at from either side; ``exact`` says that y is exact to rounding."""
 
     points: Points
+    exact: bool = False
 
     @property
     def by_differences(self) -> bool:
@@ -59,16 +68,12 @@ class OneSided(NamedTuple):
         return not self.points.differentiable
 
     @property
-    def distance(self) -> float:
-        """How far away to begin, in units of a window's radius."""
-        if self.points.on_host:
-            return HOST_DISTANCE
-        return DIFFERENCE_DISTANCE if self.by_differences else DISTANCE
-
-    @property
-    def closer(self) -> float:
-        """The factor by which to come closer for a second look."""
-        return 1 / 3 if self.by_differences else 0.1
+    def distances(self) -> tuple[float, ...]:
+        """How far away to look from, ever closer, in units of a window's radius."""
+        if self.by_differences:
+            first = HOST_DISTANCE if self.points.on_host else DIFFERENCE_DISTANCE
+            return first, first / 3
+        return (*DISTANCES, CLOSEST) if self.exact else DISTANCES
 
     @property
     def least_jump(self) -> float:

@@ -60,6 +60,11 @@ class Points:
         """f, its terms and y at points (k, n)."""
         return Sampled(*self._pieces("values", self._value, points))
 
+    def switch_values(self, points: np.ndarray) -> np.ndarray:
+        """The values of all switches at points (k, n): (k, switches), NaN where f has none."""
+        (found,) = self._pieces("switch values", self._switch_values, points)
+        return found
+
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(values (k,), derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
         value, gradient = self.gradients(points)
@@ -114,6 +119,11 @@ class Points:
             return *terms, empty, signature, jnp.zeros(()), jnp.zeros(()), reason
         kept = jnp.where(reason == 0, solution.y, jnp.nan) if self._answer_size <= KEPT_LIMIT else empty
         return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), reason
+
+    def _switch_values(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
+        found, reason = self._evaluate(x, data, tolerance)
+        answers = None if found.solution is None else found.solution.y
+        return (jnp.where(reason == 0, self.switches.values(x, answers, data), jnp.nan),)
 
     def _evaluate(self, x: Array, data: Data, tolerance: Array) -> tuple[Any, Array]:
         exact = self.compiled.exact

@@ -14,7 +14,8 @@ import numpy as np
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
-from hierfl.inspect.kinks import Kinks, KinkSearch, Line
+from hierfl.inspect.kink_search import KinkSearch
+from hierfl.inspect.kinks import Kinks, Line
 from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
 from hierfl.inspect.smoothing import radii, smoothed_values
 from hierfl.result import Result

@@ -81,7 +81,7 @@ class Surface:
         along which f is smooth show nothing; those in the other one do. What has no switch (a ``Function``'s inside) is not
         seen.
         """
-        points = Points(self.problem.compile(), self.tolerance)
+        points = self._points
         if not self.sampled.signature.size:
             return np.zeros((0, 2))
         low, high = self._edges()
@@ -93,9 +93,14 @@ class Surface:
         eye = OneSided(points)
         width = np.full(len(middle), 2.0 * (self.s[1] - self.s[0]) / 2**HALVINGS)
         directions = along @ self.plane.directions
-        far = eye.look(self.plane.at(middle), directions, np.maximum(width * 10, eye.distance * self.plane.radius))
-        near = eye.look(self.plane.at(middle), directions, np.maximum(width, eye.distance * self.plane.radius / 10))
-        return np.asarray(middle[near.bends(far, eye.least_jump) | near.steps(width)])
+        first, *_, last = eye.distances
+        far = eye.look(self.plane.at(middle), directions, np.maximum(width * 10, first * self.plane.radius))
+        near = eye.look(self.plane.at(middle), directions, np.maximum(width, last * self.plane.radius))
+        return np.asarray(middle[near.bends(far, eye.least_jump) | near.steps(far, width)])
+
+    @property
+    def _points(self) -> Points:
+        return Points(self.problem.compile(), self.tolerance)
 
     def _edges(self) -> tuple[np.ndarray, np.ndarray]:
         """Both ends, as coordinates (k, 2), of the grid's edges along which a switch changes."""
@@ -137,7 +142,11 @@ class Surface:
         low, high = np.nanmin(self.value), np.nanmax(self.value)
         lines = [f"f on {len(self.s)} x {len(self.s)} points, from {low:.6g} to {high:.6g}, along {self.chosen}"]
         lines += [f"no value at {count} points: {reason}" for reason, count in self.gaps.items()]
-        return "\n".join([*lines, f"{len(self.kink_points)} kinks across the edges of the grid"])
+        lines.append(f"{len(self.kink_points)} kinks across the edges of the grid")
+        opaque = self._points.switches.opaque
+        if opaque:
+            lines.append(f"kinks inside {', '.join(opaque)} are not looked for: use slices")
+        return "\n".join(lines)
 
     __repr__ = __str__
 

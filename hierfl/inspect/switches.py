@@ -17,17 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.max import max as max_entries
 from cvxpy.atoms.min import min as min_entries
-from cvxpy.constraints import PSD, SOC, Equality, Inequality, Zero
+from cvxpy.constraints import PSD, SOC, Equality, ExpCone, Inequality, NonNeg, NonPos, PowCone3D, PowConeND, Zero
 
 from hierfl.analysis.convexity import attribute_constraints
+from hierfl.analysis.hoist import instantiate
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Data
 from hierfl.compiler.program import Array, Program
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import BlackBox, Function
+from hierfl.language.sample import ClientParameter
 from hierfl.language.text import expression_text
 
 TOLERANCE, HOST_TOLERANCE = 1e-11, 1e-6  # projections are exact on their boundary; what CVXPY returns is not
+ROUNDING = 4e-16
 
 
 class Switch(NamedTuple):
@@ -67,13 +70,30 @@ def switches_of(expression: Any, per_row: bool = False) -> Iterator[tuple[Switch
         yield from switches_of(argument, inside)
 
 
-def constraint_switches(constraint: Any) -> Iterator[Switch]:
+def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
+    """The constraints of Y(x), each with whose it is: a federation's Y(x) has every client's own."""
+    level, federation = compiled.problem.lower_level, compiled.problem.federation
+    assert level is not None
+    for constraint in [*level.constraints, *attribute_constraints(level.variables)]:
+        private = any(isinstance(p, ClientParameter) for p in constraint.parameters())
+        if not private or level.scope != "federation" or federation is None:
+            yield constraint, ""
+            continue
+        for index, client in enumerate(federation.clients):
+            yield instantiate([constraint], client.parameters)[0], f"{expression_text(constraint)} of client {index}"
+
+
+def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
     """The slack of a constraint, and the switches of its own atoms."""
-    text = expression_text(constraint)
+    text = name or expression_text(constraint)
     if isinstance(constraint, Inequality):
         yield Switch(text, constraint.args[1] - constraint.args[0], True)
+    elif isinstance(constraint, (NonNeg, NonPos)):
+        yield Switch(text, constraint.args[0] if isinstance(constraint, NonNeg) else -constraint.args[0], True)
     elif isinstance(constraint, SOC):
-        yield Switch(text, constraint.args[0] - cp.norm(constraint.args[1], 2, axis=constraint.axis), True)
+        length = cp.norm(constraint.args[1], 2, axis=constraint.axis)
+        yield Switch(text, constraint.args[0] - length, True)
+        yield Switch(text, length)
     elif isinstance(constraint, PSD):
         yield Switch(text, cp.lambda_min(constraint.args[0]), True)
     elif not isinstance(constraint, (Equality, Zero)):
@@ -83,8 +103,8 @@ def constraint_switches(constraint: Any) -> Iterator[Switch]:
 
 
 def _own_switches(atom: Any) -> list[Any]:
-    make = _SWITCHES.get(type(atom))
-    return [] if make is None else [e for e in make(atom) if not e.is_constant()]
+    made = next((make(atom) for kind, make in _SWITCHES.items() if isinstance(atom, kind)), [])
+    return [e for e in made if not e.is_constant()]
 
 
 def _between(arguments: list[Any]) -> list[Any]:
@@ -92,23 +112,39 @@ def _between(arguments: list[Any]) -> list[Any]:
     return [a - b for place, a in enumerate(arguments) for b in arguments[:place]]
 
 
-def _from_largest(atom: Any) -> list[Any]:
-    if atom.axis is not None:
+def _from_extreme(atom: Any) -> list[Any]:
+    """Of the largest (or smallest) entry: how far every entry is from it."""
+    extreme = cp.max if isinstance(atom, max_entries) else cp.min
+    return [atom.args[0] - extreme(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
+
+
+def _ties(atom: Any) -> list[Any]:
+    """Of the k largest entries: the gap between the k-th and the next."""
+    x, k = atom.args[0], atom.k
+    if k != int(k) or k >= x.size:
         return []
-    return [atom.args[0] - type(atom)(atom.args[0])]
+    fewer = cp.sum_largest(x, k - 1) if k > 1 else 0
+    return [2 * cp.sum_largest(x, k) - fewer - cp.sum_largest(x, k + 1)]
 
 
 _SWITCHES: dict[type, Callable[[Any], list[Any]]] = {
     cp.abs: lambda atom: [atom.args[0]],
     cp.norm1: lambda atom: [atom.args[0]],
     cp.norm_inf: lambda atom: [atom.args[0], cp.abs(atom.args[0]) - cp.norm_inf(atom.args[0])],
-    cp.Pnorm: lambda atom: [cp.norm(cp.vec(atom.args[0], order="F"), 2)] if atom.axis is None else [],
+    cp.Pnorm: lambda atom: [
+        cp.norm(atom.args[0] if atom.axis is not None else cp.vec(atom.args[0], order="F"), 2, axis=atom.axis)
+    ],
+    cp.huber: lambda atom: [cp.abs(atom.args[0]) - atom.M],
     cp.maximum: lambda atom: _between(atom.args),
     cp.minimum: lambda atom: _between(atom.args),
-    max_entries: _from_largest,
-    min_entries: _from_largest,
+    max_entries: _from_extreme,
+    min_entries: _from_extreme,
+    cp.sum_largest: _ties,
 }
-OPAQUE = (cp.sum_largest, cp.lambda_max, cp.lambda_sum_largest, cp.normNuc, cp.sigma_max, Function, BlackBox)
+OPAQUE = (
+    *(cp.lambda_max, cp.lambda_sum_largest, cp.normNuc, cp.sigma_max, cp.condition_number, cp.dotsort, cp.cummax),
+    *(cp.ceil, cp.floor, cp.sign, PSD, ExpCone, PowCone3D, PowConeND, Function, BlackBox),
+)
 
 
 # --- the switches of a problem ----------------------------------------------------------------------------------------
@@ -160,24 +196,37 @@ class Switches:
             for expression in level.expressions:
                 for switch, per_row in switches_of(expression):
                     found.setdefault(("lower", _table(compiled, "lower", switch, per_row)), []).append(switch)
-            for constraint in [*level.constraints, *attribute_constraints(level.variables)]:
-                for switch in constraint_switches(constraint):
+            for constraint, owner in owned_constraints(compiled):
+                for switch in constraint_switches(constraint, owner):
                     found.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
-        expressions = [term for term in upper.values() if term is not None] + list(level.expressions if level else ())
-        opaque = {expression_text(atom): None for e in expressions for atom in _atoms(e) if isinstance(atom, OPAQUE)}
+        trees: list[Any] = [term for term in upper.values() if term is not None]
+        trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
+        opaque = {expression_text(atom): None for tree in trees for atom in _atoms(tree) if isinstance(atom, OPAQUE)}
         groups = tuple(Group.of(side, table, switches) for (side, table), switches in found.items() if switches)
         return cls(compiled, groups, tuple(opaque))
+
+    @property
+    def tolerance(self) -> float:
+        """What counts as zero."""
+        plan = self.compiled.exact.plan
+        return HOST_TOLERANCE if plan is not None and plan.method == "cvxpy" else TOLERANCE
+
+    def values(self, x: Array, answers: Array | None, data: Data) -> Array:
+        """The value of every switch at x, ``(entries,)``; traceable."""
+        parts = [jnp.ravel(values) for group in self.groups for values in self._values(group, x, answers, data)]
+        return jnp.concatenate([jnp.zeros(0), *parts])
 
     def signature(self, x: Array, answers: Array | None, data: Data) -> Array:
         """The sign of every switch at x, zero within the tolerance: ``(entries,)`` of small integers; traceable."""
         parts = [jnp.zeros(0, jnp.int8)]
-        plan = self.compiled.exact.plan
-        tolerance = HOST_TOLERANCE if plan is not None and plan.method == "cvxpy" else TOLERANCE
         for group in self.groups:
             for values in self._values(group, x, answers, data):
                 flat = jnp.ravel(values)
-                zero = jnp.abs(flat) <= tolerance * (1.0 + jnp.max(jnp.abs(flat), initial=0.0))
-                parts.append(jnp.where(zero, 0, jnp.sign(flat)).astype(jnp.int8))
+                size, largest = jnp.abs(flat), jnp.max(jnp.abs(flat), initial=0.0)
+                zero = size <= self.tolerance * (1.0 + size)
+                if self.tolerance == HOST_TOLERANCE:  # CVXPY's errors are those of the largest entry
+                    zero |= size <= self.tolerance * largest
+                parts.append(jnp.where(zero | (size <= ROUNDING * largest), 0, jnp.sign(flat)).astype(jnp.int8))
         return jnp.concatenate(parts)
 
     @cached_property

@@ -1,0 +1,210 @@
+"""Kinks of hard cases, against places and slopes computed by hand; ``None`` for a slope that is not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.stats
+
+import hierfl as hf
+
+C = 0.30123
+
+
+def minimise(term: cp.Expression, lower: object = None, **rest: object) -> hf.Problem:
+    return hf.Problem(hf.Minimize(clients=term), lower=lower, **rest)
+
+
+def scalars() -> tuple[cp.Variable, cp.Variable]:
+    return cp.Variable(name="x"), cp.Variable(name="y")
+
+
+def from_c(x: cp.Variable, width: float) -> cp.Expression:
+    """sqrt((x - c)^2 + width^2): smooth, and steep near c."""
+    return cp.norm(cp.hstack([x - C, width]))
+
+
+def soft_threshold() -> hf.Problem:
+    x, y = scalars()
+    return minimise(cp.abs(y - 0.4), hf.ArgMin(y, 0.5 * cp.square(y - x) + 0.2 * cp.abs(y)))
+
+
+def positive_part_below() -> hf.Problem:
+    x, y = scalars()
+    return minimise(y, hf.ArgMin(y, cp.square(cp.pos(y - C)) + cp.square(y - x)))
+
+
+def cone_apex() -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    distance = cp.square(y[0] - 0.4) + cp.square(y[1]) + cp.square(y[2] - x)
+    return minimise(1e-2 * y[2] + 10 * cp.square(x), hf.ArgMin(y, distance, [cp.norm(y[:2]) <= y[2]]))
+
+
+def huber_below() -> hf.Problem:
+    x, y = scalars()
+    objective = 0.5 * cp.huber(y - C, 0.1) + 0.01 * cp.square(y - x)
+    return minimise(y + 10 * cp.square(x), hf.ArgMin(y, objective))
+
+
+def private_caps() -> hf.Problem:
+    (x, y), cap = scalars(), hf.ClientParameter(name="cap")
+    federation = hf.Federation([hf.Client({}, {cap: 0.7}), hf.Client({}, {cap: 0.3003})])
+    level = hf.ArgMin(y, cp.square(y - x), [y <= cap])
+    return minimise(1e-2 * y + 10 * cp.square(x), level, federation=federation)
+
+
+def edge_of_a_gap() -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    distance = cp.square(y[0] - (x - 0.3012)) + cp.square(y[1])
+    return minimise(y[0], hf.ArgMin(y, distance, [y[0] >= 0, y[1] >= x, y[1] <= 0.3021]))
+
+
+def cone_constraint() -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    level = hf.ArgMin(y, cp.sum_squares(y - cp.hstack([x, 1])), [cp.NonNeg(y - 0.01)])
+    return minimise(1e-2 * y[0] + 10 * cp.square(x), level)
+
+
+def second_eigenvalue() -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable((2, 2), name="Y", symmetric=True)
+    level = hf.ArgMin(y, cp.sum_squares(y - cp.diag(cp.hstack([-1, x - C]))), [y >> 0])
+    return minimise(1e-3 * cp.trace(y) + 10 * cp.square(x), level)
+
+
+def mixed_scales() -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    return minimise(cp.sum(y), hf.ArgMin(y, cp.square(y[0] - x) + cp.square(y[1] - 1e8), [y >= 0]))
+
+
+def law(distribution: object) -> tuple[hf.Sample, hf.Federation]:
+    a = hf.Sample(name="a")
+    return a, hf.Federation([hf.Client({a: distribution})])
+
+
+def discrete_law() -> hf.Problem:
+    x, (a, federation) = cp.Variable(name="x"), law(scipy.stats.bernoulli(0.3))
+    return minimise(hf.E(cp.abs(x - a)), federation=federation)
+
+
+def same_for_every_sample() -> hf.Problem:
+    (x, y), (a, federation) = scalars(), law(scipy.stats.norm(0, 1))
+    level = hf.ArgMin(y, cp.square(y - x) + 0 * a, [y >= C], scope="sample")
+    return minimise(hf.E(y + 0 * a), level, federation=federation)
+
+
+def norm_beside_a_law() -> hf.Problem:
+    x, (a, federation) = cp.Variable(2, name="x"), law(scipy.stats.uniform(-1, 2))
+    return minimise(hf.E(cp.abs(x[0] - a)) + 5 * cp.norm(x - np.array([C, 0])), federation=federation)
+
+
+def in_one_variable(term: Callable[[cp.Variable], cp.Expression], *constraints: Callable) -> Callable[[], hf.Problem]:
+    def declared() -> hf.Problem:
+        x = cp.Variable(name="x")
+        return minimise(term(x), constraints=[constraint(x) for constraint in constraints])
+
+    return declared
+
+
+def in_two(term: Callable[[cp.Variable], cp.Expression]) -> Callable[[], hf.Problem]:
+    def declared() -> hf.Problem:
+        return minimise(term(cp.Variable(2, name="x")))
+
+    return declared
+
+
+class Case(NamedTuple):
+    """Kinks as (t, left slope, right slope), and words that their causes must hold."""
+
+    declared: Callable[[], hf.Problem]
+    centre: object = 0.0
+    radius: float = 1.0
+    kinks: tuple[tuple[float, float | None, float | None], ...] = ()
+    cause: str = ""
+    points: int = 401
+    slope_error: float = 1e-3
+
+
+CASES = {
+    "soft threshold": Case(soft_threshold, 0.1, kinks=((-0.3, -1, 0), (0.1, 0, -1), (0.5, -1, 1)), cause="abs"),
+    "positive part below": Case(positive_part_below, kinks=((C, 1, 0.5),), cause="maximum(y"),
+    "narrow window": Case(in_one_variable(lambda x: cp.abs(x - C)), C, 1e-6, ((0.0, -1, 1),), "abs"),
+    "norm beside a kink": Case(
+        in_two(lambda x: cp.norm(x - np.array([C, 0])) + cp.abs(x[0] - 0.304)),
+        np.zeros(2),
+        kinks=((C, -2, 0), (0.304, 0, 2)),
+    ),
+    "small norm on a parabola": Case(
+        in_two(lambda x: 1e-3 * cp.norm(x - np.array([C, 0])) + 10 * cp.sum_squares(x)),
+        np.zeros(2),
+        kinks=((C, 20 * C - 1e-3, 20 * C + 1e-3),),
+        cause="norm",
+        slope_error=1e-5,
+    ),
+    "norm beside a law": Case(norm_beside_a_law, np.zeros(2), kinks=((C, C - 5, C + 5),), cause="norm"),
+    "apex of a cone": Case(
+        cone_apex, 0.0123, kinks=((-0.4123, -8, -7.995), (0.3877, 8.005, 8.01)), cause="norm", slope_error=1e-5
+    ),
+    "huber below": Case(
+        huber_below, 0.0, 12.0, ((-4.79877, None, None), (5.40123, None, None)), "huber", slope_error=1e-3
+    ),
+    "twice in a cell": Case(
+        in_one_variable(lambda x: cp.maximum(1e4 * cp.square(x - C), 1e-2)),
+        kinks=((C - 1e-3, -20, 0), (C + 1e-3, 0, 20)),
+        cause="maximum",
+    ),
+    "last cell of X": Case(
+        in_one_variable(lambda x: cp.abs(x - 0.9962), lambda x: x <= 0.9981), kinks=((0.9962, -1, 1),), cause="abs"
+    ),
+    "last cell before a gap": Case(edge_of_a_gap, kinks=((0.3012, 0, 1),), cause="y[0] >= 0"),
+    "end of X": Case(in_one_variable(cp.abs, lambda x: x >= 0), 0.5),
+    "private caps": Case(private_caps, kinks=((0.3003, 6.016, 6.006),), cause="of client 1", slope_error=1e-5),
+    "cone constraint": Case(cone_constraint, kinks=((0.01, 0.2, 0.21),), cause="[0]", slope_error=1e-5),
+    "second eigenvalue": Case(
+        second_eigenvalue, kinks=((C, 20 * C, 20 * C + 1e-3),), cause="no constraint", slope_error=1e-5
+    ),
+    "mixed scales": Case(mixed_scales, 0.0123, kinks=((-0.0123, 0, 1),), cause="[0]"),
+    "discrete law": Case(
+        discrete_law, 0.0, 2.0, ((0.0, -1, 0.4), (1.0, 0.4, 1)), "abs(x - a)", points=101, slope_error=3e-3
+    ),
+    "same for every sample": Case(same_for_every_sample, 0.0, 2.0, ((C, 0, 1),), "y >= 0.30123", points=101),
+    "steep, and cancelling kinks": Case(
+        in_one_variable(lambda x: cp.norm(cp.hstack([x, 1e-4])) + cp.pos(x) - cp.pos(-x)), 0.0, 100.0
+    ),
+    "steep beside a kink": Case(
+        in_one_variable(lambda x: 0.1 * cp.abs(x - C) + from_c(x, 1e-5)), kinks=((C, -0.1, 0.1),), cause="abs"
+    ),
+    "steep beside a kink, wide": Case(
+        in_one_variable(lambda x: 0.1 * cp.abs(x - C) + from_c(x, 1e-4)), 0.0, 10.0, ((C, -0.1, 0.1),), "abs"
+    ),
+    "very steep beside a kink": Case(
+        in_one_variable(lambda x: cp.abs(x - C) + from_c(x, 1e-6)), kinks=((C, -1, 1),), cause="abs"
+    ),
+    "steep, from afar": Case(in_one_variable(lambda x: from_c(x, 1e-4)), 0.0, 1000.0),
+    "ties of the largest": Case(
+        in_two(lambda x: cp.sum_largest(cp.hstack([x, 0.2]), 2)), np.zeros(2), kinks=((0.0, 0, 1),), cause="sum_largest"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kinks_are_those_computed_by_hand(name: str) -> None:
+    case = CASES[name]
+    direction = None if np.ndim(case.centre) == 0 else np.eye(len(np.atleast_1d(case.centre)))[0]
+    problem = case.declared()
+    found = problem.implicit.slice(case.centre, direction, case.radius, case.points, progress=False).kinks
+    expected = [t for t, _, _ in case.kinks]
+    np.testing.assert_allclose([kink.t for kink in found], expected, atol=1e-6 * max(1.0, case.radius))
+    assert not found.jumps
+    for kink, (_, before, after) in zip(found, case.kinks):
+        assert before is None or kink.left_slope == pytest.approx(before, abs=case.slope_error)
+        assert after is None or kink.right_slope == pytest.approx(after, abs=case.slope_error)
+    assert all(case.cause in kink.cause for kink in found[-1:]), [kink.cause for kink in found]
+
+
+def test_active_constraints_of_private_sets() -> None:
+    found = private_caps().implicit.slice(0.0, progress=False)
+    assert found.active(400) == ("y <= cap of client 1",) and found.active(0) == ()
