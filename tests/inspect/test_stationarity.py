@@ -334,3 +334,33 @@ def test_no_witness_on_convex_functions() -> None:
     for convex in (cp.norm(x), cp.exp(cp.sum(x)), np.array([1.0, -2.0, 3.0]) @ x):
         found = hf.Problem(hf.Minimize(clients=convex)).implicit.convexity(np.zeros(3), 2.0, progress=False)
         assert not found.violated and "does not prove" in str(found)
+
+
+def test_pairs_without_values_are_not_counted() -> None:
+    """y(x) is -1 on x <= -1, and there is none beyond."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y), [y >= x, y <= -1]))
+    with pytest.raises(
+        hf.SettingError, match=r"no value at one or more points of every one of the 3,328 pairs .*Y\(x\) is empty"
+    ):
+        problem.implicit.convexity(5.0, 0.1, progress=False)
+    half = problem.implicit.convexity(-1.0, 0.5, progress=False)
+    assert not half.violated and half.pairs > 0 and half.undefined > 0 and half.pairs + half.undefined == 13 * 256
+    assert f"among {half.pairs:,} pairs ({half.undefined:,} more have no value" in str(half)
+    whole = problem.implicit.convexity(-3.0, 0.5, progress=False)
+    assert (whole.pairs, whole.undefined) == (13 * 256, 0) and "more have" not in str(whole)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"radius": 0}, "radius=0: a finite number above 0"),
+        ({"radius": "a"}, "radius='a'"),
+        ({"samples": 0}, "samples=0: a whole number of at least 1"),
+        ({"seed": "a"}, "seed='a': a whole number of at least 0"),
+        ({"seed": -3}, "seed=-3"),
+    ],
+)
+def test_settings_of_convexity_are_named(asked: dict, named: str) -> None:
+    with pytest.raises(hf.SettingError, match=named):
+        nonsmooth_toy(1).implicit.convexity([1.0], **({"progress": False} | asked))
