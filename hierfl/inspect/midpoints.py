@@ -9,8 +9,9 @@ import numpy as np
 
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
-from hierfl.inspect.points import Points, shown
-from hierfl.inspect.slice import require_inside, require_window
+from hierfl.inspect.points import REASONS, Points, shown
+from hierfl.inspect.settings import require_positive, require_whole
+from hierfl.inspect.slice import require_inside
 from hierfl.inspect.smoothing import ball_points
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ NOISE = 1e-8
 class Midpoints:
     """The worst pair found: ``violation`` = f((a + b) / 2) - (f(a) + f(b)) / 2, positive where f is not convex.
 
-    ``a``, ``b`` and ``middle`` are in the shapes of x; ``pairs`` is how many were tried. No violation proves nothing.
+    ``a``, ``b`` and ``middle`` are in the shapes of x; ``pairs`` is how many were compared, ``undefined`` how many more could not be
+    because f has no value at one of the three points. No violation proves nothing.
     """
 
     a: Any
@@ -33,28 +35,27 @@ class Midpoints:
     violation: float
     violated: bool
     pairs: int
+    undefined: int = 0
 
     def __str__(self) -> str:
         if not self.violated:
-            return (
-                f"no midpoint inequality is violated among {self.pairs:,} pairs, which does not prove that f is convex"
-            )
+            lost = f" ({self.undefined:,} more have no value at one of their points)" if self.undefined else ""
+            return f"no midpoint inequality is violated among {self.pairs:,} pairs{lost}, which does not prove that f is convex"
         return f"not convex: f at the middle of a = {self.a} and b = {self.b} is {self.violation:.4g} above the mean of f at the two"
 
 
 @double_precision
 def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, seed: int, progress: bool) -> Midpoints:
     """The search; arguments and errors as for ``ImplicitFunction.convexity``."""
+    radius = require_positive("radius", radius)
+    samples, seed = require_whole("samples", samples, 1), require_whole("seed", seed, 0)
     compiled = problem.compile()
-    require_window(radius, 5)
-    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 1:
-        raise SettingError(f"samples={samples!r}: a whole number of at least 1.")
     centre = compiled.upper.flatten(center, "center")
     require_inside(compiled, centre)
     rng, size = np.random.default_rng(seed), centre.size
     best: tuple[float, np.ndarray] = (-np.inf, np.stack([centre, centre]))
-    scale = 1.0
-    with shown(3 * samples * (ROUNDS + 1), "midpoints", progress) as bar:
+    scale, compared = 1.0, 0
+    with shown(3 * samples * (ROUNDS + 1) + 3, "midpoints", progress) as bar:
         points = Points(compiled, progress=bar)
         for turn in range(ROUNDS + 1):
             if turn == 0:
@@ -65,17 +66,32 @@ def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, 
                 pairs = centre + _within(near - centre, radius)
             pairs = points.projected(pairs.reshape(-1, size)).reshape(pairs.shape)
             violation, noise = _violations(points, pairs)
+            compared += int(np.sum(np.isfinite(violation)))
             worst = int(np.argmax(violation - noise))
             if violation[worst] - noise[worst] > best[0]:
                 best = float(violation[worst] - noise[worst]), pairs[worst]
-    violation, noise = _violations(points, best[1][None])
+        if compared == 0:
+            raise _nowhere(points, centre, radius, samples * (ROUNDS + 1))
+        violation, noise = _violations(points, best[1][None])
     a, b, middle = (compiled.upper.unflatten(x) for x in (*best[1], best[1].mean(axis=0)))
     violated = bool(violation[0] > noise[0])
-    return Midpoints(a, b, middle, float(violation[0]), violated, samples * (ROUNDS + 1))
+    return Midpoints(a, b, middle, float(violation[0]), violated, compared, samples * (ROUNDS + 1) - compared)
+
+
+def _nowhere(points: Points, centre: np.ndarray, radius: float, tried: int) -> SettingError:
+    reason = REASONS[int(points.values(centre[None]).reason[0])]
+    at_center = f": at center {reason}" if reason else ""
+    return SettingError(
+        f"f has no value at one or more points of every one of the {tried:,} pairs within radius={radius:g} of center{at_center}. "
+        "Take a center where f has a value, or another radius."
+    )
 
 
 def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(f(middle) - mean of f, what rounding and the lower level's tolerance may make of it) of pairs (k, 2, n)."""
+    """(f(middle) - mean of f, what rounding and the lower level's tolerance may make of it) of pairs (k, 2, n).
+
+    Minus infinity where one of the three has no value.
+    """
     triples = np.concatenate([pairs, pairs.mean(axis=1, keepdims=True)], axis=1)
     value = points.values(triples.reshape(-1, pairs.shape[-1])).value.reshape(-1, 3)
     violation = value[:, 2] - value[:, :2].mean(axis=1)

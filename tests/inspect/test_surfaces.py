@@ -1,4 +1,4 @@
-"""Surfaces, stationarity and convexity of implicit functions against what is computed by hand."""
+"""Surfaces of implicit functions against what is computed by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import cvxpy as cp
 import matplotlib as mpl
 import numpy as np
 import pytest
-import scipy.stats
 
 import hierfl as hf
-from hierfl.models import coupled_minimax, nonsmooth_toy
+from hierfl.models import nonsmooth_toy
 from hierfl.solvers import FedAvg
 
 mpl.use("Agg")
@@ -66,75 +65,3 @@ def test_directions_are_checked(directions: list, named: str) -> None:
         nonsmooth_toy(2).implicit.surface(np.zeros(2), directions, progress=False)
     with pytest.raises(hf.SettingError, match="slice"):
         nonsmooth_toy(1).implicit.surface(np.zeros(1), progress=False)
-
-
-# --- stationarity ------------------------------------------------------------------------------------------------
-
-
-def test_a_kink_is_stationary_where_its_gradients_surround_zero() -> None:
-    x = cp.Variable(2, name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.norm1(x) + 0.3 * x[0]))
-    here = problem.implicit.stationarity([0.0, 0.0], 0.1, progress=False)
-    assert here.distance < 1e-6 and here.verdict.startswith("stationary")
-    away = problem.implicit.stationarity([1.0, 1.0], 0.1, progress=False)
-    assert away.distance == pytest.approx(np.hypot(1.3, 1.0), abs=1e-6) and "proves nothing" in away.verdict
-    assert here.weights.min() >= 0 and here.weights.sum() == pytest.approx(1)
-
-
-def test_the_normal_cone_of_the_upper_set_counts() -> None:
-    """min x_1 + x_2 on a ball: at the minimiser the gradient is the ball's outward normal, turned around."""
-    x = cp.Variable(2, name="x")
-    ball = hf.Problem(hf.Minimize(clients=cp.sum(x)), constraints=[cp.norm(x) <= 1])
-    assert ball.implicit.stationarity(-np.ones(2) / np.sqrt(2), 0.05, progress=False).distance < 1e-4
-    assert ball.implicit.stationarity([1.0, 0.0], 0.05, progress=False).distance == pytest.approx(np.sqrt(2), abs=1e-4)
-    up = hf.Problem(hf.Maximize(clients=cp.sum(x)), constraints=[x <= 1])
-    assert up.implicit.stationarity([1.0, 1.0], 0.05, progress=False).distance < 1e-8
-    assert up.implicit.stationarity([1.0, 0.0], 0.05, progress=False).distance == pytest.approx(1, abs=1e-6)
-
-
-def test_the_interval_of_the_smoothed_gradient_covers_the_truth() -> None:
-    """f = |x_1| + x'x/2 in R^3: grad f^eta in closed form; 60 intervals of 95% nearly all cover it."""
-    x = cp.Variable(3, name="x")
-    problem, at, eta = (
-        hf.Problem(hf.Minimize(clients=cp.abs(x[0]) + 0.5 * cp.sum_squares(x))),
-        np.array([0.1, 0.4, 0.0]),
-        0.5,
-    )
-    t = at[0] / eta
-    truth = np.linalg.norm(at + np.array([1.5 * t - 0.5 * t**3, 0, 0]))
-    covered = 0
-    for seed in range(60):
-        low, high = problem.implicit.stationarity(at, eta, seed=seed, progress=False).smoothed_interval
-        covered += low <= truth <= high
-    assert covered >= scipy.stats.binom.ppf(1e-6, 60, 0.95)
-
-
-def test_stationarity_refuses_what_it_cannot_do() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    nonsmooth = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y - x) + cp.abs(y)))
-    with pytest.raises(hf.errors.IncompatibleSolverError, match="CVXPY"):
-        nonsmooth.implicit.stationarity(0.0, 0.1)
-    with pytest.raises(hf.SettingError, match="radius"):
-        nonsmooth_toy(1).implicit.stationarity([0.0], 0.0)
-
-
-# --- convexity ---------------------------------------------------------------------------------------------------
-
-
-def test_a_witness_against_convexity_is_one() -> None:
-    problem = nonsmooth_toy(2)
-    found = problem.implicit.convexity(np.zeros(2), 1.0, progress=False)
-    middle = 0.5 * (found.a + found.b)
-    np.testing.assert_allclose(found.middle, middle)
-    assert found.violated and found.violation == pytest.approx(
-        toy(middle) - 0.5 * (toy(found.a) + toy(found.b)), abs=1e-9
-    )
-    assert "not convex" in str(found)
-
-
-def test_no_witness_on_convex_functions() -> None:
-    assert not coupled_minimax().implicit.convexity(0.3, 0.5, progress=False).violated
-    x = cp.Variable(3, name="x")
-    for convex in (cp.norm(x), cp.exp(cp.sum(x)), np.array([1.0, -2.0, 3.0]) @ x):
-        found = hf.Problem(hf.Minimize(clients=convex)).implicit.convexity(np.zeros(3), 2.0, progress=False)
-        assert not found.violated and "does not prove" in str(found)

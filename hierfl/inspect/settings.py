@@ -1,0 +1,40 @@
+"""Numbers that inspections take, checked where they are given: the message names the argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hierfl.errors import SettingError
+
+
+def require_positive(name: str, value: Any) -> float:
+    """A finite number above 0.
+
+    Raises
+    ------
+    SettingError
+        Naming the argument.
+    """
+    if not _is_number(value) or not 0 < value < np.inf:
+        raise SettingError(f"{name}={value!r}: a finite number above 0.")
+    return float(value)
+
+
+def require_tolerance(name: str, value: Any) -> float:
+    """A finite number of at least 0; errors as for :func:`require_positive`."""
+    if not _is_number(value) or not 0 <= value < np.inf:
+        raise SettingError(f"{name}={value!r}: a finite number of at least 0.")
+    return float(value)
+
+
+def require_whole(name: str, value: Any, least: int) -> int:
+    """A whole number of at least ``least``; errors as for :func:`require_positive`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
+    return int(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

@@ -1,0 +1,366 @@
+"""Stationarity and convexity of implicit functions against closed forms, brute force and CVXPY."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hierfl as hf
+from hierfl.inspect.points import Points
+from hierfl.inspect.shortest import shortest
+from hierfl.inspect.smoothing import ball_points
+from hierfl.inspect.stationarity import Neighbourhood, _shortest
+from hierfl.models import coupled_minimax, nonsmooth_toy
+
+
+def toy(x: np.ndarray) -> np.ndarray:
+    return 0.5 * np.sum((np.minimum(x, 0) + 1) ** 2, axis=-1)
+
+
+def problem_of(objective: Any, *constraints: Any) -> hf.Problem:
+    return hf.Problem(hf.Minimize(clients=objective), constraints=list(constraints))
+
+
+def picture(objective: Any, at: Any, eta: float, *constraints: Any, **asked: Any) -> Any:
+    return problem_of(objective, *constraints).implicit.stationarity(at, eta, progress=False, **asked)
+
+
+# --- stationarity ------------------------------------------------------------------------------------------------
+
+
+def test_a_kink_is_stationary_where_its_gradients_surround_zero() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.norm1(x) + 0.3 * x[0]))
+    here = problem.implicit.stationarity([0.0, 0.0], 0.1, progress=False)
+    assert here.distance < 1e-6 and here.verdict.startswith("stationary")
+    away = problem.implicit.stationarity([1.0, 1.0], 0.1, progress=False)
+    assert away.distance == pytest.approx(np.hypot(1.3, 1.0), abs=1e-6) and "proves nothing" in away.verdict
+    assert here.weights.min() >= 0 and here.weights.sum() == pytest.approx(1)
+
+
+def test_the_normal_cone_of_the_upper_set_counts() -> None:
+    """min x_1 + x_2 on a ball: at the minimiser the gradient is the ball's outward normal, turned around."""
+    x = cp.Variable(2, name="x")
+    ball = hf.Problem(hf.Minimize(clients=cp.sum(x)), constraints=[cp.norm(x) <= 1])
+    assert ball.implicit.stationarity(-np.ones(2) / np.sqrt(2), 0.05, progress=False).distance < 1e-4
+    assert ball.implicit.stationarity([1.0, 0.0], 0.05, progress=False).distance == pytest.approx(np.sqrt(2), abs=1e-4)
+    up = hf.Problem(hf.Maximize(clients=cp.sum(x)), constraints=[x <= 1])
+    assert up.implicit.stationarity([1.0, 1.0], 0.05, progress=False).distance < 1e-8
+    assert up.implicit.stationarity([1.0, 0.0], 0.05, progress=False).distance == pytest.approx(1, abs=1e-6)
+
+
+def test_the_interval_of_the_smoothed_gradient_covers_the_truth() -> None:
+    """f = |x_1| + x'x/2 in R^3: grad f^eta in closed form; 60 intervals of 95% nearly all cover it."""
+    x = cp.Variable(3, name="x")
+    problem, at, eta = (
+        hf.Problem(hf.Minimize(clients=cp.abs(x[0]) + 0.5 * cp.sum_squares(x))),
+        np.array([0.1, 0.4, 0.0]),
+        0.5,
+    )
+    t = at[0] / eta
+    truth = np.linalg.norm(at + np.array([1.5 * t - 0.5 * t**3, 0, 0]))
+    covered = 0
+    for seed in range(60):
+        low, high = problem.implicit.stationarity(at, eta, seed=seed, progress=False).smoothed_interval
+        covered += low <= truth <= high
+    assert covered >= scipy.stats.binom.ppf(1e-6, 60, 0.95)
+
+
+def test_stationarity_refuses_what_it_cannot_do() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    nonsmooth = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y - x) + cp.abs(y)))
+    with pytest.raises(hf.errors.IncompatibleSolverError, match="CVXPY"):
+        nonsmooth.implicit.stationarity(0.0, 0.1)
+    with pytest.raises(hf.SettingError, match="x is 2 outside X"):
+        picture(x, 3.0, 0.1, x <= 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"eta": 0}, "eta=0: a finite number above 0"),
+        ({"eta": "a"}, "eta='a'"),
+        ({"eta": 1e-14}, "eta=1e-14: at this x at least 2e-12"),
+        ({"tolerance": -1}, "tolerance=-1: a finite number of at least 0"),
+        ({"tolerance": "a"}, "tolerance='a'"),
+        ({"tolerance": np.nan}, "tolerance=nan"),
+        ({"seed": "a"}, "seed='a': a whole number of at least 0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"samples": 1}, "samples=1: a whole number of at least 2"),
+        ({"samples": 64.0}, "samples=64.0"),
+    ],
+)
+def test_settings_of_stationarity_are_named(asked: dict, named: str) -> None:
+    with pytest.raises(hf.SettingError, match=named):
+        nonsmooth_toy(1).implicit.stationarity([1.0], **({"eta": 0.1, "progress": False} | asked))
+
+
+@pytest.mark.parametrize("samples", [None, 2, 3])
+def test_conventions_of_derivatives_at_kinks_certify_nothing(samples: int | None) -> None:
+    """2 max(t, 0) - |t| is t, whatever an automatic derivative at 0 says; on t >= 0 most projections are 0 as well."""
+    t, x = cp.Variable(name="t"), cp.Variable(2, name="x")
+    assert picture(2 * cp.pos(t) - cp.abs(t), 0.0, 0.1, samples=samples).distance == pytest.approx(1, abs=1e-12)
+    falling = cp.abs(t) - 2 * cp.pos(t)  # is -t: it falls into t >= 0
+    assert picture(falling, 0.0, 0.1, t >= 0, samples=samples).distance == pytest.approx(1, abs=1e-12)
+    face = 2 * cp.pos(x[0]) - cp.abs(x[0]) + x[1]  # is x_1 + x_2
+    for constraints in ([x[0] >= 0], [x[0] == 0]):
+        assert picture(face, np.zeros(2), 0.1, *constraints, samples=samples).distance == pytest.approx(1, abs=1e-12)
+
+
+def test_points_are_drawn_from_the_relative_interior(x64: None) -> None:
+    """The kinks of these functions hold whole faces of X: no gradient may come from one."""
+    x, eta = cp.Variable(3, name="x"), 0.1
+    sets = {
+        "orthant": ([x >= 0], np.zeros(3), lambda p: p.min(axis=1)),
+        "edge": ([x >= 0, x[0] == 0, cp.sum(x) <= 0.01], np.zeros(3), lambda p: np.minimum(p[:, 1:].min(axis=1), 0.01 - p.sum(axis=1))),
+        "ball": ([cp.norm(x) <= 1], np.array([0.6, 0.0, 0.8]), lambda p: 1 - np.linalg.norm(p, axis=1)),
+    }  # fmt: skip
+    for constraints, base, depth in sets.values():
+        near = Neighbourhood.of(Points(problem_of(cp.sum(x), *constraints).compile()), base, eta)
+        for seed in range(5):
+            rng = np.random.default_rng(seed)
+            around = base + eta * ball_points(rng, 64, 3)
+            drawn = near.generic(around, 7, rng)
+            assert len(drawn) >= 9 and depth(drawn).min() > 0
+            assert np.linalg.norm(drawn - base, axis=1).max() <= eta
+    point = Neighbourhood.of(Points(problem_of(cp.sum(x), x == 1).compile()), np.ones(3), eta)
+    np.testing.assert_allclose(point.generic(around, 7, rng), 1, atol=1e-15)
+
+
+def test_a_single_point_is_stationary() -> None:
+    x = cp.Variable(2, name="x")
+    assert picture(cp.sum(x), np.ones(2), 0.1, x == 1).distance < 1e-12
+
+
+def test_normals_count_within_eta_and_no_further() -> None:
+    t, x = cp.Variable(name="t"), cp.Variable(2, name="x")
+    within = picture(t, 1e-9, 1e-3, t >= 0)
+    assert within.distance < 1e-12 and "normals of X, all at points of X within 0.001 of x" in within.verdict
+    assert picture(t, 1e-7, 1e-10, t >= 0).distance == pytest.approx(1, abs=1e-12)
+    assert picture(t, 0.0, 1e-10, t >= 0).distance < 1e-12
+    corner = picture(np.array([1.0, 2.0]) @ x, np.array([0.0, 0.2]), 0.1, x >= 0)
+    assert corner.distance == pytest.approx(2, abs=1e-12)  # the other side is 0.2 away
+    np.testing.assert_allclose(corner.normals, [[-1, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("eta", [1e-2, 1e-6, 1e-9])
+def test_normals_of_curved_sets_are_those_near_x(eta: float) -> None:
+    """At (1, 0) of the unit disc the normals within eta make an angle of at most 2 arcsin(eta / 2) with (1, 0)."""
+    x, slope = cp.Variable(2, name="x"), np.array([-1.0, 1.0])
+    found = picture(slope @ x, np.array([1.0, 0.0]), eta, cp.norm(x) <= 1)
+    least = np.sin(np.pi / 4 - 2 * np.arcsin(eta / 2)) * np.sqrt(2)
+    assert least - 1e-12 <= found.distance <= 1 + 1e-6
+    assert np.abs(np.arctan2(found.normals[:, 1], found.normals[:, 0])).max() <= 2 * np.arcsin(eta / 2) + 1e-12
+
+
+def test_the_certificate_can_be_checked_by_hand() -> None:
+    x = cp.Variable(2, name="x")
+    found = (
+        hf.Problem(hf.Maximize(clients=x[0] - 2 * cp.abs(x[1])), constraints=[x[0] <= 1])
+        .implicit.stationarity([1.0, 0.0], 0.1, progress=False)
+    )  # fmt: skip
+    assert found.weights.sum() == pytest.approx(1) and min(found.weights.min(), found.multipliers.min()) >= 0
+    rest = -found.weights @ found.gradients + found.multipliers @ found.normals
+    assert np.linalg.norm(rest) == pytest.approx(found.distance, abs=1e-12) and found.distance < 1e-12
+    np.testing.assert_allclose(found.normals, [[1, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6, 1e8])
+def test_the_distance_scales_with_f(scale: float) -> None:
+    x, target = cp.Variable(2, name="x"), np.array([1.0, -0.5])
+    flat = picture(scale * cp.sum_squares(x - 1), np.ones(2), 1e-3)
+    assert flat.distance <= 1e-12 * scale
+    kink = picture(scale * cp.norm1(x - 1), np.array([1.001, 0.999]), 0.1)
+    assert kink.distance <= 1e-12 * scale
+    f = cp.norm1(x) + 0.5 * cp.sum_squares(x - target)
+    one, other = (picture(c * f, np.array([0.3, 0.0]), 0.2, x[0] <= 0.3) for c in (1.0, scale))
+    assert one.distance > 0.1 and other.distance == pytest.approx(scale * one.distance, rel=1e-9)
+
+
+def test_the_verdict_says_what_it_compares() -> None:
+    x = cp.Variable(2, name="x")
+    found = picture(1e6 * cp.sum(x), np.zeros(2), 0.1, tolerance=5.0)
+    assert "above the tolerance (tolerance=5, an absolute slope in units of f per unit of x" in found.verdict
+    assert "the longest gradient has 1.41e+06" in found.verdict
+    assert picture(cp.sum(x), np.zeros(2), 0.1, tolerance=2.0).verdict.startswith("stationary")
+
+
+def test_smooth_functions_tend_to_the_projected_gradient() -> None:
+    """log-sum-exp on a box and in 40 dimensions: ||P_T(-grad f)|| in closed form."""
+    x, rng = cp.Variable(40, name="x"), np.random.default_rng(0)
+    linear = 0.1 * rng.standard_normal(40)
+    at = np.where(np.arange(40) < 20, 0.0, 0.5)
+    slope = np.exp(at) / np.exp(at).sum() + linear
+    truth = np.linalg.norm(np.where((at == 0) & (slope > 0), 0, slope))
+    bounds = [picture(cp.log_sum_exp(x) + linear @ x, at, eta, x >= 0).distance for eta in (1e-2, 1e-4, 1e-6)]
+    errors = np.abs(np.array(bounds) - truth)
+    assert (errors < [1e-2, 1e-4, 1e-6]).all()
+
+
+def test_an_affine_term_shifts_the_gradients() -> None:
+    x, shift = cp.Variable(2, name="x"), np.array([3.0, -4.0])
+    plain = picture(cp.norm1(x), np.array([0.05, 0.0]), 0.1)
+    moved = picture(cp.norm1(x) + shift @ x, np.array([0.05, 0.0]), 0.1)
+    np.testing.assert_allclose(moved.gradients, plain.gradients + shift, atol=1e-12)
+    assert plain.distance < 1e-12  # d|.| = [-1, 1]^2: the shortest of [2, 4] x [-5, -3] is (2, -3)
+    assert moved.distance == pytest.approx(np.hypot(2, 3), abs=1e-9)
+
+
+# --- the shortest combination ------------------------------------------------------------------------------------
+
+
+def by_cvxpy(gradients: np.ndarray, cone: Any) -> float:
+    """The distance of 0 from conv(gradients) + cone, ``cone`` a function from a vector to constraints on it."""
+    size = np.max(np.linalg.norm(gradients, axis=1))
+    weights, normal = cp.Variable(len(gradients), nonneg=True), cp.Variable(gradients.shape[1])
+    distance = cp.norm(weights @ (gradients / size) + normal)
+    return size * float(cp.Problem(cp.Minimize(distance), [cp.sum(weights) == 1, *cone(normal)]).solve(cp.CLARABEL))
+
+
+def test_the_shortest_combination_is_cvxpys(x64: None) -> None:
+    """Random gradients over polyhedra, lines included, and balls, their normal cones known only by projections."""
+    rng, eta = np.random.default_rng(0), 1e-7
+    x = cp.Variable(4, name="x")
+    rows, at = rng.standard_normal((5, 4)), rng.standard_normal(4)
+    unit = at / np.linalg.norm(at)
+    active = np.arange(5) < 3
+
+    def rays(n: cp.Variable) -> list:
+        weights = cp.Variable(3, nonneg=True)
+        return [n == weights @ rows[active]]
+
+    def edge(n: cp.Variable) -> list:
+        share = cp.Variable(2)
+        return [n == share[0] * rows[0] + share[1] * rows[1], share[1] >= 0]
+
+    radial = cp.Variable(nonneg=True)
+    cases = [
+        ([rows @ x <= rows @ at + np.where(active, 0, 1)], rays),
+        ([rows[0] @ x == rows[0] @ at, rows[1] @ x <= rows[1] @ at], edge),
+        ([cp.norm(x) <= np.linalg.norm(at)], lambda n: [n == radial * unit]),
+    ]
+    positive = 0
+    for constraints, cone in cases:
+        near = Neighbourhood.of(Points(problem_of(cp.sum(x), *constraints).compile()), at, eta)
+        pool = near.normals(eta * unit * np.linspace(-1, 1, 8)[:, None])
+        for scale in (1e-6, 1e-3, 1.0, 1e4, 1e8) * 2:
+            gradients = scale * (rng.standard_normal((12, 4)) + 1.5 * rng.standard_normal(4))
+            normals, found = _shortest(near, gradients, pool)
+            assert found.length == pytest.approx(by_cvxpy(gradients, cone), rel=1e-5, abs=1e-6 * scale)
+            rest = found.weights @ gradients + found.multipliers @ normals
+            np.testing.assert_allclose(rest, found.rest, atol=1e-9 * scale)
+            positive += found.length > 0.1 * scale
+    assert positive >= 10  # zero is not the answer everywhere
+
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds, st.integers(1, 6), st.integers(1, 20), st.integers(0, 6), st.floats(-8, 8), st.floats(0, 6))
+def test_nothing_is_shorter(seed: int, size: int, count: int, rays: int, power: float, spread: float) -> None:
+    """Optimality against every gradient and normal, at all scales and with gradients of very unequal lengths."""
+    rng = np.random.default_rng(seed)
+    gradients = rng.standard_normal((count, size)) * 10 ** rng.uniform(-spread, 0, (count, 1)) * 10**power
+    normals = rng.standard_normal((rays, size)) * 10 ** rng.uniform(-3, 3, (rays, 1))
+    found, longest = shortest(gradients, normals), np.linalg.norm(gradients, axis=1).max()
+    assert found.weights.min() >= 0 and found.weights.sum() == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(
+        found.weights @ gradients + found.multipliers @ normals, found.rest, atol=1e-12 * longest
+    )
+    if found.length > 1e-9 * longest:
+        assert (gradients @ found.rest).min() / found.length >= found.length - 1.1e-9 * longest
+        units = normals / np.linalg.norm(normals, axis=1, keepdims=True)
+        assert (units @ found.rest).min(initial=0.0) >= -1.1e-9 * longest
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 6), st.floats(-8, 8))
+def test_zero_in_the_hull_is_found(seed: int, size: int, power: float) -> None:
+    rng = np.random.default_rng(seed)
+    gradients = rng.standard_normal((2 * size, size))
+    gradients = np.concatenate([gradients, -rng.dirichlet(np.ones(2 * size))[None] @ gradients]) * 10**power
+    assert shortest(gradients, np.zeros((0, size))).length <= 1e-9 * 10**power
+
+
+def test_equal_and_zero_gradients() -> None:
+    none = np.zeros((0, 2))
+    assert shortest(np.zeros((3, 2)), none).length == 0
+    assert shortest(np.array([[3.0, 4.0]] * 3), none).length == pytest.approx(5, abs=1e-14)
+    along = shortest(np.array([[3.0, 4.0]]), np.array([[-1e-3, 0.0]]))
+    assert along.length == pytest.approx(4, abs=1e-14) and along.multipliers == pytest.approx([3e3])
+
+
+def test_a_failing_solver_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uniform(matrix: np.ndarray, _: np.ndarray, maxiter: int) -> tuple[np.ndarray, float]:
+        return np.ones(matrix.shape[1]), 0.0
+
+    monkeypatch.setattr(scipy.optimize, "nnls", uniform)
+    with pytest.raises(hf.SettingError, match="optimality conditions are violated"):
+        shortest(np.array([[1.0, 0.0], [5.0, 1.0]]), np.zeros((0, 2)))
+
+    def tired(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    monkeypatch.setattr(scipy.optimize, "nnls", tired)
+    with pytest.raises(hf.SettingError, match="Maximum number"):
+        shortest(np.array([[1.0, 0.0], [5.0, 1.0]]), np.zeros((0, 2)))
+
+
+# --- convexity ---------------------------------------------------------------------------------------------------
+
+
+def test_a_witness_against_convexity_is_one() -> None:
+    problem = nonsmooth_toy(2)
+    found = problem.implicit.convexity(np.zeros(2), 1.0, progress=False)
+    middle = 0.5 * (found.a + found.b)
+    np.testing.assert_allclose(found.middle, middle)
+    assert found.violated and found.violation == pytest.approx(
+        toy(middle) - 0.5 * (toy(found.a) + toy(found.b)), abs=1e-9
+    )
+    assert "not convex" in str(found)
+
+
+def test_no_witness_on_convex_functions() -> None:
+    assert not coupled_minimax().implicit.convexity(0.3, 0.5, progress=False).violated
+    x = cp.Variable(3, name="x")
+    for convex in (cp.norm(x), cp.exp(cp.sum(x)), np.array([1.0, -2.0, 3.0]) @ x):
+        found = hf.Problem(hf.Minimize(clients=convex)).implicit.convexity(np.zeros(3), 2.0, progress=False)
+        assert not found.violated and "does not prove" in str(found)
+
+
+def test_pairs_without_values_are_not_counted() -> None:
+    """y(x) is -1 on x <= -1, and there is none beyond."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y), [y >= x, y <= -1]))
+    with pytest.raises(
+        hf.SettingError, match=r"no value at one or more points of every one of the 3,328 pairs .*Y\(x\) is empty"
+    ):
+        problem.implicit.convexity(5.0, 0.1, progress=False)
+    half = problem.implicit.convexity(-1.0, 0.5, progress=False)
+    assert not half.violated and half.pairs > 0 and half.undefined > 0 and half.pairs + half.undefined == 13 * 256
+    assert f"among {half.pairs:,} pairs ({half.undefined:,} more have no value" in str(half)
+    whole = problem.implicit.convexity(-3.0, 0.5, progress=False)
+    assert (whole.pairs, whole.undefined) == (13 * 256, 0) and "more have" not in str(whole)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"radius": 0}, "radius=0: a finite number above 0"),
+        ({"radius": "a"}, "radius='a'"),
+        ({"samples": 0}, "samples=0: a whole number of at least 1"),
+        ({"seed": "a"}, "seed='a': a whole number of at least 0"),
+        ({"seed": -3}, "seed=-3"),
+    ],
+)
+def test_settings_of_convexity_are_named(asked: dict, named: str) -> None:
+    with pytest.raises(hf.SettingError, match=named):
+        nonsmooth_toy(1).implicit.convexity([1.0], **({"progress": False} | asked))
