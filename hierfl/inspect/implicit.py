@@ -263,8 +263,9 @@ class ImplicitFunction:
         Raises
         ------
         SymbolicError
-            Where no formula is derived: the problem has data, more than 20 scalars, entries of y that meet in the objective
-            or in a constraint, or an atom that SymPy cannot treat; the message says which.
+            Where no formula is derived: the problem has data, more than 200 scalars or more than 20 of x in one term,
+            entries of y that meet in the objective or in a constraint, or an atom that SymPy cannot treat; the message says
+            which.
         """
         from hierfl.inspect.symbolic.view import symbolic
 
