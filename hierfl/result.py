@@ -210,7 +210,7 @@ class Result:
         Raises
         ------
         SettingError
-            If the result was loaded without its problem, or for a radius or points out of range.
+            If the result was loaded without its problem, for a path that cannot be written, or a setting out of range.
         MissingPackageError
             If plotly is not installed.
         """

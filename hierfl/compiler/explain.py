@@ -180,10 +180,13 @@ def _operator_cost(compiled: CompiledProblem) -> str:
 
 
 def _per_pass(function: Any, argument: Any, by_sample: bool) -> str:
-    """Floating-point operations as XLA counts them before optimisation."""
+    """Floating-point operations as XLA counts them before optimisation; kinds of which there are none have no entry."""
     analysis = jax.jit(function).lower(argument).cost_analysis()
-    flops = float((analysis or {}).get("flops", float("nan")))
-    return f"about {flops:,.0f} floating-point operations{' a sample' if by_sample else ''}"
+    if analysis is None:
+        return "not counted by this backend"
+    count = float(analysis.get("flops", 0.0)) + float(analysis.get("transcendentals", 0.0))
+    about = f"about {count:,.0f} floating-point operation{'s' * (count != 1)}" if count else "no arithmetic"
+    return about + (" a sample" if by_sample else "")
 
 
 def _data(compiled: CompiledProblem) -> Lowered:

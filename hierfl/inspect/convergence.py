@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.inspect.style import house_style
+from hierfl.inspect.style import house_style, require_axes
 from hierfl.runs import half_width
 
 if TYPE_CHECKING:
@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 
 
 def plot_result(result: Result, ax: Any = None) -> Any:
-    """Objective by round (estimates, with their moving mean) and one panel per metric; returns the figure."""
+    """Objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
+
+    Raises
+    ------
+    SettingError
+        If ``ax`` is no matplotlib axes.
+    """
     import matplotlib.pyplot as plt
 
+    require_axes(ax)
     names = [name for name in result.metrics if name != "round"]
     with house_style():
         if ax is None:
@@ -48,9 +55,16 @@ def _objective(panel: Any, result: Result) -> None:
 
 
 def plot_runs(groups: Mapping[str, Runs], ax: Any = None) -> Any:
-    """A line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure."""
+    """A line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure.
+
+    Raises
+    ------
+    SettingError
+        If ``ax`` is no matplotlib axes.
+    """
     import matplotlib.pyplot as plt
 
+    require_axes(ax)
     shown = {name: runs for name, runs in groups.items() if runs.finished}
     metrics = {name: None for runs in shown.values() for name in runs.finished[0].metrics if name != "round"}
     with house_style():

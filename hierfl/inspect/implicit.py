@@ -109,7 +109,8 @@ class ImplicitFunction:
         Raises
         ------
         SettingError
-            For a centre outside X, a direction that is zero, a radius that is not positive, a result of another problem.
+            For a centre outside X, a direction that is zero, a radius or tolerance that is not positive, a seed that is no
+            whole number, a result of another problem.
         DataError
             For arrays of the wrong shape.
         """
@@ -244,7 +245,7 @@ class ImplicitFunction:
         Raises
         ------
         SettingError
-            If eta is not positive or there are fewer than four samples.
+            If eta is not positive, there are fewer than four samples, or the seed is no whole number of at least 0.
         EmptyLowerSetError, LowerLevelError, DataError
             As for calling, at a drawn point.
         """
@@ -263,8 +264,9 @@ class ImplicitFunction:
         Raises
         ------
         SymbolicError
-            Where no formula is derived: the problem has data, more than 20 scalars, entries of y that meet in the objective
-            or in a constraint, or an atom that SymPy cannot treat; the message says which.
+            Where no formula is derived: the problem has data, more than 200 scalars or more than 20 of x in one term,
+            entries of y that meet in the objective or in a constraint, or an atom that SymPy cannot treat; the message says
+            which.
         """
         from hierfl.inspect.symbolic.view import symbolic
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
-from hierfl.inspect.style import house_style
+from hierfl.inspect.style import house_style, require_axes
 from hierfl.language.federation import Federation
 from hierfl.language.sample import Sample
 
@@ -69,9 +69,12 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: An
     ------
     DataError
         If ``counts`` is not a matrix of nonnegative numbers, or ``class_names`` differ in number from its columns.
+    SettingError
+        If ``ax`` is no matplotlib axes.
     """
     import matplotlib.pyplot as plt
 
+    require_axes(ax)
     counts = _matrix(counts)
     clients, classes = counts.shape
     names = [str(c) for c in range(classes)] if class_names is None else [str(name) for name in class_names]

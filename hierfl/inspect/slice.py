@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,7 +18,7 @@ from hierfl.errors import SettingError
 from hierfl.inspect.kink_search import KinkSearch
 from hierfl.inspect.kinks import Kinks, Line
 from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
-from hierfl.inspect.smoothing import radii, smoothed_values
+from hierfl.inspect.smoothing import radii, require_seed, smoothed_values
 from hierfl.result import Result
 from hierfl.runtime.starts import project_on_all
 
@@ -147,32 +148,57 @@ class Slice:
             inside, outside = (middle, outside) if same else (inside, middle)
         return float(inside)
 
+    @double_precision
     def response(self, variable: Any = None) -> np.ndarray:
         """y(x) of one lower variable (the only one by default): ``(k, owners, *shape)``.
 
         Raises
         ------
         SettingError
-            Without a lower level, or where y has more than 100,000 scalars at a point.
+            For what is no variable of the lower level; without a lower level, or where y has more than 100,000 scalars at
+            a point.
         """
         lower = self.problem.compile().lower
         if not lower.size or not self.answers.shape[-1]:
             raise SettingError("this slice holds no response: there is no lower level, or y has over 100,000 scalars.")
         chosen = lower.variables[0] if variable is None else variable
         parts = lower.split(jnp.asarray(self.answers))
-        if chosen.id not in parts:
-            raise SettingError(f"{chosen.name()} is not a variable of the lower level.")
+        if not isinstance(chosen, cp.Variable) or chosen.id not in parts:
+            names = ", ".join(known.name() for known in lower.variables)
+            raise SettingError(f"variable={chosen}: a variable of the lower level, here {names}.")
         return np.asarray(parts[chosen.id])
 
     def active(self, place: int) -> tuple[str, ...]:
-        """The constraints of Y(x) that hold with equality at ``t[place]``, in words."""
+        """The constraints of Y(x) that hold with equality at ``t[place]``, in words.
+
+        Raises
+        ------
+        SettingError
+            If ``place`` is no index of ``t``.
+        """
+        count = len(self.t)
+        if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not -count <= place < count:
+            raise SettingError(f"place={place!r}: an index of the slice's {count} points, 0 to {count - 1}.")
         switches, signature = Points(self.problem.compile()).switches, self.sampled.signature[place]
         if not signature.size or self.sampled.reason[place] != 0:
             return ()
         return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
 
     def plot(self, ax: Any = None, **style: Any) -> Any:
-        """f on the line with its kinks, one-sided tangents, gaps and smoothings; returns the figure."""
+        """f on the line with its kinks, one-sided tangents, gaps and smoothings; returns the figure.
+
+        Parameters
+        ----------
+        ax
+            Axes of matplotlib to draw on; a new figure by default.
+        style
+            Of the line of f: keywords of matplotlib's lines, such as ``color``, ``linestyle``, ``linewidth``.
+
+        Raises
+        ------
+        SettingError
+            If ``ax`` is something else, or for an unknown keyword.
+        """
         from hierfl.inspect.slice_plot import plot_slice
 
         return plot_slice(self, ax, **style)
@@ -204,6 +230,8 @@ def slice_of(
     progress: bool = True,
 ) -> Slice:
     """The slice; arguments and errors as for ``ImplicitFunction.slice``."""
+    require_seed(seed)
+    require_tolerance(tolerance)
     compiled = problem.compile()
     run = center if isinstance(center, Result) else None
     if run is not None:
@@ -213,7 +241,7 @@ def slice_of(
     start = centre_of(compiled, center)
     chosen, along = direction_of(compiled, direction, run, seed)
     line = Line(start, along, float(radius))
-    t = np.linspace(-radius, radius, points)
+    t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
     with shown(points + points * samples * len(etas), "slice", progress) as bar:
         evaluate = Points(compiled, tolerance, bar)
         sampled = evaluate.values(line.at(t))
@@ -294,6 +322,18 @@ def require_window(radius: Any, points: Any) -> None:
         raise SettingError(f"radius={radius!r}: a finite number above 0.")
     if isinstance(points, bool) or not isinstance(points, (int, np.integer)) or points < 5:
         raise SettingError(f"points={points!r}: a whole number of at least 5.")
+
+
+def require_tolerance(tolerance: Any) -> None:
+    """A finite number above 0.
+
+    Raises
+    ------
+    SettingError
+        Naming what was found.
+    """
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.number)) or not 0 < tolerance < np.inf:
+        raise SettingError(f"tolerance={tolerance!r}: a finite number above 0, such as 1e-8.")
 
 
 def require_inside(compiled: Any, centre: np.ndarray) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.inspect.style import COLOURS, house_style
+from hierfl.inspect.curves import curve, line_label
+from hierfl.inspect.style import COLOURS, GAPS, house_style, line_style, require_axes
 
 if TYPE_CHECKING:
     from hierfl.inspect.slice import Slice
@@ -16,12 +17,15 @@ KINKS_SHOWN = 40
 
 
 def plot_slice(shown: Slice, ax: Any = None, **style: Any) -> Any:
-    """Draw a slice; ``style`` goes to the line of f. Returns the figure."""
+    """Draw a slice; ``style`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
     import matplotlib.pyplot as plt
 
+    require_axes(ax)
+    look = line_style(style)
     with house_style():
         figure, panel = plt.subplots(figsize=(6.4, 4.0)) if ax is None else (ax.figure, ax)
-        panel.plot(shown.t, shown.value, **{"color": COLOURS[0], "label": "f", **style})
+        drawn = curve(shown)
+        panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
         for place, smooth in enumerate(shown.smoothed):
             colour = COLOURS[1 + place % (len(COLOURS) - 1)]
             panel.plot(shown.t, smooth.value, "--", color=colour, label=f"$f^\\eta$, η = {smooth.eta:g}")
@@ -31,10 +35,9 @@ def plot_slice(shown: Slice, ax: Any = None, **style: Any) -> Any:
         _draw_gaps(panel, shown)
         if len(shown.iterates):
             inside = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
-            panel.plot(inside[:, 0], np.interp(inside[:, 0], shown.t, shown.value), ".", color="0.45", label="iterates")
-        names = ", ".join(v.name() for v in shown.problem.upper_variables)
-        panel.set(xlabel=f"t   ({names} = centre + t · direction)", ylabel="f", title="implicit function")
-        panel.legend(fontsize=8)
+            panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
+        panel.set(xlabel=line_label(shown), ylabel="f", title="implicit function")
+        panel.legend(fontsize=8, frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
     return figure
 
 
@@ -62,8 +65,11 @@ def _kink_label(shown: Slice) -> str:
 
 
 def _draw_gaps(panel: Any, shown: Slice) -> None:
-    reasons: dict[str, None] = {}
-    for gap in shown.gaps:
-        label = {} if gap.reason in reasons else {"label": f"no value: {gap.reason}"}
-        reasons[gap.reason] = None
-        panel.axvspan(gap.low, gap.high, color="0.85", linewidth=0, zorder=0, **label)
+    reasons = list(dict.fromkeys(gap.reason for gap in shown.gaps))
+    for number, reason in enumerate(reasons):
+        grey, hatch = GAPS[number % len(GAPS)]
+        for place, gap in enumerate(gap for gap in shown.gaps if gap.reason == reason):
+            label = {"label": f"no value: {reason}"} if place == 0 else {}
+            panel.axvspan(
+                gap.low, gap.high, facecolor=grey, hatch=hatch, edgecolor="white", linewidth=0, zorder=0, **label
+            )

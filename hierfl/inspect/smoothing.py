@@ -21,6 +21,7 @@ LEAST_SAMPLES = 4
 @double_precision
 def smoothed_at(problem: Problem, x: Any, eta: float, samples: int, seed: int) -> float:
     """f^eta at one point; errors as for ``ImplicitFunction.smoothed``."""
+    require_seed(seed)
     (radius,) = radii([eta], samples)
     compiled = problem.compile()
     points, centre = Points(compiled), compiled.upper.flatten(x, "x")
@@ -66,3 +67,15 @@ def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
     if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < LEAST_SAMPLES:
         raise SettingError(f"samples={samples!r}: a whole number of at least {LEAST_SAMPLES}.")
     return tuple(map(float, etas))
+
+
+def require_seed(seed: Any) -> None:
+    """A whole number of at least 0.
+
+    Raises
+    ------
+    SettingError
+        Naming what was found.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise SettingError(f"seed={seed!r}: a whole number of at least 0.")

@@ -13,7 +13,8 @@ from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.one_sided import OneSided
 from hierfl.inspect.points import REASONS, Points, Sampled, shown
-from hierfl.inspect.slice import centre_of, require_same_problem, require_window
+from hierfl.inspect.slice import centre_of, require_same_problem, require_tolerance, require_window
+from hierfl.inspect.smoothing import require_seed
 from hierfl.result import Result
 
 if TYPE_CHECKING:
@@ -126,22 +127,43 @@ class Surface:
             low, high = np.where(same, middle, low), np.where(same, high, middle)
         return low, high
 
+    @cached_property
+    @double_precision
+    def kink_values(self) -> np.ndarray:
+        """f at ``kink_points``, (k,)."""
+        points = Points(self.problem.compile(), self.tolerance)
+        if not len(self.kink_points):
+            return np.zeros(0)
+        return points.values(self.plane.at(self.kink_points)).value
+
     def plot(self, ax: Any = None, kind: str = "contour", **style: Any) -> Any:
-        """Contours with the kink curves, or ``kind="3d"``; returns the figure.
+        """Contours with the kink curves, or the surface in space with them, ``kind="3d"``; returns the figure.
+
+        Parameters
+        ----------
+        ax
+            Axes of matplotlib to draw on, of the projection "3d" for that kind; a new figure by default.
+        kind
+            ``"contour"`` or ``"3d"``.
+        style
+            Keywords of matplotlib's ``contourf`` or ``plot_surface``, such as ``cmap`` and ``alpha``.
 
         Raises
         ------
         SettingError
-            For another kind.
+            For another kind, other axes, or an unknown keyword.
         """
         from hierfl.inspect.surface_plot import plot_surface
 
         return plot_surface(self, ax, kind, **style)
 
     def __str__(self) -> str:
-        low, high = np.nanmin(self.value), np.nanmax(self.value)
-        lines = [f"f on {len(self.s)} x {len(self.s)} points, from {low:.6g} to {high:.6g}, along {self.chosen}"]
-        lines += [f"no value at {count} points: {reason}" for reason, count in self.gaps.items()]
+        where, finite = f"f on {len(self.s)} x {len(self.s)} points", self.value[np.isfinite(self.value)]
+        if not finite.size:
+            why = "; ".join(f"{reason} (at {count:,} points)" for reason, count in self.gaps.items())
+            return f"{where} along {self.chosen}: f has no value at any of them: {why}"
+        lines = [f"{where}, from {finite.min():.6g} to {finite.max():.6g}, along {self.chosen}"]
+        lines += [f"no value at {count:,} points: {reason}" for reason, count in self.gaps.items()]
         lines.append(f"{len(self.kink_points)} kinks across the edges of the grid")
         opaque = self._points.switches.opaque
         if opaque:
@@ -164,6 +186,8 @@ def surface_of(
     progress: bool = True,
 ) -> Surface:
     """The surface; arguments and errors as for ``ImplicitFunction.surface``."""
+    require_seed(seed)
+    require_tolerance(tolerance)
     compiled = problem.compile()
     run = center if isinstance(center, Result) else None
     if run is not None:

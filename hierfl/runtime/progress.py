@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import median_low
 from types import TracebackType
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 _QUIET_SECONDS = 1.0
 _COSTLY_SECONDS = 20.0
+_WATCHED_SECONDS, _WATCHED_PARTS = 2.0, 3  # before an estimate: a part may be the compilation of yet another program
 
 
 class RunProgress:
@@ -21,7 +23,9 @@ class RunProgress:
         self._bar: Progress | None = None
         self._task = None
         self._done = 0
-        self._latest: float | None = None
+        self._first: float | None = None
+        self._latest = 0.0
+        self._rates: list[float] = []  # seconds for one unit, of every part but the first, which compiles
         self._estimated = False
 
     def __enter__(self) -> RunProgress:
@@ -35,19 +39,24 @@ class RunProgress:
 
     def advance(self, count: int) -> None:
         """``count`` more are done."""
-        now, before = time.perf_counter(), self._latest
-        self._done, self._latest = self._done + count, now
+        now = time.perf_counter()
+        self._done += count
         self.update(self._done, "")
-        if before is not None and not self._estimated:  # the first part compiles
-            self._estimated = True
-            self._announce((now - before) / count * (self._rounds - self._done))
+        if self._first is None:
+            self._first = now
+        elif not self._estimated:
+            self._rates.append((now - self._latest) / count)
+            if now - self._first >= _WATCHED_SECONDS and len(self._rates) + 1 >= _WATCHED_PARTS:
+                self._estimated = True
+                self._announce(median_low(self._rates) * (self._rounds - self._done))
+        self._latest = now
 
     def _announce(self, seconds: float) -> None:
         """Say once what is ahead, where it is much."""
         if self._enabled and seconds > _COSTLY_SECONDS:
             Console(stderr=True).print(
-                f"{self._label}: about {seconds:.0f} s for {self._rounds:,} {self._unit}; fewer of them, or a looser tolerance=, "
-                f"take less."
+                f"{self._label}: about {seconds:.0f} s more for the remaining {self._rounds - self._done:,} of {self._rounds:,} "
+                f"{self._unit}; fewer of them, or a looser tolerance=, take less."
             )
 
     def update(self, done: int, note: str) -> None:
@@ -68,4 +77,4 @@ class RunProgress:
             self._bar.start()
             self._task = self._bar.add_task(self._label, total=self._rounds, note="")  # type: ignore[assignment]
         assert self._task is not None
-        self._bar.update(self._task, completed=done, note=note)
+        self._bar.update(self._task, completed=min(done, self._rounds), note=note)

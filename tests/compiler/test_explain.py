@@ -58,3 +58,14 @@ def test_a_radius_that_is_a_sample_is_better_a_client_parameter() -> None:
     (ball,) = problem.explain()["Y(x)"]
     assert "moves with x and the sample" in ball.how
     assert "because of radius" in ball.advice and "hf.ClientParameter" in ball.advice
+
+
+def test_what_costs_no_arithmetic_says_so() -> None:
+    """XLA leaves out kinds of operations of which there are none: the derivative of (x - 0.3) y by y is x - 0.3."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, (x - 0.3) * y, [y >= -1, y <= 1])
+    explanation = hf.Problem(hf.Minimize(clients=cp.sum(x)), lower=lower).explain()
+    assert "nan" not in str(explanation)
+    assert explanation["clients term"][0].cost == "no arithmetic"
+    (exponentials,) = hf.Problem(hf.Minimize(clients=cp.sum(cp.exp(X)))).explain()["clients term"]
+    assert exponentials.cost == "about 7 floating-point operations"  # 4 exponentials and 3 sums

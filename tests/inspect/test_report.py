@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
@@ -89,10 +90,27 @@ class Page(HTMLParser):
 
     def figure(self, name: str) -> list[dict[str, Any]]:
         """The traces of a figure, as Plotly is given them."""
+        traces: list[dict[str, Any]] = self._drawn(name)[0]
+        return traces
+
+    def layout(self, name: str) -> dict[str, Any]:
+        """The layout of a figure."""
+        found: dict[str, Any] = self._drawn(name)[1]
+        return found
+
+    def _drawn(self, name: str) -> tuple[Any, Any]:
         found = re.search(rf'Plotly\.newPlot\(\s*"{name}",\s*', self.source)
         assert found is not None, name
-        traces: list[dict[str, Any]] = json.JSONDecoder().raw_decode(self.source[found.end() :])[0]
-        return traces
+        traces, end = json.JSONDecoder().raw_decode(self.source, found.end())
+        start = self.source.index("{", end)
+        return traces, json.JSONDecoder().raw_decode(self.source, start)[0]
+
+
+def decoded(values: Any) -> np.ndarray:
+    """An array of Plotly's, which may be in base64."""
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"])
+    return np.array(values, dtype=float)
 
 
 def written(result: Any, tmp_path: Path, **settings: Any) -> Page:
@@ -156,7 +174,8 @@ def test_the_slice_and_its_kinks_are_those_of_the_implicit_function(tmp_path: Pa
     expected = [[kink.t, kink.value, kink.left_slope, kink.right_slope] for kink in shown.kinks]
     np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-7)
     traces = {trace.get("meta"): trace for trace in page.figure("line-figure")}
-    hover = [text.replace("&gt;", ">").replace("<br>", "\n") for text in traces["curve"]["text"]]
+    hover = [text.replace("&gt;", ">").replace("<br>", "\n") for text in traces["curve"]["text"] if text]
+    assert len(hover) == len(shown.t)
     for place, text in enumerate(hover):
         listed = "\n".join(shown.active(place))
         assert text.endswith(f"active:\n{listed}" if listed else "active: none")
@@ -284,6 +303,56 @@ def test_what_is_missing_or_wrong_is_named(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(hf.MissingPackageError, match=r'pip install "hierfl\[report\]"'):
         result.report(tmp_path / "run.html")
     assert not (tmp_path / "run.html").exists()
+
+
+def test_where_the_file_cannot_be_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = toy_run()
+    monkeypatch.setattr(hf.Problem, "check", lambda *args, **settings: pytest.fail("the work has begun"))
+    for path, named in (
+        (tmp_path / "no" / "run.html", "there is no folder"),
+        (tmp_path, "is a folder: give the name of a file"),
+        (3, "path=3: the name of a file"),
+    ):
+        with pytest.raises(hf.SettingError, match=named):
+            result.report(path)
+    for setting, named in (
+        ({"seed": "x"}, "seed='x'"),
+        ({"samples": 1}, "samples=1"),
+        ({"smoothing": -1.0}, "smoothing=-1"),
+    ):
+        with pytest.raises(hf.SettingError, match=named):
+            result.report(tmp_path / "run.html", **setting)
+    with pytest.raises(hf.SettingError, match="ax=3"):
+        result.plot(ax=3)
+
+
+def test_a_jump_and_narrow_gaps(tmp_path: Path) -> None:
+    """f = y + x^2, y = 1 where x < 0.3, else -1; X = [-1, 1.15]."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=y + cp.square(x)), hf.ArgMin(y, (x - 0.3) * y, [y >= -1, y <= 1]), [x >= -1, x <= 1.15]
+    )
+    result = problem.solve(FedRZO(step_size=1e-4), rounds=3, x0=np.array(0.1), progress=False)
+    page = written(result, tmp_path, radius=1.25, points=22)
+    traces = {trace.get("meta"): trace for trace in page.figure("line-figure")}
+    value, text = traces["curve"]["y"], traces["curve"]["text"]
+    t, value = decoded(traces["curve"]["x"]), decoded(value)
+    (hole,) = [k for k in np.flatnonzero(np.isnan(value)) if abs(t[k]) < 0.5]
+    np.testing.assert_allclose(value[[hole - 1, hole + 1]], [1.09, -0.91], atol=1e-5)
+    assert len(text) == len(t) and text[hole - 1 : hole + 2] == [""] * 3
+    term = decoded(page.figure("terms-figure")[0]["y"])
+    assert np.isnan(term[np.searchsorted(decoded(page.figure("terms-figure")[0]["x"]), t[hole])])
+    layout = page.layout("line-figure")
+    assert layout["xaxis"]["title"]["text"].endswith(f"(x = {result.x:.4g} + t)")
+    narrow, *_ = sorted(layout["shapes"], key=lambda shape: shape["x1"] - shape["x0"])
+    assert "text" not in narrow.get("label", {})  # the words would not fit
+    assert [trace["name"] for trace in page.figure("line-figure") if trace.get("meta") == "gap"] == [
+        "no value: x is outside X"
+    ]
+    assert "nan" not in " ".join(row[2] for row in page.rows["lowering-pieces"])
+    wide = written(result, tmp_path, radius=4.0, points=22).layout("line-figure")["shapes"]
+    assert {shape["label"]["text"] for shape in wide} == {"x is outside X"}
+    assert all(not shape["label"].get("textangle") for shape in wide)
 
 
 def test_what_costs_much_is_left_out_with_a_note(tmp_path: Path) -> None:

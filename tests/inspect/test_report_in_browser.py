@@ -135,6 +135,13 @@ def test_nothing_is_wider_than_the_window(page: webdriver.Chrome) -> None:
     assert page.execute_script(too_wide) == 0
 
 
+def test_every_figure_is_as_wide_as_its_place(page: webdriver.Chrome) -> None:
+    widths = """return Array.from(document.querySelectorAll(".js-plotly-plot")).map(figure =>
+        [figure.id, figure.clientWidth, figure.querySelector(".main-svg").getBoundingClientRect().width])"""
+    until(page, widths.replace("return ", "return (") + ").every(([id, place, drawn]) => Math.abs(place - drawn) < 1)")
+    assert {name for name, *_ in page.execute_script(widths)} >= {"convergence-0", "convergence-1", "line-figure"}
+
+
 def test_the_place_slider_moves_the_marker_and_the_words(page: webdriver.Chrome, run: hf.Result) -> None:
     (before,) = traces(page, "place")
     assert before["x"] == [0.0] and before["y"][0] == pytest.approx(run.value)

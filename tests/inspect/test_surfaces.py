@@ -65,3 +65,54 @@ def test_directions_are_checked(directions: list, named: str) -> None:
         nonsmooth_toy(2).implicit.surface(np.zeros(2), directions, progress=False)
     with pytest.raises(hf.SettingError, match="slice"):
         nonsmooth_toy(1).implicit.surface(np.zeros(1), progress=False)
+
+
+def test_iterates_can_be_read_in_the_legend() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.norm1(x)))
+    run = problem.solve(FedAvg(step_size=0.02), rounds=30, x0=np.ones(2), progress=False)
+    panel = problem.implicit.surface(run, radius=2, points=11, progress=False).plot().axes[0]
+    handles = dict(zip([text.get_text() for text in panel.get_legend().get_texts()], panel.get_legend().legend_handles))
+    assert handles["iterates"].get_color() == "white" and handles["iterates"].get_path_effects()  # a dark rim
+
+
+def test_kinks_lie_on_the_surface_in_space() -> None:
+    shown = nonsmooth_toy(2).implicit.surface([0.1, -0.05], radius=1.5, points=15, progress=False)
+    panel = shown.plot(kind="3d").axes[0]
+    (dots,) = panel.lines
+    places = np.array(dots.get_data_3d())
+    assert places.shape == (3, 30) and np.abs(places[:2]).min(axis=0).max() < 1e-3
+    np.testing.assert_allclose(places[2], toy(places[:2].T), atol=1e-9)
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["kinks"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_surface_without_values_says_why() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=y + cp.sum(x)), hf.ArgMin(y, cp.square(y), [y >= 1, y <= -cp.square(x[0])])
+    )
+    shown = problem.implicit.surface([0.0, 0.0], points=5, progress=False)
+    assert "f has no value at any of them: Y(x) is empty (at 25 points)" in str(shown) and "nan" not in str(shown)
+    for kind in ("contour", "3d"):
+        panel = shown.plot(kind=kind).axes[0]
+        assert [text.get_text() for text in panel.get_legend().get_texts()] == ["no value: Y(x) is empty"]
+        assert panel.get_xlim() == (-1, 1)
+
+
+def test_bad_input_to_a_surface_is_named() -> None:
+    implicit = nonsmooth_toy(2).implicit
+    for setting, named in (({"tolerance": -1}, "tolerance=-1"), ({"seed": "x"}, "seed='x'")):
+        with pytest.raises(hf.SettingError, match=named):
+            implicit.surface(np.zeros(2), progress=False, **setting)
+    shown = implicit.surface(np.zeros(2), points=5, progress=False)
+    flat = shown.plot().axes[0]
+    for arguments, named in (
+        ({"ax": 3}, "ax=3"),
+        ({"ax": flat, "kind": "3d"}, "projection"),
+        ({"ax": shown.plot(kind="3d").axes[0]}, "3-D axes"),
+        ({"nonsense": 1}, "nonsense= is no style keyword .* cmap"),
+    ):
+        with pytest.raises(hf.SettingError, match=named):
+            shown.plot(**arguments)
+    assert shown.plot(levels=5, alpha=0.5) is not shown.plot(ax=flat)

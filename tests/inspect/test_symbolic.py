@@ -62,6 +62,19 @@ def test_toy_in_two_dimensions_is_the_sum_over_coordinates() -> None:
     assert next(iter(view.x.values())).tolist() == [X0, X1]
 
 
+def test_toy_in_fifty_dimensions_is_the_closed_form() -> None:
+    view = nonsmooth_toy(50).implicit.symbolic()
+    symbols = [sympy.Symbol(f"x[{j}]", real=True) for j in range(50)]
+    half = sympy.Rational(1, 2)
+    assert view.value == sympy.Add(*(sympy.Piecewise(((s + 1) ** 2 / 2, s < 0), (half, True)) for s in symbols))
+    (response,) = view.response.values()
+    assert list(response) == [sympy.Max(0, s) for s in symbols]
+    assert {kink.condition: (kink.left_slope, kink.right_slope) for kink in view.kinks} == {
+        at(s, 0): (1, 0) for s in symbols
+    }
+    assert view.one_sided(np.zeros(50), np.ones(50)) == (50, 0)
+
+
 @pytest.mark.parametrize("dimension", [1, 2])
 def test_toy_is_the_numeric_implicit_function(dimension: int) -> None:
     problem = nonsmooth_toy(dimension)
@@ -259,6 +272,44 @@ def test_two_clients_with_a_ball_each_have_two_spheres_of_kinks() -> None:
     view = problem.implicit.symbolic()
     spheres = {sympy.expand(kink.condition.lhs) for kink in view.kinks}
     assert spheres == {X0**2 + X1**2 - 1, sympy.expand((X0 - 1) ** 2 + (X1 - 2) ** 2 - 1)}
+
+
+def test_pieces_beyond_a_hole_of_the_domain() -> None:
+    """y = min(x^2, max(x, -x)), and Y(x) = [-x, x^2] is empty for -1 < x < 0."""
+    problem = hf.Problem(
+        hf.Minimize(clients=y), lower=hf.ArgMin(y, 0.5 * cp.square(y) - x * y, [y >= -x, y <= cp.square(x)])
+    )
+    view = problem.implicit.symbolic()
+    expected = sympy.Min(X**2, sympy.Max(X, -X))
+    places = [sympy.Rational(k, 8) for k in range(-24, 25) if not -8 < k < 0]
+    assert all(view.value.subs(X, p) == view.response[y].subs(X, p) == expected.subs(X, p) for p in places)
+    assert [view.domain.subs(X, k) for k in (-2, -1, sympy.Rational(-1, 2), 0, 1)] == [True, True, False, True, True]
+    assert slopes(view) == [(at(X, 1), 2, 1)]
+    assert r"\text{where } & x^{2} + x \geq 0" in view.latex() and "where x**2 + x >= 0" in str(view)
+
+
+def test_pieces_outside_the_domain_are_left_out() -> None:
+    """max(x, -5) + |x - 2|, where Y(x) = [x, 1] is not empty: x <= 1, so that the kink at 2 is outside."""
+    problem = hf.Problem(hf.Minimize(clients=y + cp.abs(x - 2)), lower=hf.ArgMin(y, cp.square(y + 5), [y >= x, y <= 1]))
+    view = problem.implicit.symbolic()
+    assert view.value == sympy.Piecewise((-X - 3, X < -5), (2, True))
+    assert slopes(view) == [(at(X, -5), -1, 0)]
+
+
+def test_a_kink_where_the_lower_set_shrinks_to_a_point() -> None:
+    """y = |x - 1| + (x - 1)^2, the upper end of Y(x), which is one point at x = 1."""
+    problem = hf.Problem(
+        hf.Minimize(clients=y),
+        lower=hf.ArgMin(y, -y, [y >= cp.abs(x - 1), y <= cp.abs(x - 1) + cp.square(x - 1)]),
+    )
+    assert slopes(problem.implicit.symbolic()) == [(at(X, 1), -1, 1)]
+
+
+def test_a_shorter_form_that_disagrees_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = symbolic_module.pieces
+    monkeypatch.setattr(symbolic_module, "pieces", lambda *arguments: right(*arguments) + sympy.Max(0, X - 3))
+    view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1))).implicit.symbolic()
+    assert view.value == sympy.Abs(X - 1)
 
 
 def test_points_at_which_the_objective_is_undefined_are_left_out_of_the_comparison() -> None:
@@ -511,8 +562,11 @@ def test_data_are_refused() -> None:
 
 
 def test_large_problems_are_refused() -> None:
-    with pytest.raises(hf.SymbolicError, match="22 scalars; formulas of more than 20"):
-        nonsmooth_toy(11).implicit.symbolic()
+    with pytest.raises(hf.SymbolicError, match="202 scalars; formulas of more than 200"):
+        nonsmooth_toy(101).implicit.symbolic()
+    many = cp.Variable(21, name="x")
+    with pytest.raises(hf.SymbolicError, match="joins 21 scalars of x: beyond 20"):
+        hf.Problem(hf.Minimize(clients=cp.sum_squares(many) + cp.max(many))).implicit.symbolic()
 
 
 def test_atoms_without_a_formula_are_refused() -> None:

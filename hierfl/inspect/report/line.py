@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hierfl.inspect.curves import Curve, curve, line_label
 from hierfl.inspect.report.page import escaped, plotly
 from hierfl.inspect.report.places import Place
 from hierfl.inspect.report.style import faint, outline, styled
@@ -22,28 +23,28 @@ if TYPE_CHECKING:
 
 STEPS = 401  # places of the slider
 WIDEST = 56  # characters of a line in a hover box
+NARROWEST, LETTER = 340, 7  # pixels of the figure in a narrow window, and of a letter
 # of two markers at one place Plotly's hover prefers the smaller one: kinks are small with a thick rim
 KINK = {"color": COLOURS[1], "size": 6, "line": {"color": COLOURS[1], "width": 3}}
 ITERATE = {"color": "#6e7781", "size": 7, "symbol": "circle-open"}
-GAP = "#e7ebef"
+GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which f has no value
 
 
 def line_figure(shown: Slice, said: Sequence[Place]) -> Any:
     """f along the line with everything known about it; returns Plotly's figure."""
     go = plotly().graph_objects
-    figure = go.Figure()
+    figure, drawn, hovers = go.Figure(), curve(shown), _hovers(shown, said)
     _add_smoothings(figure, shown)
     figure.add_trace(
-        go.Scatter(x=shown.t, y=shown.value, name="f", mode="lines", line={"color": COLOURS[0], "width": 2.2}, legendrank=1,
-                   text=_hovers(shown, said), hoverinfo="text", meta="curve")
+        go.Scatter(x=drawn.t, y=drawn.value, name="f", mode="lines", line={"color": COLOURS[0], "width": 2.2}, legendrank=1,
+                   text=[hovers[k] if k >= 0 else "" for k in drawn.point], hoverinfo="text", meta="curve")
     )  # fmt: skip
     _add_gaps(figure, shown.gaps, shown.line.radius)
-    _add_iterates(figure, shown)
+    _add_iterates(figure, shown, drawn)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
     sliders = [_place_slider(figure, shown, said), *_smoothing_slider(figure, shown.smoothed)]
-    names = ", ".join(variable.name() for variable in shown.problem.upper_variables)
-    axis = escaped(textwrap.shorten(f"t, where {names} = centre + t · direction", 60, placeholder=" …"))
+    axis = escaped(textwrap.shorten(line_label(shown), 60, placeholder=" …"))
     figure.update_xaxes(title_text=axis, title_standoff=8, range=[shown.t[0], shown.t[-1]])
     figure.update_yaxes(title_text="f", title_standoff=4)
     return styled(figure, sliders=sliders, height=520 + 80 * len(sliders))
@@ -68,14 +69,18 @@ def _boxed(lines: Sequence[str]) -> str:
 
 
 def _add_gaps(figure: Any, gaps: Sequence[Gap], radius: float) -> None:
+    """Grey bands, named in the legend, and in place where the words fit in a window for telephones as well."""
     go = plotly().graph_objects
+    reasons = list(dict.fromkeys(gap.reason for gap in gaps))
+    greys = {reason: GAPS[number % len(GAPS)] for number, reason in enumerate(reasons)}
     for gap in gaps:
-        wide = gap.high - gap.low > 0.5 * radius
-        label = {"text": escaped(gap.reason), "textangle": 0 if wide else -90, "font": {"size": 12, "color": "#57606a"},
-                 "textposition": "top center" if wide else "middle center"}  # fmt: skip
-        figure.add_vrect(x0=gap.low, x1=gap.high, fillcolor=GAP, opacity=1, line_width=0, layer="below", label=label)
-    for reason in dict.fromkeys(gap.reason for gap in gaps):
-        marker = {"symbol": "square", "size": 11, "color": GAP}
+        label = {"text": escaped(gap.reason), "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
+        room = (gap.high - gap.low) / (2 * radius) * NARROWEST
+        fits = {"label": label} if room > LETTER * (len(gap.reason) + 2) else {}
+        grey = greys[gap.reason]
+        figure.add_vrect(x0=gap.low, x1=gap.high, fillcolor=grey, opacity=1, line_width=0, layer="below", **fits)
+    for reason, grey in greys.items():
+        marker = {"symbol": "square", "size": 11, "color": grey}
         name = escaped(f"no value: {reason}")
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta="gap"))
 
@@ -96,14 +101,14 @@ def _add_smoothings(figure: Any, shown: Slice) -> None:
         )  # fmt: skip
 
 
-def _add_iterates(figure: Any, shown: Slice) -> None:
+def _add_iterates(figure: Any, shown: Slice, drawn: Curve) -> None:
     near = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
     if not len(near):
         return
     hover = "round %{customdata[1]:.0f}, projected on the line<br>t = %{x:.5g}, %{customdata[0]:.3g} away from the line"
     figure.add_trace(
         plotly().graph_objects.Scatter(
-            x=near[:, 0], y=np.interp(near[:, 0], shown.t, shown.value), mode="markers", name="iterates", meta="iterates",
+            x=near[:, 0], y=np.interp(near[:, 0], drawn.t, drawn.value), mode="markers", name="iterates", meta="iterates",
             marker=ITERATE, customdata=near[:, 1:], hovertemplate=hover + "<extra></extra>")
     )  # fmt: skip
 

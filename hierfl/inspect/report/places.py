@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hierfl.compiler.layout import Layout
 from hierfl.compiler.precision import double_precision
+from hierfl.inspect.curves import entries
 from hierfl.inspect.points import KEPT_LIMIT, REASONS, Points
 
 if TYPE_CHECKING:
@@ -47,13 +47,6 @@ def places(shown: Slice) -> list[Place]:
         )
         for k, t in enumerate(shown.t)
     ]
-
-
-def entries(layout: Layout) -> Iterable[str]:
-    """``x[0, 1]`` for every scalar of the flat vector, in order; a scalar variable has its bare name."""
-    for variable in layout.variables:
-        for index in np.ndindex(variable.shape):
-            yield f"{variable.name()}[{', '.join(map(str, index))}]" if index else variable.name()
 
 
 def _slopes(shown: Slice) -> list[str]:
@@ -94,7 +87,7 @@ def _answer(shown: Slice, labels: list[str], k: int) -> str:
 
 
 def _listed(named: Iterable[tuple[str, float]], size: int) -> str:
-    written = [f"{name} = {value:.6g}" for name, value in islice(named, SCALARS)]
+    written = [f"{name} = {value + 0.0:.6g}" for name, value in islice(named, SCALARS)]
     return "\n".join([*written, *([f"and {size - SCALARS:,} more"] if size > SCALARS else [])])
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.inspect.report.page import plotly
+from hierfl.inspect.curves import broken, line_label
+from hierfl.inspect.report.page import escaped, plotly
 from hierfl.inspect.report.style import faint, outline, styled
 from hierfl.inspect.style import COLOURS
 
@@ -23,26 +24,23 @@ def terms_figure(shown: Slice) -> Any:
     go = plotly().graph_objects
     figure, clients = go.Figure(), shown.clients
     if shown.problem.objective.server is not None:
-        figure.add_trace(
-            go.Scatter(x=shown.t, y=shown.server, name="server", mode="lines", line={"color": SERVER, "width": 2})
-        )
+        t, value = broken(shown, shown.server)
+        figure.add_trace(go.Scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2}))
     if clients.shape[1] <= CLIENTS:
         for i, term in enumerate(clients.T):
             dash = ("solid", "dash", "dot")[i // len(PALETTE) % 3]
             line = {"color": PALETTE[i % len(PALETTE)], "dash": dash, "width": 1.6}
-            figure.add_trace(go.Scatter(x=shown.t, y=term, name=f"client {i}", mode="lines", line=line))
+            t, value = broken(shown, term)
+            figure.add_trace(go.Scatter(x=t, y=value, name=f"client {i}", mode="lines", line=line))
     else:
         good = np.isfinite(clients).all(axis=1)
-        x, y = outline(
-            shown.t, np.where(good, clients.min(axis=1), np.nan), np.where(good, clients.max(axis=1), np.nan)
-        )
+        t, least = broken(shown, np.where(good, clients.min(axis=1), np.nan))
+        x, y = outline(t, least, broken(shown, np.where(good, clients.max(axis=1), np.nan))[1])
         name = f"all {clients.shape[1]} clients"
         figure.add_trace(go.Scatter(x=x, y=y, name=name, fill="toself", mode="none", fillcolor=faint(COLOURS[0])))
-        middle = np.median(clients, axis=1)
-        figure.add_trace(
-            go.Scatter(x=shown.t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]})
-        )
-    figure.update_xaxes(title_text="t", title_standoff=8)
+        t, middle = broken(shown, np.median(clients, axis=1))
+        figure.add_trace(go.Scatter(x=t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]}))
+    figure.update_xaxes(title_text=escaped(line_label(shown)), title_standoff=8)
     figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
     styled(figure, height=460, showlegend=True)
     # many names stand below, where they can take several lines

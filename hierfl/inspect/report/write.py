@@ -6,6 +6,7 @@ the slice of a diverged run, says why in its place.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from hierfl.inspect.report.page import Html, Section, drawn, element, joined, no
 from hierfl.inspect.report.settings import ReportSettings
 from hierfl.inspect.report.slice import line_section, report_slice
 from hierfl.inspect.slice import require_window
+from hierfl.inspect.smoothing import radii, require_seed
 from hierfl.runs import scalars, summary
 from hierfl.runtime.run import OWN_VALUE_TOLERANCE
 
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 
 def write_report(result: Result, runs: Runs | None, path: str | Path, settings: ReportSettings) -> Path:
     """Write the file; arguments and errors as for ``Result.report``."""
+    target = _target(path)
     plotly()
     problem = result.require_problem("a report")
-    if settings.radius is not None:
-        require_window(settings.radius, settings.points)
+    require_window(1.0 if settings.radius is None else settings.radius, settings.points)
+    require_seed(settings.seed)
+    radii(settings.smoothing, settings.samples)
     sections = [
         Section("mathematics", "Declared mathematics", tables.mathematics(problem)),
         Section("check", "Check of the assumptions", _check(problem, settings)),
@@ -46,8 +50,29 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
         Section("environment", "Environment", tables.environment()),
     ]
     written = page(_title(result), _summary(result, runs), sections)
-    target = Path(path)
     target.write_text(written, encoding="utf-8")
+    return target
+
+
+def _target(path: Any) -> Path:
+    """The path of a file that can be written.
+
+    Raises
+    ------
+    SettingError
+        Saying why it cannot.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise SettingError(f"path={path!r}: the name of a file, such as 'run.html'.")
+    target = Path(path)
+    if target.is_dir():
+        raise SettingError(
+            f"path={str(path)!r} is a folder: give the name of a file in it, such as {str(target / 'run.html')!r}."
+        )
+    if not target.parent.is_dir():
+        raise SettingError(f"path={str(path)!r}: there is no folder {str(target.parent)!r}; make it first.")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise SettingError(f"path={str(path)!r} may not be written: its permissions do not allow it.")
     return target
 
 

@@ -98,19 +98,20 @@ def _diagonal(
     """h and g of ``F_i = h_i(x) y_i + g_i(x)``, h >= 0."""
     slopes, offsets = [], []
     for own, part in zip(unknowns, operator):
-        affine = _polynomial(part, unknowns)
+        met = [y for y in unknowns if part.has(y)] or [own]
+        affine = _polynomial(part, met)
         if affine is None or affine.total_degree() > 1:
             raise SymbolicError(
                 f"the lower level is not quadratic in y (its derivative by {own} is {part}): the closed form needs an "
                 f"objective sum h_i(x) y_i^2 / 2 + g_i(x) y_i."
             )
-        for other in unknowns:
+        for other in met:
             if other != own and affine.coeff_monomial(other) != 0:
                 raise SymbolicError(
                     f"the Hessian of the lower level in y is not diagonal: it couples {own} and {other} "
                     f"by {affine.coeff_monomial(other)}. The closed form needs entries of y that do not meet."
                 )
-        slope = affine.coeff_monomial(own)
+        slope = affine.coeff_monomial(own) if own in met else sympy.S.Zero
         if slope != 0 and not region.positive(slope):
             raise SymbolicError(
                 f"the curvature {slope} of the lower level in {own} is not proved positive: give bounds of x that imply it."

@@ -95,20 +95,27 @@ def _order(kink: SymbolicKink) -> Any:
 
 
 def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
-    """An expression in one symbol as a Piecewise over intervals of the region, smooth on each of them.
+    """An expression in one symbol as a Piecewise over intervals of the region's box, smooth on each of them.
 
-    Errors as for ``find_kinks``.
+    An interval on which one of the region's conditions fails has no piece: the one that follows, or else the last, is
+    carried on over it. Errors as for ``find_kinks``.
     """
+    own = [condition for condition in region.conditions if condition.free_symbols == {symbol}]
+    ends = {condition: _solved(condition, symbol) for condition in own}
     candidates = {root for switch in switches(expr) for root in _real_roots(switch, symbol)}
-    points = sorted((root for root in candidates if region.has_inside({symbol: root})), key=float)
-    inside = _between(points, *region.limits(symbol))
-    branches = [shortest(_branch_at(expr, {symbol: middle})) for middle in inside]
+    candidates |= {root for roots in ends.values() for root in roots or ()}
+    points = sorted((root for root in candidates if region.has_inside_box({symbol: root})), key=float)
     kept: list[tuple[Expr, Expr]] = []
-    for branch, end in zip(branches, [*points, None]):
+    for middle, end in zip(_between(points, *region.limits(symbol)), [*points, sympy.oo]):
+        if any(_sign_of_number(c.subs(symbol, middle)) == -1 for c, roots in ends.items() if roots is not None):
+            continue
+        branch = shortest(_branch_at(expr, {symbol: middle}))
         if kept and sympy.simplify(kept[-1][0] - branch) == 0:
             kept.pop()
-        kept.append((branch, True if end is None else symbol < end))
-    return sympy.Piecewise(*kept)
+        kept.append((branch, end))
+    if not kept:  # Y(x) is empty everywhere
+        return expr
+    return sympy.Piecewise(*((branch, symbol < end) for branch, end in kept[:-1]), (kept[-1][0], True))
 
 
 def shortest(expr: Expr) -> Expr:
@@ -264,9 +271,10 @@ def _branch_at(expr: Expr, point: Point) -> Expr:
 def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
     """Kinks on the planes where a coordinate is a root of the switch."""
     (symbol,) = switch.free_symbols
+    own, step = _terms_in(expr, {symbol}), {symbol: sympy.Integer(1)}
     for root in _real_roots(switch, symbol):
-        if region.has_inside({symbol: root}):
-            left, right = one_sided_derivatives(expr, {symbol: root}, {symbol: sympy.Integer(1)})
+        if _is_defined_around(region, {symbol: root}, step):
+            left, right = one_sided_derivatives(own, {symbol: root}, step)
             if _is_nonzero_somewhere(left - right, region):
                 yield SymbolicKink(sympy.Eq(symbol, root), symbol, left, right)
 
@@ -275,8 +283,7 @@ def _is_nonzero_somewhere(expr: Expr, region: Region) -> bool:
     """Whether the expression differs from 0 at one of several random points."""
     rng = np.random.default_rng(0)
     points = (
-        {s: _random_rational(rng, region.limits(s)) for s in sorted(expr.free_symbols, key=str)}
-        for _ in range(_SAMPLES)
+        {s: random_rational(rng, region.limits(s)) for s in sorted(expr.free_symbols, key=str)} for _ in range(_SAMPLES)
     )
     return any(_sign_of_number(sympy.expand(expr.subs(point))) != 0 for point in points)
 
@@ -285,13 +292,14 @@ def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
     """A kink on a set that is no coordinate plane, if the gradient jumps at one of several random points of it."""
     rng = np.random.default_rng(0)
     symbols = sorted(switch.free_symbols | expr.free_symbols, key=str)
+    own = _terms_in(expr, switch.free_symbols)
     solved = min(switch.free_symbols, key=lambda s: (_degree(switch, s), str(s)))
     for _ in range(_SAMPLES):
-        point = {symbol: _random_rational(rng, region.limits(symbol)) for symbol in symbols if symbol != solved}
+        point = {symbol: random_rational(rng, region.limits(symbol)) for symbol in symbols if symbol != solved}
         for root in _real_roots(switch.subs(point), solved):
             here = {**point, solved: root}
             across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in symbols}
-            if region.has_inside(here) and _jumps(expr, here, across):
+            if _is_defined_around(region, here, across) and _jumps(own, here, across):
                 yield SymbolicKink(sympy.Eq(switch, 0))
                 return
 
@@ -313,11 +321,11 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
         return
     rng = np.random.default_rng(0)
     everything = sorted(base.free_symbols | expr.free_symbols, key=str)
-    free = {s: _random_rational(rng, region.limits(s)) for s in everything if s not in solution}
+    free = {s: random_rational(rng, region.limits(s)) for s in everything if s not in solution}
     here = {**free, **{s: value.subs(free) for s, value in solution.items()}}
-    across = {s: _random_rational(rng, (-sympy.oo, sympy.oo)) for s in everything}
+    across = {s: random_rational(rng, (-sympy.oo, sympy.oo)) for s in everything}
     on_known = any(condition.subs(here) == sympy.true for condition in known)
-    if not on_known and region.has_inside(here) and _jumps(expr, here, across):
+    if not on_known and _is_defined_around(region, here, across) and _jumps(expr, here, across):
         yield SymbolicKink(sympy.And(*(sympy.Eq(s, value) for s, value in solution.items())))
 
 
@@ -330,6 +338,41 @@ def _minimiser(base: Expr, symbols: Sequence[Expr]) -> dict[Expr, Expr]:
     if len(solutions) != 1:
         raise SymbolicError(f"where {base} vanishes, and its root has a kink, cannot be solved for.")
     return dict(solutions[0])
+
+
+def _terms_in(expr: Expr, symbols: set[Expr]) -> Expr:
+    """The terms of a sum that change with one of the symbols."""
+    return sympy.Add(*(term for term in sympy.Add.make_args(expr) if term.free_symbols & symbols))
+
+
+def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
+    """Whether the point is inside the box, and no condition of the region is known to fail beside it on the line.
+
+    Where a condition is 0 and its sign beside the point cannot be found, the point counts as its boundary.
+    """
+    if not region.has_inside_box(point):
+        return False
+    for condition in region.conditions:
+        here = condition.subs(point)
+        if not here.is_number:  # depends on coordinates that are not given
+            continue
+        sign = _sign_of_number(here)
+        beside = _signs_beside(condition, point, direction) if sign == 0 else (sign,)
+        if any(found is None or found < 0 for found in beside):
+            return False
+    return True
+
+
+def _signs_beside(expr: Expr, point: Point, direction: Point) -> tuple[int | None, int | None]:
+    """Signs of the expression at ``point + t direction`` for small t below and above 0; None where not found."""
+    t = sympy.Dummy("t", positive=True)
+
+    def sign(side: int) -> int | None:
+        line = {symbol: value + side * t * direction[symbol] for symbol, value in point.items()}
+        active = _resolved(expr, lambda difference: _sign_near_zero(difference.xreplace(line), t))
+        return _sign_near_zero(active.xreplace(line), t)
+
+    return sign(-1), sign(1)
 
 
 def _jumps(expr: Expr, point: Point, direction: Point) -> bool:
@@ -346,12 +389,18 @@ def _degree(expr: Expr, symbol: Expr) -> int:
 
 def _real_roots(expr: Expr, symbol: Expr) -> list[Expr]:
     """The real zeros of an expression in one symbol; of a constant none."""
+    zeros = _solved(expr, symbol)
+    if zeros is None:
+        raise SymbolicError(f"the zeros of {expr} in {symbol}, where a kink may be, cannot be solved for.")
+    return zeros
+
+
+def _solved(expr: Expr, symbol: Expr) -> list[Expr] | None:
+    """The real zeros; None where SymPy cannot list them."""
     if not expr.has(symbol):
         return []
     zeros = sympy.solveset(expr, symbol, sympy.S.Reals)
-    if zeros is sympy.S.EmptySet or isinstance(zeros, sympy.FiniteSet):
-        return list(zeros)
-    raise SymbolicError(f"the zeros of {expr} in {symbol}, where a kink may be, cannot be solved for.")
+    return list(zeros) if zeros is sympy.S.EmptySet or isinstance(zeros, sympy.FiniteSet) else None
 
 
 def _between(points: Sequence[Expr], low: Expr, high: Expr) -> list[Expr]:
@@ -367,7 +416,8 @@ def _middle(low: Expr, high: Expr) -> Expr:
     return sympy.Rational(1, 3)
 
 
-def _random_rational(rng: np.random.Generator, limits: tuple[Expr, Expr]) -> Expr:
+def random_rational(rng: np.random.Generator, limits: tuple[Expr, Expr]) -> Expr:
+    """A fraction between the limits, of a moderate size where they are infinite."""
     low, high = limits
     if low.is_finite and high.is_finite:
         return low + (high - low) * sympy.Rational(int(rng.integers(1, 64)), 64)

@@ -33,11 +33,10 @@ class Region:
         """The bounds of a symbol."""
         return self.bounds.get(symbol, (-sympy.oo, sympy.oo))
 
-    def has_inside(self, point: Mapping[Expr, Expr]) -> bool:
-        """Whether a point, some coordinates of which may be missing, is not known to be outside or on the boundary."""
+    def has_inside_box(self, point: Mapping[Expr, Expr]) -> bool:
+        """Whether a point, some coordinates of which may be missing, is inside the box and not on its boundary."""
         limits = ((value, self.limits(symbol)) for symbol, value in point.items())
-        boxed = all(bool(low < value) and bool(value < high) for value, (low, high) in limits)
-        return boxed and all((condition.subs(point) > 0) != False for condition in self.conditions)  # noqa: E712 - SymPy's
+        return all(bool(low < value) and bool(value < high) for value, (low, high) in limits)
 
     def contains(self, point: Mapping[Expr, Expr]) -> bool:
         """Whether the point is in the box and satisfies the conditions."""

@@ -22,7 +22,14 @@ from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingE
 from hierfl.inspect.symbolic.atoms import Expr, Scalars, as_array, exact, exact_array, translate
 from hierfl.inspect.symbolic.closed_form import ClosedForm, closed_form, inequalities_of
 from hierfl.inspect.symbolic.formula_text import formula_text
-from hierfl.inspect.symbolic.kinks import SymbolicKink, find_kinks, one_sided_derivatives, pieces, shortest
+from hierfl.inspect.symbolic.kinks import (
+    SymbolicKink,
+    find_kinks,
+    one_sided_derivatives,
+    pieces,
+    random_rational,
+    shortest,
+)
 from hierfl.inspect.symbolic.region import BRANCHING, Region
 from hierfl.language.federation import Client
 from hierfl.language.latex import expression_latex
@@ -32,7 +39,8 @@ from hierfl.runtime.starts import on_upper_set
 if TYPE_CHECKING:
     from hierfl.problem import Problem
 
-SIZE_LIMIT = 20  # scalars of x and of all owners' y
+SIZE_LIMIT = 200  # scalars of x and of all owners' y
+JOINED_LIMIT = 20  # scalars of x in one term of f: what is not separable grows fast
 _CHECKS = 16  # points of X at which the formulas are compared with the numbers
 _TRIES = 200
 _TOLERANCE = 1e-9
@@ -99,6 +107,8 @@ class SymbolicView:
             for y, formula in self.response.items()
         ]
         rows.append(rf"f\left({arguments}\right) &= {sympy.latex(self.value, symbol_names=names)}")
+        if self.domain != sympy.true:
+            rows.append(rf"\text{{where }} & {sympy.latex(self.domain, symbol_names=names)}")
         rows += [rf"\text{{kink: }} & {_kink_latex(kink, names)}" for kink in self.kinks]
         return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
 
@@ -157,6 +167,7 @@ def symbolic(problem: Problem) -> SymbolicView:
     environments = _environments(problem, symbols)
     answers = _answers(problem, environments, region)
     whole = _upper_value(problem, environments, answers)
+    _require_separable(whole)
     region = replace(region, conditions=tuple(c for answer in answers for c in answer.conditions))
     value = _readable(region.simplified(whole), region)
     view = SymbolicView(
@@ -190,6 +201,16 @@ def _require_applicable(problem: Problem) -> None:
     if size > SIZE_LIMIT:
         raise SymbolicError(
             f"x and y have {size} scalars; formulas of more than {SIZE_LIMIT} are not derived. Declare a smaller instance."
+        )
+
+
+def _require_separable(value: Expr) -> None:
+    """No term of f joins many scalars of x."""
+    joined = max((len(term.free_symbols) for term in sympy.Add.make_args(value)), default=0)
+    if joined > JOINED_LIMIT:
+        raise SymbolicError(
+            f"a term of f joins {joined} scalars of x: beyond {JOINED_LIMIT}, formulas are derived only for sums of terms in few "
+            f"scalars each. Declare a smaller instance."
         )
 
 
@@ -294,7 +315,10 @@ def _public(array: Scalars) -> Expr:
 
 
 def _readable(value: Expr, region: Region) -> Expr:
-    """Terms in one and the same symbol as one Piecewise over its intervals; without branches the shortest form."""
+    """Terms in one and the same symbol as one Piecewise over its intervals; without branches the shortest form.
+
+    The value itself is right; a shorter one takes its place only where both agree at points of the region.
+    """
     if not value.has(*BRANCHING):
         return shortest(value)
     groups: dict[frozenset[Expr], Expr] = {}
@@ -306,8 +330,23 @@ def _readable(value: Expr, region: Region) -> Expr:
 
 def _group(group: Expr, symbols: frozenset[Expr], region: Region) -> Expr:
     if len(symbols) == 1 and group.has(*BRANCHING):
-        return pieces(group, next(iter(symbols)), region)
-    return sympy.piecewise_fold(group) if group.has(sympy.Piecewise) else group
+        short = pieces(group, next(iter(symbols)), region)
+    else:
+        short = sympy.piecewise_fold(group) if group.has(sympy.Piecewise) else group
+    return short if short == group or _agree(short, group, region) else group
+
+
+def _agree(one: Expr, other: Expr, region: Region) -> bool:
+    """Whether two formulas have the same value at random points that the region's conditions do not rule out."""
+    rng = np.random.default_rng(0)
+    for _ in range(_CHECKS):
+        point = {s: random_rational(rng, region.limits(s)) for s in sorted(other.free_symbols, key=str)}
+        expected = complex(sympy.N(other.xreplace(point), 20))
+        if region.domain.xreplace(point) == sympy.false or not np.isfinite(expected):
+            continue
+        if not abs(complex(sympy.N(one.xreplace(point), 20)) - expected) <= _TOLERANCE * max(1.0, abs(expected)):
+            return False
+    return True
 
 
 # Agreement with the numbers
@@ -331,7 +370,7 @@ def _verify(problem: Problem, view: SymbolicView) -> None:
         place = dict(zip(view._symbols.flat, map(_digits, point)))
         pairs = [(view.value, value), *(_pairs(view.response, problem.implicit.response(x)) if view.response else [])]
         for formula, number in pairs:
-            found = complex(sympy.N(formula.subs(place), 20))
+            found = complex(sympy.N(formula.xreplace(place), 20))
             if not abs(found - number) <= _TOLERANCE * max(1.0, abs(number)):
                 raise HierflError(
                     f"internal error: at x = {x} the formula {formula} is {found}, problem.implicit finds {number}. "
@@ -356,7 +395,7 @@ def _points(problem: Problem, view: SymbolicView) -> Iterator[np.ndarray]:
     low, high = (np.array([float(e[k]) if f else 3.0 * (2 * k - 1) for e, f in zip(limits, finite)]) for k in (0, 1))
     for point in on_upper_set(compiled, low + (high - low) * rng.random((_TRIES, low.size))):
         place = dict(zip(view._symbols.flat, map(_digits, point)))
-        if bool(view.domain.subs(place)):
+        if bool(view.domain.xreplace(place)):
             yield point
 
 
