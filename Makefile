@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_ARGS ?=
 
-.PHONY: run test lint typecheck pytest bench clean
+.PHONY: run test lint typecheck pytest bench bench-quick clean
 
 run: $(VENV)/.run
 	$(BIN)/python examples/heterogeneous_digits.py $(RUN_ARGS)
@@ -38,9 +38,13 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 	@touch $@ $(VENV)/.run
 
 bench: $(VENV)/.run
+	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.projections --readme
 	$(BIN)/python -m tests.benchmarks.estimators
 	$(BIN)/python -m tests.benchmarks.seeds
+
+bench-quick: $(VENV)/.run
+	$(BIN)/python -m tests.benchmarks --quick
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info figures .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,7 +27,7 @@ from hierfl.solvers.local_steps import (
     require_public_set,
     require_single_level,
 )
-from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
+from hierfl.solvers.schedules import Schedule, steps_of, tabulate, tabulate_steps
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,13 @@ class BoundFedAvg(LocalSteps):
 
     def local_steps(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
         """A participant's H local steps; it sends its move."""
-        count = jnp.asarray(self.counts)[received.round, party.index]
+        count = steps_of(self.counts, received.round, party.index)
         move, value = self._move(self.client_term, party, received, count, key)
         return memory, Message(move, {"value": value})
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """The server's own local steps on f_1, as many as the busiest client's."""
-        count = jnp.max(jnp.asarray(self.counts)[received.round])
+        count = jnp.max(jnp.asarray(self.counts, int)[received.round])
         return self._move(self.server_term, party, received, count, key)
 
     def _move(self, term: Term, party: Party, received: Received, count: Array, key: Array) -> tuple[Array, Array]:

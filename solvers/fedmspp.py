@@ -57,7 +57,7 @@ class BoundFedMSPP(BoundFedAvg):
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
         """Gradient of the proximal term."""
-        return (point - start) / jnp.asarray(self.proximal_steps)[r]
+        return (point - start) / jnp.asarray(self.proximal_steps, float)[r]
 
     def sample_key(self, key: Array, t: Array) -> Array:
         """One minibatch for the whole round."""

@@ -36,7 +36,7 @@ from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shift
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock, require_federated
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
-from hierfl.solvers.schedules import Schedule, tabulate, tabulate_steps
+from hierfl.solvers.schedules import Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.theory import SCHEDULES, prescription, require_left_out
 
 
@@ -291,7 +291,7 @@ class BoundFedRZO(Bound):
             server_move, server_value = clients.server(self.server_steps, broadcast)
             move, value = move + server_move, value + server_value
             empty = jnp.where(gap > 0, jnp.maximum(empty, 0), empty)
-        size = jnp.asarray(self.sizes)[clients.round]
+        size = jnp.asarray(self.sizes, float)[clients.round]
         record = {
             "objective": problem.sign * value,
             "gradient_norm": jnp.linalg.norm(move) / jnp.where(size > 0, size, 1.0),
@@ -320,9 +320,9 @@ class BoundFedRZO(Bound):
         """A participant's H local steps; it sends its move."""
         start, answers = received.broadcast
         x = answers.directions.values[0] if answers else start.values if self._scalars else start
-        size = jnp.asarray(self.sizes)[received.round]
-        first = jnp.asarray(self.first_steps)[received.round]
-        count = jnp.asarray(self.counts)[received.round, party.index]
+        size = jnp.asarray(self.sizes, float)[received.round]
+        first = jnp.asarray(self.first_steps, int)[received.round]
+        count = steps_of(self.counts, received.round, party.index)
 
         def step(t: Array, own: Local) -> Local:
             clock = Clock(received.round, first + t)
@@ -352,7 +352,7 @@ class BoundFedRZO(Bound):
     def _rebuilt(self, clients: Clients, x: Array, answers: Answers | None, sent: Array) -> Array:
         """Every participant's move from its slopes, as anybody with the round's key can compute it."""
         settings, problem = self.settings, self.problem
-        size, n = jnp.asarray(self.sizes)[clients.round], problem.upper.size
+        size, n = jnp.asarray(self.sizes, float)[clients.round], problem.upper.size
         if self._summed:
             assert answers is not None
             return -size * n / settings.directions * (sent @ answers.directions.values[1])
@@ -367,7 +367,7 @@ class BoundFedRZO(Bound):
                 gradient, _ = estimate(directions, found[t], None, settings.direction_kind)
                 return self._moved(own, gradient, size, lambda z: problem.project_upper(z, clients.public))
 
-            count = jnp.asarray(self.counts)[clients.round, index]
+            count = steps_of(self.counts, clients.round, index)
             return jax.lax.fori_loop(0, count, step, x) - x
 
         return jax.lax.map(one, (clients.participants, sent))
@@ -387,7 +387,7 @@ class BoundFedRZO(Bound):
 
     def _scalars_sent(self, clients: Clients) -> Array:
         """Slopes of all participants in a round: q for every step, or for all steps together."""
-        steps = jnp.asarray(self.counts)[clients.round, clients.participants]
+        steps = steps_of(self.counts, clients.round, clients.participants)
         return self.settings.directions * jnp.sum(jnp.minimum(steps, 1) if self._summed else steps)
 
     def _probe(
@@ -430,8 +430,8 @@ class BoundFedRZO(Bound):
         start, answers = received.broadcast
         x = answers.directions.values[0] if answers else start
         settings, problem = self.settings, self.problem
-        size = jnp.asarray(self.sizes)[received.round]
-        count = jnp.max(jnp.asarray(self.counts)[received.round])
+        size = jnp.asarray(self.sizes, float)[received.round]
+        count = jnp.max(jnp.asarray(self.counts, int)[received.round])
 
         def project(z: Array) -> Array:  # X is the clients' affair where there are clients' terms
             return z if problem.client_program is not None else problem.project_upper(z, party.environment)
@@ -463,4 +463,4 @@ class BoundFedRZO(Bound):
         return problem.client_upper_set.project(x, party.environment)
 
     def _clock(self, round_index: Array) -> Clock:
-        return Clock(round_index, jnp.asarray(self.first_steps)[round_index])
+        return Clock(round_index, jnp.asarray(self.first_steps, int)[round_index])

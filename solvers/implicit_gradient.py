@@ -150,7 +150,7 @@ class BoundImplicitGradient(Bound):
             seed = seed + in_y if self.federated else seed
         if self.federated:
             gradient = self.hyper.adjoint(at, gradient, seed, self._mean_map(clients.everyone, at, y), y)
-        size = jnp.asarray(self.sizes)[clients.round]
+        size = jnp.asarray(self.sizes, float)[clients.round]
         record = {
             "objective": problem.sign * value,
             "gradient_norm": jnp.linalg.norm(gradient),

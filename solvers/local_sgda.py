@@ -13,8 +13,9 @@ solution at 1/2, and local SGDA goes to 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ from hierfl.solvers.client_oracle import first_flagged
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.local_steps import first_fault, require_gradients, require_public_set
 from hierfl.solvers.lower.contract import Clock
-from hierfl.solvers.schedules import Schedule, tabulate
+from hierfl.solvers.schedules import Schedule, steps_of, tabulate
 
 
 @dataclass(frozen=True)
@@ -171,26 +172,23 @@ class BoundLocalSGDA(BoundFedAvg):
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H simultaneous steps in x and y; it sends both moves."""
         problem, start, r = self.problem, received.broadcast, received.round
-        size, ascent_size = self.size(r), jnp.asarray(self.ascents)[r]
+        size, ascent_size = self.size(r), jnp.asarray(self.ascents, float)[r]
 
-        def step(t: Array, own: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+        def step(t: Array, mean: Callable[[Any], Any], own: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
             (x, y), first, first_ascent = own
-            value, (descent, ascent) = self._slopes(x, y, party, self.sample_key(key, t))
+            value, (descent, ascent) = mean(self._slopes(x, y, party))
             y = problem.project_lower(x, y + ascent_size * ascent, party.environment)
             now = jax.tree.map(lambda new, old: jnp.where(t < count, new, old), State(x - size * descent, y), own[0])
             return now, jnp.where(t == 0, value, first), jnp.where(t == 0, ascent, first_ascent)
 
-        count = jnp.asarray(self.counts)[r, party.index]
+        count = steps_of(self.counts, r, party.index)
         none = jnp.zeros((), start.x.dtype), jnp.zeros_like(start.y)
-        end, value, ascent = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (start, *none))
+        first, samples = (start, *none), self.client_term.samples
+        steps, longest = jnp.maximum(count, 1), int(self.counts.max(initial=1))
+        end, value, ascent = party.steps(steps, step, first, samples, key, self.settings.batch_size, longest)
         return memory, Message(jax.tree.map(jnp.subtract, end, start), {"value": value, "ascent": ascent})
 
-    def _slopes(self, x: Array, y: Array, party: Party, key: Array) -> tuple[Array, tuple[Array, Array]]:
-        """f_i and its two gradients on one minibatch."""
-
-        def at(rows: Rows) -> tuple[Array, tuple[Array, Array]]:
-            value = jax.value_and_grad(self.client_term.value, argnums=(0, 1))
-            return value(x, y, party.environment, rows)
-
-        value, gradients = self.client_term.mean(at, party, key, self.settings.batch_size)
-        return value, gradients
+    def _slopes(self, x: Array, y: Array, party: Party) -> Callable[[Rows], tuple[Array, tuple[Array, Array]]]:
+        """f_i and its two gradients as functions of the rows."""
+        value = jax.value_and_grad(self.client_term.value, argnums=(0, 1))
+        return lambda rows: value(x, y, party.environment, rows)

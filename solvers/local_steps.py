@@ -90,7 +90,7 @@ class LocalSteps(Bound):
 
     def size(self, r: Array) -> Array:
         """Step size of a round."""
-        return jnp.asarray(self.sizes)[r]
+        return jnp.asarray(self.sizes, float)[r]
 
     def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
         """Value and gradient of a term at x, on a minibatch."""

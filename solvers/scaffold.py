@@ -22,7 +22,7 @@ from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.checks import require_count, require_number
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
 from hierfl.solvers.local_steps import first_fault, require_clients_alone
-from hierfl.solvers.schedules import Schedule
+from hierfl.solvers.schedules import Schedule, steps_of
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class BoundSCAFFOLD(BoundFedAvg):
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H corrected steps; it sends its move and the change of its c_i."""
         (x, control), r = received.broadcast, received.round
-        count, size = jnp.asarray(self.counts)[r, party.index], self.size(r)
+        count, size = steps_of(self.counts, r, party.index), self.size(r)
         end, value = self.descend(self.client_term, party, x, count, size, lambda _: control - memory, key)
         length = count * size
         change = jnp.where(length > 0, (x - end) / jnp.where(length > 0, length, 1.0) - control, 0.0)

@@ -8,6 +8,7 @@ from inspect import signature
 from numbers import Real
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import SettingError
@@ -49,7 +50,7 @@ def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
 
 
 def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
-    """Local steps H_{i,r} as integers ``(rounds, clients)``, rounded up.
+    """Local steps H_{i,r} as integers, rounded up: ``(rounds, 1)`` where all clients do alike, else ``(rounds, clients)``.
 
     ``steps`` is a number or schedule for all clients, or a sequence with one number or schedule per client.
 
@@ -65,11 +66,20 @@ def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
             )
         table = np.stack([tabulate(s, rounds, f"local_steps of client {i}") for i, s in enumerate(steps)], axis=1)
     else:
-        table = np.repeat(tabulate(steps, rounds, "local_steps")[:, None], clients, axis=1)
+        table = tabulate(steps, rounds, "local_steps")[:, None]
     table = np.ceil(table - 1e-9).astype(int)
+    if (table == table[:, :1]).all():
+        table = table[:, :1]
     if table.size and not table.any():
         raise SettingError("local_steps is 0 for every client at every round: nobody would ever answer.")
     return table
+
+
+def steps_of(table: np.ndarray, r: Any, clients: Any) -> Any:
+    """H of a client in a round, or of several clients, from the table of ``tabulate_steps``; traceable."""
+    if table.shape[1] == 1:  # not a function of the client: loops side by side then share their count
+        return jnp.broadcast_to(jnp.asarray(table[:, 0], int)[r], jnp.shape(clients) if jnp.ndim(clients) else ())
+    return jnp.asarray(table, int)[r, clients]
 
 
 def value_of(schedule: Schedule, r: int, what: str) -> float:

@@ -229,7 +229,7 @@ class BoundZOHFL(Bound):
             factor = problem.upper.size / (2 * settings.smoothing)
             gradient = gradient + clients.mean(factor * jnp.mean(differences[..., None] * directions, axis=1))
             record |= self._client_record(clients, messages.monitor, differences, value)
-        step = jnp.asarray(self.step_sizes)[clients.round]
+        step = jnp.asarray(self.step_sizes, float)[clients.round]
         record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
         return (problem.project_upper(x - step * gradient, clients.public), ledger), record
 
@@ -251,9 +251,14 @@ class BoundZOHFL(Bound):
         shifts = self.settings.smoothing * jnp.stack([directions, -directions], axis=1)  # (q, 2, n)
 
         def pair(shift: Array, key: Array) -> Evaluated:
-            keys = jnp.stack([key, key]) if self.settings.common_random_numbers else jax.random.split(key)
             points = jax.vmap(lambda v: self.oracle.query(x + v, party.environment))(shift)
-            return jax.vmap(lambda z, k: self.oracle.at(z, party, memory, _clock(received.round), k))(points, keys)
+
+            def at(point: Array, key: Array) -> Evaluated:
+                return self.oracle.at(point, party, memory, _clock(received.round), key)
+
+            if self.settings.common_random_numbers:  # one batch of rows serves both
+                return jax.vmap(at, in_axes=(0, None))(points, key)
+            return jax.vmap(at)(points, jax.random.split(key))
 
         found = jax.vmap(pair)(shifts, jax.random.split(key, directions.shape[0]))  # leading axes (q, 2)
         new_memory = jnp.mean(found.y, axis=(0, 1)) if memory.size else memory

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from hierfl.compiler.game import derivative_text, player_evidence
 from hierfl.compiler.precision import double_precision
+from hierfl.compiler.schedule import choose_schedule
 from hierfl.compiler.sets.advice import advice
 from hierfl.language.sample import Sample
 
@@ -67,7 +68,12 @@ def explain(compiled: CompiledProblem) -> Explanation:
             pieces.append(Lowered(name, f"a JAX program of {len(program)} operations", _program_cost(compiled, name)))
     if compiled.lower_set is not None and compiled.lower_program is not None:
         pieces += [*_decision(compiled, "y"), *_set("Y(x)", compiled.lower_set, compiled), *_lower_level(compiled)]
-    return Explanation((*pieces, _data(compiled)))
+    schedule = choose_schedule(compiled, compiled.num_clients)
+    held = compiled.num_clients * (compiled.upper.size + compiled.lower.size)
+    clients = Lowered(
+        "clients", f"{schedule.reason} (where all take part)", f"{held:,} scalars of x and y for all of them"
+    )
+    return Explanation((*pieces, clients, _data(compiled)))
 
 
 def _decision(compiled: CompiledProblem, which: str) -> list[Lowered]:
@@ -192,6 +198,6 @@ def _per_pass(function: Any, argument: Any, by_sample: bool) -> str:
 def _data(compiled: CompiledProblem) -> Lowered:
     tables = compiled.static_data.clients.tables
     rows = ", ".join(str(int(table.counts.sum())) for table in tables) or "no"
-    size = sum(array.nbytes for table in tables for array in table.values.values())
+    size = sum(int(array.nbytes) for table in tables for array in table.values.values())
     count = compiled.num_clients
     return Lowered("data", f"{count} client{'s' * (count > 1)}, {rows} rows", f"{size:,} bytes")

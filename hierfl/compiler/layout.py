@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
+import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import DataError
@@ -39,6 +40,10 @@ class Layout:
             variable.id: flat[..., start:stop].reshape((*lead, *variable.shape))
             for variable, start, stop in zip(self.variables, self.offsets, self.offsets[1:])
         }
+
+    def joined(self, parts: Mapping[int, Any]) -> Any:
+        """The reverse of ``split``, without leading axes."""
+        return jnp.concatenate([jnp.ravel(parts[variable.id]) for variable in self.variables])
 
     def flatten(self, value: Any, what: str) -> np.ndarray:
         """A user's value (an array for one variable, else a mapping by variable) as a flat float vector.

@@ -69,6 +69,11 @@ class Stored:
         """(rows, *sample shape)."""
         return (sum(len(block) for block in self.blocks), *self.blocks[0].shape[1:])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return sum(block.nbytes for block in self.blocks)
+
     def __getitem__(self, rows: Any) -> Any:
         """Rows by index: an array, or a traced one."""
         if not isinstance(rows, jax.core.Tracer):

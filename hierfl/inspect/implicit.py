@@ -179,6 +179,8 @@ class ImplicitFunction:
     ) -> Stationarity:
         """How stationary x is on X, from gradients sampled within eta of it (Goldstein's subdifferential).
 
+        Normals of X at its points within eta count as well.
+
         Parameters
         ----------
         x
@@ -188,7 +190,7 @@ class ImplicitFunction:
         samples
             How many gradients; by default 64, or twice the number of upper scalars if that is more.
         tolerance
-            What counts as small in the verdict.
+            An absolute slope, in units of f per unit of x, with which the verdict compares ``distance``.
         seed, progress
             Of the sampling; show a progress bar if it takes long.
 

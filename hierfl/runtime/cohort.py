@@ -16,7 +16,7 @@ from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
 
 COHORT_STREAM = 2**31 - 2  # beside the clients' indices
-SORTED = 1024
+SORTED = 128
 FEISTEL_ROUNDS = 8
 
 

@@ -1,7 +1,7 @@
 """All clients simulated in this process: a whole block of rounds is one compiled program.
 
 On a CPU the clients of a round run one after another (``lax.map``), so that a client's state stays in cache, and its
-plus and minus evaluations side by side.
+plus and minus evaluations side by side; small problems and accelerators run all clients side by side.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Data, Party
 from hierfl.compiler.program import Array
+from hierfl.compiler.schedule import choose_schedule, require_memory
 from hierfl.errors import SettingError
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Ending, Known, Message, Question, Received, Step
@@ -72,10 +73,21 @@ class InProcess:
     Parameters
     ----------
     schedule
-        ``"map"``: participants one after another; ``"vmap"``: side by side (accelerators); None chooses by platform.
+        ``"map"``: participants one after another; ``"vmap"``: side by side; None chooses (``hierfl.compiler.schedule``), and
+        ``problem.explain()`` says which.
+    precision
+        ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
+        double precision either way.
     """
 
     schedule: str | None = None
+    precision: str = "double"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("schedule", ("map", "vmap", None)), ("precision", ("double", "single"))):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise SettingError(f"{name}={value!r} of InProcess: write one of {', '.join(map(repr, allowed))}.")
 
     def execute(
         self,
@@ -88,7 +100,8 @@ class InProcess:
         at_end: BlockEnd,
     ) -> Outcome:
         """Run ``rounds`` rounds in blocks; ``at_end(rounds done, state, memory, block's records)`` may end the run."""
-        return self._execute(problem, algorithm, x0[None], rounds, [seed], block, [at_end], side_by_side=False)[0]
+        with jax.enable_x64(self.precision == "double"):
+            return self._execute(problem, algorithm, x0[None], rounds, [seed], block, [at_end], side_by_side=False)[0]
 
     def execute_many(
         self,
@@ -105,7 +118,8 @@ class InProcess:
         Ten seeds of the digits example cost 3.4 to 5.6 times one on two busy cores (``tests/benchmarks/seeds.py``); a thread
         for each core with a program of one seed cost 4.7 to 6.5 times, one with a program of five seeds 2.7 to 4.7.
         """
-        return self._execute(problem, algorithm, starts, rounds, seeds, block, at_ends, side_by_side=True)
+        with jax.enable_x64(self.precision == "double"):
+            return self._execute(problem, algorithm, starts, rounds, seeds, block, at_ends, side_by_side=True)
 
     def _execute(
         self,
@@ -119,8 +133,6 @@ class InProcess:
         side_by_side: bool,
     ) -> list[Outcome]:
         """Side by side, the state, the memories and the key have a leading axis, a lane for each seed; the data do not."""
-        if self.schedule not in (None, "map", "vmap"):
-            raise SettingError(f"schedule={self.schedule!r} of InProcess: write 'map', 'vmap' or None.")
         data, keys = problem.data(), [jax.random.key(seed) for seed in seeds]
 
         def beginning(start: Array) -> tuple[Any, Any]:
@@ -128,6 +140,9 @@ class InProcess:
             memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), first)
             return algorithm.init(start), memory
 
+        cohort = cohort_size(algorithm.participation, problem.num_clients)
+        chosen = choose_schedule(problem, cohort, self.schedule)
+        require_memory(problem, chosen, cohort, jax.eval_shape(algorithm.memory, starts[0]), len(seeds))
         state, memory = beginning(jnp.asarray(starts[0]))
         one = partial(self._program, problem, algorithm, block, state, memory, data, keys[0])
         key, make, lane = keys[0], lambda: jax.jit(one()), _whole
@@ -182,7 +197,13 @@ class InProcess:
         own = problem.keep(
             ("own value", self, algorithm), lambda: jax.jit(partial(self._own_value, problem, algorithm))
         )
-        return partial(own, state, memory, data, key, rounds - 1)
+
+        def value(x: Array) -> Array:
+            with jax.enable_x64(self.precision == "double"):
+                found: Array = own(state, memory, data, key, rounds - 1, jnp.asarray(np.asarray(x)))
+            return found
+
+        return value
 
     def _program(
         self,
@@ -235,7 +256,7 @@ class InProcess:
     ) -> InProcessClients:
         cohort = cohort_size(algorithm.participation, problem.num_clients)
         round_key = jax.random.fold_in(key, index)
-        one_by_one = self.schedule == "map" or (self.schedule is None and jax.default_backend() == "cpu")
+        one_by_one = choose_schedule(problem, cohort, self.schedule).kind == "map"
         participants = draw_participants(round_key, cohort, problem.num_clients)
         traffic = dict.fromkeys(TRAFFIC, 0)
         place = Place(problem, data, round_key, jnp.asarray(index), algorithm.absent, one_by_one)

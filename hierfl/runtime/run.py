@@ -223,10 +223,10 @@ class _End(NamedTuple):
 
     @classmethod
     def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> _End:
-        iterate = np.asarray(watch.algorithm.decision(outcome.state))
+        iterate = np.asarray(watch.algorithm.decision(outcome.state), float)
         x = np.asarray(project_on_all(watch.compiled, iterate))
         warm = watch.algorithm.response(outcome.state, outcome.memory)
-        return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm))
+        return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm, float))
 
     @property
     def rounds(self) -> int:

@@ -144,9 +144,9 @@ class Watch:
 
 def _failing(history: History, x: np.ndarray) -> int | None:
     """The first round of a block that fails; the last where only the block's end shows it."""
-    numbers = [history["objective"], history["gradient_norm"], history.get("extent", np.zeros(1))]
+    numbers = [np.asarray(history.get(n, [0.0]), float) for n in ("objective", "gradient_norm", "extent")]
     beyond = np.any([~(np.abs(values) <= TOO_LARGE) for values in np.broadcast_arrays(*numbers)], axis=0)
     failing = np.flatnonzero(beyond | (history["fault"] >= 0))
     if failing.size:
         return int(failing[0])
-    return None if np.all(np.abs(x) <= TOO_LARGE) else len(beyond) - 1
+    return None if np.all(np.abs(np.asarray(x, float)) <= TOO_LARGE) else len(beyond) - 1

@@ -70,11 +70,11 @@ def _accelerated(mu: float, eta: float, local: np.ndarray) -> Rule:
 
     def point(own: Sequences, r: Array) -> Array:
         y, ahead = own
-        beta = jnp.asarray(alphas)[r] + 1
+        beta = jnp.asarray(alphas, float)[r] + 1
         return y / beta + (1 - 1 / beta) * ahead
 
     def step(own: Sequences, g: Array, t: Array, r: Array) -> Sequences:
-        y, alpha, middle = own[0], jnp.asarray(alphas)[r], point(own, r)
-        return (1 - 1 / alpha) * y + middle / alpha - jnp.asarray(gammas)[r] * g, middle - eta * g
+        y, alpha, middle = own[0], jnp.asarray(alphas, float)[r], point(own, r)
+        return (1 - 1 / alpha) * y + middle / alpha - jnp.asarray(gammas, float)[r] * g, middle - eta * g
 
     return Rule(lambda y: (y, y), point, step, lambda own: own[1])

@@ -58,7 +58,7 @@ class BoundFederated:
             return jax.tree.map(lambda own, move: own + move / weight, sequences, clients.mean(moves))
 
         weight = float(np.sum(self.problem.static_data.clients.weights))  # the mean's minimiser needs no more
-        count = jnp.asarray(self.lower_rounds)[clock.round]
+        count = jnp.asarray(self.lower_rounds, int)[clock.round]
         y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
 
@@ -66,15 +66,16 @@ class BoundFederated:
         """H local steps of one client at every point, with the same minibatches."""
         points, sequences, known = received.broadcast
         index, clock = known.values
-        steps = jnp.asarray(self.local_steps)[clock.round]
+        steps, longest = jnp.asarray(self.local_steps, int)[clock.round], int(np.max(self.local_steps, initial=0))
 
         def one(x: Array, start: Sequences) -> Sequences:
-            def advance(t: Array, own: Sequences) -> Sequences:
-                g = self._force(x, self.rule.point(own, clock.round), party, jax.random.fold_in(key, t))
+            def advance(t: Array, mean: Callable[[Any], Any], own: Sequences) -> Sequences:
+                y = self.rule.point(own, clock.round)
+                g = mean(lambda rows: self.problem.operator(x, y, party.environment, rows))
                 moved = self.rule.step(own, g, index * steps + t, clock.round)
                 return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
 
-            return jax.lax.fori_loop(0, steps, advance, start)
+            return party.steps(steps, advance, start, self.problem.lower_samples, key, self.batch_size, longest)
 
         moved = jax.vmap(one)(points.values, sequences)
         return memory, Message(jax.tree.map(jnp.subtract, moved, sequences), {})

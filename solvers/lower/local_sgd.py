@@ -95,11 +95,11 @@ class LFD(LocalSGD):
 
 
 def _by_step(sizes: np.ndarray) -> Rule:
-    return _descent(lambda t, r: jnp.asarray(sizes)[t])
+    return _descent(lambda t, r: jnp.asarray(sizes, float)[t])
 
 
 def _by_round(sizes: np.ndarray) -> Rule:
-    return _descent(lambda t, r: jnp.asarray(sizes)[r])
+    return _descent(lambda t, r: jnp.asarray(sizes, float)[r])
 
 
 def _descent(size: Any) -> Rule:

@@ -7,6 +7,7 @@ F is the gradient of the lower objective (negated for an argmax) or the mapping 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import Clock, require_scope
-from hierfl.solvers.schedules import Decay, Schedule, tabulate, tabulate_steps
+from hierfl.solvers.schedules import Decay, Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.theory import SCHEDULES, lower_constants, require_left_out
 
 PAPER_STEP = Decay(0.1, 1.0)
@@ -94,40 +95,35 @@ class BoundProjectedSGD:
 
     def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
         """(y, natural residual on the last minibatch) of a client-scope y."""
-        problem, settings = self.problem, self.settings
+        problem, own, batch_size = self.problem, party.environment, self.settings.batch_size
+        sizes, count = jnp.asarray(self.sizes, x.dtype), steps_of(self.counts, clock.round, party.index)
 
-        def force(y: Array, step_key: Array) -> Array:
-            found: Array = party.estimate(
-                lambda rows: problem.operator(x, y, party.environment, rows),
-                problem.lower_samples,
-                step_key,
-                settings.batch_size,
-            )
-            return found
+        def step(t: Array, mean: Callable[[Any], Any], y: dict[int, Array]) -> dict[int, Array]:
+            force = mean(lambda rows: problem.operator_parts(x, y, own, rows))
+            return problem.project_lower_parts(x, jax.tree.map(lambda z, f: z - sizes[t] * f, y, force), own)
 
-        return self._descend(
-            x, party.environment, force, start, jnp.asarray(self.counts)[clock.round, party.index], key
+        first = problem.lower.split(self._first(x, start, own))
+        longest = int(self.counts.max(initial=0))
+        y = problem.lower.joined(party.steps(count, step, first, problem.lower_samples, key, batch_size, longest))
+        last = party.estimate(
+            lambda rows: problem.operator(x, y, own, rows),
+            problem.lower_samples,
+            jax.random.fold_in(key, count),
+            batch_size,
         )
+        return y, jnp.linalg.norm(y - problem.project_lower(x, y - last, own))
 
     def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
         """(y, natural residual) of one sample's y."""
-        own = {**party.environment, **row}
+        problem, own = self.problem, {**party.environment, **row}
+        sizes, count = jnp.asarray(self.sizes, x.dtype), steps_of(self.counts, clock.round, party.index)
 
-        def force(y: Array, _: Array) -> Array:
-            return self.problem.operator(x, y, own, NO_ROWS)
+        def moved(y: Array, size: Array | float) -> Array:
+            return problem.project_lower(x, y - size * problem.operator(x, y, own, NO_ROWS), own)
 
-        return self._descend(
-            x, own, force, start, jnp.asarray(self.counts)[clock.round, party.index], jax.random.key(0)
-        )
+        y = jax.lax.fori_loop(0, count, lambda t, y: moved(y, sizes[t]), self._first(x, start, own))
+        return y, jnp.linalg.norm(y - moved(y, 1.0))
 
-    def _descend(self, x: Array, own: Any, force: Any, start: Array, count: Array, key: Array) -> tuple[Array, Array]:
-        sizes = jnp.asarray(self.sizes, x.dtype)
-        first = x if self.settings.start == "query" else start
-        first = self.problem.project_lower(x, first, own)
-
-        def step(t: Array, y: Array) -> Array:
-            return self.problem.project_lower(x, y - sizes[t] * force(y, jax.random.fold_in(key, t)), own)
-
-        y = jax.lax.fori_loop(0, count, step, first)
-        last = force(y, jax.random.fold_in(key, count))
-        return y, jnp.linalg.norm(y - self.problem.project_lower(x, y - last, own))
+    def _first(self, x: Array, start: Array, own: Any) -> Array:
+        """Where the steps begin, in Y(x)."""
+        return self.problem.project_lower(x, x if self.settings.start == "query" else start, own)

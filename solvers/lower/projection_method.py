@@ -133,6 +133,6 @@ class BoundProjections:
             return self.problem.project_lower(x, z, own)
 
         first = project(jnp.zeros_like(start) if self.settings.start == "zero" else start)
-        count = jnp.asarray(self.counts)[clock.step]
+        count = jnp.asarray(self.counts, int)[clock.step]
         y = jax.lax.fori_loop(0, count, lambda _, y: self.settings.advance(y, force, project, self.alpha), first)
         return y, jnp.linalg.norm(y - project(y - force(y)))

@@ -58,7 +58,7 @@ def cohort(r: int, participation: float) -> list[int]:
 
 def minibatch(key: jax.Array, client: int) -> np.ndarray:
     rows = DATA[client]
-    return rows[np.asarray(jax.random.randint(fold(key, 0), (BATCH,), 0, len(rows)))]
+    return rows[np.asarray(jax.random.randint(fold(key, 0), (BATCH,), 0, len(rows), "int32"))]
 
 
 def gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

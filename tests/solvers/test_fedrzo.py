@@ -45,7 +45,7 @@ def federation(sample: hf.Sample, **settings: object) -> hf.Federation:
 
 def drawn(key: jax.Array, rows: np.ndarray) -> np.ndarray:
     """A minibatch of one row, as the library's contract draws it: from the key alone."""
-    return rows[int(jax.random.randint(fold(key, 0), (1,), 0, len(rows))[0])]
+    return rows[int(jax.random.randint(fold(key, 0), (1,), 0, len(rows), "int32")[0])]
 
 
 def direction(key: jax.Array) -> np.ndarray:

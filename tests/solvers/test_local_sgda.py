@@ -62,7 +62,7 @@ def test_agrees_with_its_paper(participation: float, x64: None) -> None:
         for i in present:
             own_a, own_b = a, b
             for t in range(STEPS[i]):
-                draw = jax.random.randint(fold(fold(fold(round_key, i), t), 0), (BATCH,), 0, len(DATA[i]))
+                draw = jax.random.randint(fold(fold(fold(round_key, i), t), 0), (BATCH,), 0, len(DATA[i]), "int32")
                 rows = DATA[i][np.asarray(draw)]
                 slope_a = rows.T @ (rows @ own_a - 1) / BATCH + np.mean(rows @ own_b)
                 slope_b = rows.mean(axis=0) * np.sum(own_a) - own_b

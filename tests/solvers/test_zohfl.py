@@ -50,7 +50,7 @@ def transcription(
         round_key = jax.random.fold_in(run_key, r)
         directions = np.asarray(draw_directions(jax.random.fold_in(round_key, 2**31 - 1), m, n, "independent"))
         server_key = jax.random.fold_in(jax.random.fold_in(round_key, 2**31 - 3), 0)
-        xi = server[np.asarray(jax.random.randint(server_key, (1,), 0, len(server)))]
+        xi = server[np.asarray(jax.random.randint(server_key, (1,), 0, len(server), "int32"))]
         gradient = (2 * (xi @ x - 1)) @ xi
         for i, own in enumerate(data):
             pair_key = jax.random.split(jax.random.fold_in(round_key, i), 1)[0]
@@ -62,9 +62,9 @@ def transcription(
                 y = query.copy()
                 for t in range(int(np.ceil(2 * np.sqrt(r + 1)))):
                     row = int(
-                        jax.random.randint(jax.random.fold_in(jax.random.fold_in(lower_key, t), 0), (1,), 0, len(own))[
-                            0
-                        ]
+                        jax.random.randint(
+                            jax.random.fold_in(jax.random.fold_in(lower_key, t), 0), (1,), 0, len(own), "int32"
+                        )[0]
                     )
                     y = y - 0.1 / (t + 1) * ((own[row] @ y - 1) * own[row] + 0.5 * (y - query))
                     length = np.linalg.norm(y - query)

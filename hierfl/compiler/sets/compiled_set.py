@@ -83,7 +83,8 @@ class CompiledSet:
         for block in self.blocks:
             if isinstance(block, BoxBlock):
                 low, high = block.limits(values)
-                lower, upper = lower.at[block.entries].set(low), upper.at[block.entries].set(high)
+                places = block.entries.astype(np.int32)
+                lower, upper = lower.at[places].set(low), upper.at[places].set(high)
         return lower, upper
 
     def condition(self, environment: Mapping[int, Any]) -> Array:

@@ -68,7 +68,8 @@ def limits(bounds: Sequence[Bounds], entries: np.ndarray, values: Values) -> tup
         where = np.searchsorted(entries, bound.columns)
         a = jnp.asarray(bound.rows.pattern.data) if bound.rows.constant else bound.rows.sums(values)
         low, high, violation = interval(a, bound.rows.offsets(values), bound.equality)
-        lower, upper = lower.at[where].max(low), upper.at[where].min(high)
+        narrow = np.asarray(where, np.int32)
+        lower, upper = lower.at[narrow].max(low), upper.at[narrow].min(high)
         if not bound.rows.constant:
             broken = jnp.maximum(broken, beyond(jnp.max(violation)))
     return lower, upper, broken
@@ -170,7 +171,8 @@ class Bands:
         high = jnp.full(len(self.members), jnp.inf)
         for rows, factors, places, equality in self._sides:
             below, above, _ = interval(jnp.asarray(factors), rows.offsets(values), equality)
-            low, high = low.at[places].max(below), high.at[places].min(above)
+            narrow = places.astype(np.int32)  # 64-bit indices fail in single precision
+            low, high = low.at[narrow].max(below), high.at[narrow].min(above)
         return low, high
 
     def dense(self, values: Values, entries: np.ndarray) -> Array:

@@ -55,7 +55,7 @@ class Product:
             if np.array_equal(block.entries, self.entries):
                 z = block.project(z, values).astype(z.dtype)
             elif len(block.entries):
-                places = np.searchsorted(self.entries, block.entries)
+                places = np.searchsorted(self.entries, block.entries).astype(np.int32)
                 z = z.at[places].set(block.project(z[places], values).astype(z.dtype))
         return z
 

@@ -98,7 +98,7 @@ class ImageBlock:
         if membership.radius is None:
             free = jnp.full(len(self.groups), jnp.inf)
             return free, -free
-        right = membership.radius(values)[self.groups]
+        right = membership.radius(values)[self.groups.astype(np.int32)]
         radius = safe_sqrt(right) if membership.squared else right
         if not self.frame.may_lose:
             return jnp.maximum(radius, 0.0), beyond(-right, jnp.abs(right))

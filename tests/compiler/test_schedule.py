@@ -1,0 +1,137 @@
+"""Schedules and precision: the same trajectory however the clients are computed, and what a run needs before it starts."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.compiler.schedule import choose_schedule
+from hierfl.models import nonsmooth_toy
+from hierfl.runtime import InProcess
+from hierfl.solvers import ZOHFL, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
+
+RNG = np.random.default_rng(0)
+ROWS = [RNG.standard_normal((count, 3)) for count in (4, 9, 1, 6)]
+
+
+def flat(**federation: object) -> hf.Problem:
+    x, u = cp.Variable(3, name="x"), hf.Sample(3, name="u")
+    clients = [hf.Client({u: rows}) for rows in ROWS]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation(clients, **federation))
+
+
+def bilevel(scope: str) -> hf.Problem:
+    x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    level = hf.ArgMin(y, hf.E(cp.sum_squares(y - u)) + cp.sum_squares(y - x), [cp.norm(y - x) <= 1], scope=scope)
+    federation = hf.Federation([hf.Client({u: rows}) for rows in ROWS])
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=level, federation=federation)
+
+
+CASES = {
+    "FedAvg": (flat, FedAvg(0.05, [3, 0, 2, 5], batch_size=2, participation=0.5)),
+    "FedRZO": (flat, FedRZO(0.05, 0.01, 3, batch_size=2, directions=2)),
+    "ZOHFL": (lambda: bilevel("client"), ZOHFL(0.1, 0.05, lower=ProjectedSGD(steps=[3, 0, 70, 2], batch_size=2))),
+    "LocalSGD": (lambda: bilevel("federation"), FedRZO(0.1, 0.01, 2, lower=LocalSGD(rounds=2, steps=3, batch_size=2))),
+}
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_every_schedule_and_precision_takes_the_same_path(name: str) -> None:
+    make, solver = CASES[name]
+    problem = make()
+    settings = {"rounds": 6, "x0": np.ones(3), "seed": 3, "progress": False}
+    runs = {kind: problem.solve(solver, runtime=InProcess(schedule=kind), **settings) for kind in ("map", "vmap", None)}
+    np.testing.assert_allclose(runs["map"].iterate, runs["vmap"].iterate, atol=1e-10)
+    np.testing.assert_array_equal(runs[None].iterate, runs[choose_schedule(problem.compile(), 4).kind].iterate)
+    if name != "FedRZO":  # other random bits are drawn for singles; rows and their order are the same
+        single = problem.solve(solver, runtime=InProcess(precision="single"), **settings)
+        assert np.all(single.iterate == single.iterate.astype(np.float32)) and np.isfinite(single.value)
+
+
+def test_single_precision_stays_single_and_is_close() -> None:
+    problem, solver = flat(), FedAvg(0.05, 3, batch_size=None)
+    wide, single = (
+        problem.solve(solver, rounds=20, x0=np.ones(3), runtime=InProcess(precision=precision), progress=False)
+        for precision in ("double", "single")
+    )
+    assert not np.array_equal(wide.iterate, single.iterate)
+    np.testing.assert_allclose(wide.iterate, single.iterate, rtol=1e-4, atol=1e-5)
+    assert np.all(single.iterate == single.iterate.astype(np.float32))
+
+
+SETS = {
+    "box": lambda x, y: [y >= x - 1, y <= 1],
+    "simplex": lambda x, y: [y >= 0, cp.sum(y) == 1],
+    "polyhedron": lambda x, y: [y >= 0, np.array([[1.0, 2, 0], [0, 1, 1]]) @ y <= 1],
+    "cone": lambda x, y: [cp.norm(y[:2]) <= y[2]],
+    "plane that moves": lambda x, y: [cp.sum(y) == x[0]],
+    "ball and a row": lambda x, y: [cp.norm(y) <= 1, y[0] + y[1] <= 0.5],
+}
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+@pytest.mark.parametrize("name", SETS)
+def test_single_precision_on_sets_that_were_used_in_double_precision_before(name: str) -> None:
+    x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    objective = hf.E(cp.sum_squares(y - u)) + cp.sum_squares(y - x)
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - y)),
+        hf.ArgMin(y, objective, SETS[name](x, y), scope="client"),
+        federation=hf.Federation([hf.Client({u: rows}) for rows in ROWS[:2]]),
+    )
+    solver = ImplicitGradient(0.1)  # no random bits: the same path up to rounding
+    wide, single = (
+        problem.solve(solver, rounds=3, x0=np.full(3, 0.3), runtime=InProcess(precision=kind), progress=False)
+        for kind in ("double", "single")
+    )
+    np.testing.assert_allclose(wide.iterate, single.iterate, atol=1e-4)
+    assert np.all(single.iterate == single.iterate.astype(np.float32))
+
+
+def test_a_second_solve_compiles_nothing() -> None:
+    compiled: list[str] = []
+
+    def heard(event: str, seconds: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    problem, solver = bilevel("client"), ZOHFL(lower=ProjectedSGD(steps=40))
+    settings = {"rounds": 25, "evaluate_every": 10, "progress": False, "metrics": {"size": lambda x, y: float(x @ x)}}
+    problem.solve(solver, seed=0, **settings)
+    problem.implicit(np.zeros(3))
+    assert compiled
+    compiled.clear()
+    problem.solve(solver, seed=1, x0=np.ones(3), **settings)
+    problem.implicit(np.ones(3))
+    assert not compiled
+
+
+def test_the_schedule_is_chosen_by_size_and_explained() -> None:
+    small, large = flat().compile(), nonsmooth_toy(9000).compile()
+    assert choose_schedule(small, 4).kind == "vmap" and choose_schedule(large, 1).kind == "map"
+    assert choose_schedule(bilevel("client").compile(), 4).kind == "map"
+    assert choose_schedule(small, 4, "map").reason == "as asked for"
+    assert "side by side: together they hold 12 scalars" in str(flat().explain())
+
+
+@pytest.mark.parametrize("settings", [{"schedule": "pmap"}, {"precision": "half"}])
+def test_unknown_schedules_are_refused(settings: dict) -> None:
+    with pytest.raises(hf.SettingError, match="write one of"):
+        InProcess(**settings)
+
+
+def test_too_little_memory_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hierfl.compiler.schedule.available_bytes", lambda: 100)
+    with pytest.raises(hf.SettingError, match=r"needs about .* GB for 4 clients .*schedule='map'"):
+        flat().solve(FedRZO(), rounds=2, progress=False)
+
+
+def test_available_memory_is_that_of_the_machine() -> None:
+    from hierfl.compiler.schedule import available_bytes
+
+    assert 10**7 < available_bytes() < 10**14
