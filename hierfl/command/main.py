@@ -114,8 +114,12 @@ def _explain(chosen: argparse.Namespace) -> None:
 def _inspect(chosen: argparse.Namespace) -> None:
     from hierfl.command.loading import load_point
     from hierfl.errors import SettingError
+    from hierfl.inspect.settings import writable
     from hierfl.result import Result
 
+    for path in (chosen.slice, chosen.surface):
+        if path is not None:
+            writable(path)
     if chosen.result is not None and chosen.center is not None:
         raise SettingError("--center and --result: give one of the two.")
     problem = _problem(chosen)
@@ -137,8 +141,12 @@ def _inspect(chosen: argparse.Namespace) -> None:
 
 def _solve(chosen: argparse.Namespace) -> None:
     from hierfl.command.loading import load_point, load_solver
+    from hierfl.inspect.settings import writable
     from hierfl.runs import Runs
 
+    for path in (chosen.save, chosen.plot, chosen.report):
+        if path is not None:
+            writable(path)
     solver = None if chosen.solver is None else load_solver(chosen.solver)
     problem = _problem(chosen)
     result = problem.solve(

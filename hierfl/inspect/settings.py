@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,28 @@ def require_whole(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
     return int(value)
+
+
+def writable(path: Any) -> Path:
+    """The path of a file that can be written.
+
+    Raises
+    ------
+    SettingError
+        Saying why it cannot.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise SettingError(f"path={path!r}: the name of a file, such as 'run.html'.")
+    target = Path(path)
+    if target.is_dir():
+        raise SettingError(
+            f"path={str(path)!r} is a folder: give the name of a file in it, such as {str(target / 'run.html')!r}."
+        )
+    if not target.parent.is_dir():
+        raise SettingError(f"path={str(path)!r}: there is no folder {str(target.parent)!r}; make it first.")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise SettingError(f"path={str(path)!r} may not be written: its permissions do not allow it.")
+    return target
 
 
 def _is_number(value: Any) -> bool:

@@ -18,7 +18,8 @@ from hierfl.errors import SettingError
 from hierfl.inspect.kink_search import KinkSearch
 from hierfl.inspect.kinks import Kinks, Line
 from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
-from hierfl.inspect.smoothing import radii, require_seed, smoothed_values
+from hierfl.inspect.settings import require_positive, require_whole
+from hierfl.inspect.smoothing import radii, smoothed_values
 from hierfl.result import Result
 from hierfl.runtime.starts import project_on_all
 
@@ -230,8 +231,8 @@ def slice_of(
     progress: bool = True,
 ) -> Slice:
     """The slice; arguments and errors as for ``ImplicitFunction.slice``."""
-    require_seed(seed)
-    require_tolerance(tolerance)
+    require_whole("seed", seed, 0)
+    require_positive("tolerance", tolerance)
     compiled = problem.compile()
     run = center if isinstance(center, Result) else None
     if run is not None:
@@ -311,29 +312,9 @@ def require_same_problem(problem: Problem, run: Result) -> None:
 
 
 def require_window(radius: Any, points: Any) -> None:
-    """A positive radius, at least 5 points.
-
-    Raises
-    ------
-    SettingError
-        Naming the argument.
-    """
-    if isinstance(radius, bool) or not isinstance(radius, (int, float, np.number)) or not 0 < radius < np.inf:
-        raise SettingError(f"radius={radius!r}: a finite number above 0.")
-    if isinstance(points, bool) or not isinstance(points, (int, np.integer)) or points < 5:
-        raise SettingError(f"points={points!r}: a whole number of at least 5.")
-
-
-def require_tolerance(tolerance: Any) -> None:
-    """A finite number above 0.
-
-    Raises
-    ------
-    SettingError
-        Naming what was found.
-    """
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.number)) or not 0 < tolerance < np.inf:
-        raise SettingError(f"tolerance={tolerance!r}: a finite number above 0, such as 1e-8.")
+    """A positive radius, at least 5 points; errors as for ``require_positive``."""
+    require_positive("radius", radius)
+    require_whole("points", points, 5)
 
 
 def require_inside(compiled: Any, centre: np.ndarray) -> None:

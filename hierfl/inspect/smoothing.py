@@ -11,6 +11,7 @@ from scipy.special import stdtrit
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.points import Points
+from hierfl.inspect.settings import require_whole
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem
@@ -21,7 +22,7 @@ LEAST_SAMPLES = 4
 @double_precision
 def smoothed_at(problem: Problem, x: Any, eta: float, samples: int, seed: int) -> float:
     """f^eta at one point; errors as for ``ImplicitFunction.smoothed``."""
-    require_seed(seed)
+    require_whole("seed", seed, 0)
     (radius,) = radii([eta], samples)
     compiled = problem.compile()
     points, centre = Points(compiled), compiled.upper.flatten(x, "x")
@@ -64,18 +65,5 @@ def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
         0 < eta < np.inf for eta in etas
     ):
         raise SettingError(f"smoothing={smoothing!r}: radii eta, finite numbers above 0.")
-    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < LEAST_SAMPLES:
-        raise SettingError(f"samples={samples!r}: a whole number of at least {LEAST_SAMPLES}.")
+    require_whole("samples", samples, LEAST_SAMPLES)
     return tuple(map(float, etas))
-
-
-def require_seed(seed: Any) -> None:
-    """A whole number of at least 0.
-
-    Raises
-    ------
-    SettingError
-        Naming what was found.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise SettingError(f"seed={seed!r}: a whole number of at least 0.")

@@ -13,8 +13,8 @@ from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.one_sided import OneSided
 from hierfl.inspect.points import REASONS, Points, Sampled, shown
-from hierfl.inspect.slice import centre_of, require_same_problem, require_tolerance, require_window
-from hierfl.inspect.smoothing import require_seed
+from hierfl.inspect.settings import require_positive, require_whole
+from hierfl.inspect.slice import centre_of, require_same_problem, require_window
 from hierfl.result import Result
 
 if TYPE_CHECKING:
@@ -186,8 +186,8 @@ def surface_of(
     progress: bool = True,
 ) -> Surface:
     """The surface; arguments and errors as for ``ImplicitFunction.surface``."""
-    require_seed(seed)
-    require_tolerance(tolerance)
+    require_whole("seed", seed, 0)
+    require_positive("tolerance", tolerance)
     compiled = problem.compile()
     run = center if isinstance(center, Result) else None
     if run is not None:

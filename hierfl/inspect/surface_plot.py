@@ -64,7 +64,9 @@ def _contours(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) ->
     panel.grid(False)
     panel.set_facecolor("0.85")
     if np.isfinite(shown.value).any():
-        filled = panel.contourf(across, up, shown.value.T, **{"levels": LEVELS, "cmap": "cividis", **style})
+        filled = panel.contourf(
+            across, up, _without_rounding(shown.value.T), **{"levels": LEVELS, "cmap": "cividis", **style}
+        )
         figure.colorbar(filled, ax=panel, label="f")
     if len(shown.kink_points):
         places = shown.kink_points + shift
@@ -100,3 +102,9 @@ def _in_space(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) ->
         panel.legend(fontsize=8, loc="upper left")
     panel.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]), zlabel="f")
     panel.view_init(elev=28, azim=-128)
+
+
+def _without_rounding(value: np.ndarray) -> np.ndarray:
+    """Values to nine digits of their range: where f is constant, rounding errors would draw stripes at a level."""
+    low, span = np.nanmin(value), np.nanmax(value) - np.nanmin(value)
+    return np.asarray(low + span * np.round((value - low) / span, 9) if span > 0 else value)

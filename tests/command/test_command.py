@@ -125,6 +125,7 @@ def test_wrong_places_are_named(place: str, said: str, toy: str, capsys: pytest.
         (["--center", "[0, 0"], "no JSON"),
         (["--center", "[0, 0, 0]"], "center"),
         (["--radius", "-1"], "radius"),
+        (["--slice", "/no/such/folder/slice.png"], "there is no folder"),
         (["--center", "[0, 0]", "--result", "run.npz"], "give one of the two"),
     ],
 )

@@ -6,7 +6,6 @@ the slice of a diverged run, says why in its place.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,9 @@ from hierfl.inspect.report.convergence import convergence_figure, quantities, ti
 from hierfl.inspect.report.page import Html, Section, drawn, element, joined, notice, number, page, paragraph, plotly
 from hierfl.inspect.report.settings import ReportSettings
 from hierfl.inspect.report.slice import line_section, report_slice
+from hierfl.inspect.settings import require_whole, writable
 from hierfl.inspect.slice import require_window
-from hierfl.inspect.smoothing import radii, require_seed
+from hierfl.inspect.smoothing import radii
 from hierfl.runs import scalars, summary
 from hierfl.runtime.run import OWN_VALUE_TOLERANCE
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 def write_report(result: Result, runs: Runs | None, path: str | Path, settings: ReportSettings) -> Path:
     """Write the file; arguments and errors as for ``Result.report``."""
-    target = _target(path)
+    target = writable(path)
     plotly()
     problem = result.require_problem("a report")
     require_window(1.0 if settings.radius is None else settings.radius, settings.points)
-    require_seed(settings.seed)
+    require_whole("seed", settings.seed, 0)
     radii(settings.smoothing, settings.samples)
     sections = [
         Section("mathematics", "Declared mathematics", tables.mathematics(problem)),
@@ -51,28 +51,6 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     ]
     written = page(_title(result), _summary(result, runs), sections)
     target.write_text(written, encoding="utf-8")
-    return target
-
-
-def _target(path: Any) -> Path:
-    """The path of a file that can be written.
-
-    Raises
-    ------
-    SettingError
-        Saying why it cannot.
-    """
-    if not isinstance(path, (str, os.PathLike)):
-        raise SettingError(f"path={path!r}: the name of a file, such as 'run.html'.")
-    target = Path(path)
-    if target.is_dir():
-        raise SettingError(
-            f"path={str(path)!r} is a folder: give the name of a file in it, such as {str(target / 'run.html')!r}."
-        )
-    if not target.parent.is_dir():
-        raise SettingError(f"path={str(path)!r}: there is no folder {str(target.parent)!r}; make it first.")
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise SettingError(f"path={str(path)!r} may not be written: its permissions do not allow it.")
     return target
 
 
