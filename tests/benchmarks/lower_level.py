@@ -32,12 +32,12 @@ def compiled(dtype: str) -> CompiledProblem:
 
 def hierfl_step(problem: CompiledProblem, batch: int, dtype: str) -> float:
     """Seconds of a step: rounds of many steps less rounds of few, the least of several."""
-    least = {}
+    least, precision = {}, "double" if dtype == "float64" else "single"
     with jax.enable_x64(dtype == "float64"):
         for steps in (FEW, MANY):
             solver = ZOHFL(lower=ProjectedSGD(steps=steps, batch_size=batch))
             seconds: list[float] = []
-            InProcess().execute(
+            InProcess(precision=precision).execute(
                 problem,
                 solver.bind(problem, 12),
                 np.zeros(CLASSES * FEATURES, dtype),
