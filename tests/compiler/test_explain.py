@@ -19,7 +19,7 @@ def declared(constraints: list[cp.Constraint], objective: cp.Expression | None =
 def test_every_piece_is_named_with_its_lowering_and_its_cost() -> None:
     explanation = declared([cp.norm(Y - X) <= 1, Y >= 0]).explain()
     assert [piece.piece for piece in explanation] == [
-        "x", "X", "clients term", "y", "Y(x)", "lower objective", "lower level", "data",
+        "x", "X", "clients term", "y", "Y(x)", "lower objective", "lower level", "clients", "data",
     ]  # fmt: skip
     (found,) = explanation["Y(x)"]
     assert "box" in found.how and "ball" in found.how and found.how.endswith("moves with x")
