@@ -15,6 +15,7 @@ import numpy as np
 from hierfl.inspect.kinks import Line
 from hierfl.inspect.one_sided import HOST_DISTANCE
 from hierfl.inspect.points import Points, Sampled
+from hierfl.inspect.switches import ROUNDING
 
 BRACKET = 1e-9  # widths and distances are in units of the window's radius
 MERGE = 1e-6
@@ -54,7 +55,9 @@ class Places:
     def _between(self, t: np.ndarray, sampled: Sampled) -> tuple[list[Place], int]:
         found, dropped = self._crossings(t, sampled)
         found += self._touches(t, sampled) + self._shared_kinks(t, sampled)
-        more, also = self._leaps(t, sampled) if self.points.differentiable else (self._outliers(t, sampled), 0)
+        if not self.points.differentiable:
+            return found + self._outliers(t, sampled), dropped
+        more, also = self._leaps(t, sampled, np.array([place.t for place in found]))
         return found + more, dropped + also
 
     def _edges(self, t: np.ndarray, sampled: Sampled) -> list[np.ndarray]:
@@ -84,6 +87,7 @@ class Places:
             (t[i], t[i + 1], signature[i], signature[i + 1]) for i in np.flatnonzero(changing)
         ]
         width, closed, dropped = BRACKET * self.line.radius, [], 0
+        blur = ROUNDING * float(np.nanmax(np.abs(sampled.answers), initial=0.0))  # within which a switch counts as zero
         while open_:
             middle = np.array([0.5 * (a + b) for a, b, _, _ in open_])
             between = self.points.values(self.line.at(middle))
@@ -97,7 +101,7 @@ class Places:
             dropped += max(0, len(halves) - LIMIT)
             for a, b, left, right in halves[:LIMIT]:
                 if b - a <= width:
-                    closed.append(Place(0.5 * (a + b), b - a, changed(left, right, names)))
+                    closed.append(Place(0.5 * (a + b), max(b - a, blur), changed(left, right, names)))
                 else:
                     open_.append((a, b, left, right))
         return closed, dropped
@@ -107,7 +111,7 @@ class Places:
         names = np.flatnonzero(~self.points.switches.sampled)
         if len(t) < 3 or not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
             return []
-        value = self.points.switch_values(self.line.at(t))[:, names]
+        value = self._switch_values(t)[:, names]
         sign, margin = np.sign(value[1:-1]), np.full((1, len(names)), np.nan)
         before, size, after = sign * value[:-2], sign * value[1:-1], sign * value[2:]
         two_before, two_after = sign * np.vstack([margin, value[:-3]]), sign * np.vstack([value[3:], margin])
@@ -121,35 +125,45 @@ class Places:
 
     def _narrowed(self, spans: list[tuple[float, float, int, float, float]], names: np.ndarray) -> list[Place]:
         """Narrow spans (low, high, switch, its sign, its size at the ends) down to where the switch is least."""
-        found, width = [], BRACKET * self.line.radius
+        found, crossings, width = [], [], BRACKET * self.line.radius
         while spans:
             fine = np.array([np.linspace(a, b, 9) for a, b, *_ in spans])
-            value = self.points.switch_values(self.line.at(fine.ravel()))[:, names].reshape(*fine.shape, -1)
+            value = self._switch_values(fine.ravel())[:, names].reshape(*fine.shape, -1)
             open_ = []
             for row, values, (_, _, entry, sign, scale) in zip(fine, value, spans):
                 size = sign * values[:, entry]
                 least = int(np.nanargmin(size)) if np.isfinite(size).any() else 0
                 crossing = np.flatnonzero((size[1:] > 0) != (size[:-1] > 0))
                 if crossing.size:
-                    found += [self._zero(row[c], row[c + 1], entry, names) for c in crossing]
+                    crossings += [(row[c], row[c + 1], int(names[entry])) for c in crossing]
                 elif row[-1] - row[0] > width:
                     open_.append((row[max(0, least - 1)], row[min(8, least + 1)], entry, sign, scale))
                 elif size[least] <= TOUCH * scale:
                     found.append(Place(float(row[least]), float(row[-1] - row[0]), frozenset({int(names[entry])})))
             spans = open_
-        return found
+        return found + self._zeros(crossings[:LIMIT])
 
-    def _zero(self, low: float, high: float, entry: int, names: np.ndarray) -> Place:
-        """Where one switch changes sign."""
-        left = self.points.switch_values(self.line.at(np.array([low])))[0, names[entry]] > 0
-        while high - low > BRACKET * self.line.radius:
-            grid = np.linspace(low, high, 33)
-            side = self.points.switch_values(self.line.at(grid))[:, names[entry]] > 0
-            first = int(np.argmax(side != left))
-            if first == 0:
-                break
-            low, high = float(grid[first - 1]), float(grid[first])
-        return Place(0.5 * (low + high), high - low, frozenset({int(names[entry])}))
+    def _zeros(self, brackets: list[tuple[float, float, int]]) -> list[Place]:
+        """Where single switches change sign, each within (low, high)."""
+        if not brackets:
+            return []
+        low, high = (np.array([bracket[k] for bracket in brackets]) for k in (0, 1))
+        which, each = np.array([entry for _, _, entry in brackets]), np.arange(len(brackets))
+        left = self._switch_values(low)[each, which] > 0
+        while np.max(high - low) > BRACKET * self.line.radius:
+            middle = 0.5 * (low + high)
+            same = (self._switch_values(middle)[each, which] > 0) == left
+            low, high = np.where(same, middle, low), np.where(same, high, middle)
+        return [Place(0.5 * (a + b), b - a, frozenset({int(e)})) for a, b, e in zip(low, high, which)]
+
+    def _switch_values(self, t: np.ndarray) -> np.ndarray:
+        """The switches' values at places (k,), rounding errors around zero taken for zero: (k, switches)."""
+        value = self.points.switch_values(self.line.at(t))
+        size = np.abs(value)
+        noise = self.points.switches.tolerance * (1.0 + size) + ROUNDING * np.max(
+            size, axis=1, keepdims=True, initial=0.0
+        )
+        return np.where(size <= noise, 0.0, value)
 
     def _shared_kinks(self, t: np.ndarray, sampled: Sampled) -> list[Place]:
         """Where many rows of a distribution's sample change branch at one place: a kink of the expectation."""
@@ -176,14 +190,16 @@ class Places:
 
     # --- by slopes, and by values --------------------------------------------------------------------------------
 
-    def _leaps(self, t: np.ndarray, sampled: Sampled) -> tuple[list[Place], int]:
-        """Narrow down the cells in which the slope changes by more than beside them."""
+    def _leaps(self, t: np.ndarray, sampled: Sampled, known: np.ndarray) -> tuple[list[Place], int]:
+        """Narrow down the cells in which the slope changes by more than beside them, where no known place explains it."""
         good = sampled.reason == 0
         slope = np.full(len(t), np.nan)
         slope[good] = self._slopes(t[good])
         leap, floor = _leap(slope), LEAP * (1.0 + np.abs(slope))
         least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(leap)
-        cells = np.flatnonzero(leap > least)
+        beside = np.stack([np.append(0.0, leap[:-1]), np.append(leap[1:], 0.0)])
+        explained = np.isin(np.arange(len(leap)), np.searchsorted(t, known) - 1 + np.array([[-1], [0], [1]]))
+        cells = np.flatnonzero((leap > least) & (leap >= beside.max(axis=0)) & ~explained)
         cells = cells[np.argsort(-leap[cells])]
         dropped = max(0, len(cells) - LIMIT)
         spans = [(t[max(0, i - 1)], t[min(len(t) - 1, i + 2)], least[i]) for i in np.sort(cells[:LIMIT])]
