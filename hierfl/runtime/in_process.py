@@ -115,8 +115,7 @@ class InProcess:
     ) -> list[Outcome]:
         """Several runs, each with its flat start and its seed, as one compiled program; each ends by its own ``at_end``.
 
-        Ten seeds of the digits example cost 3.4 to 5.6 times one on two busy cores (``tests/benchmarks/seeds.py``); a thread
-        for each core with a program of one seed cost 4.7 to 6.5 times, one with a program of five seeds 2.7 to 4.7.
+        Ten seeds of the digits example cost 7.2 to 7.8 times one on two busy cores (``tests/benchmarks/seeds.py``).
         """
         with jax.enable_x64(self.precision == "double"):
             return self._execute(problem, algorithm, starts, rounds, seeds, block, at_ends, side_by_side=True)
