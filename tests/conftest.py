@@ -1,9 +1,10 @@
-"""Shared fixtures: double precision for tests that call traced code directly, and a bound on memory."""
+"""Shared fixtures: double precision for tests that call traced code directly, and nothing kept from test to test."""
 
 import itertools
 from collections.abc import Iterator
 
 import jax
+import matplotlib.pyplot as plt
 import pytest
 
 _COUNT = itertools.count(1)
@@ -23,3 +24,10 @@ def forget_compiled_programs() -> Iterator[None]:
     yield
     if next(_COUNT) % _KEEP == 0:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    """Matplotlib warns of more than twenty open figures, which the next test would see as an error."""
+    yield
+    plt.close("all")
