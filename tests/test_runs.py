@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 
 import cvxpy as cp
@@ -222,3 +223,59 @@ def test_the_figure_of_runs_has_a_band_for_each_panel() -> None:
     figure = problem(None).solve(FedAvg(step_size=0.05), seeds=4, **settings).plot()
     assert [ax.get_ylabel() for ax in figure.axes] == ["objective", "norm"]
     assert all(len(ax.collections) == 1 for ax in figure.axes)
+
+
+def test_runs_on_several_cores_are_those_of_one_and_their_functions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared, inside, most = problem(None), [], []
+
+    def metric(x: np.ndarray, y: np.ndarray) -> float:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.002)
+        inside.pop()
+        return float(x @ x)
+
+    settings = {"rounds": 30, "x0": START, "evaluate_every": 5, "metrics": {"size": metric}, "progress": False}
+    found = []
+    for cores in (1, 3):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        found.append(declared.solve(FedAvg(step_size=0.05, batch_size=1), seeds=7, **settings))
+    assert max(most) == 1
+    for one, other in zip(*found):
+        assert one.settings["seed"] == other.settings["seed"]
+        np.testing.assert_allclose(one.iterate, other.iterate, atol=1e-12)
+        np.testing.assert_allclose(one.metrics["size"], other.metrics["size"], atol=1e-12)
+
+
+def test_functions_on_the_host_are_never_called_by_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    x, inside, most = cp.Variable(2, name="x"), [], []
+
+    def simulated(v: np.ndarray) -> float:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.001)
+        inside.pop()
+        return float(v @ v)
+
+    declared = hf.Problem(hf.Minimize(clients=hf.BlackBox(simulated, x)), constraints=[cp.sum(x) == 1])
+    runs = declared.solve(ZOHFL(smoothing=0.1, step_size=0.05), seeds=6, rounds=5, progress=False)
+    assert max(most) == 1
+    assert all(run.value == pytest.approx(run.x @ run.x) for run in runs)
+
+
+def test_an_error_in_one_share_ends_the_others_and_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    calls = []
+
+    def failing(x: np.ndarray, y: np.ndarray) -> float:
+        calls.append(1)
+        if len(calls) == 12:
+            raise LookupError("no such thing")
+        return 0.0
+
+    with pytest.raises(LookupError, match="no such thing"):
+        problem(None).solve(
+            FedAvg(), seeds=4, rounds=100_000, evaluate_every=5, metrics={"failing": failing}, progress=False
+        )
+    assert len(calls) < 50

@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, extragradient, first_step
+from hierfl.compiler.host import calls_host
 from hierfl.compiler.low_rank import solve_box
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
@@ -300,7 +302,7 @@ class ExactLower:
         return _replace(clients, tables=tuple(answered if i == place else t for i, t in enumerate(clients.tables)))
 
     @cached_property
-    def compiled_evaluation(self) -> Callable[..., Evaluation]:
+    def compiled_evaluation(self) -> Any:
         """``evaluate`` as one compiled program of (x, data, warm)."""
         return jax.jit(self.evaluate)
 
@@ -320,30 +322,19 @@ class ExactLower:
         LowerLevelError
             If some owner's problem was not solved to the tolerance.
         """
+        return self._at(x, warm, tolerance)
+
+    def _at(self, x: np.ndarray, warm: np.ndarray | None, tolerance: Array | float = TOLERANCE) -> Evaluation:
         self._require_in_x(x)
-        evaluation = self.compiled_evaluation(jnp.asarray(x), self.compiled.data(), warm, tolerance=tolerance)
+        evaluation = self.compiled_evaluation(x, self.compiled.data(), warm, tolerance=tolerance)
         return self._checked(x, jax.tree.map(np.asarray, evaluation))
 
     @double_precision
     def at_each(self, points: np.ndarray, warm: np.ndarray | None = None) -> list[Evaluation]:
-        """f at points (k, n) in one program, from warm starts (k, owners, size); checked, with the errors of ``at``."""
-        if len(points) == 1:
-            return [self.at(points[0], None if warm is None else warm[0])]
-        for x in points:
-            self._require_in_x(x)
-        found = jax.tree.map(np.asarray, self._compiled_batch(jnp.asarray(points), self.compiled.data(), warm))
-        return [self._checked(x, jax.tree.map(lambda a, k=k: a[k], found)) for k, x in enumerate(points)]
-
-    @cached_property
-    def _compiled_batch(self) -> Callable[..., Evaluation]:
-        """``evaluate`` at points side by side, so that products with the data are shared."""
-
-        def batch(points: Array, data: Data, warm: Array | None) -> Evaluation:
-            if warm is None:
-                return jax.vmap(lambda x: self.evaluate(x, data))(points)
-            return jax.vmap(lambda x, start: self.evaluate(x, data, start))(points, warm)
-
-        return jax.jit(batch)
+        """f at points (k, n), from warm starts (k, owners, size), on all cores; with the errors of ``at``."""
+        starts = [None] * len(points) if warm is None else warm
+        traced = self.compiled_evaluation.trace(points[0], self.compiled.data(), starts[0], tolerance=TOLERANCE)
+        return on_cores(1 if calls_host(traced.jaxpr) else core_count(), self._at, points, starts)
 
     def _checked(self, x: np.ndarray, evaluation: Evaluation) -> Evaluation:
         """The evaluation, if it can be trusted."""

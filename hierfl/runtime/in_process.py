@@ -17,12 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.cores import core_count
 from hierfl.compiler.data import Data, Party
+from hierfl.compiler.host import calls_host
 from hierfl.compiler.program import Array
 from hierfl.compiler.schedule import choose_schedule, require_memory
 from hierfl.errors import SettingError
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Ending, Known, Message, Question, Received, Step
+from hierfl.runtime.shares import ALONE, Turn, in_shares
 
 History = dict[str, np.ndarray]
 BlockEnd = Callable[[int, Any, Any, History], Ending | None]
@@ -53,6 +56,20 @@ class _Run:
         """The records of the first rounds."""
         names = self.blocks[0] if self.blocks else {}
         return {name: np.concatenate([block[name] for block in self.blocks])[:rounds] for name in names}
+
+
+class _Block(NamedTuple):
+    """``run(state, memory, data, key, first round, count)`` runs some rounds, and whether these call the host."""
+
+    run: Callable[..., Any]
+    calls_host: bool
+
+
+def _begin(problem: CompiledProblem, algorithm: Algorithm, start: Array) -> tuple[Any, Any]:
+    """The state and all clients' memories before the first round."""
+    first = algorithm.memory(start)
+    memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), first)
+    return algorithm.init(start), memory
 
 
 def _whole(tree: Any, place: int) -> Any:
@@ -100,6 +117,7 @@ class InProcess:
         at_end: BlockEnd,
     ) -> Outcome:
         """Run ``rounds`` rounds in blocks; ``at_end(rounds done, state, memory, block's records)`` may end the run."""
+        self._require_memory(problem, algorithm, x0[None])
         with jax.enable_x64(self.precision == "double"):
             return self._execute(problem, algorithm, x0[None], rounds, [seed], block, [at_end], side_by_side=False)[0]
 
@@ -113,12 +131,26 @@ class InProcess:
         block: int,
         at_ends: Sequence[BlockEnd],
     ) -> list[Outcome]:
-        """Several runs, each with its flat start and its seed, as one compiled program; each ends by its own ``at_end``.
+        """Several runs, each with its flat start and its seed; each ends by its own ``at_end``.
 
-        Ten seeds of the digits example cost 7.2 to 7.8 times one on two busy cores (``tests/benchmarks/seeds.py``).
+        A core's share of them is one compiled program, side by side (``hierfl.runtime.shares``).
         """
+        self._require_memory(problem, algorithm, starts)
+
+        def run(share: np.ndarray, own_ends: list[BlockEnd], turn: Turn) -> list[Outcome]:
+            own_seeds = [seeds[place] for place in share]
+            return self._execute(problem, algorithm, starts[share], rounds, own_seeds, block, own_ends, True, turn)
+
         with jax.enable_x64(self.precision == "double"):
-            return self._execute(problem, algorithm, starts, rounds, seeds, block, at_ends, side_by_side=True)
+            alone = not rounds or self._block(problem, algorithm, block).calls_host
+            return in_shares(len(seeds), 1 if alone else core_count(), at_ends, run)
+
+    def _require_memory(self, problem: CompiledProblem, algorithm: Algorithm, starts: np.ndarray) -> None:
+        cohort = cohort_size(algorithm.participation, problem.num_clients)
+        chosen = choose_schedule(problem, cohort, self.schedule)
+        with jax.enable_x64(self.precision == "double"):
+            memory = jax.eval_shape(algorithm.memory, jnp.asarray(starts[0]))
+        require_memory(problem, chosen, cohort, memory, len(starts))
 
     def _execute(
         self,
@@ -130,34 +162,28 @@ class InProcess:
         block: int,
         at_ends: Sequence[BlockEnd],
         side_by_side: bool,
+        turn: Turn = ALONE,
     ) -> list[Outcome]:
-        """Side by side, the state, the memories and the key have a leading axis, a lane for each seed; the data do not."""
+        """Side by side, the state, the memories and the key have a leading axis, a lane for each seed; the data do not.
+
+        The first block, which compiles, is run in ``turn``.
+        """
         data, keys = problem.data(), [jax.random.key(seed) for seed in seeds]
-
-        def beginning(start: Array) -> tuple[Any, Any]:
-            first = algorithm.memory(start)
-            memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.num_clients, *jnp.shape(a))), first)
-            return algorithm.init(start), memory
-
-        cohort = cohort_size(algorithm.participation, problem.num_clients)
-        chosen = choose_schedule(problem, cohort, self.schedule)
-        require_memory(problem, chosen, cohort, jax.eval_shape(algorithm.memory, starts[0]), len(seeds))
-        state, memory = beginning(jnp.asarray(starts[0]))
-        one = partial(self._program, problem, algorithm, block, state, memory, data, keys[0])
-        key, make, lane = keys[0], lambda: jax.jit(one()), _whole
+        begin, make = partial(_begin, problem, algorithm), lambda: self._block(problem, algorithm, block).run
+        lane: Callable[[Any, int], Any] = _lane if side_by_side else _whole
         if side_by_side:
-            state, memory = jax.vmap(beginning)(jnp.asarray(starts))
-            key, make, lane = (
-                jnp.stack(keys),
-                lambda: jax.jit(jax.vmap(one(), in_axes=(0, 0, None, 0, None, None))),
-                _lane,
-            )
+            state, memory = jax.vmap(begin)(jnp.asarray(starts))
+            key, of_all = jnp.stack(keys), lambda: jax.vmap(make(), in_axes=(0, 0, None, 0, None, None))
+        else:
+            state, memory = begin(jnp.asarray(starts[0]))
+            key, of_all = keys[0], make
         runs, done = [_Run(at_end) for at_end in at_ends], 0
         while done < rounds and any(run.ended is None for run in runs):
-            program = problem.keep(("program", self, algorithm, block, side_by_side), make)
             before, count = (state, memory), min(block, rounds - done)
-            began = time.perf_counter()
-            state, memory, records = jax.block_until_ready(program(*before, data, key, done, count))
+            with turn if not done else ALONE:
+                program = problem.keep(("program", self, algorithm, block, side_by_side), lambda: jax.jit(of_all()))
+                began = time.perf_counter()
+                state, memory, records = jax.block_until_ready(program(*before, data, key, done, count))
             seconds = np.full(count, (time.perf_counter() - began) / (count * len(runs)))  # a seed's share
             arrays = {name: np.asarray(values) for name, values in records.items()}
             for place, run in enumerate(runs):
@@ -204,17 +230,8 @@ class InProcess:
 
         return value
 
-    def _program(
-        self,
-        problem: CompiledProblem,
-        algorithm: Algorithm,
-        block: int,
-        state: Any,
-        memory: Any,
-        data: Data,
-        key: Array,
-    ) -> Any:
-        """``program(state, memory, data, key, first round, count)`` runs a block of rounds."""
+    def _block(self, problem: CompiledProblem, algorithm: Algorithm, size: int) -> _Block:
+        """A block of at most ``size`` rounds of one run."""
 
         def one_round(state: Any, memory: Any, data: Data, key: Array, index: Array) -> Any:
             clients = self._clients(problem, algorithm, memory, data, key, index)
@@ -222,19 +239,25 @@ class InProcess:
             traffic = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
             return after, clients.memory, {**record, **traffic, **motion(algorithm, state, after)}
 
-        shapes = jax.eval_shape(one_round, state, memory, data, key, jnp.asarray(0))[2]
+        def make() -> _Block:
+            state, memory = _begin(problem, algorithm, jnp.zeros(problem.upper.size))
+            once = jax.jit(one_round, inline=True)  # traced here, and not again in the loop
+            traced = once.trace(state, memory, problem.data(), jax.random.key(0), jnp.zeros((), int))
 
-        def program(state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
-            records = jax.tree.map(lambda s: jnp.zeros((block, *s.shape), s.dtype), shapes)
+            def run(state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
+                records = jax.tree.map(lambda s: jnp.zeros((size, *s.shape), s.dtype), traced.out_info[2])
 
-            def body(place: Array, carry: Any) -> Any:
-                state, memory, records = carry
-                state, memory, record = one_round(state, memory, data, key, first + place)
-                return state, memory, jax.tree.map(lambda all_, new: all_.at[place].set(new), records, record)
+                def body(place: Array, carry: Any) -> Any:
+                    state, memory, records = carry
+                    state, memory, record = once(state, memory, data, key, jnp.asarray(first + place, int))
+                    return state, memory, jax.tree.map(lambda all_, new: all_.at[place].set(new), records, record)
 
-            return jax.lax.fori_loop(0, count, body, (state, memory, records))
+                return jax.lax.fori_loop(0, count, body, (state, memory, records))
 
-        return program
+            return _Block(run, calls_host(traced.jaxpr))
+
+        found: _Block = problem.keep(("block", self, algorithm, size), make)
+        return found
 
     def _own_value(
         self,

@@ -24,6 +24,7 @@ ALL = (
     ("cournot", 2, ()),
     ("saddle", 1, ()),
     ("scale", 1, ()),
+    ("seeds", 2, ()),
 )
 
 
