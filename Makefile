@@ -41,7 +41,6 @@ bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.projections --readme
 	$(BIN)/python -m tests.benchmarks.estimators
-	$(BIN)/python -m tests.benchmarks.seeds
 
 bench-quick: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks --quick

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -174,9 +174,10 @@ class BoundLocalSGDA(BoundFedAvg):
         problem, start, r = self.problem, received.broadcast, received.round
         size, ascent_size = self.size(r), jnp.asarray(self.ascents, float)[r]
 
-        def step(t: Array, mean: Callable[[Any], Any], own: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+        def step(t: Array, own: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
             (x, y), first, first_ascent = own
-            value, (descent, ascent) = mean(self._slopes(x, y, party))
+            slopes = self._slopes(x, y, party)
+            value, (descent, ascent) = party.estimate(slopes, samples, key, self.settings.batch_size, t)
             y = problem.project_lower(x, y + ascent_size * ascent, party.environment)
             now = jax.tree.map(lambda new, old: jnp.where(t < count, new, old), State(x - size * descent, y), own[0])
             return now, jnp.where(t == 0, value, first), jnp.where(t == 0, ascent, first_ascent)
@@ -184,8 +185,7 @@ class BoundLocalSGDA(BoundFedAvg):
         count = steps_of(self.counts, r, party.index)
         none = jnp.zeros((), start.x.dtype), jnp.zeros_like(start.y)
         first, samples = (start, *none), self.client_term.samples
-        steps, longest = jnp.maximum(count, 1), int(self.counts.max(initial=1))
-        end, value, ascent = party.steps(steps, step, first, samples, key, self.settings.batch_size, longest)
+        end, value, ascent = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, first)
         return memory, Message(jax.tree.map(jnp.subtract, end, start), {"value": value, "ascent": ascent})
 
     def _slopes(self, x: Array, y: Array, party: Party) -> Callable[[Rows], tuple[Array, tuple[Array, Array]]]:

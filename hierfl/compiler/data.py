@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.draws import row_numbers
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.compiler.quantiles import Quantiles, quasi_random_rows
 from hierfl.compiler.storage import Stored, gathered, stacked
@@ -25,7 +26,6 @@ from hierfl.language.sample import ClientParameter, Sample
 
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
 CHUNK_SCALARS = 2_000_000
-AHEAD = 64
 
 
 @jax.tree_util.register_dataclass
@@ -97,29 +97,18 @@ class Party:
     environment: dict[int, Array]
     weight: Array
 
-    def batch(self, key: Array, size: int, samples: Sequence[int] | None = None) -> Rows:
-        """``size`` rows of each table (those that hold ``samples``), drawn with replacement; depends on the key alone."""
-        return self._taken(key, self._chosen(key, size, samples), size, samples)
-
-    def _chosen(self, key: Array, size: int, samples: Sequence[int] | None) -> dict[int, Array]:
-        """Indices of a minibatch's rows, by table; none for a distribution."""
-        return {
-            place: self.offsets[place]
-            + jax.random.randint(jax.random.fold_in(key, place), (size,), 0, self.counts[place], jnp.int32)
-            for place, table in self._holding(samples)
-            if table.quantiles is None
-        }
-
-    def _taken(self, key: Array, chosen: dict[int, Array], size: int, samples: Sequence[int] | None) -> Rows:
-        """A minibatch's rows."""
+    def batch(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
+        """``size`` rows of each table (those that hold ``samples``), drawn with replacement; by the key and the step alone."""
         values: dict[int, Array] = {}
         weights: dict[int, Array] = {}
         counts: dict[int, Array] = {}
         for place, table in self._holding(samples):
             if table.quantiles is not None:
-                rows = table.quantiles.draw(jax.random.fold_in(key, place), size, self.index)
+                own_key = jax.random.fold_in(jax.random.fold_in(key, place), step)
+                rows = table.quantiles.draw(own_key, size, self.index)
             else:
-                rows = table.rows(chosen[place])
+                counters = jnp.asarray(step).astype(jnp.uint32) * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
+                rows = table.rows(self.offsets[place] + row_numbers(key, place, counters, self.counts[place]))
             for sample in table.samples:
                 values[sample] = rows[sample]
                 weights[sample] = jnp.full((size,), 1.0 / size)
@@ -130,43 +119,6 @@ class Party:
         """The tables that hold some of the samples."""
         wanted = None if samples is None else set(samples)
         return [(k, table) for k, table in enumerate(self.tables) if wanted is None or wanted & set(table.samples)]
-
-    def steps(
-        self,
-        count: Array,
-        body: Callable[[Array, Callable[[Callable[[Rows], Any]], Any], Any], Any],
-        state: Any,
-        samples: Sequence[int],
-        key: Array,
-        batch_size: int | None,
-        longest: int,
-    ) -> Any:
-        """``state = body(t, mean, state)`` for t < count; ``mean(function)`` is ``estimate`` with the key of step t.
-
-        The rows of ``AHEAD`` steps (of ``longest``, the most that count can be, if fewer) are chosen at once, which costs a
-        fraction of choosing them one by one.
-        """
-        ahead = max(1, min(AHEAD, longest))
-        if not samples or batch_size is None:
-
-            def plain(t: Array, state: Any) -> Any:
-                return body(t, lambda function: self.estimate(function, samples, key, batch_size), state)
-
-            return jax.lax.fori_loop(0, count, plain, state)
-
-        def stretch(index: Array, state: Any) -> Any:
-            first = index * ahead
-            keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(first + jnp.arange(ahead))
-            chosen = jax.vmap(lambda k: self._chosen(k, batch_size, samples))(keys)
-
-            def one(place: Array, state: Any) -> Any:
-                own = {table: indices[place] for table, indices in chosen.items()}
-                rows = self._taken(keys[place], own, batch_size, samples)
-                return body(first + place, lambda function: function(rows), state)
-
-            return jax.lax.fori_loop(0, jnp.minimum(ahead, count - first), one, state)
-
-        return jax.lax.fori_loop(0, -(-count // ahead), stretch, state)
 
     def mean(self, function: Callable[[Rows], Any], samples: Sequence[int] | None = None) -> Any:
         """Full-data value of anything affine in the means over rows (a value, a gradient, a mapping), streamed.
@@ -188,14 +140,14 @@ class Party:
         return result
 
     def estimate(
-        self, function: Callable[[Rows], Any], samples: Sequence[int], key: Array, batch_size: int | None
+        self, function: Callable[[Rows], Any], samples: Sequence[int], key: Array, batch_size: int | None, step: Any = 0
     ) -> Any:
-        """``mean`` on a minibatch of ``batch_size`` rows drawn by ``key``, or on all rows (None)."""
+        """``mean`` on a minibatch of ``batch_size`` rows drawn by the key and the step, or on all rows (None)."""
         if not samples:
             return function(NO_ROWS)
         if batch_size is None:
             return self.mean(function, samples)
-        return function(self.batch(key, batch_size, samples))
+        return function(self.batch(key, batch_size, samples, step))
 
     def chunk(self, place: int, piece: Any, size: int) -> Rows:
         """The ``piece``-th ``size`` rows of a table, with weights 1/N on its rows and 0 past its end."""

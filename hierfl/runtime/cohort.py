@@ -12,6 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from hierfl.compiler.draws import mixed
 from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
 
@@ -39,7 +40,7 @@ def keyed_permutation(key: Array, indices: Array, total: int) -> Array:
     def network(values: Array) -> Array:
         left, right = values >> half, values & mask
         for place in range(FEISTEL_ROUNDS):
-            left, right = right, left ^ (_mixed(right ^ subkeys[place]) & mask)
+            left, right = right, left ^ (mixed(right ^ subkeys[place]) & mask)
         return (left << half) | right
 
     def walk(values: Array) -> Array:
@@ -60,10 +61,3 @@ def cohort_size(participation: float, clients: int) -> int:
     if not 0 < participation <= 1:
         raise SettingError(f"participation={participation}: a fraction of the clients in (0, 1].")
     return min(clients, math.ceil(participation * clients - 1e-9))
-
-
-def _mixed(words: Array) -> Array:
-    """The finaliser of MurmurHash3 (Appleby): every bit of a word depends on every other."""
-    words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
-    words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
-    return words ^ (words >> 16)

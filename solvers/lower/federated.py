@@ -66,16 +66,19 @@ class BoundFederated:
         """H local steps of one client at every point, with the same minibatches."""
         points, sequences, known = received.broadcast
         index, clock = known.values
-        steps, longest = jnp.asarray(self.local_steps, int)[clock.round], int(np.max(self.local_steps, initial=0))
+        steps, samples = jnp.asarray(self.local_steps, int)[clock.round], self.problem.lower_samples
 
         def one(x: Array, start: Sequences) -> Sequences:
-            def advance(t: Array, mean: Callable[[Any], Any], own: Sequences) -> Sequences:
+            def advance(t: Array, own: Sequences) -> Sequences:
                 y = self.rule.point(own, clock.round)
-                g = mean(lambda rows: self.problem.operator(x, y, party.environment, rows))
+                g = party.estimate(
+                    lambda rows: self.problem.operator(x, y, party.environment, rows), samples, key, self.batch_size, t
+                )
                 moved = self.rule.step(own, g, index * steps + t, clock.round)
                 return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
 
-            return party.steps(steps, advance, start, self.problem.lower_samples, key, self.batch_size, longest)
+            found: Sequences = jax.lax.fori_loop(0, steps, advance, start)
+            return found
 
         moved = jax.vmap(one)(points.values, sequences)
         return memory, Message(jax.tree.map(jnp.subtract, moved, sequences), {})

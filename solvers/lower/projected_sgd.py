@@ -17,7 +17,7 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import Clock, require_scope
@@ -98,19 +98,16 @@ class BoundProjectedSGD:
         problem, own, batch_size = self.problem, party.environment, self.settings.batch_size
         sizes, count = jnp.asarray(self.sizes, x.dtype), steps_of(self.counts, clock.round, party.index)
 
-        def step(t: Array, mean: Callable[[Any], Any], y: dict[int, Array]) -> dict[int, Array]:
-            force = mean(lambda rows: problem.operator_parts(x, y, own, rows))
+        def estimate(function: Callable[[Rows], Any], t: Array) -> Any:
+            return party.estimate(function, problem.lower_samples, key, batch_size, t)
+
+        def step(t: Array, y: dict[int, Array]) -> dict[int, Array]:
+            force = estimate(lambda rows: problem.operator_parts(x, y, own, rows), t)
             return problem.project_lower_parts(x, jax.tree.map(lambda z, f: z - sizes[t] * f, y, force), own)
 
         first = problem.lower.split(self._first(x, start, own))
-        longest = int(self.counts.max(initial=0))
-        y = problem.lower.joined(party.steps(count, step, first, problem.lower_samples, key, batch_size, longest))
-        last = party.estimate(
-            lambda rows: problem.operator(x, y, own, rows),
-            problem.lower_samples,
-            jax.random.fold_in(key, count),
-            batch_size,
-        )
+        y = problem.lower.joined(jax.lax.fori_loop(0, count, step, first))
+        last = estimate(lambda rows: problem.operator(x, y, own, rows), count)
         return y, jnp.linalg.norm(y - problem.project_lower(x, y - last, own))
 
     def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:

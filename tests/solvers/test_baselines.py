@@ -13,6 +13,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, Scaffnew
+from tests.draws import row_numbers
 
 SIZES, BATCH, ROUNDS, SEED = (4, 7, 1), 2, 20, 5
 STEPS, WEIGHTS = [3, 1, 2], np.array([0.5, 0.2, 0.3])
@@ -58,7 +59,7 @@ def cohort(r: int, participation: float) -> list[int]:
 
 def minibatch(key: jax.Array, client: int) -> np.ndarray:
     rows = DATA[client]
-    return rows[np.asarray(jax.random.randint(fold(key, 0), (BATCH,), 0, len(rows), "int32"))]
+    return rows[row_numbers(key, BATCH, len(rows))]
 
 
 def gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

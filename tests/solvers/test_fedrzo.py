@@ -32,6 +32,7 @@ from hierfl.solvers import (
 )
 from hierfl.solvers.directions import draw_directions
 from hierfl.solvers.estimators import estimate, shifts_of, slopes
+from tests.draws import row_numbers
 
 SIZES, ETA, GAMMA, ROUNDS, STEPS, SEED = (4, 7, 1), 0.1, 0.02, 20, 3, 5
 START = np.array([0.3, -0.4])
@@ -43,9 +44,9 @@ def federation(sample: hf.Sample, **settings: object) -> hf.Federation:
     return hf.Federation([hf.Client({sample: rows}) for rows in DATA], **settings)
 
 
-def drawn(key: jax.Array, rows: np.ndarray) -> np.ndarray:
-    """A minibatch of one row, as the library's contract draws it: from the key alone."""
-    return rows[int(jax.random.randint(fold(key, 0), (1,), 0, len(rows), "int32")[0])]
+def drawn(key: jax.Array, rows: np.ndarray, step: int = 0) -> np.ndarray:
+    """A minibatch of one row, as the library's contract draws it: by the key and the step alone."""
+    return rows[row_numbers(key, 1, len(rows), step)[0]]
 
 
 def direction(key: jax.Array) -> np.ndarray:
@@ -137,7 +138,7 @@ def test_bl_with_local_sgd_agrees_with_the_printed_algorithms(x64: None) -> None
                 own, own_key = y, fold(fold(key, s), i)
                 for t in range(4):
                     step = 0.2 / np.sqrt(4 * s + t + 1)
-                    own = own - step * lower_gradient(drawn(fold(own_key, t), rows), own, x)
+                    own = own - step * lower_gradient(drawn(own_key, rows, t), own, x)
                     own = np.minimum(own, x + 0.2)
                 ends.append(own)
             y = np.mean(ends, axis=0)
@@ -162,7 +163,7 @@ def test_bl_with_fedac_agrees_with_the_source(x64: None) -> None:
                 own, ag, own_key = w, w_ag, fold(fold(key, s), i)
                 for t in range(4):
                     md = own / beta + (1 - 1 / beta) * ag
-                    g = lower_gradient(drawn(fold(own_key, t), rows), md, x)
+                    g = lower_gradient(drawn(own_key, rows, t), md, x)
                     ag = np.minimum(md - 0.2 * g, x + 0.2)
                     own = np.minimum((1 - 1 / alpha) * own + md / alpha - gamma * g, x + 0.2)
                 ends.append((own, ag))
@@ -231,7 +232,7 @@ def test_client_scope_answers_by_itself_from_its_last_answer(x64: None) -> None:
                 for at in (own, own + v):
                     z = last[i]
                     for s in range(4):
-                        z = z - 0.1 * lower_gradient(drawn(fold(lower_key, s), rows), z, at)
+                        z = z - 0.1 * lower_gradient(drawn(lower_key, rows, s), z, at)
                     answers.append((z, np.sum((at - z) ** 2)))
                 last[i] = np.mean([z for z, _ in answers], axis=0)
                 own = own - GAMMA * 2 / ETA**2 * (answers[1][1] - answers[0][1]) * v

@@ -12,6 +12,7 @@ import pytest
 import hierfl as hf
 from hierfl.models import coupled_minimax
 from hierfl.solvers import LocalSGDA
+from tests.draws import row_numbers
 
 ROUNDS, SEED, BATCH, STEPS = 20, 5, 2, [3, 1, 2]
 START = np.array([0.3, -0.4])
@@ -62,8 +63,7 @@ def test_agrees_with_its_paper(participation: float, x64: None) -> None:
         for i in present:
             own_a, own_b = a, b
             for t in range(STEPS[i]):
-                draw = jax.random.randint(fold(fold(fold(round_key, i), t), 0), (BATCH,), 0, len(DATA[i]), "int32")
-                rows = DATA[i][np.asarray(draw)]
+                rows = DATA[i][row_numbers(fold(round_key, i), BATCH, len(DATA[i]), step=t)]
                 slope_a = rows.T @ (rows @ own_a - 1) / BATCH + np.mean(rows @ own_b)
                 slope_b = rows.mean(axis=0) * np.sum(own_a) - own_b
                 own_a, own_b = own_a - 0.1 * slope_a, on_set(own_b + 0.2 * slope_b, own_a)

@@ -16,6 +16,7 @@ import hierfl as hf
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, ProjectedSGD
 from hierfl.solvers.directions import draw_directions
+from tests.draws import row_numbers
 
 RADIUS = 0.8
 
@@ -49,8 +50,8 @@ def transcription(
     for r in range(rounds):
         round_key = jax.random.fold_in(run_key, r)
         directions = np.asarray(draw_directions(jax.random.fold_in(round_key, 2**31 - 1), m, n, "independent"))
-        server_key = jax.random.fold_in(jax.random.fold_in(round_key, 2**31 - 3), 0)
-        xi = server[np.asarray(jax.random.randint(server_key, (1,), 0, len(server), "int32"))]
+        server_key = jax.random.fold_in(round_key, 2**31 - 3)
+        xi = server[row_numbers(server_key, 1, len(server))]
         gradient = (2 * (xi @ x - 1)) @ xi
         for i, own in enumerate(data):
             pair_key = jax.random.split(jax.random.fold_in(round_key, i), 1)[0]
@@ -61,11 +62,7 @@ def transcription(
                 lower_key = jax.random.split(key)[0]
                 y = query.copy()
                 for t in range(int(np.ceil(2 * np.sqrt(r + 1)))):
-                    row = int(
-                        jax.random.randint(
-                            jax.random.fold_in(jax.random.fold_in(lower_key, t), 0), (1,), 0, len(own), "int32"
-                        )[0]
-                    )
+                    row = row_numbers(lower_key, 1, len(own), step=t)[0]
                     y = y - 0.1 / (t + 1) * ((own[row] @ y - 1) * own[row] + 0.5 * (y - query))
                     length = np.linalg.norm(y - query)
                     y = query + (y - query) * min(1.0, RADIUS / length) if length > 0 else y
@@ -261,6 +258,7 @@ import warnings; warnings.simplefilter("ignore")
 import numpy as np
 from tests.solvers.test_zohfl import personalised_ridge
 from hierfl.solvers import ZOHFL
+from tests.draws import row_numbers
 problem, _, _ = personalised_ridge()
 print(problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.tobytes().hex())
 """
