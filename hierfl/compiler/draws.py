@@ -7,6 +7,8 @@ twenty rounds: on a CPU it cost more than a step of stochastic gradient on one r
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -15,6 +17,7 @@ from hierfl.compiler.program import Array
 GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: far apart even for neighbouring counters
 
 
+@partial(jax.jit, static_argnames="stream", inline=True)
 def row_numbers(key: Array, stream: int, counters: Array, count: Array) -> Array:
     """Numbers in 0, ..., count - 1, one for each counter; a function of its arguments alone.
 

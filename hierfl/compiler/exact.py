@@ -123,14 +123,16 @@ class ExactLower:
         elif plan.method == "semismooth Newton":
             gradient = plan.facts.is_gradient
             safeguard = accelerated if gradient else extragradient
-            step = first_step(owner.operator, start)
+            step, force = first_step(owner.operator, start)
             y, step, iterations = semismooth_newton(
-                owner.operator, owner.project, safeguard, start, step, mu, tolerance, gradient
+                owner.operator, owner.project, safeguard, start, force, step, mu, tolerance, gradient
             )
         else:
             iterate = accelerated if plan.method == "accelerated gradient" else extragradient
-            step = first_step(owner.operator, start)
-            y, step, iterations = iterate(owner.operator, owner.project, start, step, mu, tolerance, ITERATION_LIMIT)
+            step, force = first_step(owner.operator, start)
+            y, step, iterations = iterate(
+                owner.operator, owner.project, start, force, step, mu, tolerance, ITERATION_LIMIT
+            )
         solution = certify(
             given.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection, owner.condition()
         )
@@ -239,7 +241,8 @@ class ExactLower:
 
         starts = jnp.zeros((rows, compiled.lower.size), x.dtype) if warm is None else warm
         jobs = (jnp.arange(rows), holder, starts)
-        return jax.lax.map(one_row, jobs, batch_size=min(rows, max(1, 1_000_000 // compiled.lower.size)))
+        side_by_side = min(rows, 1_000_000 // compiled.lower.size)
+        return jax.lax.map(one_row, jobs, batch_size=side_by_side if side_by_side > 1 else None)
 
     def row_table(self, clients: Population) -> int:
         """Place of the table whose rows a sample-scope level answers."""
@@ -254,9 +257,11 @@ class ExactLower:
         clients = self.compiled.static_data.clients
         return clients.tables[self.row_table(clients)].samples
 
-    def _batch(self, clients: Population) -> int:
+    def _batch(self, clients: Population) -> int | None:
+        """Clients side by side; None for one after another, where no branch is computed in vain."""
         rows = sum(table.size for table in clients.tables) / clients.size
-        return int(np.clip(50_000 / (self.compiled.lower.size * max(1.0, rows)), 1, clients.size))
+        batch = int(np.clip(50_000 / (self.compiled.lower.size * max(1.0, rows)), 1, clients.size))
+        return batch if batch > 1 else None
 
     # --- the implicit function ---------------------------------------------------------------------------------
 

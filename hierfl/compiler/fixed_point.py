@@ -53,18 +53,24 @@ def certify(
 
     ``condition`` is that of the projection: what it makes of a rounding error in its data.
     """
-    force = operator(y)
-    final = project(y - step * force)
-    final_force = operator(final)
-    error = jnp.linalg.norm((y - final) / step + final_force - force)
-    residual = jnp.linalg.norm(final - project(final - final_force))
+
+    def look(carry: tuple[Array, Array], place: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        """F at a point, and the projected step from it; the third projection is the natural residual's."""
+        point, unit = carry
+        force = operator(point)
+        ahead = jnp.where(place < 2, point - step * force, unit)
+        nearest = project(ahead)
+        return (nearest, point - force), (point, force, nearest)
+
+    # one loop, so that F and the projection are compiled once
+    _, (points, forces, nearest) = jax.lax.scan(look, (y, y), jnp.arange(3))
+    final, again, final_force = points[1], points[2], forces[1]
+    error = jnp.linalg.norm((y - final) / step + final_force - forces[0])
+    residual = jnp.linalg.norm(final - nearest[2])
     known = (mu > 0) & exact_projection
     # a second step bounds the error of the first one's end again: by at most 2 kappa times the truth if s = 1 / L
-    again = project(final - step * final_force)
     moved = jnp.linalg.norm(final - again)
-    second = moved + jnp.linalg.norm((final - again) / step + operator(again) - final_force) / jnp.where(
-        mu > 0, mu, 1.0
-    )
+    second = moved + jnp.linalg.norm((final - again) / step + forces[2] - final_force) / jnp.where(mu > 0, mu, 1.0)
     length, safe = jnp.linalg.norm(final), jnp.where(mu > 0, mu, 1.0)
     rounding = (
         4 * jnp.finfo(final.dtype).eps * (condition * length + (length / step + jnp.linalg.norm(final_force)) / safe)
@@ -81,9 +87,16 @@ def certify(
 
 
 def accelerated(
-    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: Array | float, limit: int
+    operator: Map,
+    project: Map,
+    start: Array,
+    force: Array,
+    step: Array,
+    mu: Array,
+    tolerance: Array | float,
+    limit: int,
 ) -> tuple[Array, Array, Array]:
-    """Accelerated projected gradient with restart; returns (y, step, iterations)."""
+    """Accelerated projected gradient with restart, from a start and F there; returns (y, step, iterations)."""
 
     def unfinished(state: tuple[Array, ...]) -> Array:
         *_, count, done = state
@@ -103,22 +116,20 @@ def accelerated(
         return new, new + push * (new - y), next_momentum, step, ahead, force, count + 1, done
 
     one = jnp.ones((), start.dtype)
-    initial: tuple[Array, ...] = (
-        start,
-        start,
-        one,
-        step,
-        start,
-        operator(start),
-        jnp.zeros((), int),
-        jnp.zeros((), bool),
-    )
-    final = jax.lax.while_loop(unfinished, advance, initial)
+    ahead: tuple[Array, ...] = (start, start, one, step, start, force, jnp.zeros((), int), jnp.zeros((), bool))
+    final = jax.lax.while_loop(unfinished, advance, ahead)
     return final[0], final[3], final[6]
 
 
 def extragradient(
-    operator: Map, project: Map, start: Array, step: Array, mu: Array, tolerance: Array | float, limit: int
+    operator: Map,
+    project: Map,
+    start: Array,
+    force: Array,
+    step: Array,
+    mu: Array,
+    tolerance: Array | float,
+    limit: int,
 ) -> tuple[Array, Array, Array]:
     """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations)."""
 
@@ -143,23 +154,23 @@ def extragradient(
     return final[0], final[1], final[2]
 
 
-def first_step(operator: Map, start: Array, iterations: int = 15) -> Array:
-    """1/L from a power iteration on F's Jacobian at the start (L from below, hence the later safeguards)."""
+def first_step(operator: Map, start: Array, iterations: int = 15) -> tuple[Array, Array]:
+    """(1/L from a power iteration on F's Jacobian at the start, F there); L from below, hence the later safeguards."""
     probe = jnp.cos(jnp.arange(1, start.size + 1, dtype=start.dtype) ** 2)
 
-    def multiply(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        direction, _ = state
-        image = jax.jvp(operator, (start,), (direction,))[1]
+    def multiply(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        direction, _, _ = state
+        force, image = jax.jvp(operator, (start,), (direction,))
         size = jnp.linalg.norm(image)
-        return image / jnp.where(size > 0, size, 1.0), size
+        return image / jnp.where(size > 0, size, 1.0), size, force
 
-    _, size = jax.lax.fori_loop(0, iterations, multiply, (probe / jnp.linalg.norm(probe), jnp.zeros((), start.dtype)))
-    force = jnp.linalg.norm(operator(start))
-    flat = (
-        100.0 * (1.0 + jnp.linalg.norm(start)) / jnp.where(force > 0, force, 1.0)
-    )  # F constant here: any step will do
+    first = (probe / jnp.linalg.norm(probe), jnp.zeros((), start.dtype), jnp.zeros_like(start))
+    _, size, force = jax.lax.fori_loop(0, iterations, multiply, first)
+    length = jnp.linalg.norm(force)
+    # F constant here: any step will do
+    flat = 100.0 * (1.0 + jnp.linalg.norm(start)) / jnp.where(length > 0, length, 1.0)
     curved = (size * flat > 1e-6) & jnp.isfinite(size)
-    return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat)
+    return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat), force
 
 
 def target(y: Array, force: Array, step: Array, mu: Array, tolerance: Array | float) -> Array:

@@ -346,7 +346,7 @@ def _probed(
     size = compiled.lower.size
     if part.program is None:
         return Structure(False, False, False, False), "unknown", 0.0, None, None
-    points = [_random_point(compiled, seed) for seed in (0, 1)]
+    points = [_random_point(compiled, seed, part.from_data) for seed in (0, 1)]
     products = [_product_at(compiled, part, *point) for point in points]
     found = [probe(product, size, seed) for seed, product in enumerate(products)]
     structure = Structure(
@@ -407,13 +407,13 @@ def _maps(matrix: np.ndarray) -> tuple[Any, Any]:
     return lambda v: array @ v, lambda v: array.T @ v
 
 
-def _random_point(compiled: CompiledProblem, seed: int) -> tuple[Array, dict[int, Any], Rows]:
-    """A point of X, a client's constants and some of its rows (in sample scope: one row, as constants)."""
+def _random_point(compiled: CompiledProblem, seed: int, from_data: bool) -> tuple[Array, dict[int, Any], Rows]:
+    """A point of X, a client's constants and some of its rows if wanted (in sample scope: one row, as constants)."""
     data = compiled.data()
-    key = jax.random.key(seed)
-    x = compiled.project_upper(jax.random.normal(key, (compiled.upper.size,), float))
+    x = compiled.project_upper(jnp.asarray(np.random.default_rng(seed).standard_normal(compiled.upper.size), float))
     party = data.clients.party(seed % data.clients.size)
-    rows = party.batch(key, 8, compiled.lower_samples)
+    sampled = from_data or compiled.scope == "sample"
+    rows = party.batch(jax.random.key(seed), 8, compiled.lower_samples) if sampled else NO_ROWS
     own = dict(party.environment)
     if compiled.scope == "sample":
         own |= {leaf: value[seed] for leaf, value in rows.values.items()}

@@ -33,46 +33,53 @@ def semismooth_newton(
     project: Map,
     safeguard: Safeguard,
     start: Array,
+    force: Array,
     step: Array,
     mu: Array,
     tolerance: Array | float,
     symmetric: bool,
 ) -> tuple[Array, Array, Array]:
-    """(y, step, iterations); ``safeguard`` is ``accelerated`` for gradients, ``extragradient`` otherwise."""
+    """(y, step, iterations) from a start and F there.
 
-    def natural(y: Array, step: Array) -> tuple[Array, Array, Array]:
-        """(force, projected step, residual / step)."""
-        force = operator(y)
-        new = project(y - step * force)
-        return force, new, jnp.linalg.norm(y - new) / step
+    ``safeguard`` is ``accelerated`` for gradients, ``extragradient`` otherwise. Every pass makes one trial, by Newton or, after
+    a Newton trial that failed, by the safeguard, whose trial always counts.
+    """
+
+    def residual(y: Array, force: Array, step: Array) -> Array:
+        return jnp.linalg.norm(y - project(y - step * force)) / step
 
     def unfinished(state: tuple[Array, ...]) -> Array:
         *_, count, done = state
         return ~done & (count < LIMIT)
 
     def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        y, step, error, last, count, _ = state
-        force = operator(y)
-        forcing = jnp.clip(0.5 * (error / last) ** 2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
-        trial = _newton_step(operator, project, y, y - step * force, step, forcing, symmetric)
-        trial_force, _, trial_error = natural(trial, step)
-        good = trial_error <= 0.5 * error
+        y, force, step, error, last, failed, count, _ = state
 
-        def safe(step: Array) -> tuple[Array, ...]:
-            better, shorter, _ = safeguard(operator, project, y, step, mu, tolerance, SAFE_STEPS)
-            better_force, _, better_error = natural(better, shorter)
-            return better, shorter, better_error, better_force
+        def by_newton(step: Array) -> tuple[Array, Array]:
+            forcing = jnp.clip(0.5 * (error / last) ** 2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
+            return _newton_step(operator, project, y, y - step * force, step, forcing, symmetric), step
 
-        new, step, new_error, new_force = jax.lax.cond(
-            good, lambda step: (trial, step, trial_error, trial_force), safe, step
+        def by_safeguard(step: Array) -> tuple[Array, Array]:
+            limit = jnp.where(failed, SAFE_STEPS, 0)  # side by side both kinds are run for all
+            return safeguard(operator, project, y, force, step, mu, tolerance, limit)[:2]
+
+        trial, trial_step = jax.lax.cond(failed, by_safeguard, by_newton, step)
+        trial_force = operator(trial)
+        trial_error = residual(trial, trial_force, trial_step)
+        good = failed | (trial_error <= 0.5 * error)
+        new, new_force, step = jax.tree.map(
+            lambda ours, theirs: jnp.where(good, ours, theirs),
+            (trial, trial_force, trial_step),
+            (y, force, step),
         )
-        done = new_error <= target(new, new_force, step, mu, tolerance)
-        return new, step, new_error, error, count + 1, done
+        new_error, last = jnp.where(good, trial_error, error), jnp.where(good, error, last)
+        done = good & (new_error <= target(new, new_force, step, mu, tolerance))
+        return new, new_force, step, new_error, last, ~good, count + good, done
 
-    force, _, error = natural(start, step)
+    error = residual(start, force, step)
     done = error <= target(start, force, step, mu, tolerance)
-    state: tuple[Array, ...] = (start, step, error, error, jnp.zeros((), int), done)
-    y, step, _, _, count, _ = jax.lax.while_loop(unfinished, advance, state)
+    state: tuple[Array, ...] = (start, force, step, error, error, jnp.zeros((), bool), jnp.zeros((), int), done)
+    y, _, step, _, _, _, count, _ = jax.lax.while_loop(unfinished, advance, state)
     return y, step, count
 
 

@@ -295,11 +295,10 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
     clients = compiled.data().clients
     if compiled.private_set is None:
         own = clients.party(0).environment
-        return np.full(clients.size, float(jnp.linalg.norm(point - compiled.project_upper(point, own))))
+        return np.full(clients.size, np.linalg.norm(iterate - np.asarray(compiled.project_upper(point, own))))
     sets = compiled.client_upper_set
-    return np.array(
-        [float(jnp.linalg.norm(point - sets.project(point, clients.party(i).environment))) for i in range(clients.size)]
-    )
+    nearest = [np.asarray(sets.project(point, clients.party(i).environment)) for i in range(clients.size)]
+    return np.linalg.norm(iterate - np.stack(nearest), axis=1)
 
 
 def _communication(history: dict[str, np.ndarray], cohort: int, rounds: int) -> dict[str, float]:
