@@ -25,6 +25,7 @@ from hierfl.compiler.schedule import choose_schedule, require_memory
 from hierfl.errors import SettingError
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Ending, Known, Message, Question, Received, Step
+from hierfl.runtime.groups import RoundInGroups
 from hierfl.runtime.shares import ALONE, Turn, in_shares
 
 History = dict[str, np.ndarray]
@@ -59,10 +60,11 @@ class _Run:
 
 
 class _Block(NamedTuple):
-    """``run(state, memory, data, key, first round, count)`` runs some rounds, and whether these call the host."""
+    """``run(state, memory, data, key, first round, count)`` runs some rounds; whether these call the host; the same in threads."""
 
     run: Callable[..., Any]
     calls_host: bool
+    in_groups: RoundInGroups | None
 
 
 def _begin(problem: CompiledProblem, algorithm: Algorithm, start: Array) -> tuple[Any, Any]:
@@ -90,7 +92,7 @@ class InProcess:
     Parameters
     ----------
     schedule
-        ``"map"``: participants one after another; ``"vmap"``: side by side; None chooses (``hierfl.compiler.schedule``), and
+        ``"map"``: participants one after another; ``"threads"``: so in a group for each core; ``"vmap"``: side by side; None chooses (``hierfl.compiler.schedule``), and
         ``problem.explain()`` says which.
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
@@ -101,7 +103,7 @@ class InProcess:
     precision: str = "double"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("schedule", ("map", "vmap", None)), ("precision", ("double", "single"))):
+        for name, allowed in (("schedule", ("map", "threads", "vmap", None)), ("precision", ("double", "single"))):
             value = getattr(self, name)
             if value not in allowed:
                 raise SettingError(f"{name}={value!r} of InProcess: write one of {', '.join(map(repr, allowed))}.")
@@ -169,19 +171,19 @@ class InProcess:
         The first block, which compiles, is run in ``turn``.
         """
         data, keys = problem.data(), [jax.random.key(seed) for seed in seeds]
-        begin, make = partial(_begin, problem, algorithm), lambda: self._block(problem, algorithm, block).run
+        begin = partial(_begin, problem, algorithm)
         lane: Callable[[Any, int], Any] = _lane if side_by_side else _whole
         if side_by_side:
             state, memory = jax.vmap(begin)(jnp.asarray(starts))
-            key, of_all = jnp.stack(keys), lambda: jax.vmap(make(), in_axes=(0, 0, None, 0, None, None))
+            key = jnp.stack(keys)
         else:
             state, memory = begin(jnp.asarray(starts[0]))
-            key, of_all = keys[0], make
+            key = keys[0]
         runs, done = [_Run(at_end) for at_end in at_ends], 0
         while done < rounds and any(run.ended is None for run in runs):
             before, count = (state, memory), min(block, rounds - done)
             with turn if not done else ALONE:
-                program = problem.keep(("program", self, algorithm, block, side_by_side), lambda: jax.jit(of_all()))
+                program = self._program(problem, algorithm, block, side_by_side)
                 began = time.perf_counter()
                 state, memory, records = jax.block_until_ready(program(*before, data, key, done, count))
             seconds = np.full(count, (time.perf_counter() - began) / (count * len(runs)))  # a seed's share
@@ -230,6 +232,17 @@ class InProcess:
 
         return value
 
+    def _program(self, problem: CompiledProblem, algorithm: Algorithm, size: int, side_by_side: bool) -> Any:
+        """``program(state, memory, data, key, first round, count)``: a block of one run's rounds, or of several side by side."""
+
+        def make() -> Any:
+            block = self._block(problem, algorithm, size)
+            if side_by_side:
+                return jax.jit(jax.vmap(block.run, in_axes=(0, 0, None, 0, None, None)))
+            return block.in_groups or jax.jit(block.run)
+
+        return problem.keep(("program", self, algorithm, size, side_by_side), make)
+
     def _block(self, problem: CompiledProblem, algorithm: Algorithm, size: int) -> _Block:
         """A block of at most ``size`` rounds of one run."""
 
@@ -254,7 +267,21 @@ class InProcess:
 
                 return jax.lax.fori_loop(0, count, body, (state, memory, records))
 
-            return _Block(run, calls_host(traced.jaxpr))
+            on_host, cohort = calls_host(traced.jaxpr), cohort_size(algorithm.participation, problem.num_clients)
+            in_groups = None
+            if choose_schedule(problem, cohort, self.schedule).kind == "threads" and not on_host:
+                in_groups = RoundInGroups.of(traced, cohort, core_count())
+            if self.schedule == "threads" and in_groups is None:
+                raise SettingError(
+                    "schedule='threads': the clients cannot run in threads here, because "
+                    + (
+                        "the problem calls Python functions"
+                        if on_host
+                        else "a round asks nothing of them, or only in loops of its own"
+                    )
+                    + ". Leave it out, or take 'map'."
+                )
+            return _Block(run, on_host, in_groups)
 
         found: _Block = problem.keep(("block", self, algorithm, size), make)
         return found
@@ -278,7 +305,7 @@ class InProcess:
     ) -> InProcessClients:
         cohort = cohort_size(algorithm.participation, problem.num_clients)
         round_key = jax.random.fold_in(key, index)
-        one_by_one = choose_schedule(problem, cohort, self.schedule).kind == "map"
+        one_by_one = choose_schedule(problem, cohort, self.schedule).kind != "vmap"
         participants = draw_participants(round_key, cohort, problem.num_clients)
         traffic = dict.fromkeys(TRAFFIC, 0)
         place = Place(problem, data, round_key, jnp.asarray(index), algorithm.absent, one_by_one)

@@ -54,12 +54,9 @@ def least_times(functions: Mapping[str, Callable[[], Any]], repeats: int = 7) ->
 def pinned(module: str, cores: Sequence[int], *arguments: str) -> list[Row]:
     """The rows of ``python -m tests.benchmarks.<module>`` run on some cores only."""
     environment = {**os.environ, **dict.fromkeys(THREADS, str(len(cores))), "HIERFL_BENCHMARK_JSON": "1"}
+    program = f"import os, runpy; os.sched_setaffinity(0, {list(cores)}); runpy.run_module({f'tests.benchmarks.{module}'!r}, run_name='__main__')"
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{module}", *arguments],
-        env=environment,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        capture_output=True,
-        text=True,
+        [sys.executable, "-W", "ignore", "-c", program, *arguments], env=environment, capture_output=True, text=True
     )
     if found.returncode:
         raise RuntimeError(f"{module} failed:\n{found.stderr[-3000:]}")

@@ -52,6 +52,51 @@ def test_every_schedule_and_precision_takes_the_same_path(name: str) -> None:
         assert np.all(single.iterate == single.iterate.astype(np.float32)) and np.isfinite(single.value)
 
 
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("cores", [2, 3, 8])
+def test_groups_in_threads_take_the_same_path(name: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    make, solver = CASES[name]
+    problem, settings = make(), {"rounds": 7, "evaluate_every": 3, "x0": np.ones(3), "seed": 3, "progress": False}
+    one, groups = (problem.solve(solver, runtime=InProcess(schedule=kind), **settings) for kind in ("map", "threads"))
+    np.testing.assert_allclose(groups.iterate, one.iterate, rtol=0, atol=1e-12)
+    assert set(groups.history) == set(one.history) and groups.communication == one.communication
+    for entry in set(one.history) - {"seconds"}:
+        np.testing.assert_allclose(groups.history[entry], one.history[entry], rtol=1e-10, atol=1e-12)
+        assert groups.history[entry].dtype == one.history[entry].dtype
+    single = problem.solve(solver, runtime=InProcess(schedule="threads", precision="single"), **settings)
+    assert np.all(single.iterate == single.iterate.astype(np.float32))
+
+
+def test_limits_and_seeds_end_groups_as_they_end_one_program() -> None:
+    problem, solver = flat(), FedAvg(0.05, 3, batch_size=2)
+    settings = {"rounds": 50, "evaluate_every": 10, "communication_limit": 24 * 13, "progress": False}
+    for seeds in ({}, {"seeds": 3}):
+        one, groups = (
+            problem.solve(solver, runtime=InProcess(schedule=kind), **seeds, **settings) for kind in ("map", "threads")
+        )
+        for a, b in zip(*((found if seeds else [found]) for found in (one, groups))):
+            assert a.status == b.status and a.settings["rounds_done"] == b.settings["rounds_done"] < 50
+            np.testing.assert_allclose(a.iterate, b.iterate, atol=1e-12)
+
+
+def test_large_clients_run_in_threads_and_what_cannot_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    x, u = cp.Variable(12_000, name="x"), hf.Sample(12_000, name="u")
+    federation = hf.Federation([hf.Client({u: np.ones((1, 12_000))}) for _ in range(2)])
+    large = hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=federation)
+    assert choose_schedule(large.compile(), 2).kind == "threads"
+    assert "in a group for each of 2 cores" in str(large.explain())
+    assert choose_schedule(large.compile(), 1).kind == "map"
+    of_server = hf.Problem(hf.Minimize(server=cp.sum_squares(cp.Variable(2, name="z"))))
+    with pytest.raises(hf.SettingError, match="asks nothing of them"):
+        of_server.solve(ZOHFL(0.1, 0.05), rounds=2, runtime=InProcess(schedule="threads"), progress=False)
+    box = hf.Problem(hf.Minimize(clients=hf.BlackBox(lambda v: float(v @ v), cp.Variable(2, name="z"))))
+    with pytest.raises(hf.SettingError, match="calls Python functions"):
+        box.solve(ZOHFL(0.1, 0.05), rounds=2, runtime=InProcess(schedule="threads"), progress=False)
+
+
 def test_single_precision_stays_single_and_is_close() -> None:
     problem, solver = flat(), FedAvg(0.05, 3, batch_size=None)
     wide, single = (
