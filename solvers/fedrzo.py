@@ -322,11 +322,11 @@ class BoundFedRZO(Bound):
         x = answers.directions.values[0] if answers else start.values if self._scalars else start
         size = jnp.asarray(self.sizes, float)[received.round]
         first = jnp.asarray(self.first_steps, int)[received.round]
-        count = steps_of(self.counts, received.round, party.index)
+        count, keys = steps_of(self.counts, received.round, party.index), self._step_keys(key)
 
         def step(t: Array, own: Local) -> Local:
             clock = Clock(received.round, first + t)
-            found = self._estimate(own, party, answers, clock, jax.random.fold_in(key, t))
+            found = self._estimate(own, party, answers, clock, keys[t])
             moved = self._moved(own.x, found.gradient, size, lambda z: self._project_own(z, party))
             seen = own._replace(
                 value=jnp.where(t == 0, found.value, own.value),
@@ -359,11 +359,10 @@ class BoundFedRZO(Bound):
 
         def one(job: tuple[Array, Array]) -> Array:
             index, found = job
-            key = jax.random.fold_in(clients.key, index)
+            keys = self._step_keys(jax.random.fold_in(clients.key, index))
 
             def step(t: Array, own: Array) -> Array:
-                v_key, _ = jax.random.split(jax.random.fold_in(key, t))
-                directions = self._directions(v_key, answers)
+                directions = self._directions(keys[t, 0], answers)
                 gradient, _ = estimate(directions, found[t], None, settings.direction_kind)
                 return self._moved(own, gradient, size, lambda z: problem.project_upper(z, clients.public))
 
@@ -390,11 +389,16 @@ class BoundFedRZO(Bound):
         steps = steps_of(self.counts, clients.round, clients.participants)
         return self.settings.directions * jnp.sum(jnp.minimum(steps, 1) if self._summed else steps)
 
+    def _step_keys(self, key: Array) -> Array:
+        """(steps, 2) keys, for the directions and the samples of every local step; one by one they would cost more."""
+        steps = jnp.arange(max(1, int(self.counts.max(initial=1))))
+        return jax.vmap(lambda t: jax.random.split(jax.random.fold_in(key, t)))(steps)
+
     def _probe(
-        self, x: Array, answers: Answers | None, key: Array, own: Any, evaluate: Callable[[Array, Array, Array], Any]
+        self, x: Array, answers: Answers | None, keys: Array, own: Any, evaluate: Callable[[Array, Array, Array], Any]
     ) -> tuple[Array, Any]:
         """The directions of one step, and ``evaluate(z, y, key)`` at each of their shifted points."""
-        v_key, sample_key = jax.random.split(key)
+        v_key, sample_key = keys
         directions = self._directions(v_key, answers)
         shifts = shifts_of(directions, self.settings.smoothing, self.settings.estimator)
         points = jax.vmap(lambda v: self.oracle.query(x + v, own))(shifts)
@@ -409,14 +413,14 @@ class BoundFedRZO(Bound):
         settings = self.settings
         return draw_directions(key, settings.directions, self.problem.upper.size, settings.direction_kind)
 
-    def _estimate(self, own: Local, party: Party, answers: Answers | None, clock: Clock, key: Array) -> Estimated:
+    def _estimate(self, own: Local, party: Party, answers: Answers | None, clock: Clock, keys: Array) -> Estimated:
         """At the client's own x."""
         settings, start = self.settings, own.memory.y
 
         def evaluate(z: Array, y: Array, key: Array) -> Evaluated:
             return self.oracle.at(z, party, start, clock, key, y)
 
-        directions, found = self._probe(own.x, answers, key, party.environment, evaluate)
+        directions, found = self._probe(own.x, answers, keys, party.environment, evaluate)
         slope = slopes(found.value, settings.smoothing, settings.estimator)
         control = own.memory.control if settings.control_variate else None
         gradient, control = estimate(directions, slope, control, settings.direction_kind)
@@ -431,7 +435,7 @@ class BoundFedRZO(Bound):
         x = answers.directions.values[0] if answers else start
         settings, problem = self.settings, self.problem
         size = jnp.asarray(self.sizes, float)[received.round]
-        count = jnp.max(jnp.asarray(self.counts, int)[received.round])
+        count, keys = jnp.max(jnp.asarray(self.counts, int)[received.round]), self._step_keys(key)
 
         def project(z: Array) -> Array:  # X is the clients' affair where there are clients' terms
             return z if problem.client_program is not None else problem.project_upper(z, party.environment)
@@ -445,7 +449,7 @@ class BoundFedRZO(Bound):
 
         def step(t: Array, own: tuple[Array, Array]) -> tuple[Array, Array]:
             point, first = own
-            directions, values = self._probe(point, answers, jax.random.fold_in(key, t), party.environment, evaluate)
+            directions, values = self._probe(point, answers, keys[t], party.environment, evaluate)
             slope = slopes(values, settings.smoothing, settings.estimator)
             gradient, _ = estimate(directions, slope, None, settings.direction_kind)
             moved = self._moved(point, gradient, size, project)

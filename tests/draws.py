@@ -1,21 +1,24 @@
-"""The library's row numbers, written again in plain NumPy for the transcriptions of algorithms."""
+"""The library's row numbers, written again in plain Python for the transcriptions of algorithms."""
 
 from __future__ import annotations
 
 import jax
 import numpy as np
 
-WORD = 2**32
+WORD, GOLDEN = 2**32, 0x9E3779B9
 
 
 def row_numbers(key: jax.Array, size: int, count: int, step: int = 0, table: int = 0) -> np.ndarray:
-    """``size`` numbers below ``count`` at a step: MurmurHash3's finaliser of a counter, keyed twice."""
+    """``size`` numbers below ``count`` at a step: counters under a key, by the finaliser of MurmurHash3."""
+    return np.array([word * count // WORD for word in words(key, size, step, table)])
+
+
+def words(key: jax.Array, size: int, step: int, stream: int) -> list[int]:
+    """32-bit words."""
     first, second = (int(word) for word in np.asarray(jax.random.key_data(key)))
-    found = []
-    for counter in range(step * size, (step + 1) * size):
-        inner = _finalised((counter * 0x9E3779B9 + first) % WORD)
-        found.append(_finalised(inner ^ (second + table * 0x9E3779B9) % WORD) * count // WORD)
-    return np.array(found)
+    own = _finalised((step * GOLDEN + first) % WORD)
+    own = _finalised(own ^ (second + stream * GOLDEN) % WORD)
+    return [_finalised(_finalised((i * GOLDEN + own) % WORD) ^ _finalised((own + second) % WORD)) for i in range(size)]
 
 
 def _finalised(word: int) -> int:

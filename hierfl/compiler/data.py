@@ -104,11 +104,9 @@ class Party:
         counts: dict[int, Array] = {}
         for place, table in self._holding(samples):
             if table.quantiles is not None:
-                own_key = jax.random.fold_in(jax.random.fold_in(key, place), step)
-                rows = table.quantiles.draw(own_key, size, self.index)
+                rows = table.quantiles.draw(key, place, step, size, self.index)
             else:
-                counters = jnp.asarray(step).astype(jnp.uint32) * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
-                rows = table.rows(self.offsets[place] + row_numbers(key, place, counters, self.counts[place]))
+                rows = table.rows(self.offsets[place] + row_numbers(key, place, step, size, self.counts[place]))
             for sample in table.samples:
                 values[sample] = rows[sample]
                 weights[sample] = jnp.full((size,), 1.0 / size)

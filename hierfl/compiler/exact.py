@@ -19,7 +19,7 @@ from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, extragradient, first_step
 from hierfl.compiler.host import calls_host
-from hierfl.compiler.low_rank import solve_box
+from hierfl.compiler.low_rank import across, solve_box
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array
@@ -118,7 +118,9 @@ class ExactLower:
             step, iterations = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0), jnp.zeros((), int)
         elif plan.method == "diagonal plus low rank":
             parts = plan.low_rank(owner.multiply, start.size)
-            y, iterations = solve_box(parts, owner.operator(jnp.zeros_like(start)), *owner.limits(), start)
+            q, ladder = owner.operator(jnp.zeros_like(start)), plan.facts.ladder
+            theta = across(parts.right, start) if ladder is None else ladder.start(q)
+            y, iterations = solve_box(parts, q, *owner.limits(), theta)
             step = 1.0 / parts.size()
         elif plan.method == "semismooth Newton":
             gradient = plan.facts.is_gradient
@@ -133,8 +135,9 @@ class ExactLower:
             y, step, iterations = iterate(
                 owner.operator, owner.project, start, force, step, mu, tolerance, ITERATION_LIMIT
             )
+        in_loop, condition = plan.method in ITERATIVE, owner.condition()
         solution = certify(
-            given.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection, owner.condition()
+            given.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection, condition, in_loop
         )
         return solution._replace(converged=solution.converged & convex)
 

@@ -48,10 +48,12 @@ def certify(
     tolerance: Array | float,
     exact_projection: bool,
     condition: Array | float = 1.0,
+    in_loop: bool = True,
 ) -> LowerSolution:
     """One last projected step and the evidence for its result; ``mu`` is 0 where unknown.
 
-    ``condition`` is that of the projection: what it makes of a rounding error in its data.
+    ``condition`` is that of the projection: what it makes of a rounding error in its data. ``in_loop`` compiles F once, which
+    pays unless F is short.
     """
 
     def look(carry: tuple[Array, Array], place: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
@@ -62,8 +64,7 @@ def certify(
         nearest = project(ahead)
         return (nearest, point - force), (point, force, nearest)
 
-    # one loop, so that F and the projection are compiled once
-    _, (points, forces, nearest) = jax.lax.scan(look, (y, y), jnp.arange(3))
+    _, (points, forces, nearest) = jax.lax.scan(look, (y, y), jnp.arange(3), unroll=1 if in_loop else 3)
     final, again, final_force = points[1], points[2], forces[1]
     error = jnp.linalg.norm((y - final) / step + final_force - forces[0])
     residual = jnp.linalg.norm(final - nearest[2])

@@ -7,6 +7,7 @@ separates, y_j = clip(-(q_j + U_j theta) / d_j), and what remains is an equation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -94,19 +95,24 @@ class Skeleton(NamedTuple):
         return LowRank(diagonal, left, right)
 
 
-def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, warm: Array) -> tuple[Array, Array]:
-    """(y, steps): 0 in q + J y + N(y) over a box, by a semismooth Newton method in theta = V'y.
+def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array) -> tuple[Array, Array]:
+    """(y, steps): 0 in q + J y + N(y) over a box, by a semismooth Newton method in theta = V'y from a start (r,).
 
     For a monotone J the residual theta - V'y(theta) has one zero; steps that do not shrink it are halved. The caller's certificate
     says how well it was met.
     """
     d, u, v = parts
 
-    def answer(theta: Array) -> Array:
-        return jnp.clip(-(q + u @ theta) / d, lower, upper)
+    inverse = 1.0 / d
 
-    def residual(theta: Array) -> Array:
-        return theta - v.T @ answer(theta)
+    def answer(theta: Array) -> Array:
+        return jnp.clip(-(q + times(u, theta)) * inverse, lower, upper)
+
+    def residual(theta: Array) -> tuple[Array, Array]:
+        """theta - V'y(theta), and what rounding alone makes of it."""
+        reached = across(v, answer(theta))
+        size = jnp.linalg.norm(theta) + jnp.linalg.norm(reached)
+        return theta - reached, (8 + math.sqrt(q.size)) * jnp.finfo(theta.dtype).eps * size  # a sum of n terms
 
     def unfinished(state: tuple[Array, ...]) -> Array:
         *_, count, done = state
@@ -114,28 +120,41 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, warm: Array)
 
     def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
         theta, value, count, _ = state
-        raw = -(q + u @ theta) / d
-        free = (raw > lower) & (raw < upper)
-        slope = jnp.eye(theta.size, dtype=theta.dtype) + v.T @ (jnp.where(free, 1.0 / d, 0.0)[:, None] * u)
+        raw = -(q + times(u, theta)) * inverse
+        free = jnp.where((raw > lower) & (raw < upper), inverse, 0.0)
+        slope = jnp.eye(theta.size, dtype=theta.dtype) + across(v, free[:, None] * u)
         step = jnp.linalg.solve(slope, value) if theta.size > 1 else value / slope[0]
         old = jnp.linalg.norm(value)
 
-        def too_long(trial: tuple[Array, Array, Array]) -> Array:
-            _, new_value, share = trial
+        def too_long(trial: tuple[Array, Array, Array, Array]) -> Array:
+            _, new_value, _, share = trial
             return ~(jnp.linalg.norm(new_value) <= (1 - 1e-4 * share) * old) & (share > 1e-6)
 
-        def halve(trial: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            share = 0.5 * trial[2]
-            return theta - share * step, residual(theta - share * step), share
+        def halve(trial: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            share = 0.5 * trial[3]
+            return theta - share * step, *residual(theta - share * step), share
 
         full = theta - step
-        new, new_value, _ = jax.lax.while_loop(too_long, halve, (full, residual(full), jnp.ones((), theta.dtype)))
-        rounding = 8 * jnp.finfo(theta.dtype).eps * (jnp.linalg.norm(theta) + jnp.linalg.norm(v.T @ answer(theta)))
+        trial = (full, *residual(full), jnp.ones((), theta.dtype))
+        new, new_value, rounding, _ = jax.lax.while_loop(too_long, halve, trial)
         better = jnp.linalg.norm(new_value) < old
-        done = (old <= rounding) | ~better
+        done = (jnp.linalg.norm(new_value) <= rounding) | ~better
         return jnp.where(better, new, theta), jnp.where(better, new_value, value), count + 1, done
 
-    start = v.T @ warm
-    state: tuple[Array, ...] = (start, residual(start), jnp.zeros((), int), jnp.zeros((), bool))
+    value, rounding = residual(start)
+    state: tuple[Array, ...] = (start, value, jnp.zeros((), int), jnp.linalg.norm(value) <= rounding)
     theta, _, count, _ = jax.lax.while_loop(unfinished, advance, state)
     return answer(theta), count
+
+
+def times(tall: Array, theta: Array) -> Array:
+    """tall @ theta; for one column a product that fuses with what surrounds it."""
+    return tall[:, 0] * theta[0] if tall.shape[1] == 1 else tall @ theta
+
+
+def across(tall: Array, values: Array) -> Array:
+    """tall' @ values."""
+    if tall.shape[1] > 1:
+        return tall.T @ values
+    column = tall[:, 0] if values.ndim == 1 else tall
+    return jnp.sum(column * values, axis=0, keepdims=True)

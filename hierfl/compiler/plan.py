@@ -28,6 +28,7 @@ from hierfl.compiler.curvature import (
     quadratic_part,
     safe_smallest_eigenvalue,
 )
+from hierfl.compiler.ladder import Ladder
 from hierfl.compiler.low_rank import LowRank, Skeleton
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, NotConvexError
@@ -56,6 +57,7 @@ class Facts:
     constant_modulus: float
     skeleton: Skeleton | None
     parts: LowRank | None  # the low-rank structure itself, where it is the same everywhere
+    ladder: Ladder | None
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> Facts:
@@ -341,11 +343,11 @@ def _host(compiled: CompiledProblem, method: str, reason: str) -> CvxpyLower | N
 
 def _probed(
     compiled: CompiledProblem, part: QuadraticPart
-) -> tuple[Structure, str, float, Skeleton | None, LowRank | None]:
-    """(structure, modulus mode, constant modulus, skeleton, constant parts) from products at two random points."""
+) -> tuple[Structure, str, float, Skeleton | None, LowRank | None, Ladder | None]:
+    """(structure, modulus mode, constant modulus, skeleton, constant parts, ladder) from products at two random points."""
     size = compiled.lower.size
     if part.program is None:
-        return Structure(False, False, False, False), "unknown", 0.0, None, None
+        return Structure(False, False, False, False), "unknown", 0.0, None, None, None
     points = [_random_point(compiled, seed, part.from_data) for seed in (0, 1)]
     products = [_product_at(compiled, part, *point) for point in points]
     found = [probe(product, size, seed) for seed, product in enumerate(products)]
@@ -359,19 +361,37 @@ def _probed(
     constant = not part.from_data and bool(np.allclose(first, second, rtol=1e-12, atol=0.0))
     if structure.diagonal:
         if constant:
-            return structure, "constant", max(float(np.min(np.asarray(products[0](np.ones(size))))), 0.0), None, None
-        return structure, "diagonal", 0.0, None, None
+            return (
+                structure,
+                "constant",
+                max(float(np.min(np.asarray(products[0](np.ones(size))))), 0.0),
+                None,
+                None,
+                None,
+            )
+        return structure, "diagonal", 0.0, None, None, None
     if size > CONSTANT_DENSE_LIMIT:
-        return structure, "unknown", 0.0, None, None
+        return structure, "unknown", 0.0, None, None, None
     jacobian = np.asarray(dense(products[0], size))
     structure = replace(structure, symmetric=structure.symmetric and is_symmetric(jacobian))
     skeleton = _skeleton(jacobian, products[1], size, structure, compiled)
     if constant:
         modulus = float(safe_smallest_eigenvalue(jnp.asarray(jacobian)))
         parts = None if skeleton is None else skeleton.decompose(*_maps(jacobian), size)
-        return structure, "constant", modulus, skeleton, parts
+        return structure, "constant", modulus, skeleton, parts, _ladder(compiled, part, parts, *points[0])
     mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
-    return structure, mode, 0.0, skeleton, None
+    return structure, mode, 0.0, skeleton, None, None
+
+
+def _ladder(
+    compiled: CompiledProblem, part: QuadraticPart, parts: LowRank | None, x: Array, own: dict[int, Any], rows: Rows
+) -> Ladder | None:
+    """Of an affine F whose Jacobian is the same everywhere, over a box."""
+    assert compiled.lower_set is not None
+    if parts is None or not part.complete or compiled.lower_set.kind != "box":
+        return None
+    origin = compiled.operator(x, jnp.zeros(compiled.lower.size), own, rows)
+    return Ladder.of(parts, np.asarray(origin), *(np.asarray(bound) for bound in compiled.lower_limits(x, own)))
 
 
 def _require_convex(products: list[Any], structure: Structure, size: int) -> None:

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from hierfl.compiler.draws import uniforms
 from hierfl.compiler.host import call_on_host
 from hierfl.language.sample import Sample
 
+FIRST_STREAM = 1_000  # of the first table; row numbers have the streams below
 QUASI_RANDOM_POINTS = 1024
 QUASI_RANDOM_SEED = 20240607
 
@@ -37,14 +39,12 @@ class Quantiles:
         """Quantiles of these parties' laws."""
         return cls(_Laws(dict(law) for law in laws))
 
-    def draw(self, key: jax.Array, size: int, index: Any) -> dict[int, jax.Array]:
+    def draw(self, key: jax.Array, table: int, step: Any, size: int, index: Any) -> dict[int, jax.Array]:
         """``size`` independent rows of the party with this (traced) index: sample id -> (size, *shape)."""
         rows = {}
         for place, sample in enumerate(self.laws[0]):
-            uniform = jax.random.uniform(
-                jax.random.fold_in(key, place), (size, *sample.shape), minval=_tiny(), maxval=1.0
-            )
-            rows[sample.id] = self._transform(sample, uniform, index)
+            stream = FIRST_STREAM * (table + 1) + place
+            rows[sample.id] = self._transform(sample, uniforms(key, stream, step, (size, *sample.shape)), index)
         return rows
 
     def _transform(self, sample: Sample, uniform: jax.Array, index: Any) -> jax.Array:

@@ -1,6 +1,8 @@
-"""Row numbers of minibatches: in range, reproducible, uniform, and independent between counters, keys and tables."""
+"""Row numbers and uniforms of minibatches: in range, reproducible, uniform, and independent of each other."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -10,53 +12,76 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierfl.compiler.draws import row_numbers
-from tests.draws import row_numbers as in_numpy
+from hierfl.compiler.draws import row_numbers, uniforms
+from tests.draws import row_numbers as in_python
+from tests.draws import words
 
-FALSE_ALARM = 1e-6
-
-
-def drawn(seed: int, size: int, count: int, stream: int = 0) -> np.ndarray:
-    return np.asarray(row_numbers(jax.random.key(seed), stream, jnp.arange(size), jnp.asarray(count)))
+FALSE_ALARM, MANY = 1e-6, 400_000
+KEY = jax.random.key(5)
 
 
-def of_keys(size: int, count: int, counter: int = 0) -> np.ndarray:
-    """The number at one counter, for many keys of one family."""
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(3), i))(jnp.arange(size))
-    return np.asarray(jax.vmap(lambda k: row_numbers(k, 0, jnp.asarray([counter]), jnp.asarray(count))[0])(keys))
+def along_the_batch(count: int, key: jax.Array = KEY, stream: int = 0, step: int = 0) -> np.ndarray:
+    return np.array(row_numbers(key, stream, step, MANY, jnp.asarray(count)))
+
+
+def along_steps(count: int) -> np.ndarray:
+    return np.array(jax.vmap(lambda t: row_numbers(KEY, 0, t, 1, jnp.asarray(count))[0])(jnp.arange(MANY)))
+
+
+def along_keys(count: int) -> np.ndarray:
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(3), i))(jnp.arange(MANY))
+    return np.array(jax.vmap(lambda k: row_numbers(k, 0, 0, 1, jnp.asarray(count))[0])(keys))
+
+
+FAMILIES = [along_the_batch, along_steps, along_keys]
 
 
 @settings(deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(0, 5), st.integers(0, 1000))
-def test_equals_the_numpy_transcription(seed: int, count: int, table: int, step: int) -> None:
+def test_equal_the_transcription(seed: int, count: int, table: int, step: int) -> None:
     key = jax.random.key(seed)
-    found = row_numbers(key, table, step * 3 + jnp.arange(3), jnp.asarray(count))
-    np.testing.assert_array_equal(found, in_numpy(key, 3, count, step, table))
+    found = row_numbers(key, table, step, 3, jnp.asarray(count))
+    np.testing.assert_array_equal(found, in_python(key, 3, count, step, table))
     assert (np.asarray(found) >= 0).all() and (np.asarray(found) < count).all()
 
 
 @pytest.mark.parametrize("count", [2, 7, 256, 6000])
-@pytest.mark.parametrize("draw", [lambda size, count: drawn(1, size, count), of_keys])
-def test_is_uniform_over_counters_and_over_keys(draw, count: int) -> None:
-    seen = np.bincount(draw(400_000, count), minlength=count)
-    assert scipy.stats.chisquare(seen).pvalue > FALSE_ALARM
+@pytest.mark.parametrize("draw", FAMILIES)
+def test_every_row_is_as_likely(draw: Callable[[int], np.ndarray], count: int) -> None:
+    assert scipy.stats.chisquare(np.bincount(draw(count), minlength=count)).pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("lag", [1, 2, 32, 64])
-def test_neighbouring_counters_and_keys_are_independent(lag: int) -> None:
-    for numbers in (drawn(5, 400_000, 16), of_keys(400_000, 16)):
-        pairs = np.bincount(numbers[:-lag] * 16 + numbers[lag:], minlength=256)
-        assert scipy.stats.chisquare(pairs).pvalue > FALSE_ALARM
+@pytest.mark.parametrize("draw", FAMILIES)
+def test_neighbours_are_independent(draw: Callable[[int], np.ndarray], lag: int) -> None:
+    assert independent(draw(16)[:-lag], draw(16)[lag:])
 
 
-@pytest.mark.parametrize("others", [(6, 0), (5, 1), (5, 7)])
-def test_keys_and_tables_draw_independently(others: tuple[int, int]) -> None:
-    seed, table = others
-    pairs = np.bincount(drawn(5, 400_000, 16) * 16 + drawn(seed, 400_000, 16, table), minlength=256)
-    assert scipy.stats.chisquare(pairs).pvalue > FALSE_ALARM
+@pytest.mark.parametrize(
+    "other", [{"key": jax.random.key(6)}, {"stream": 1}, {"stream": 7}, {"step": 1}, {"step": 64}], ids=str
+)
+def test_keys_tables_and_steps_draw_independently(other: dict) -> None:
+    assert independent(along_the_batch(16), along_the_batch(16, **other))
+
+
+def independent(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether pairs of numbers below 16 are as likely as each other."""
+    return scipy.stats.chisquare(np.bincount(one * 16 + other, minlength=256)).pvalue > FALSE_ALARM
 
 
 def test_a_biased_draw_would_be_found() -> None:
-    numbers = drawn(1, 400_000, 16).copy()
+    numbers = along_the_batch(16)
     numbers[::50] = 3
     assert scipy.stats.chisquare(np.bincount(numbers)).pvalue < FALSE_ALARM
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_uniforms(double: bool) -> None:
+    with jax.enable_x64(double):
+        found = np.asarray(uniforms(KEY, 3, 2, (1000, 200)))
+    assert found.dtype == (np.float64 if double else np.float32)
+    assert found.min() > 0 and found.max() < 1
+    assert scipy.stats.kstest(found.ravel(), "uniform").pvalue > FALSE_ALARM
+    high, low = (np.array(words(KEY, 5, 2, stream), dtype=object) for stream in (6, 7))
+    expected = ((high >> 6) * 2**26 + (low >> 6) + 0.5) / 2**52 if double else ((high >> 9) + 0.5) / 2**23
+    np.testing.assert_array_equal(found.ravel()[:5], expected.astype(float))

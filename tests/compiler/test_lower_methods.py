@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.fixed_point import certify
-from hierfl.compiler.low_rank import Skeleton, solve_box
+from hierfl.compiler.ladder import Ladder
+from hierfl.compiler.low_rank import LowRank, Skeleton, solve_box
 from hierfl.solvers import ZOHFL
 from hierfl.solvers.lower import Exact
 
@@ -125,9 +126,55 @@ def test_diagonal_plus_low_rank_maps(seed: int, rank: int, symmetric: bool) -> N
         parts = skeleton.decompose(lambda w: jnp.asarray(j) @ w, lambda w: jnp.asarray(j).T @ w, n)
         assert float(parts.modulus()) <= np.linalg.eigvalsh(0.5 * (j + j.T))[0] + 1e-9
         assert float(parts.size()) >= np.linalg.norm(j, 2) - 1e-9
-        y, _ = solve_box(parts, jnp.asarray(q), jnp.full(n, -0.2), jnp.full(n, 0.3), jnp.zeros(n))
+        y, _ = solve_box(parts, jnp.asarray(q), jnp.full(n, -0.2), jnp.full(n, 0.3), jnp.zeros(rank))
     force = j @ np.asarray(y) + q
     np.testing.assert_allclose(np.clip(y - force, -0.2, 0.3), y, atol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.floats(-30, 30), st.booleans())
+def test_a_ladder_starts_where_a_rank_one_problem_ends(seed: int, shift: float, partly_free: bool) -> None:
+    rng, n = np.random.default_rng(seed), 12
+    d, u, q0 = rng.uniform(0.5, 2, n), rng.standard_normal(n), rng.standard_normal(n)
+    v = u * rng.uniform(0.5, 2, n)  # tau - v'y(tau) increases
+    lower, upper = np.full(n, -0.4), np.where((np.arange(n) % 2 == 0) & partly_free, np.inf, 0.3)
+
+    def miss(theta: float) -> float:
+        return theta - v @ np.clip(-(q0 + shift * u + u * theta) / d, lower, upper)
+
+    bound = 1.0
+    while miss(-bound) > 0 or miss(bound) < 0:
+        bound *= 2
+    theta = scipy.optimize.brentq(miss, -bound, bound, xtol=1e-15, rtol=8.9e-16)
+    with jax.enable_x64(True):
+        parts = LowRank(jnp.asarray(d), jnp.asarray(u)[:, None], jnp.asarray(v)[:, None])
+        ladder = Ladder.of(parts, q0, lower, upper)
+        assert ladder is not None
+        q = jnp.asarray(q0 + shift * u)
+        np.testing.assert_allclose(ladder.start(q)[0], theta, rtol=1e-11, atol=1e-11)
+        y, steps = solve_box(parts, q, jnp.asarray(lower), jnp.asarray(upper), ladder.start(q))
+        assert int(steps) <= 2
+        np.testing.assert_allclose(y, np.clip(-(q + u * theta) / d, lower, upper), atol=1e-11)
+        assert (
+            Ladder.of(parts._replace(left=parts.left.repeat(2, 1), right=parts.right.repeat(2, 1)), q0, lower, upper)
+            is None
+        )
+        assert Ladder.of(parts, q0, np.full(n, -np.inf), np.full(n, np.inf)) is None
+
+
+def test_leaders_that_move_followers_apart_only_lose_the_ladder() -> None:
+    n = 12
+    x, y = cp.Variable(n, name="x"), cp.Variable(n, name="y")
+    level = hf.Equilibrium(
+        y, cp.multiply(np.linspace(1, 2, n), y) - x + 0.5 * cp.sum(y), [y >= 0, y <= 0.4 + cp.abs(x[0])]
+    )
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=level)
+    assert "diagonal plus rank 1" in problem.explain()["lower level"][0].how
+    for seed in range(5):
+        point = 3 * np.random.default_rng(seed).standard_normal(n)
+        found = problem.implicit.response(point)
+        force = np.linspace(1, 2, n) * found - point + 0.5 * found.sum()
+        np.testing.assert_allclose(np.clip(found - force, 0, 0.4 + abs(point[0])), found, atol=1e-10)
 
 
 def test_a_dense_map_is_not_taken_for_low_rank() -> None:
