@@ -35,6 +35,10 @@ ITERATION_LIMIT = 20_000
 OUTSIDE_TOLERANCE = 1e-6
 SHARPER = 1e-13
 CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
+LARGE, BESIDE = (
+    64,
+    4_000,
+)  # a y of this size is solved for alone; scalars of smaller ones side by side, so that they stay in cache
 ITERATIVE = ("semismooth Newton", "accelerated gradient", "extragradient")
 
 
@@ -244,7 +248,8 @@ class ExactLower:
 
         starts = jnp.zeros((rows, compiled.lower.size), x.dtype) if warm is None else warm
         jobs = (jnp.arange(rows), holder, starts)
-        side_by_side = min(rows, 1_000_000 // compiled.lower.size)
+        size = compiled.lower.size
+        side_by_side = min(rows, BESIDE // size) if size < LARGE else 1
         return jax.lax.map(one_row, jobs, batch_size=side_by_side if side_by_side > 1 else None)
 
     def row_table(self, clients: Population) -> int:
