@@ -38,7 +38,7 @@ Environment = Mapping[int, Any]
 RUN_KEYS = ("algorithm", "block", "program", "own value")  # what a run keeps
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CompiledProblem:
     """The oracle contract between the compiler and the solvers."""
 
@@ -53,6 +53,9 @@ class CompiledProblem:
     server_program: Program | None
     lower_program: Program | None
     _kept: dict[Any, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"CompiledProblem({self.problem!r})"
 
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
         """Make once and keep: a second solve with the same settings compiles nothing. Unhashable keys are not kept."""
