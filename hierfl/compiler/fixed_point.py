@@ -56,7 +56,7 @@ def certify(
     pays unless F is short.
     """
 
-    def look(carry: tuple[Array, Array], place: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+    def look(carry: tuple[Array, Array], place: Any) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         """F at a point, and the projected step from it; the third projection is the natural residual's."""
         point, unit = carry
         force = operator(point)
@@ -64,7 +64,16 @@ def certify(
         nearest = project(ahead)
         return (nearest, point - force), (point, force, nearest)
 
-    _, (points, forces, nearest) = jax.lax.scan(look, (y, y), jnp.arange(3), unroll=1 if in_loop else 3)
+    carry: tuple[Array, Array] = (y, y)
+    seen: Any = []
+    if in_loop:
+        seen = jax.lax.scan(look, carry, jnp.arange(3))[1]
+    else:
+        for place in range(3):
+            carry, found = look(carry, place)
+            seen.append(found)
+        seen = list(zip(*seen))
+    points, forces, nearest = seen
     final, again, final_force = points[1], points[2], forces[1]
     error = jnp.linalg.norm((y - final) / step + final_force - forces[0])
     residual = jnp.linalg.norm(final - nearest[2])

@@ -104,6 +104,7 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
     d, u, v = parts
 
     inverse = 1.0 / d
+    steepest = jnp.sum(jnp.abs(u * v * inverse[:, None]))  # what V'y(theta) makes of a rounding of theta
 
     def answer(theta: Array) -> Array:
         return jnp.clip(-(q + times(u, theta)) * inverse, lower, upper)
@@ -112,7 +113,8 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
         """theta - V'y(theta), and what rounding alone makes of it."""
         reached = across(v, answer(theta))
         size = jnp.linalg.norm(theta) + jnp.linalg.norm(reached)
-        return theta - reached, (8 + math.sqrt(q.size)) * jnp.finfo(theta.dtype).eps * size  # a sum of n terms
+        units = (8 + math.sqrt(q.size)) * size + 4 * steepest * jnp.linalg.norm(theta)  # reached is a sum of n terms
+        return theta - reached, jnp.finfo(theta.dtype).eps * units
 
     def unfinished(state: tuple[Array, ...]) -> Array:
         *_, count, done = state
