@@ -18,7 +18,8 @@ def words(key: jax.Array, size: int, step: int, stream: int) -> list[int]:
     first, second = (int(word) for word in np.asarray(jax.random.key_data(key)))
     own = _finalised((step * GOLDEN + first) % WORD)
     own = _finalised(own ^ (second + stream * GOLDEN) % WORD)
-    return [_finalised(_finalised((i * GOLDEN + own) % WORD) ^ _finalised((own + second) % WORD)) for i in range(size)]
+    other = (_finalised(own ^ 0x5BD1E995) + second) % WORD
+    return [_finalised(_finalised((i * GOLDEN + own) % WORD) ^ other) for i in range(size)]
 
 
 def _finalised(word: int) -> int:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from hierfl.compiler.program import Array
 
 GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: far apart even for neighbouring counters
+SALT = 0x5BD1E995  # no small multiple of GOLDEN, so that no word cancels a neighbour's
 
 
 @partial(jax.jit, static_argnames=("stream", "size"), inline=True)
@@ -63,4 +64,4 @@ def _words(key: Array, stream: int, step: Any, size: int) -> Array:
     own = mixed(jnp.asarray(step).astype(jnp.uint32) * golden + first)
     own = mixed(own ^ (second + jnp.uint32(stream * GOLDEN % 2**32)))
     inner = mixed(jnp.arange(size, dtype=jnp.uint32) * golden + own)
-    return mixed(inner ^ mixed(own + second))
+    return mixed(inner ^ (mixed(own ^ jnp.uint32(SALT)) + second))

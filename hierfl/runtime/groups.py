@@ -96,7 +96,6 @@ class _Piece:
             found: list[Array] = maps.primitive.bind(*constants, *own, **{**maps.params, "length": size})
             return found
 
-        # a product in a group is not to ask for the other groups' cores
         self._serve, self._group = (
             jax.jit(serve),
             jax.jit(group),

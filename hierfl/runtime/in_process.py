@@ -92,8 +92,8 @@ class InProcess:
     Parameters
     ----------
     schedule
-        ``"map"``: participants one after another; ``"threads"``: so in a group for each core; ``"vmap"``: side by side; None chooses (``hierfl.compiler.schedule``), and
-        ``problem.explain()`` says which.
+        ``"map"``: participants one after another; ``"threads"``: so in a group for each core; ``"vmap"``: side by side. None
+        chooses (``hierfl.compiler.schedule``), and ``problem.explain()`` says which.
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
         double precision either way.

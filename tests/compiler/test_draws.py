@@ -24,8 +24,12 @@ def along_the_batch(count: int, key: jax.Array = KEY, stream: int = 0, step: int
     return np.array(row_numbers(key, stream, step, MANY, jnp.asarray(count)))
 
 
-def along_steps(count: int) -> np.ndarray:
-    return np.array(jax.vmap(lambda t: row_numbers(KEY, 0, t, 1, jnp.asarray(count))[0])(jnp.arange(MANY)))
+def along_steps(count: int, key: jax.Array = KEY, place: int = 0) -> np.ndarray:
+    draw = jax.vmap(lambda t: row_numbers(key, 0, t, place + 1, jnp.asarray(count))[place])
+    return np.array(draw(jnp.arange(MANY)))
+
+
+KEYS = {"usual": KEY, "zero": jax.random.key(0), "half zero": jax.random.wrap_key_data(jnp.array([7, 0], jnp.uint32))}
 
 
 def along_keys(count: int) -> np.ndarray:
@@ -49,6 +53,15 @@ def test_equal_the_transcription(seed: int, count: int, table: int, step: int) -
 @pytest.mark.parametrize("draw", FAMILIES)
 def test_every_row_is_as_likely(draw: Callable[[int], np.ndarray], count: int) -> None:
     assert scipy.stats.chisquare(np.bincount(draw(count), minlength=count)).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_no_key_and_no_place_is_degenerate(key: jax.Array, place: int) -> None:
+    for draws in (along_the_batch(16, key), along_steps(16, key, place), along_the_batch(16, key, stream=3)):
+        assert scipy.stats.chisquare(np.bincount(draws, minlength=16)).pvalue > FALSE_ALARM
+    assert independent(along_steps(16, key, place), along_steps(16, key, place + 1))
+    assert independent(along_steps(16, key, place)[1:], along_steps(16, key, place)[:-1])
 
 
 @pytest.mark.parametrize("lag", [1, 2, 32, 64])
