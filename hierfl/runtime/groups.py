@@ -52,7 +52,7 @@ class RoundInGroups:
                 given = jax.tree.leaves((state, memory, data, key, np.asarray(index, jnp.result_type(int))))
                 state, memory, record = jax.tree.unflatten(self._result, self._one(pool, given))
                 records.append(record)
-        return state, memory, jax.tree.map(lambda *values: np.stack(values), *records)
+        return state, memory, jax.tree.map(lambda *values: np.stack(values), *records) if records else {}
 
     def _one(self, pool: ThreadPoolExecutor, arguments: Sequence[Any]) -> list[Any]:
         values = self._known | dict(zip(self._round.invars, arguments))

@@ -69,9 +69,10 @@ def test_groups_in_threads_take_the_same_path(name: str, cores: int, monkeypatch
     assert np.all(single.iterate == single.iterate.astype(np.float32))
 
 
-def test_limits_and_seeds_end_groups_as_they_end_one_program() -> None:
+@pytest.mark.parametrize("limit", [1, 24 * 10, 24 * 13])
+def test_limits_and_seeds_end_groups_as_they_end_one_program(limit: int) -> None:
     problem, solver = flat(), FedAvg(0.05, 3, batch_size=2)
-    settings = {"rounds": 50, "evaluate_every": 10, "communication_limit": 24 * 13, "progress": False}
+    settings = {"rounds": 50, "evaluate_every": 10, "communication_limit": limit, "progress": False}
     for seeds in ({}, {"seeds": 3}):
         one, groups = (
             problem.solve(solver, runtime=InProcess(schedule=kind), **seeds, **settings) for kind in ("map", "threads")
