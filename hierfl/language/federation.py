@@ -177,6 +177,9 @@ class Federation:
     ) -> Federation:
         """Split one data set: a test share, then the server's share of the rest, the remainder over the clients.
 
+        Rows of memory-mapped arrays are copied into memory: give slices of such an array to each :class:`Client` to leave
+        them on disk.
+
         Parameters
         ----------
         samples
