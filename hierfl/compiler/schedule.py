@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
 
 SMALL = 10_000
-LARGE = 1_000
+LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client; where each step answers a sample, fewer make a long round
 COPIES = 4  # of x and y that a client's step holds: itself, a gradient, a move, and one for the compiler
 
 
@@ -32,7 +32,7 @@ def choose_schedule(problem: CompiledProblem, cohort: int, asked: str | None = N
     On a CPU a client at a time keeps its state in cache, but pays for every step of a loop. Measured on one core: side by side
     a round takes a fifth to a half of the time where 10 to 100 clients have up to 100 scalars each, as long as that of
     one after another with 10 clients of 1,000, and up to ten times as long where every client projects on a set of its own.
-    Groups of clients in threads cost half a millisecond a round, which takes clients of at least ``LARGE`` scalars to earn.
+    Groups of clients in threads cost half a millisecond a round, which takes large clients to earn.
     """
     held = cohort * (problem.upper.size + problem.lower.size)
     if asked is not None:
@@ -44,7 +44,8 @@ def choose_schedule(problem: CompiledProblem, cohort: int, asked: str | None = N
     reason = f"together they hold {held:,} scalars, over {SMALL:,}"
     if problem.scope == "client":
         reason = "each client solves a lower level of its own"
-    if core_count() > 1 and cohort > 1 and held >= LARGE * cohort:
+    large = LARGE_BY_SAMPLE if problem.scope == "sample" else LARGE
+    if core_count() > 1 and cohort > 1 and held >= large * cohort:
         return Schedule("threads", f"one after another in a group for each of {core_count()} cores: {reason}")
     return Schedule("map", f"one after another: {reason}")
 
