@@ -33,7 +33,7 @@ def on_cores(
         try:
             with jax.enable_x64(double):
                 return function(*own)
-        except BaseException:
+        except BaseException:  # the other calls are to end, whatever it was
             stopped.set()
             raise
 

@@ -79,9 +79,8 @@ def certify(
     residual = jnp.linalg.norm(final - nearest[2])
     known = (mu > 0) & exact_projection
     # a second step bounds the error of the first one's end again: by at most 2 kappa times the truth if s = 1 / L
-    moved = jnp.linalg.norm(final - again)
-    second = moved + jnp.linalg.norm((final - again) / step + forces[2] - final_force) / jnp.where(mu > 0, mu, 1.0)
-    length, safe = jnp.linalg.norm(final), jnp.where(mu > 0, mu, 1.0)
+    length, moved, safe = jnp.linalg.norm(final), jnp.linalg.norm(final - again), jnp.where(mu > 0, mu, 1.0)
+    second = moved + jnp.linalg.norm((final - again) / step + forces[2] - final_force) / safe
     rounding = (
         4 * jnp.finfo(final.dtype).eps * (condition * length + (length / step + jnp.linalg.norm(final_force)) / safe)
     )
@@ -126,8 +125,8 @@ def accelerated(
         return new, new + push * (new - y), next_momentum, step, ahead, force, count + 1, done
 
     one = jnp.ones((), start.dtype)
-    ahead: tuple[Array, ...] = (start, start, one, step, start, force, jnp.zeros((), int), jnp.zeros((), bool))
-    final = jax.lax.while_loop(unfinished, advance, ahead)
+    initial: tuple[Array, ...] = (start, start, one, step, start, force, jnp.zeros((), int), jnp.zeros((), bool))
+    final = jax.lax.while_loop(unfinished, advance, initial)
     return final[0], final[3], final[6]
 
 
@@ -141,7 +140,10 @@ def extragradient(
     tolerance: Array | float,
     limit: int,
 ) -> tuple[Array, Array, Array]:
-    """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations)."""
+    """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations).
+
+    Called as ``accelerated`` is; it does not need F at the start.
+    """
 
     def unfinished(state: tuple[Array, ...]) -> Array:
         *_, count, done = state

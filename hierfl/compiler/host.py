@@ -35,7 +35,7 @@ def call_on_host(function: Callable[..., np.ndarray], shape: tuple[int, ...], dt
         arrays = [_unpack(np.asarray(w), is_wide) for w, (_, is_wide) in zip(words, packed)]
         try:
             value = np.ascontiguousarray(np.asarray(function(*arrays), dtype=dtype).reshape(shape))
-        except Exception as error:
+        except Exception as error:  # whatever a user's function raises reaches the caller as it was
             _raised.append(error)
             raise
         return value.view(np.uint32).reshape(*shape, 2) if wide and shape else _words(value) if wide else value
