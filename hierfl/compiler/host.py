@@ -14,9 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.errors import IncompatibleSolverError
 
-def call_on_host(function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, *arguments: Any) -> jax.Array:
+VALUES_ONLY = IncompatibleSolverError(
+    "a function on the host has values only and was asked for a derivative: use a method that only evaluates."
+)
+
+
+def call_on_host(
+    function: Callable[..., np.ndarray],
+    shape: tuple[int, ...],
+    dtype: Any,
+    *arguments: Any,
+    refusal: Exception = VALUES_ONLY,
+) -> jax.Array:
     """``function(*arguments)`` on NumPy arrays, from compiled code; batches run one after another.
+
+    Arguments travel as integers, through which JAX would see a derivative of zero: asking for one is refused instead.
 
     Parameters
     ----------
@@ -26,8 +40,23 @@ def call_on_host(function: Callable[..., np.ndarray], shape: tuple[int, ...], dt
         Of the result.
     *arguments
         Floating-point arrays, or integers (which arrive as 32-bit).
+    refusal
+        Raised where a derivative is asked for.
     """
-    packed = [_pack(jnp.asarray(argument)) for argument in arguments]
+
+    @jax.custom_jvp
+    def call(*given: Any) -> jax.Array:
+        return _called(function, shape, dtype, given)
+
+    @call.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        raise refusal
+
+    return call(*map(jnp.asarray, arguments))
+
+
+def _called(function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, arguments: Any) -> jax.Array:
+    packed = [_pack(argument) for argument in arguments]
     wide = jnp.dtype(dtype) == jnp.float64
     result = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32) if wide else jax.ShapeDtypeStruct(shape, dtype)
 

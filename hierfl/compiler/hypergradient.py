@@ -193,13 +193,16 @@ def _inverse_norm(hessian: Map, like: Array) -> Array:
 
 
 def _require_smooth(problem: CompiledProblem) -> None:
-    plan = problem.exact.plan
+    plan, lower_set = problem.exact.plan, problem.lower_set
     if plan is None:
         return
-    if plan.method == "cvxpy":
+    why = plan.reason if plan.method == "cvxpy" else None
+    if lower_set is not None and not lower_set.is_exact:
+        why = f"projecting on Y(x): {'; '.join(block.explain() for block in lower_set.blocks if not block.exact)}"
+    if why is not None:
         raise IncompatibleSolverError(
             f"implicit gradients need a lower level with a differentiable gradient and projection, but this one goes to CVXPY "
-            f"({plan.reason}): use FedRZO or ZOHFL, which ask for values only."
+            f"({why}): use FedRZO or ZOHFL, which ask for values only."
         )
 
 

@@ -144,6 +144,28 @@ def test_inexact_lower_solvers_are_used_as_they_are() -> None:
     assert result.own_value is not None and np.isfinite(result.own_value)
 
 
+CONIC = {
+    "exp": lambda y: [cp.sum(cp.exp(y)) <= 3],
+    "power": lambda y: [cp.sum(cp.power(y, 4)) <= 1],
+    "logarithm": lambda y: [cp.sum(cp.log(2 + y)) >= 0],
+}
+
+
+@pytest.mark.parametrize("of", CONIC.values(), ids=CONIC)
+def test_a_projection_without_a_derivative_is_refused(of: Any) -> None:
+    """A conic program gives values only: a derivative of zero would be believed."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.Problem(hf.Minimize(server=cp.sum(y)), lower=hf.ArgMin(y, cp.sum_squares(y - x), of(y)))
+    with pytest.raises(hf.IncompatibleSolverError, match="projecting on Y.*CVXPY.*ZOHFL"):
+        lower.implicit.gradient(np.ones(2))
+    with pytest.raises(hf.IncompatibleSolverError, match="Y"):
+        lower.solve(ImplicitGradient(), rounds=1, progress=False)
+    upper = hf.Problem(hf.Minimize(server=cp.sum(x)), constraints=of(x))
+    np.testing.assert_allclose(upper.implicit.gradient(np.ones(2)), [1, 1])
+    with pytest.raises(hf.IncompatibleSolverError, match="values only"):
+        upper.implicit.stationarity(np.full(2, 0.1), 0.05, progress=False)
+
+
 def test_refusals_say_what_fits() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
     rough = hf.Problem(

@@ -25,20 +25,15 @@ def _function(atom: Any, *values: Any) -> Any:
 @lowers(BlackBox)
 def _black_box(atom: Any, *values: Any) -> Any:
     """A call to the host; differentiating is refused."""
-    precision = jnp.result_type(*values)
+    refusal = DeclarationError(
+        f"hf.BlackBox {atom.label_name!r} has values only and was asked for a gradient: use it in a term that a "
+        f"zeroth-order algorithm such as ZOHFL only evaluates, or write it for JAX as a hf.Function."
+    )
 
-    @jax.custom_jvp
-    def call(*arrays: Any) -> Any:
-        return call_on_host(lambda *given: _on_one(atom, list(given)), atom.declared_shape, precision, *arrays)
+    def call(*given: np.ndarray) -> np.ndarray:
+        return _on_one(atom, list(given))
 
-    @call.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        raise DeclarationError(
-            f"hf.BlackBox {atom.label_name!r} has values only and was asked for a gradient: use it in a term that a "
-            f"zeroth-order algorithm such as ZOHFL only evaluates, or write it for JAX as a hf.Function."
-        )
-
-    return call(*values)
+    return call_on_host(call, atom.declared_shape, jnp.result_type(*values), *values, refusal=refusal)
 
 
 def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:

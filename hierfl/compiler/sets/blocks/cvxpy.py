@@ -14,6 +14,7 @@ from hierfl.compiler.program import Array
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members import Opaque, Origin, names
 from hierfl.compiler.sets.rows import Values
+from hierfl.errors import IncompatibleSolverError
 
 _TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
 
@@ -71,7 +72,11 @@ class CvxpyBlock:
                 return np.full(len(self.entries), np.nan)
             return np.concatenate([np.ravel(v) for v in solution])[self.entries]
 
-        return call_on_host(on_host, z.shape, z.dtype, z, *self._given(values))
+        refusal = IncompatibleSolverError(
+            f"the projection on {names(self.origins)} is a conic program and has values only, but its derivative was asked for: "
+            f"use FedRZO or ZOHFL, which ask for values only."
+        )
+        return call_on_host(on_host, z.shape, z.dtype, z, *self._given(values), refusal=refusal)
 
     def gap(self, values: Values) -> Array:
         """+inf when CVXPY finds the constraints infeasible, else -inf."""
