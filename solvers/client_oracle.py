@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import split
 from hierfl.compiler.program import Array, Rows
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.contract import Clock
@@ -60,7 +61,7 @@ class ClientOracle:
         The same key at two points means common random numbers, in the upper level and in the lower-level solver.
         """
         problem = self.problem
-        lower_key, upper_key = jax.random.split(key)
+        lower_key, upper_key = split(key)
         if problem.scope == "sample":
             return self._at_samples(x, party, clock, upper_key)
         kept, residual, gap = jnp.zeros(0), jnp.zeros(()), jnp.zeros(())
@@ -116,7 +117,7 @@ class ClientOracle:
             return memory, Message(value, {})
         if self.alone:
             start = memory[0] if isinstance(memory, tuple) else memory
-            y = self.lower.client(x, party, start, clock, jax.random.split(key)[0])[0]
+            y = self.lower.client(x, party, start, clock, split(key)[0])[0]
         value = party.estimate(
             lambda rows: problem.client_value(x, y, party.environment, rows), problem.upper_samples, key, None
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from hierfl.compiler.draws import fold_in, normals
+
 KINDS = ("independent", "orthonormal")
 
 
@@ -15,12 +17,12 @@ def draw_directions(key: jax.Array, count: int, size: int, kind: str) -> jax.Arr
     signs of R's diagonal removed (raw QR columns are not uniform).
     """
     if kind == "independent":
-        normal = jax.random.normal(key, (count, size), float)
+        normal = normals(key, (count, size))
         return normal / jnp.linalg.norm(normal, axis=1, keepdims=True)
     groups = []
     for start in range(0, count, size):
         width = min(size, count - start)
-        normal = jax.random.normal(jax.random.fold_in(key, start), (size, width), float)
+        normal = normals(fold_in(key, start), (size, width))
         q, r = jnp.linalg.qr(normal)
         groups.append((q * jnp.sign(jnp.diagonal(r))).T)
     return jnp.concatenate(groups)

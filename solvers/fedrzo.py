@@ -25,6 +25,7 @@ import numpy as np
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import fold_in, split
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
@@ -305,7 +306,7 @@ class BoundFedRZO(Bound):
     def _answers(self, clients: Clients, state: State, key: Array) -> tuple[Answers, Any]:
         """The round's directions, and the federation's y at x and at each shifted x."""
         settings = self.settings
-        v_key, y_key = jax.random.split(key)
+        v_key, y_key = split(key)
         directions = draw_directions(v_key, settings.directions, self.problem.upper.size, settings.direction_kind)
         if self._scalars:  # x is rebuilt, directions follow from the seed
             known = Known((state.x, directions))
@@ -359,7 +360,7 @@ class BoundFedRZO(Bound):
 
         def one(job: tuple[Array, Array]) -> Array:
             index, found = job
-            keys = self._step_keys(jax.random.fold_in(clients.key, index))
+            keys = self._step_keys(fold_in(clients.key, index))
 
             def step(t: Array, own: Array) -> Array:
                 directions = self._directions(keys[t, 0], answers)
@@ -392,7 +393,7 @@ class BoundFedRZO(Bound):
     def _step_keys(self, key: Array) -> Array:
         """(steps, 2) keys, for the directions and the samples of every local step; one by one they would cost more."""
         steps = jnp.arange(max(1, int(self.counts.max(initial=1))))
-        return jax.vmap(lambda t: jax.random.split(jax.random.fold_in(key, t)))(steps)
+        return jax.vmap(lambda t: split(fold_in(key, t)))(steps)
 
     def _probe(
         self, x: Array, answers: Answers | None, keys: Array, own: Any, evaluate: Callable[[Array, Array, Array], Any]

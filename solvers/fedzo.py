@@ -14,6 +14,7 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import split
 from hierfl.compiler.program import Array
 from hierfl.solvers.checks import require_count, require_number
 from hierfl.solvers.directions import draw_directions
@@ -61,7 +62,7 @@ class BoundFedZO(BoundFedAvg):
     def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
         """Value and estimated gradient of a term at x: the same b1 samples at all points."""
         settings = self.settings
-        v_key, sample_key = jax.random.split(key)
+        v_key, sample_key = split(key)
         directions = draw_directions(v_key, settings.directions, self.problem.upper.size, "independent")
         shifts = shifts_of(directions, settings.smoothing, "forward")
         points = jax.vmap(lambda v: self.oracle.query(x + v, party.environment))(shifts)

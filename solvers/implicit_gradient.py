@@ -19,6 +19,7 @@ import numpy as np
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import split
 from hierfl.compiler.hypergradient import Hypergradient, LowerMap
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
@@ -164,7 +165,7 @@ class BoundImplicitGradient(Bound):
     def client_gradient(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """One client's gradient in x, and in federation scope in y."""
         problem, oracle, (x, y) = self.problem, self.oracle, received.broadcast
-        lower_key, upper_key = jax.random.split(key)
+        lower_key, upper_key = split(key)
         clock = _clock(received.round)
         residual, gap, seed = jnp.zeros(()), jnp.zeros(()), jnp.zeros_like(y)
 

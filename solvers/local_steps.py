@@ -22,6 +22,7 @@ import numpy as np
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import fold_in
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Message
@@ -103,7 +104,7 @@ class LocalSteps(Bound):
 
     def sample_key(self, key: Array, t: Array) -> Array:
         """Seeds local step t: by default every step draws samples of its own."""
-        return jax.random.fold_in(key, t)
+        return fold_in(key, t)
 
     def descend(
         self,

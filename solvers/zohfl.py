@@ -23,6 +23,7 @@ from hierfl.analysis.roles import uses_black_box
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import split
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
@@ -258,9 +259,9 @@ class BoundZOHFL(Bound):
 
             if self.settings.common_random_numbers:  # one batch of rows serves both
                 return jax.vmap(at, in_axes=(0, None))(points, key)
-            return jax.vmap(at)(points, jax.random.split(key))
+            return jax.vmap(at)(points, split(key))
 
-        found = jax.vmap(pair)(shifts, jax.random.split(key, directions.shape[0]))  # leading axes (q, 2)
+        found = jax.vmap(pair)(shifts, split(key, directions.shape[0]))  # leading axes (q, 2)
         new_memory = jnp.mean(found.y, axis=(0, 1)) if memory.size else memory
         monitor = {"value": jnp.mean(found.value), "residual": jnp.max(found.residual), "gap": jnp.max(found.gap)}
         return new_memory, Message(self._payload(found), monitor)

@@ -1,11 +1,38 @@
-"""The library's row numbers, written again in plain Python for the transcriptions of algorithms."""
+"""The library's draws and keys, written again in plain Python for the transcriptions of algorithms."""
 
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import scipy.stats
 
 WORD, GOLDEN = 2**32, 0x9E3779B9
+FOLD, SPLIT, NORMAL = 2**31 - 1, 2**31 - 2, 2**31 - 3
+
+
+def fold_in(key: jax.Array, index: int) -> jax.Array:
+    """The key of one of many under this one."""
+    return _key(words(key, 2, index, FOLD))
+
+
+def split(key: jax.Array, count: int = 2) -> list[jax.Array]:
+    """Several keys."""
+    found = words(key, 2 * count, 0, SPLIT)
+    return [_key(found[2 * k : 2 * k + 2]) for k in range(count)]
+
+
+def chosen(key: jax.Array, cohort: int, total: int) -> list[int]:
+    """Who of a few clients takes part: those with the least words."""
+    return sorted(np.argsort(words(key, total, 0, 0), kind="stable")[:cohort].tolist())
+
+
+def normals(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normals, as quantiles of uniforms of 52 bits."""
+    size = int(np.prod(shape))
+    pairs = zip(words(key, size, 0, 2 * NORMAL), words(key, size, 0, 2 * NORMAL + 1))
+    uniforms = [((high >> 6) * 2**26 + (low >> 6) + 0.5) / 2**52 for high, low in pairs]
+    return scipy.stats.norm.ppf(uniforms).reshape(shape)
 
 
 def row_numbers(key: jax.Array, size: int, count: int, step: int = 0, table: int = 0) -> np.ndarray:
@@ -20,6 +47,10 @@ def words(key: jax.Array, size: int, step: int, stream: int) -> list[int]:
     own = _finalised(own ^ (second + stream * GOLDEN) % WORD)
     other = (_finalised(own ^ 0x5BD1E995) + second) % WORD
     return [_finalised(_finalised((i * GOLDEN + own) % WORD) ^ other) for i in range(size)]
+
+
+def _key(pair: list[int]) -> jax.Array:
+    return jax.random.wrap_key_data(jnp.array(pair, jnp.uint32))
 
 
 def _finalised(word: int) -> int:

@@ -12,7 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from hierfl.compiler.draws import mixed
+from hierfl.compiler.draws import fold_in, mixed, words
 from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
 
@@ -25,16 +25,16 @@ def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
     """Indices of a round's participants ``(cohort,)``, in order: all, or a keyed random subset."""
     if cohort == total:
         return jnp.arange(total)
-    key = jax.random.fold_in(round_key, COHORT_STREAM)
+    key = fold_in(round_key, COHORT_STREAM)
     if total <= SORTED:
-        return jnp.sort(jax.random.permutation(key, total)[:cohort])
+        return jnp.sort(jnp.argsort(words(key, 0, 0, total))[:cohort])
     return jnp.sort(keyed_permutation(key, jnp.arange(cohort), total))
 
 
 def keyed_permutation(key: Array, indices: Array, total: int) -> Array:
     """Images of indices below ``total`` (at most 2^30) under a permutation of 0, ..., total - 1 that the key selects."""
     half = max(1, math.ceil(math.log2(total) / 2))
-    subkeys = jax.random.bits(key, (FEISTEL_ROUNDS,), jnp.uint32)
+    subkeys = words(key, 0, 0, FEISTEL_ROUNDS)
     mask = jnp.uint32(2**half - 1)
 
     def network(values: Array) -> Array:

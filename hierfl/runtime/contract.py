@@ -69,7 +69,10 @@ class Clients(Protocol):
 
     @property
     def key(self) -> Array:
-        """The round's key, a seed that all share: a client's step runs with ``fold_in(key, client)`` unless told otherwise."""
+        """The round's key, a seed that all share: a client's step runs with ``fold_in(key, client)`` unless told otherwise.
+
+        ``fold_in`` is that of ``hierfl.compiler.draws``.
+        """
 
     @property
     def public(self) -> dict[int, Array]:

@@ -19,6 +19,7 @@ import numpy as np
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.cores import core_count
 from hierfl.compiler.data import Data, Party
+from hierfl.compiler.draws import fold_in
 from hierfl.compiler.host import calls_host
 from hierfl.compiler.program import Array
 from hierfl.compiler.schedule import choose_schedule, require_memory
@@ -248,7 +249,7 @@ class InProcess:
 
         def one_round(state: Any, memory: Any, data: Data, key: Array, index: Array) -> Any:
             clients = self._clients(problem, algorithm, memory, data, key, index)
-            after, record = algorithm.round(clients, state, jax.random.fold_in(clients.key, ROUND_STREAM))
+            after, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
             traffic = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
             return after, clients.memory, {**record, **traffic, **motion(algorithm, state, after)}
 
@@ -298,13 +299,13 @@ class InProcess:
         x: Array,
     ) -> Array:
         clients = self._clients(problem, algorithm, memory, data, key, index)
-        return algorithm.own_value(clients.everyone, state, x, jax.random.fold_in(clients.key, VALUE_STREAM))
+        return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
     def _clients(
         self, problem: CompiledProblem, algorithm: Algorithm, memory: Any, data: Data, key: Array, index: Array
     ) -> InProcessClients:
         cohort = cohort_size(algorithm.participation, problem.num_clients)
-        round_key = jax.random.fold_in(key, index)
+        round_key = fold_in(key, index)
         one_by_one = choose_schedule(problem, cohort, self.schedule).kind != "vmap"
         participants = draw_participants(round_key, cohort, problem.num_clients)
         traffic = dict.fromkeys(TRAFFIC, 0)
@@ -377,7 +378,7 @@ class InProcessClients:
         def one(job: tuple[Array, Any, Any]) -> tuple[Any, Message]:
             index, memory, own = job
             party = self.place.data.clients.party(index)
-            return step(party, memory, Received(broadcast, own, self.round), jax.random.fold_in(seed, index))
+            return step(party, memory, Received(broadcast, own, self.round), fold_in(seed, index))
 
         jobs = (self.participants, jax.tree.map(lambda a: a[self.participants], self.memory), each)
         changed, messages = self._run(one, jobs)
@@ -404,7 +405,7 @@ class InProcessClients:
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         """Run a step on the server's own data; nothing is transmitted."""
         received = Received(broadcast, None, self.round)
-        return step(self.place.data.server_party, received, jax.random.fold_in(self.key, SERVER_STREAM))
+        return step(self.place.data.server_party, received, fold_in(self.key, SERVER_STREAM))
 
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over participants: by default unbiased for sum_i w_i v_i over all clients."""

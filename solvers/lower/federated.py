@@ -17,6 +17,7 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import fold_in
 from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
@@ -54,7 +55,7 @@ class BoundFederated:
 
         def body(index: Array, sequences: Sequences) -> Sequences:
             broadcast = (points, sequences, Known((index, clock)))
-            moves = clients.map(self.local_round, broadcast, key=jax.random.fold_in(key, index)).payload
+            moves = clients.map(self.local_round, broadcast, key=fold_in(key, index)).payload
             return jax.tree.map(lambda own, move: own + move / weight, sequences, clients.mean(moves))
 
         weight = float(np.sum(self.problem.static_data.clients.weights))  # the mean's minimiser needs no more
@@ -98,7 +99,7 @@ class BoundFederated:
 
     def _residuals(self, clients: Clients, points: Known, y: Array, key: Array, index: Array) -> Array:
         """||y - P(y - F)|| with F on minibatches, for the history; asked of the clients as monitor numbers."""
-        key = jax.random.fold_in(key, index)
+        key = fold_in(key, index)
         force = clients.mean(clients.map(self.force, (points, Known(y)), key=key).monitor["force"])
         nearest = jax.vmap(lambda x, z: self.problem.project_lower(x, z, clients.public))(points.values, y - force)
         return jnp.linalg.norm(y - nearest, axis=1)

@@ -1,4 +1,4 @@
-"""Row numbers and uniforms of minibatches: in range, reproducible, uniform, and independent of each other."""
+"""Row numbers, uniforms, normals and keys: in range, reproducible, of their law, and independent of each other."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierfl.compiler.draws import row_numbers, uniforms
-from tests.draws import row_numbers as in_python
-from tests.draws import words
+from hierfl.compiler.draws import fold_in, normals, row_numbers, split, uniforms
+from tests import draws as in_python
 
 FALSE_ALARM, MANY = 1e-6, 400_000
 KEY = jax.random.key(5)
@@ -33,11 +32,21 @@ KEYS = {"usual": KEY, "zero": jax.random.key(0), "half zero": jax.random.wrap_ke
 
 
 def along_keys(count: int) -> np.ndarray:
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(3), i))(jnp.arange(MANY))
+    keys = jax.vmap(lambda i: fold_in(jax.random.key(3), i))(jnp.arange(MANY))
     return np.array(jax.vmap(lambda k: row_numbers(k, 0, 0, 1, jnp.asarray(count))[0])(keys))
 
 
-FAMILIES = [along_the_batch, along_steps, along_keys]
+def along_seeds(count: int) -> np.ndarray:
+    """The first row of the first client in the first round, over the runs' seeds."""
+
+    def first(seed: jax.Array) -> jax.Array:
+        key = split(fold_in(fold_in(jax.random.key(seed), 0), 0))[1]
+        return row_numbers(key, 0, 0, 1, jnp.asarray(count))[0]
+
+    return np.array(jax.vmap(first)(jnp.arange(MANY)))
+
+
+FAMILIES = [along_the_batch, along_steps, along_keys, along_seeds]
 
 
 @settings(deadline=None)
@@ -45,7 +54,7 @@ FAMILIES = [along_the_batch, along_steps, along_keys]
 def test_equal_the_transcription(seed: int, count: int, table: int, step: int) -> None:
     key = jax.random.key(seed)
     found = row_numbers(key, table, step, 3, jnp.asarray(count))
-    np.testing.assert_array_equal(found, in_python(key, 3, count, step, table))
+    np.testing.assert_array_equal(found, in_python.row_numbers(key, 3, count, step, table))
     assert (np.asarray(found) >= 0).all() and (np.asarray(found) < count).all()
 
 
@@ -95,6 +104,35 @@ def test_uniforms(double: bool) -> None:
     assert found.dtype == (np.float64 if double else np.float32)
     assert found.min() > 0 and found.max() < 1
     assert scipy.stats.kstest(found.ravel(), "uniform").pvalue > FALSE_ALARM
-    high, low = (np.array(words(KEY, 5, 2, stream), dtype=object) for stream in (6, 7))
+    high, low = (np.array(in_python.words(KEY, 5, 2, stream), dtype=object) for stream in (6, 7))
     expected = ((high >> 6) * 2**26 + (low >> 6) + 0.5) / 2**52 if double else ((high >> 9) + 0.5) / 2**23
     np.testing.assert_array_equal(found.ravel()[:5], expected.astype(float))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), st.integers(1, 5))
+def test_keys_equal_the_transcription(seed: int, index: int, count: int) -> None:
+    key = jax.random.key(seed)
+    assert fold_in(key, index) == in_python.fold_in(key, index)
+    assert list(split(fold_in(key, index), count)) == in_python.split(in_python.fold_in(key, index), count)
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_no_two_keys_are_alike(key: jax.Array) -> None:
+    """Of all clients of many rounds, and of the parent."""
+    rounds = jax.vmap(lambda r: fold_in(key, r))(jnp.arange(1000))
+    clients = jax.vmap(lambda k: jax.vmap(lambda i: fold_in(k, i))(jnp.arange(300)))(rounds).ravel()
+    own = jnp.concatenate([key[None], rounds, clients, jax.vmap(split)(clients).ravel()])
+    pairs = np.asarray(jax.random.key_data(own)).astype(np.uint64)
+    assert len(np.unique(pairs[:, 0] << 32 | pairs[:, 1])) == len(own)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_normals(double: bool) -> None:
+    with jax.enable_x64(double):
+        found, few = np.asarray(normals(KEY, (1000, 200))), np.asarray(normals(KEY, (2, 3)))
+        over_seeds = np.asarray(jax.vmap(lambda seed: normals(jax.random.key(seed), (1,))[0])(jnp.arange(MANY)))
+    assert found.dtype == (np.float64 if double else np.float32)
+    np.testing.assert_allclose(few, in_python.normals(KEY, (2, 3)), rtol=1e-12 if double else 1e-5)
+    for numbers in (found.ravel(), found.sum(axis=1) / np.sqrt(200), over_seeds):
+        assert scipy.stats.kstest(numbers, "norm").pvalue > FALSE_ALARM

@@ -25,6 +25,7 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import fold_in
 from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
 from hierfl.runtime.cohort import cohort_size, draw_participants
@@ -207,7 +208,7 @@ class Processes:
         for done in range(1, rounds + 1):
             began = time.perf_counter()
             clients, before = server.clients(key, done - 1), state
-            state, record = algorithm.round(clients, state, jax.random.fold_in(clients.key, ROUND_STREAM))
+            state, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
             record |= clients.traffic | motion(algorithm, before, state)
             records.append(record | {"seconds": time.perf_counter() - began})
             if done % block and done < rounds:
@@ -217,7 +218,7 @@ class Processes:
 
         def own_value(x: Array) -> Array:
             clients = server.clients(key, len(records) - 1)
-            return algorithm.own_value(clients.everyone, state, x, jax.random.fold_in(clients.key, VALUE_STREAM))
+            return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
         return Outcome(state, None, _stacked(records), own_value if problem.lower.size and records else None)
 
@@ -237,7 +238,7 @@ class Server:
 
     def clients(self, key: Array, index: int) -> RemoteClients:
         """The participants of a round."""
-        round_key, total = jax.random.fold_in(key, index), self.problem.num_clients
+        round_key, total = fold_in(key, index), self.problem.num_clients
         participants = draw_participants(round_key, cohort_size(self.algorithm.participation, total), total)
         return RemoteClients(self, participants, round_key, jnp.asarray(index), dict.fromkeys(TRAFFIC, 0))
 
@@ -280,7 +281,7 @@ class RemoteClients:
         seed, sent = self.key if key is None else key, self._places
 
         def arguments(place: int, own: Any) -> tuple[Any, ...]:
-            return broadcast, own, self.round, jax.random.key_data(jax.random.fold_in(seed, place))
+            return broadcast, own, self.round, jax.random.key_data(fold_in(seed, place))
 
         parts = [jax.tree.map(lambda a, i=i: a[i], each) for i in range(len(sent))]
         messages = self.server_side.ask("map", step, [(p, arguments(p, own)) for p, own in zip(sent, parts)])
@@ -313,7 +314,7 @@ class RemoteClients:
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         """Run a step on the server's own data."""
         received = Received(broadcast, None, self.round)
-        return self.server_side.run(step, received, jax.random.fold_in(self.key, SERVER_STREAM))
+        return self.server_side.run(step, received, fold_in(self.key, SERVER_STREAM))
 
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over participants; weights are public."""

@@ -13,13 +13,13 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, Scaffnew
-from tests.draws import row_numbers
+from tests.draws import chosen, normals, row_numbers, split
+from tests.draws import fold_in as fold
 
 SIZES, BATCH, ROUNDS, SEED = (4, 7, 1), 2, 20, 5
 STEPS, WEIGHTS = [3, 1, 2], np.array([0.5, 0.2, 0.3])
 START = np.array([0.3, -0.4])
 DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate(SIZES)]
-fold, split = jax.random.fold_in, jax.random.split
 
 
 def least_squares(bound: float | None = None, data: Any = DATA, **federation: Any) -> hf.Problem:
@@ -53,8 +53,7 @@ def cohort(r: int, participation: float) -> list[int]:
     """ceil(participation m) clients without replacement."""
     if participation == 1.0:
         return [0, 1, 2]
-    order = np.asarray(jax.random.permutation(fold(round_key(r), 2**31 - 2), 3))
-    return sorted(order[: int(np.ceil(participation * 3))].tolist())
+    return chosen(fold(round_key(r), 2**31 - 2), int(np.ceil(participation * 3)), 3)
 
 
 def minibatch(key: jax.Array, client: int) -> np.ndarray:
@@ -144,7 +143,7 @@ def test_fedzo_agrees_with_its_paper(participation: float, x64: None) -> None:
     def final(x: np.ndarray, r: int, i: int, key: jax.Array) -> np.ndarray:
         for t in range(STEPS[i]):
             v_key, sample_key = split(fold(key, t))
-            normal = np.asarray(jax.random.normal(v_key, (3, 2)))
+            normal = normals(v_key, (3, 2))
             samples, estimate = minibatch(sample_key, i), np.zeros(2)
             for v in normal / np.linalg.norm(normal, axis=1, keepdims=True):
                 for sample in samples:

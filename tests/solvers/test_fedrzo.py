@@ -32,12 +32,12 @@ from hierfl.solvers import (
 )
 from hierfl.solvers.directions import draw_directions
 from hierfl.solvers.estimators import estimate, shifts_of, slopes
-from tests.draws import row_numbers
+from tests.draws import fold_in as fold
+from tests.draws import normals, row_numbers, split
 
 SIZES, ETA, GAMMA, ROUNDS, STEPS, SEED = (4, 7, 1), 0.1, 0.02, 20, 3, 5
 START = np.array([0.3, -0.4])
 DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate(SIZES)]
-fold, split = jax.random.fold_in, jax.random.split
 
 
 def federation(sample: hf.Sample, **settings: object) -> hf.Federation:
@@ -50,7 +50,8 @@ def drawn(key: jax.Array, rows: np.ndarray, step: int = 0) -> np.ndarray:
 
 
 def direction(key: jax.Array) -> np.ndarray:
-    return np.asarray(draw_directions(key, 1, 2, "independent"))[0]
+    normal = normals(key, (2,))
+    return normal / np.linalg.norm(normal)
 
 
 def solve(problem: hf.Problem, solver: FedRZO, **settings: object) -> hf.Result:

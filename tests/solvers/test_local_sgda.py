@@ -12,12 +12,12 @@ import pytest
 import hierfl as hf
 from hierfl.models import coupled_minimax
 from hierfl.solvers import LocalSGDA
-from tests.draws import row_numbers
+from tests.draws import chosen, row_numbers
+from tests.draws import fold_in as fold
 
 ROUNDS, SEED, BATCH, STEPS = 20, 5, 2, [3, 1, 2]
 START = np.array([0.3, -0.4])
 DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate((4, 7, 1))]
-fold = jax.random.fold_in
 
 
 def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
@@ -58,7 +58,7 @@ def test_agrees_with_its_paper(participation: float, x64: None) -> None:
     for r in range(ROUNDS):
         round_key, present = fold(jax.random.key(SEED), r), [0, 1, 2]
         if participation < 1:
-            present = np.asarray(jax.random.permutation(fold(round_key, 2**31 - 2), 3))[:2].tolist()
+            present = chosen(fold(round_key, 2**31 - 2), 2, 3)
         ends = []
         for i in present:
             own_a, own_b = a, b

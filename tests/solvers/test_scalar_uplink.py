@@ -10,6 +10,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.solvers import ZOHFL, Exact, FedRZO
+from tests.draws import fold_in
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
 RNG = np.random.default_rng(0)
@@ -70,7 +71,7 @@ def test_absent_clients_catch_up() -> None:
 
     rounds, down, last = 12, 0, np.zeros(3, int)
     for r in range(rounds):
-        key = jax.random.fold_in(jax.random.key(4), r)
+        key = fold_in(jax.random.key(4), r)
         for client in np.asarray(draw_participants(key, 2, 3)):
             down += (r - last[client]) * 2
             last[client] = r

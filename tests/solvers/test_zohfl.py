@@ -16,7 +16,7 @@ import hierfl as hf
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, ProjectedSGD
 from hierfl.solvers.directions import draw_directions
-from tests.draws import row_numbers
+from tests.draws import fold_in, normals, row_numbers, split
 
 RADIUS = 0.8
 
@@ -48,18 +48,19 @@ def transcription(
     m, n = len(data), len(x)
     run_key = jax.random.key(seed)
     for r in range(rounds):
-        round_key = jax.random.fold_in(run_key, r)
-        directions = np.asarray(draw_directions(jax.random.fold_in(round_key, 2**31 - 1), m, n, "independent"))
-        server_key = jax.random.fold_in(round_key, 2**31 - 3)
+        round_key = fold_in(run_key, r)
+        directions = normals(fold_in(round_key, 2**31 - 1), (m, n))
+        directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        server_key = fold_in(round_key, 2**31 - 3)
         xi = server[row_numbers(server_key, 1, len(server))]
         gradient = (2 * (xi @ x - 1)) @ xi
         for i, own in enumerate(data):
-            pair_key = jax.random.split(jax.random.fold_in(round_key, i), 1)[0]
-            keys = [pair_key, pair_key] if common else list(jax.random.split(pair_key))
+            pair_key = split(fold_in(round_key, i), 1)[0]
+            keys = [pair_key, pair_key] if common else split(pair_key)
             values = []
             for sign, key in zip((1, -1), keys):
                 query = x + sign * eta * directions[i]
-                lower_key = jax.random.split(key)[0]
+                lower_key = split(key)[0]
                 y = query.copy()
                 for t in range(int(np.ceil(2 * np.sqrt(r + 1)))):
                     row = row_numbers(lower_key, 1, len(own), step=t)[0]
@@ -258,7 +259,6 @@ import warnings; warnings.simplefilter("ignore")
 import numpy as np
 from tests.solvers.test_zohfl import personalised_ridge
 from hierfl.solvers import ZOHFL
-from tests.draws import row_numbers
 problem, _, _ = personalised_ridge()
 print(problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.tobytes().hex())
 """
