@@ -336,6 +336,34 @@ def test_no_witness_on_convex_functions() -> None:
         assert not found.violated and "does not prove" in str(found)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounding_of_terms_that_cancel_is_no_witness(seed: int) -> None:
+    """Up to 3e-4 of rounding is left of terms of 1e10 to 5e11 in convex quadratics of size 1; a concave part far above it shows."""
+    v, target = cp.Variable(2, name="v"), np.full(50, 1e5)
+    rows = np.random.default_rng(0).standard_normal((50, 2))
+    shifted = cp.sum_squares(v + 1e5) - 2e5 * cp.sum(v) - 2e10  # v'v
+    convex = [
+        hf.Minimize(server=shifted),
+        hf.Minimize(server=cp.sum_squares(v) + 1e10, clients=-1e10 + 0 * cp.sum(v)),
+        hf.Minimize(server=cp.sum_squares(v) + 1e10 - 1e10),
+        hf.Minimize(server=cp.sum_squares(rows @ v - target) - float(target @ target)),
+    ]
+    for objective in convex:
+        found = hf.Problem(objective).implicit.convexity(np.zeros(2), seed=seed, progress=False)
+        assert not found.violated and "does not prove" in str(found)
+    saddle = hf.Problem(hf.Minimize(server=shifted - 1.01 * cp.square(v[0])))
+    found = saddle.implicit.convexity(np.zeros(2), seed=seed, progress=False)
+    apart = found.a - found.b  # of f = v_2^2 - v_1^2 / 100, by the parallelogram law
+    assert found.violated and 0.01 * apart[0] ** 2 - apart[1] ** 2 == pytest.approx(4 * found.violation, abs=1e-4)
+
+
+@pytest.mark.parametrize("step", [cp.floor, lambda t: cp.ceil(t) / 2, lambda t: cp.sign(t) / 1024])
+def test_steps_are_witnesses(step: Any) -> None:
+    """The values of a step function are multiples of a power of two, but not by rounding."""
+    v = cp.Variable(2, name="v")
+    assert problem_of(step(3 * v[0])).implicit.convexity(np.zeros(2), progress=False).violated
+
+
 def test_pairs_without_values_are_not_counted() -> None:
     """y(x) is -1 on x <= -1, and there is none beyond."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
