@@ -16,7 +16,7 @@ import hierfl as hf
 from hierfl.inspect.points import Points
 from hierfl.inspect.shortest import shortest
 from hierfl.inspect.smoothing import ball_points
-from hierfl.inspect.stationarity import Neighbourhood, _shortest
+from hierfl.inspect.neighbourhood import Neighbourhood
 from hierfl.models import coupled_minimax, nonsmooth_toy
 
 
@@ -142,12 +142,36 @@ def test_a_single_point_is_stationary() -> None:
 def test_normals_count_within_eta_and_no_further() -> None:
     t, x = cp.Variable(name="t"), cp.Variable(2, name="x")
     within = picture(t, 1e-9, 1e-3, t >= 0)
-    assert within.distance < 1e-12 and "normals of X, all at points of X within 0.001 of x" in within.verdict
+    assert (
+        within.distance < 1e-12
+        and "points of X within 0.001 of x, plus a normal of X at one such point" in within.verdict
+    )
     assert picture(t, 1e-7, 1e-10, t >= 0).distance == pytest.approx(1, abs=1e-12)
     assert picture(t, 0.0, 1e-10, t >= 0).distance < 1e-12
     corner = picture(np.array([1.0, 2.0]) @ x, np.array([0.0, 0.2]), 0.1, x >= 0)
     assert corner.distance == pytest.approx(2, abs=1e-12)  # the other side is 0.2 away
     np.testing.assert_allclose(corner.normals, [[-1, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize(("slope", "at", "eta"), [(0.1, 1.0, 0.2), (1e-3, 1.0, 0.01)])
+def test_normals_of_different_points_do_not_add_up(slope: float, at: float, eta: float) -> None:
+    """f = v_1 in a wedge around the v_1-axis falls all the way to the tip; a point of one side leaves cos(angle), one inside 1."""
+    v = cp.Variable(2, name="v")
+    wedge = [v[1] <= slope * v[0], v[1] >= -slope * v[0], v[0] <= 5]
+    middle = picture(v[0], np.array([at, 0.0]), eta, *wedge)
+    least = np.cos(np.arctan(slope))
+    assert least - 1e-9 <= middle.distance <= 1 + 1e-9 and middle.verdict.startswith("not certified")
+    assert middle.multipliers.sum() <= 1
+    tip = picture(v[0], np.array([0.5 * eta, 0.0]), eta, *wedge)  # its normals are at one point, and it is within eta
+    assert tip.distance < 1e-12
+
+
+def test_all_normals_of_a_corner_within_eta_count_together() -> None:
+    x = cp.Variable(2, name="x")
+    corner = picture(np.array([1.0, 2.0]) @ x + cp.abs(x[0] - x[1]), np.array([0.05, 0.03]), 0.1, x >= 0)
+    assert corner.distance < 1e-12
+    away = picture(np.array([1.0, 2.0]) @ x, np.array([0.08, 0.07]), 0.1, x >= 0)
+    assert away.distance == pytest.approx(1, abs=1e-9)  # the corner is 0.106 away, and where x_2 = 0 only the 1 is left
 
 
 @pytest.mark.parametrize("eta", [1e-2, 1e-6, 1e-9])
@@ -249,10 +273,10 @@ def test_the_shortest_combination_is_cvxpys(x64: None) -> None:
     positive = 0
     for constraints, cone in cases:
         near = Neighbourhood.of(Points(problem_of(cp.sum(x), *constraints).compile()), at, eta)
-        pool = near.normals(eta * unit * np.linspace(-1, 1, 8)[:, None])
+        around = at + eta * unit * np.linspace(-1, 1, 8)[:, None]
         for scale in (1e-6, 1e-3, 1.0, 1e4, 1e8) * 2:
             gradients = scale * (rng.standard_normal((12, 4)) + 1.5 * rng.standard_normal(4))
-            normals, found = _shortest(near, gradients, pool)
+            normals, found = near.shortest(gradients, around)
             assert found.length == pytest.approx(by_cvxpy(gradients, cone), rel=1e-5, abs=1e-6 * scale)
             rest = found.weights @ gradients + found.multipliers @ normals
             np.testing.assert_allclose(rest, found.rest, atol=1e-9 * scale)
