@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
+from hierfl.inspect.neighbourhood import Neighbourhood
 from hierfl.inspect.points import Points
 from hierfl.inspect.shortest import shortest
 from hierfl.inspect.smoothing import ball_points
-from hierfl.inspect.neighbourhood import Neighbourhood
 from hierfl.models import coupled_minimax, nonsmooth_toy
 
 
@@ -71,6 +71,78 @@ def test_the_interval_of_the_smoothed_gradient_covers_the_truth() -> None:
         low, high = problem.implicit.stationarity(at, eta, seed=seed, progress=False).smoothed_interval
         covered += low <= truth <= high
     assert covered >= scipy.stats.binom.ppf(1e-6, 60, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("step", "size", "slope"),
+    [
+        (lambda x: cp.sign(x), 2, 10),  # (f(0.15) - f(-0.05)) / 0.2
+        (lambda x: cp.ceil(x), 1, 5),
+        (lambda x: cp.floor(10 * x), 1, 10),
+        (lambda x: 10 * x - 1e-3 * cp.sign(x), 2e-3, 9.99),
+        (lambda x: cp.abs(x) + 1e-5 * cp.sign(x), 2e-5, 0.5001),
+    ],
+)
+def test_nothing_is_certified_across_a_jump(step: Any, size: float, slope: float) -> None:
+    x = cp.Variable(name="x")
+    found = picture(step(x), 0.05, 0.1)
+    assert found.distance == np.inf and found.jump.size == pytest.approx(size, rel=1e-3) and found.jump.apart < 1e-7
+    assert found.verdict.startswith("not certified: f jumps within 0.1 of x")
+    low, high = found.smoothed_interval
+    assert found.smoothed_norm == pytest.approx(slope, rel=1e-9)
+    assert low <= slope <= high and high - low < 1e-6 * slope
+
+
+def test_a_jumping_answer_is_seen_as_a_jump_of_f() -> None:
+    """y(x) = -sign(x), the end of an interval that a linear program takes."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=y), lower=hf.ArgMin(y, x * y, [y >= -1, y <= 1]))
+    found = problem.implicit.stationarity(-0.05, 0.1, progress=False)
+    assert found.jump.size == pytest.approx(2) and found.distance == np.inf and "f jumps" in str(found)
+    assert found.smoothed_norm == pytest.approx(10)
+    beside = problem.implicit.stationarity(-0.3, 0.1, progress=False)
+    assert beside.jump is None and beside.distance == 0
+
+
+@pytest.mark.parametrize(
+    "steep",
+    [
+        lambda x: 1e3 * cp.norm1(x),
+        lambda x: cp.logistic(1e6 * x[0]),
+        lambda x: cp.sqrt(cp.sum_squares(x) + 1e-10),
+        lambda x: cp.sqrt(cp.abs(x[0])),
+        lambda x: cp.max(1e6 * x),
+        lambda x: cp.sum_squares(x + 1e5) - 2e5 * cp.sum(x) - 2e10,
+    ],
+)
+def test_steep_slopes_kinks_and_rounding_are_no_jumps(steep: Any) -> None:
+    x = cp.Variable(2, name="x")
+    problem = problem_of(steep(x))
+    for seed in range(3):
+        assert problem.implicit.stationarity([0.03, 0.0], 0.1, seed=seed, progress=False).jump is None
+
+
+def test_the_interval_allows_for_rare_pieces() -> None:
+    """10 max(x - 0.098, 0) at 0, eta = 0.1: of one x the difference quotient, of two the share of a disc beyond 0.98."""
+    t, v = cp.Variable(name="t"), cp.Variable(2, name="v")
+    line, plane = problem_of(10 * cp.pos(t - 0.098)), problem_of(10 * cp.pos(v[0] - 0.098))
+    for seed in range(5):
+        low, high = line.implicit.stationarity(0.0, 0.1, seed=seed, progress=False).smoothed_interval
+        assert low <= 0.1 <= high and high - low < 1e-6
+    angle = np.arccos(0.98)
+    truth = 10 * (angle - np.sin(angle) * 0.98) / np.pi
+    covered = 0
+    for seed in range(40):
+        low, high = plane.implicit.stationarity(np.zeros(2), 0.1, seed=seed, progress=False).smoothed_interval
+        covered += low <= truth <= high
+    assert covered >= scipy.stats.binom.ppf(1e-6, 40, 0.95)
+
+
+def test_the_gradient_of_a_smoothed_jump_is_that_of_its_values() -> None:
+    """sign(x_1) in the disc: twice the density of u_1 at 0, which is 2 / pi, over eta."""
+    v = cp.Variable(2, name="v")
+    low, high = picture(cp.sign(v[0]), np.zeros(2), 0.1).smoothed_interval
+    assert low <= 40 / np.pi <= high and high - low < 20
 
 
 def test_stationarity_refuses_what_it_cannot_do() -> None:
@@ -158,11 +230,14 @@ def test_normals_of_different_points_do_not_add_up(slope: float, at: float, eta:
     """f = v_1 in a wedge around the v_1-axis falls all the way to the tip; a point of one side leaves cos(angle), one inside 1."""
     v = cp.Variable(2, name="v")
     wedge = [v[1] <= slope * v[0], v[1] >= -slope * v[0], v[0] <= 5]
-    middle = picture(v[0], np.array([at, 0.0]), eta, *wedge)
+    problem = problem_of(v[0], *wedge)
+    middle = problem.implicit.stationarity([at, 0.0], eta, progress=False)
     least = np.cos(np.arctan(slope))
     assert least - 1e-9 <= middle.distance <= 1 + 1e-9 and middle.verdict.startswith("not certified")
     assert middle.multipliers.sum() <= 1
-    tip = picture(v[0], np.array([0.5 * eta, 0.0]), eta, *wedge)  # its normals are at one point, and it is within eta
+    tip = problem.implicit.stationarity(
+        [0.5 * eta, 0.0], eta, progress=False
+    )  # its normals are at one point, and it is within eta
     assert tip.distance < 1e-12
 
 
