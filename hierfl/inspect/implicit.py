@@ -179,7 +179,7 @@ class ImplicitFunction:
     ) -> Stationarity:
         """How stationary x is on X, from gradients sampled within eta of it (Goldstein's subdifferential).
 
-        Normals of X at its points within eta count as well.
+        A normal of X at one of its points within eta counts as well.
 
         Parameters
         ----------

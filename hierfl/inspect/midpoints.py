@@ -9,6 +9,7 @@ import numpy as np
 
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
+from hierfl.inspect.noise import rounding
 from hierfl.inspect.points import REASONS, Points, shown
 from hierfl.inspect.settings import require_positive, require_whole
 from hierfl.inspect.slice import require_inside
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from hierfl.problem import Problem
 
 ROUNDS, SHRINK = 12, 0.7
-NOISE = 1e-8
+NOISE = 1e-8  # of |f|, for what the lower level's tolerance leaves
+NEAR = 8  # points of a witness at which rounding is measured
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Midpoints:
     """The worst pair found: ``violation`` = f((a + b) / 2) - (f(a) + f(b)) / 2, positive where f is not convex.
 
     ``a``, ``b`` and ``middle`` are in the shapes of x; ``pairs`` is how many were compared, ``undefined`` how many more could not be
-    because f has no value at one of the three points. No violation proves nothing.
+    because f has no value at one of the three points. ``violated`` asks for more than rounding and the lower level's tolerance may
+    make of f there (rounding is measured). No violation proves nothing.
     """
 
     a: Any
@@ -54,7 +57,7 @@ def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, 
     require_inside(compiled, centre)
     rng, size = np.random.default_rng(seed), centre.size
     best: tuple[float, np.ndarray] = (-np.inf, np.stack([centre, centre]))
-    scale, compared = 1.0, 0
+    scale, compared, values = 1.0, 0, np.zeros(0)
     with shown(3 * samples * (ROUNDS + 1) + 3, "midpoints", progress) as bar:
         points = Points(compiled, progress=bar)
         for turn in range(ROUNDS + 1):
@@ -65,17 +68,25 @@ def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, 
                 near = best[1] + scale * radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
                 pairs = centre + _within(near - centre, radius)
             pairs = points.projected(pairs.reshape(-1, size)).reshape(pairs.shape)
-            violation, noise = _violations(points, pairs)
+            violation, noise, found = _violations(points, pairs)
+            values = found if turn == 0 else values
             compared += int(np.sum(np.isfinite(violation)))
             worst = int(np.argmax(violation - noise))
             if violation[worst] - noise[worst] > best[0]:
                 best = float(violation[worst] - noise[worst]), pairs[worst]
         if compared == 0:
             raise _nowhere(points, centre, radius, samples * (ROUNDS + 1))
-        violation, noise = _violations(points, best[1][None])
+        violation, noise, _ = _violations(points, best[1][None])
+    beyond = float(violation[0] - noise[0])
+    violated = beyond > 0 and beyond > _rounding(points, best[1], values)
     a, b, middle = (compiled.upper.unflatten(x) for x in (*best[1], best[1].mean(axis=0)))
-    violated = bool(violation[0] > noise[0])
     return Midpoints(a, b, middle, float(violation[0]), violated, compared, samples * (ROUNDS + 1) - compared)
+
+
+def _rounding(points: Points, pair: np.ndarray, values: np.ndarray) -> float:
+    """What rounding may make of the violation of a pair (2, n), measured at points of the segment, where numbers are not round."""
+    shares = np.random.default_rng(0).random((NEAR, 1))
+    return 2 * rounding(points.compiled, np.concatenate([pair, pair[0] + shares * (pair[1] - pair[0])]), values)
 
 
 def _nowhere(points: Points, centre: np.ndarray, radius: float, tried: int) -> SettingError:
@@ -87,8 +98,8 @@ def _nowhere(points: Points, centre: np.ndarray, radius: float, tried: int) -> S
     )
 
 
-def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(f(middle) - mean of f, what rounding and the lower level's tolerance may make of it) of pairs (k, 2, n).
+def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(f(middle) - mean of f, what the lower level's tolerance may make of it, all values of f) of pairs (k, 2, n).
 
     Minus infinity where one of the three has no value.
     """
@@ -96,7 +107,8 @@ def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarr
     value = points.values(triples.reshape(-1, pairs.shape[-1])).value.reshape(-1, 3)
     violation = value[:, 2] - value[:, :2].mean(axis=1)
     good = np.isfinite(violation)
-    return np.where(good, violation, -np.inf), NOISE * (1.0 + np.max(np.abs(np.where(good[:, None], value, 0)), axis=1))
+    noise = NOISE * (1.0 + np.max(np.abs(np.where(good[:, None], value, 0)), axis=1))
+    return np.where(good, violation, -np.inf), noise, value.ravel()
 
 
 def _within(shift: np.ndarray, radius: float) -> np.ndarray:

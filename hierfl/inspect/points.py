@@ -75,15 +75,12 @@ class Points:
         value, gradient = self._pieces("gradients", self._gradient, points)
         return value, gradient
 
-    def gradients_through(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(values (k,), gradients (k, n)) of f o P_X."""
-        value, gradient = self._pieces("gradients through", self._gradient_through, points)
-        return value, gradient
-
     def projected(self, points: np.ndarray) -> np.ndarray:
-        """Projections of points (k, n) on X."""
-
-        return on_upper_set(self.compiled, points)
+        """Projections of points (k, n) on X, in pieces of one size: each size is compiled anew."""
+        missing = -len(points) % PIECE
+        padded = np.concatenate([points, np.repeat(points[-1:], missing, axis=0)])
+        pieces = [on_upper_set(self.compiled, padded[i : i + PIECE]) for i in range(0, len(padded), PIECE)]
+        return np.concatenate([points[:0], *pieces])[: len(points)]
 
     @property
     def differentiable(self) -> bool:
@@ -146,11 +143,6 @@ class Points:
         )
         factor = self.compiled.sign * jnp.where(good, 1.0, jnp.nan)
         return factor * found.value, factor * gradient
-
-    def _gradient_through(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
-        inside, pull = jax.vjp(lambda x: project_on_all(self.compiled, x), x)
-        value, gradient = self._gradient(inside, data, tolerance)
-        return value, pull(gradient)[0]
 
     # --- many points ---------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
+from hierfl.inspect.neighbourhood import Neighbourhood
 from hierfl.inspect.points import Points
 from hierfl.inspect.shortest import shortest
 from hierfl.inspect.smoothing import ball_points
-from hierfl.inspect.stationarity import Neighbourhood, _shortest
 from hierfl.models import coupled_minimax, nonsmooth_toy
 
 
@@ -71,6 +71,78 @@ def test_the_interval_of_the_smoothed_gradient_covers_the_truth() -> None:
         low, high = problem.implicit.stationarity(at, eta, seed=seed, progress=False).smoothed_interval
         covered += low <= truth <= high
     assert covered >= scipy.stats.binom.ppf(1e-6, 60, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("step", "size", "slope"),
+    [
+        (lambda x: cp.sign(x), 2, 10),  # (f(0.15) - f(-0.05)) / 0.2
+        (lambda x: cp.ceil(x), 1, 5),
+        (lambda x: cp.floor(10 * x), 1, 10),
+        (lambda x: 10 * x - 1e-3 * cp.sign(x), 2e-3, 9.99),
+        (lambda x: cp.abs(x) + 1e-5 * cp.sign(x), 2e-5, 0.5001),
+    ],
+)
+def test_nothing_is_certified_across_a_jump(step: Any, size: float, slope: float) -> None:
+    x = cp.Variable(name="x")
+    found = picture(step(x), 0.05, 0.1)
+    assert found.distance == np.inf and found.jump.size == pytest.approx(size, rel=1e-3) and found.jump.apart < 1e-7
+    assert found.verdict.startswith("not certified: f jumps within 0.1 of x")
+    low, high = found.smoothed_interval
+    assert found.smoothed_norm == pytest.approx(slope, rel=1e-9)
+    assert low <= slope <= high and high - low < 1e-6 * slope
+
+
+def test_a_jumping_answer_is_seen_as_a_jump_of_f() -> None:
+    """y(x) = -sign(x), the end of an interval that a linear program takes."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=y), lower=hf.ArgMin(y, x * y, [y >= -1, y <= 1]))
+    found = problem.implicit.stationarity(-0.05, 0.1, progress=False)
+    assert found.jump.size == pytest.approx(2) and found.distance == np.inf and "f jumps" in str(found)
+    assert found.smoothed_norm == pytest.approx(10)
+    beside = problem.implicit.stationarity(-0.3, 0.1, progress=False)
+    assert beside.jump is None and beside.distance == 0
+
+
+@pytest.mark.parametrize(
+    "steep",
+    [
+        lambda x: 1e3 * cp.norm1(x),
+        lambda x: cp.logistic(1e6 * x[0]),
+        lambda x: cp.sqrt(cp.sum_squares(x) + 1e-10),
+        lambda x: cp.sqrt(cp.abs(x[0])),
+        lambda x: cp.max(1e6 * x),
+        lambda x: cp.sum_squares(x + 1e5) - 2e5 * cp.sum(x) - 2e10,
+    ],
+)
+def test_steep_slopes_kinks_and_rounding_are_no_jumps(steep: Any) -> None:
+    x = cp.Variable(2, name="x")
+    problem = problem_of(steep(x))
+    for seed in range(3):
+        assert problem.implicit.stationarity([0.03, 0.0], 0.1, seed=seed, progress=False).jump is None
+
+
+def test_the_interval_allows_for_rare_pieces() -> None:
+    """10 max(x - 0.098, 0) at 0, eta = 0.1: of one x the difference quotient, of two the share of a disc beyond 0.98."""
+    t, v = cp.Variable(name="t"), cp.Variable(2, name="v")
+    line, plane = problem_of(10 * cp.pos(t - 0.098)), problem_of(10 * cp.pos(v[0] - 0.098))
+    for seed in range(5):
+        low, high = line.implicit.stationarity(0.0, 0.1, seed=seed, progress=False).smoothed_interval
+        assert low <= 0.1 <= high and high - low < 1e-6
+    angle = np.arccos(0.98)
+    truth = 10 * (angle - np.sin(angle) * 0.98) / np.pi
+    covered = 0
+    for seed in range(40):
+        low, high = plane.implicit.stationarity(np.zeros(2), 0.1, seed=seed, progress=False).smoothed_interval
+        covered += low <= truth <= high
+    assert covered >= scipy.stats.binom.ppf(1e-6, 40, 0.95)
+
+
+def test_the_gradient_of_a_smoothed_jump_is_that_of_its_values() -> None:
+    """sign(x_1) in the disc: twice the density of u_1 at 0, which is 2 / pi, over eta."""
+    v = cp.Variable(2, name="v")
+    low, high = picture(cp.sign(v[0]), np.zeros(2), 0.1).smoothed_interval
+    assert low <= 40 / np.pi <= high and high - low < 20
 
 
 def test_stationarity_refuses_what_it_cannot_do() -> None:
@@ -142,12 +214,39 @@ def test_a_single_point_is_stationary() -> None:
 def test_normals_count_within_eta_and_no_further() -> None:
     t, x = cp.Variable(name="t"), cp.Variable(2, name="x")
     within = picture(t, 1e-9, 1e-3, t >= 0)
-    assert within.distance < 1e-12 and "normals of X, all at points of X within 0.001 of x" in within.verdict
+    assert (
+        within.distance < 1e-12
+        and "points of X within 0.001 of x, plus a normal of X at one such point" in within.verdict
+    )
     assert picture(t, 1e-7, 1e-10, t >= 0).distance == pytest.approx(1, abs=1e-12)
     assert picture(t, 0.0, 1e-10, t >= 0).distance < 1e-12
     corner = picture(np.array([1.0, 2.0]) @ x, np.array([0.0, 0.2]), 0.1, x >= 0)
     assert corner.distance == pytest.approx(2, abs=1e-12)  # the other side is 0.2 away
     np.testing.assert_allclose(corner.normals, [[-1, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize(("slope", "at", "eta"), [(0.1, 1.0, 0.2), (1e-3, 1.0, 0.01)])
+def test_normals_of_different_points_do_not_add_up(slope: float, at: float, eta: float) -> None:
+    """f = v_1 in a wedge around the v_1-axis falls all the way to the tip; a point of one side leaves cos(angle), one inside 1."""
+    v = cp.Variable(2, name="v")
+    wedge = [v[1] <= slope * v[0], v[1] >= -slope * v[0], v[0] <= 5]
+    problem = problem_of(v[0], *wedge)
+    middle = problem.implicit.stationarity([at, 0.0], eta, progress=False)
+    least = np.cos(np.arctan(slope))
+    assert least - 1e-9 <= middle.distance <= 1 + 1e-9 and middle.verdict.startswith("not certified")
+    assert middle.multipliers.sum() <= 1
+    tip = problem.implicit.stationarity(
+        [0.5 * eta, 0.0], eta, progress=False
+    )  # its normals are at one point, and it is within eta
+    assert tip.distance < 1e-12
+
+
+def test_all_normals_of_a_corner_within_eta_count_together() -> None:
+    x = cp.Variable(2, name="x")
+    corner = picture(np.array([1.0, 2.0]) @ x + cp.abs(x[0] - x[1]), np.array([0.05, 0.03]), 0.1, x >= 0)
+    assert corner.distance < 1e-12
+    away = picture(np.array([1.0, 2.0]) @ x, np.array([0.08, 0.07]), 0.1, x >= 0)
+    assert away.distance == pytest.approx(1, abs=1e-9)  # the corner is 0.106 away, and where x_2 = 0 only the 1 is left
 
 
 @pytest.mark.parametrize("eta", [1e-2, 1e-6, 1e-9])
@@ -249,10 +348,10 @@ def test_the_shortest_combination_is_cvxpys(x64: None) -> None:
     positive = 0
     for constraints, cone in cases:
         near = Neighbourhood.of(Points(problem_of(cp.sum(x), *constraints).compile()), at, eta)
-        pool = near.normals(eta * unit * np.linspace(-1, 1, 8)[:, None])
+        around = at + eta * unit * np.linspace(-1, 1, 8)[:, None]
         for scale in (1e-6, 1e-3, 1.0, 1e4, 1e8) * 2:
             gradients = scale * (rng.standard_normal((12, 4)) + 1.5 * rng.standard_normal(4))
-            normals, found = _shortest(near, gradients, pool)
+            normals, found = near.shortest(gradients, around)
             assert found.length == pytest.approx(by_cvxpy(gradients, cone), rel=1e-5, abs=1e-6 * scale)
             rest = found.weights @ gradients + found.multipliers @ normals
             np.testing.assert_allclose(rest, found.rest, atol=1e-9 * scale)
@@ -334,6 +433,34 @@ def test_no_witness_on_convex_functions() -> None:
     for convex in (cp.norm(x), cp.exp(cp.sum(x)), np.array([1.0, -2.0, 3.0]) @ x):
         found = hf.Problem(hf.Minimize(clients=convex)).implicit.convexity(np.zeros(3), 2.0, progress=False)
         assert not found.violated and "does not prove" in str(found)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounding_of_terms_that_cancel_is_no_witness(seed: int) -> None:
+    """Up to 3e-4 of rounding is left of terms of 1e10 to 5e11 in convex quadratics of size 1; a concave part far above it shows."""
+    v, target = cp.Variable(2, name="v"), np.full(50, 1e5)
+    rows = np.random.default_rng(0).standard_normal((50, 2))
+    shifted = cp.sum_squares(v + 1e5) - 2e5 * cp.sum(v) - 2e10  # v'v
+    convex = [
+        hf.Minimize(server=shifted),
+        hf.Minimize(server=cp.sum_squares(v) + 1e10, clients=-1e10 + 0 * cp.sum(v)),
+        hf.Minimize(server=cp.sum_squares(v) + 1e10 - 1e10),
+        hf.Minimize(server=cp.sum_squares(rows @ v - target) - float(target @ target)),
+    ]
+    for objective in convex:
+        found = hf.Problem(objective).implicit.convexity(np.zeros(2), seed=seed, progress=False)
+        assert not found.violated and "does not prove" in str(found)
+    saddle = hf.Problem(hf.Minimize(server=shifted - 1.01 * cp.square(v[0])))
+    found = saddle.implicit.convexity(np.zeros(2), seed=seed, progress=False)
+    apart = found.a - found.b  # of f = v_2^2 - v_1^2 / 100, by the parallelogram law
+    assert found.violated and 0.01 * apart[0] ** 2 - apart[1] ** 2 == pytest.approx(4 * found.violation, abs=1e-4)
+
+
+@pytest.mark.parametrize("step", [cp.floor, lambda t: cp.ceil(t) / 2, lambda t: cp.sign(t) / 1024])
+def test_steps_are_witnesses(step: Any) -> None:
+    """The values of a step function are multiples of a power of two, but not by rounding."""
+    v = cp.Variable(2, name="v")
+    assert problem_of(step(3 * v[0])).implicit.convexity(np.zeros(2), progress=False).violated
 
 
 def test_pairs_without_values_are_not_counted() -> None:

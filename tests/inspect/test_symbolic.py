@@ -363,6 +363,49 @@ def test_slopes_may_depend_on_the_other_coordinates() -> None:
     assert slopes(problem.implicit.symbolic()) == [(at(X0, 0), 0, sympy.exp(X1))]
 
 
+def conditions(objective: cp.Expression, *constraints: cp.Constraint) -> set:
+    """The polynomials of the kinks, up to a factor and their sign."""
+    view = hf.Problem(hf.Minimize(server=objective), constraints=list(constraints)).implicit.symbolic()
+    assert view.unknown == ()
+    sides = [sympy.Poly(kink.condition.lhs - kink.condition.rhs).primitive()[1].as_expr() for kink in view.kinks]
+    return {min(side, sympy.expand(-side), key=str) for side in sides}
+
+
+@pytest.mark.parametrize(("radius", "bound"), [(1, 1000), (0.01, np.inf), (1e-5, 1.0)])
+def test_kinks_on_sets_far_smaller_than_the_bounds_are_found(radius: float, bound: float) -> None:
+    """A small diamond with its two axes, a small circle, a small circle away from 0: at no size may one be missed."""
+    x, scale = cp.Variable(2, name="x"), round(1 / radius)
+    bounds = [x >= -bound, x <= bound] if np.isfinite(bound) else []
+    sums = [s * scale * X0 + t * scale * X1 - 1 for s in (-1, 1) for t in (-1, 1)]
+    diamond = {min(e, sympy.expand(-e), key=str) for e in [X0, X1, *sums]}
+    assert conditions(cp.pos(radius - cp.norm1(x)), *bounds) == diamond
+    circle = scale**2 * (X0**2 + X1**2) - 1
+    (found,) = conditions(cp.pos(cp.sum_squares(scale * x) - 1), *bounds)
+    assert sympy.expand(found - circle) == 0 or sympy.expand(found + circle) == 0
+
+
+def test_a_small_sphere_away_from_zero_is_found() -> None:
+    x = cp.Variable(2, name="x")
+    (found,) = conditions(cp.pos(0.01 - cp.sum_squares(x - np.array([3, 5]))))
+    sphere = sympy.expand(100 * (X0 - 3) ** 2 + 100 * (X1 - 5) ** 2 - 1)
+    assert sympy.expand(found - sphere) == 0 or sympy.expand(found + sphere) == 0
+
+
+def test_switches_that_cancel_on_all_their_pieces_are_no_kinks() -> None:
+    x = cp.Variable(2, name="x")
+    assert conditions(cp.pos(x[0] - x[1]) ** 2 + cp.pos(x[0] + x[1] - 1e-3) ** 2, x >= -1000, x <= 1000) == set()
+    assert conditions(cp.power(cp.abs(x[0]), 1.1)) == set()
+
+
+def test_sets_of_too_many_pieces_are_named() -> None:
+    """The simplex x_1 + ... + x_5 = 1e-3, x >= 0: in five symbols random points of the box decide, and none is on it."""
+    x = cp.Variable(5, name="x")
+    problem = hf.Problem(hf.Minimize(server=cp.pos(1e-3 - cp.sum(x))), constraints=[x >= 0, x <= 1000])
+    view = problem.implicit.symbolic()
+    assert view.unknown and "no kinks" not in str(view)
+    assert "not known: kinks on a small part of" in str(view)
+
+
 def test_a_norm_has_its_kink_at_a_point() -> None:
     view = hf.Problem(hf.Minimize(clients=cp.norm(x2 - np.array([1, 2])))).implicit.symbolic()
     (kink,) = view.kinks

@@ -17,6 +17,7 @@ import sympy
 from sympy.core.relational import Relational
 
 from hierfl.errors import SymbolicError
+from hierfl.inspect.symbolic.cells import TooManyCellsError, cell_points, meeting
 from hierfl.inspect.symbolic.formula_text import formula_text
 from hierfl.inspect.symbolic.region import BRANCHING, Region
 
@@ -57,6 +58,9 @@ class SymbolicKink:
         return f"{where}: slope {left} on the left, {right} on the right"
 
 
+_Place = tuple[Expr, SymbolicKink | None]  # a condition and its kink; None where it is not known
+
+
 def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[Expr, Expr]:
     """(left, right) derivatives at t = 0 of the expression at ``point + t direction``."""
     t = sympy.Dummy("t", positive=True)
@@ -69,24 +73,26 @@ def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[E
     return slope(-1), slope(1)
 
 
-def find_kinks(expr: Expr, region: Region) -> tuple[SymbolicKink, ...]:
-    """All kinks of the expression inside the region.
+def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tuple[Expr, ...]]:
+    """(All kinks of the expression inside the region, the sets of which it is not known).
 
-    A set that is no ``coordinate = constant``, and slopes that depend on other symbols, are tested for a jump exactly, at
-    two dozen random points of the set: a jump on a small part of it only may be missed.
+    A set that is no ``coordinate = constant``, and slopes that depend on other symbols, are tested for a jump exactly, at a point of
+    each of the set's pieces between other switches; at two dozen random points where it has too many, or where switches are no
+    polynomials. Then a jump on a small part of the set only may be missed: without any, the set is returned as not known.
 
     Raises
     ------
     SymbolicError
         If the set where two branches meet, or a root vanishes, cannot be solved for.
     """
-    found: dict[Expr, SymbolicKink] = {}
+    found: dict[Expr, SymbolicKink | None] = {}  # by condition; None where it is not known
     for switch in switches(expr):
         kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
-        found |= {kink.condition: kink for kink in kinks}
+        found |= dict(kinks)
     for base in roots_in(expr):
-        found |= {kink.condition: kink for kink in _where_vanishing(expr, base, region, tuple(found))}
-    return tuple(sorted(found.values(), key=_order))
+        found |= dict(_where_vanishing(expr, base, region, [place for place, kink in found.items() if kink]))
+    unknown = sorted((place for place, kink in found.items() if kink is None), key=str)
+    return tuple(sorted(filter(None, found.values()), key=_order)), tuple(unknown)
 
 
 def _order(kink: SymbolicKink) -> Any:
@@ -268,43 +274,60 @@ def _branch_at(expr: Expr, point: Point) -> Expr:
 # Kinks of one set
 
 
-def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
+def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
     """Kinks on the planes where a coordinate is a root of the switch."""
     (symbol,) = switch.free_symbols
     own, step = _terms_in(expr, {symbol}), {symbol: sympy.Integer(1)}
     for root in _real_roots(switch, symbol):
-        if _is_defined_around(region, {symbol: root}, step):
-            left, right = one_sided_derivatives(own, {symbol: root}, step)
-            if _is_nonzero_somewhere(left - right, region):
-                yield SymbolicKink(sympy.Eq(symbol, root), symbol, left, right)
+        if not _is_defined_around(region, {symbol: root}, step):
+            continue
+        left, right = one_sided_derivatives(own, {symbol: root}, step)
+        points, complete = _places(left - right, region)
+        if any(_sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
+            yield (plane := sympy.Eq(symbol, root)), SymbolicKink(plane, symbol, left, right)
+        elif not complete:
+            yield sympy.Eq(symbol, root), None
 
 
-def _is_nonzero_somewhere(expr: Expr, region: Region) -> bool:
-    """Whether the expression differs from 0 at one of several random points."""
-    rng = np.random.default_rng(0)
-    points = (
-        {s: random_rational(rng, region.limits(s)) for s in sorted(expr.free_symbols, key=str)} for _ in range(_SAMPLES)
-    )
-    return any(_sign_of_number(sympy.expand(expr.subs(point))) != 0 for point in points)
-
-
-def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[SymbolicKink]:
-    """A kink on a set that is no coordinate plane, if the gradient jumps at one of several random points of it."""
-    rng = np.random.default_rng(0)
-    symbols = sorted(switch.free_symbols | expr.free_symbols, key=str)
+def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
+    """A kink on a set that is no coordinate plane, if the gradient jumps at a point of it."""
     own = _terms_in(expr, switch.free_symbols)
     solved = min(switch.free_symbols, key=lambda s: (_degree(switch, s), str(s)))
-    for _ in range(_SAMPLES):
-        point = {symbol: random_rational(rng, region.limits(symbol)) for symbol in symbols if symbol != solved}
+    points, complete = _places(own, region, (switch, solved))
+    for point in points:
         for root in _real_roots(switch.subs(point), solved):
             here = {**point, solved: root}
-            across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in symbols}
+            across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in here}
             if _is_defined_around(region, here, across) and _jumps(own, here, across):
-                yield SymbolicKink(sympy.Eq(switch, 0))
+                yield (place := sympy.Eq(switch, 0)), SymbolicKink(place)
                 return
+    if not complete:
+        yield sympy.Eq(switch, 0), None
 
 
-def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Expr]) -> Iterator[SymbolicKink]:
+def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None) -> tuple[list[Point], bool]:
+    """(Points, whether they miss no cell between the switches of the expression): its symbols' values.
+
+    With a surface, (its expression, the symbol to solve it for), the values of the other symbols, for each piece of the surface.
+    """
+    symbols = sorted(expr.free_symbols | (surface[0].free_symbols if surface else set()), key=str)
+    others = [s for s in symbols if surface is None or s != surface[1]]
+    limits = [condition for condition in region.conditions if condition.free_symbols & set(symbols)]
+    cuts = [*switches(expr), *roots_in(expr), *(cut for c in limits for cut in (*_factors(c), *switches(c)))]
+    try:
+        if not all(cut.free_symbols <= set(symbols) for cut in cuts):
+            raise TooManyCellsError
+        if surface:
+            crossed = [c for c in cuts if c.has(surface[1]) and c not in (surface[0], -surface[0])]
+            ends = [surface[1] - end for end in region.limits(surface[1]) if end.is_finite]
+            cuts = [c for c in cuts if not c.has(surface[1])] + meeting(surface[0], [*crossed, *ends], surface[1])
+        return [dict(point) for point in cell_points(cuts, others, region)], True
+    except TooManyCellsError:
+        rng = np.random.default_rng(0)
+        return [{s: random_rational(rng, region.limits(s)) for s in others} for _ in range(_SAMPLES)], False
+
+
+def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Expr]) -> Iterator[_Place]:
     """Kinks where the argument of a root is 0: for one symbol its zeros, else the minimisers of a sum of squares.
 
     A minimiser that lies on a kink already known is part of it.
@@ -326,7 +349,8 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
     across = {s: random_rational(rng, (-sympy.oo, sympy.oo)) for s in everything}
     on_known = any(condition.subs(here) == sympy.true for condition in known)
     if not on_known and _is_defined_around(region, here, across) and _jumps(expr, here, across):
-        yield SymbolicKink(sympy.And(*(sympy.Eq(s, value) for s, value in solution.items())))
+        place = sympy.And(*(sympy.Eq(s, value) for s, value in solution.items()))
+        yield place, SymbolicKink(place)
 
 
 def _minimiser(base: Expr, symbols: Sequence[Expr]) -> dict[Expr, Expr]:

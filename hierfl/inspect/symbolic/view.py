@@ -61,6 +61,8 @@ class SymbolicView:
         f(x), in the declared sign.
     kinks
         The sets inside the known bounds of x on which the gradient of f jumps.
+    unknown
+        Sets of further ones, if any: none was found at random points of them, and they have too many pieces to look at each.
     domain
         Where Y(x) is not empty, beyond what the bounds of x imply: a SymPy Boolean.
     verified
@@ -71,6 +73,7 @@ class SymbolicView:
     response: Mapping[cp.Variable, Expr]
     value: Expr
     kinks: tuple[SymbolicKink, ...]
+    unknown: tuple[Expr, ...]
     domain: Expr
     verified: int
     _symbols: _Symbols
@@ -119,7 +122,9 @@ class SymbolicView:
         arguments = ", ".join(variable.name() for variable in self.x)
         rows = [f"{y.name()}({arguments}) = {formula_text(formula)}" for y, formula in self.response.items()]
         rows.append(f"f({arguments}) = {formula_text(self.value)}")
-        rows += [f"kink at {kink}" for kink in self.kinks] or ["no kinks"]
+        rows += [f"kink at {kink}" for kink in self.kinks]
+        rows += [f"not known: kinks on a small part of {e.lhs} = {e.rhs}, none at random points" for e in self.unknown]
+        rows += [] if self.kinks or self.unknown else ["no kinks"]
         rows += [f"where {self.domain}"] if self.domain != sympy.true else []
         return "\n".join([*rows, f"agrees with problem.implicit at {self.verified} random points"])
 
@@ -170,11 +175,13 @@ def symbolic(problem: Problem) -> SymbolicView:
     _require_separable(whole)
     region = replace(region, conditions=tuple(c for answer in answers for c in answer.conditions))
     value = _readable(region.simplified(whole), region)
+    kinks, unknown = find_kinks(value, region)
     view = SymbolicView(
         x={v: _public(symbols.arrays[v.id]) for v in symbols.variables},
         response=_response(problem, answers),
         value=value,
-        kinks=find_kinks(value, region),
+        kinks=kinks,
+        unknown=unknown,
         domain=region.domain,
         verified=_CHECKS,
         _symbols=symbols,
