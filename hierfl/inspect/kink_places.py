@@ -26,6 +26,7 @@ LEAP = 3e-7  # of a slope, relative to 1 + |slope|
 TOUCH = 1e-7  # of a switch's value, relative to that at the neighbouring points
 VALUES_LIMIT = 4_000_000
 EDGE_POINTS, EDGES_LIMIT = 9, 64
+EACH_PLACE = 16  # points at which each place is looked at from either side
 SHARE = 0.02  # of a distribution's sample: as many rows that change branch at one place are no accident
 
 
@@ -39,6 +40,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
+def effort(t: np.ndarray, sampled: Sampled) -> int:
+    """About how many points a search for kinks looks at, for a progress bar."""
+    changes = min(LIMIT, int(np.sum(np.diff(sampled.signature, axis=0) != 0)))
+    halvings = int(np.ceil(np.log2(2 / (len(t) * BRACKET))))
+    return len(t) + changes * (halvings + EACH_PLACE)
+
+
     """Looks for places on a line."""
 
     points: Points
@@ -49,6 +57,8 @@ class Places:
         found, dropped = self._between(t, sampled)
         for grid in self._edges(t, sampled):
             more, also = self._between(grid, self.points.values(self.line.at(grid)))
+        if not (sampled.reason == 0).any():
+            return [], 0
             found, dropped = found + more, dropped + also
         return self._merged(found), dropped
 
