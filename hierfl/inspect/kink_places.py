@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hierfl.inspect.kinks import Line
-from hierfl.inspect.one_sided import HOST_DISTANCE
+from hierfl.inspect.one_sided import HOST_DISTANCES, LEAST_STEP
 from hierfl.inspect.points import Points, Sampled
 from hierfl.inspect.switches import ROUNDING
 
@@ -53,6 +53,7 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
     line: Line
 
     def on(self, t: np.ndarray, sampled: Sampled) -> tuple[list[Place], int]:
+    coarse: bool = False  # whether values are only as good as a conic solver's
         """(places in order, how many were dropped) between points ``t`` that have been sampled."""
         found, dropped = self._between(t, sampled)
         for grid in self._edges(t, sampled):
@@ -255,7 +256,7 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
             usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
             if bend[i] > OUTLIER * usual + floor:
                 spans.append((t[i], t[i + 2]))
-        least = (HOST_DISTANCE if self.points.on_host else 1e-7) * self.line.radius
+        least = (HOST_DISTANCES[0] if self.coarse else 1e-7) * self.line.radius
         while spans and max(b - a for a, b in spans) > least:
             fine = np.array([np.linspace(a, b, 5) for a, b in spans])
             inside = self.points.values(self.line.at(fine.ravel())).value.reshape(fine.shape)
@@ -269,7 +270,7 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
     @property
     def separation(self) -> float:
         """Closer places are taken together."""
-        least = HOST_DISTANCE if self.points.on_host else MERGE
+        least = HOST_DISTANCES[0] if self.coarse else MERGE
         return max(least * self.line.radius, CLOSE * (1.0 + float(np.max(np.abs(self.line.centre), initial=0.0))))
 
     def _merged(self, found: list[Place]) -> list[Place]:

@@ -1,7 +1,9 @@
-"""f as seen from either side of a place: values and slopes, extrapolated to it.
+"""What is at a place: a kink, a jump, or a smooth piece that only bends steeply.
 
-Where implicit gradients exist the slopes are exact derivatives at one and two steps, else they come from the parabola through
-three exact values.
+f is looked at from either side, from ever closer: a kink's jump of the slope stays, that of a steep but smooth piece shrinks.
+Where implicit gradients exist the slopes are exact derivatives at one and two steps, else they come from the quartic through
+five values, and the place itself is where the two sides' tangents meet. What changes with the distance d like d^p, as at |x|^1.1, is taken to its limit (Aitken's extrapolation, since the
+distances shrink by a constant factor), which may be infinite, as at sqrt(|x|).
 """
 
 from __future__ import annotations
@@ -10,15 +12,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hierfl.inspect.points import Points
+from hierfl.inspect.points import Points, Sampled
 
 DISTANCES = (1e-5, 1e-6, 1e-7)  # with derivatives, in units of a radius
 CLOSEST = 1e-8  # where y is exact to rounding
-HOST_DISTANCE = 3e-3  # with differences of CVXPY's values
-DIFFERENCE_DISTANCE = 3e-4  # of exact values
+HOST_DISTANCES = (3e-3, 1e-3, 1e-3 / 3)  # with differences of CVXPY's values
+DIFFERENCE_DISTANCES = (1e-4, 1e-5, 1e-6)  # of exact values
 LEAST_JUMP, LEAST_HOST_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
 LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
 PERSISTENCE = 0.5
+EXACT = 1e-12  # residuals of a y that is exact to rounding
+ROUNDING = 4e-12  # of x: no step is shorter
+FADED = 0.1  # what extrapolation leaves of a jump of the slope, where it comes to nothing
+SETTLED = 1e-3  # of a slope, relative to 1 + |slope|: what changes less from one distance to the next is near its limit
+QUARTIC = np.array(
+    [[5, -10, 10, -5, 1], [-77 / 12, 107 / 6, -39 / 2, 61 / 6, -25 / 12]]
+)  # value and slope at 0 from 1..5
 
 
 class Sides(NamedTuple):
@@ -29,8 +38,9 @@ class Sides(NamedTuple):
 
     @property
     def bend(self) -> np.ndarray:
-        """Jump of the slope."""
-        return np.asarray(self.slope[:, 1] - self.slope[:, 0])
+        """Jump of the slope, infinite where one of them is."""
+        with np.errstate(invalid="ignore"):
+            return np.where(self.vertical, np.inf, self.slope[:, 1] - self.slope[:, 0])
 
     def crossing(self, reach: np.ndarray) -> np.ndarray:
         """Where the two sides' tangents cross, relative to the place and within reach of it; 0 where they are alike."""
@@ -43,17 +53,46 @@ class Sides(NamedTuple):
         """Jump of the value."""
         return np.asarray(self.value[:, 1] - self.value[:, 0])
 
-    def steps(self, far: Sides, distance: np.ndarray) -> np.ndarray:
-        """Where f itself jumps, and did from afar, by more than a misplaced kink would make of it."""
+    @property
+    def vertical(self) -> np.ndarray:
+        """Where a slope is infinite."""
+        return np.isinf(self.slope).any(axis=1)
+
+    def steps(self, near: Sides, far: Sides, distance: np.ndarray) -> np.ndarray:
+        """Where f itself jumps, seen from near, and did from afar, by more than a misplaced kink would make of it."""
         step = np.abs(self.step)
-        found = (step > LEAST_STEP * (1.0 + np.abs(self.value[:, 0]))) & (step > 0.1 * np.abs(self.bend) * distance)
+        found = (step > LEAST_STEP * (1.0 + np.abs(self.value[:, 0]))) & (step > 0.1 * np.abs(near.bend) * distance)
         return found & (step > PERSISTENCE * np.abs(far.step))
 
-    def bends(self, far: Sides, least: float) -> np.ndarray:
-        """Where the slope jumps, and did from afar: a steep but smooth piece bends ever less as one comes closer."""
-        bend, scale = np.abs(self.bend), 1.0 + np.max(np.abs(self.slope), axis=1)
-        found = (bend > least * scale) & (bend > PERSISTENCE * np.abs(far.bend))
-        return found & np.isfinite(self.value).all(axis=1)
+    def bends(self, near: Sides, far: Sides, least: float) -> np.ndarray:
+        """Where the slope jumps, from near and from afar (a steep but smooth piece bends ever less), or is infinite."""
+        bend, scale = np.abs(near.bend), 1.0 + np.max(np.abs(near.slope), axis=1)
+        stays = (bend > least * scale) & (bend > PERSISTENCE * np.abs(far.bend))
+        stays &= np.abs(self.bend) > np.maximum(least * scale, FADED * bend)
+        return (stays | self.vertical) & np.isfinite(self.value).all(axis=1)
+
+
+def limit(looks: list[Sides], distances: list[np.ndarray]) -> Sides:
+    """Both sides as the distance goes to 0, from looks at distances (k,) that shrink by a constant factor.
+
+    Where they do not (a neighbour is close by), the closest look.
+    """
+    (one, two, three), (first, second, third) = looks[-3:], distances[-3:]
+    steady = np.isclose(first * third, second**2, rtol=1e-6)[:, None]
+    values = _limit(one.value, two.value, three.value, LEAST_STEP)
+    slopes = _limit(one.slope, two.slope, three.slope, SETTLED)
+    return Sides(np.where(steady & np.isfinite(values), values, three.value), np.where(steady, slopes, three.slope))
+
+
+def _limit(one: np.ndarray, two: np.ndarray, three: np.ndarray, settled: float) -> np.ndarray:
+    """The limit of a geometric sequence: infinite where it grows by ever more, the last term where it has settled."""
+    with np.errstate(all="ignore"):
+        change = three - two
+        ratio = change / (two - one)
+        found = three + change * ratio / (1.0 - ratio)
+    grows = (ratio > 1.0 - settled) & (np.abs(three) > np.abs(two)) & (np.abs(two) > np.abs(one))
+    found = np.where((ratio > 0) & (ratio <= 1.0 - settled), found, np.where(grows, np.copysign(np.inf, change), three))
+    return np.where(np.abs(change) > settled * (1.0 + np.abs(three)), found, three)
 
 
 class OneSided(NamedTuple):
@@ -62,23 +101,33 @@ class OneSided(NamedTuple):
     points: Points
     exact: bool = False
 
+    @classmethod
+    def of(cls, points: Points, sampled: Sampled) -> OneSided:
+        """As exactly as the sampled points have been solved."""
+        residual = sampled.residual[sampled.reason == 0]
+        return cls(points, bool(np.max(residual, initial=0.0) < EXACT))
+
     @property
     def by_differences(self) -> bool:
         """Whether slopes come from values only."""
         return not self.points.differentiable
 
     @property
+    def coarse(self) -> bool:
+        """Whether values are only as good as a conic solver's."""
+        return self.points.on_host and not self.exact
+
+    @property
     def distances(self) -> tuple[float, ...]:
         """How far away to look from, ever closer, in units of a window's radius."""
         if self.by_differences:
-            first = HOST_DISTANCE if self.points.on_host else DIFFERENCE_DISTANCE
-            return first, first / 3
+            return HOST_DISTANCES if self.coarse else DIFFERENCE_DISTANCES
         return (*DISTANCES, CLOSEST) if self.exact else DISTANCES
 
     @property
     def least_jump(self) -> float:
         """The least jump of a slope that can be told, relative to 1 + |slope|."""
-        return LEAST_HOST_JUMP if self.points.on_host else LEAST_JUMP
+        return LEAST_HOST_JUMP if self.coarse else LEAST_JUMP
 
     def look(self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray) -> Sides:
         """Both sides of places (k, n) along unit vectors (k, n), from distances (k,)."""
@@ -98,6 +147,48 @@ class OneSided(NamedTuple):
     def _differences(
         self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        at = np.concatenate([places + (k * step)[:, None] * directions for k in (1, 2, 3)])
-        one, two, three = self.points.values(at).value.reshape(3, -1)
-        return 3 * one - 3 * two + three, -(2.5 * one - 4 * two + 1.5 * three) / step
+        at = np.concatenate([places + (k * step)[:, None] * directions for k in (1, 2, 3, 4, 5)])
+        value, slope = QUARTIC @ self.points.values(at).value.reshape(5, -1)
+        return value, slope / step
+
+
+class Judged(NamedTuple):
+    """What is at places (k,): which are kinks, which are jumps, how far from there they are, and both sides of each."""
+
+    kinks: np.ndarray
+    jumps: np.ndarray
+    shift: np.ndarray
+    sides: Sides
+
+
+def judge(
+    eye: OneSided, places: np.ndarray, directions: np.ndarray, radius: float, widths: np.ndarray, reach: np.ndarray
+) -> Judged:
+    """Look at places from ever closer.
+
+    Parameters
+    ----------
+    eye
+        How to look.
+    places, directions
+        Points (k, n), and the unit vectors (k, n) along which f is looked at.
+    radius
+        Of the window.
+    widths
+        To within what each place is known, (k,).
+    reach
+        How far each may be looked at from, (k,).
+    """
+    least = np.maximum(2 * widths, ROUNDING * (1.0 + np.max(np.abs(places), initial=0.0)))
+    distances = [np.maximum(np.minimum(distance * radius, reach), least) for distance in eye.distances]
+    shift = np.zeros(len(places))
+    looks: list[Sides] = []
+    for distance in distances:
+        if eye.by_differences and looks:
+            shift = shift + looks[-1].crossing(distances[0])
+        looks.append(eye.look(places + shift[:, None] * directions, directions, distance))
+    there, near, far = limit(looks, distances), looks[-1], looks[-2]
+    jumps = there.steps(near, far, distances[-1])
+    kinks = there.bends(near, far, eye.least_jump) & ~jumps
+    shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
+    return Judged(kinks, jumps, shift, there)

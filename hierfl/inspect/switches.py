@@ -84,6 +84,15 @@ def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
 
 
 def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
+def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
+    """Every expression within the declared terms and the lower level."""
+    problem, level = compiled.problem, compiled.problem.lower_level
+    trees: list[Any] = [term for term in (problem.objective.server, problem.objective.clients) if term is not None]
+    trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
+    for tree in trees:
+        yield from _atoms(tree)
+
+
     """The slack of a constraint, and the switches of its own atoms."""
     text = name or expression_text(constraint)
     if isinstance(constraint, Inequality):
@@ -199,9 +208,7 @@ class Switches:
             for constraint, owner in owned_constraints(compiled):
                 for switch in constraint_switches(constraint, owner):
                     found.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
-        trees: list[Any] = [term for term in upper.values() if term is not None]
-        trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
-        opaque = {expression_text(atom): None for tree in trees for atom in _atoms(tree) if isinstance(atom, OPAQUE)}
+        opaque = {expression_text(atom): None for atom in atoms_of(compiled) if isinstance(atom, OPAQUE)}
         groups = tuple(Group.of(side, table, switches) for (side, table), switches in found.items() if switches)
         return cls(compiled, groups, tuple(opaque))
 
