@@ -1,13 +1,15 @@
-"""Places on a line where f may have a kink: where a switch changes sign or touches zero, and where the slope leaps.
+"""Places on a line where f may have a kink: where a switch changes sign or touches zero, and where the slope or f leaps.
 
 Switches (``hierfl.inspect.switches``) say exactly where a branch changes, and by name. What has no switch shows in the
-slopes: between neighbouring points the change of f' varies little where f is smooth, and leaps where it has a kink. Where f
-has no implicit gradients, second differences of its values take their place.
+slopes: between neighbouring points the change of f' varies little where f is smooth, and leaps where it has a kink; and f
+changes by other than the slopes say where it jumps. Where f has no implicit gradients, second differences of its values take
+their place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +26,9 @@ LIMIT = 4000  # places looked at side by side
 OUTLIER, NEIGHBOURS = 8.0, 8
 LEAP = 3e-7  # of a slope, relative to 1 + |slope|
 TOUCH = 1e-7  # of a switch's value, relative to that at the neighbouring points
+EACH_PLACE = 16  # points at which each place is looked at from either side
 VALUES_LIMIT = 4_000_000
 EDGE_POINTS, EDGES_LIMIT = 9, 64
-EACH_PLACE = 16  # points at which each place is looked at from either side
 SHARE = 0.02  # of a distribution's sample: as many rows that change branch at one place are no accident
 
 
@@ -38,8 +40,6 @@ class Place(NamedTuple):
     entries: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Places:
 def effort(t: np.ndarray, sampled: Sampled) -> int:
     """About how many points a search for kinks looks at, for a progress bar."""
     changes = min(LIMIT, int(np.sum(np.diff(sampled.signature, axis=0) != 0)))
@@ -47,19 +47,21 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
     return len(t) + changes * (halvings + EACH_PLACE)
 
 
+@dataclass(frozen=True)
+class Places:
     """Looks for places on a line."""
 
     points: Points
     line: Line
+    coarse: bool = False  # whether values are only as good as a conic solver's
 
     def on(self, t: np.ndarray, sampled: Sampled) -> tuple[list[Place], int]:
-    coarse: bool = False  # whether values are only as good as a conic solver's
         """(places in order, how many were dropped) between points ``t`` that have been sampled."""
+        if not (sampled.reason == 0).any():
+            return [], 0
         found, dropped = self._between(t, sampled)
         for grid in self._edges(t, sampled):
             more, also = self._between(grid, self.points.values(self.line.at(grid)))
-        if not (sampled.reason == 0).any():
-            return [], 0
             found, dropped = found + more, dropped + also
         return self._merged(found), dropped
 
@@ -68,8 +70,11 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
         found += self._touches(t, sampled) + self._shared_kinks(t, sampled)
         if not self.points.differentiable:
             return found + self._outliers(t, sampled), dropped
-        more, also = self._leaps(t, sampled, np.array([place.t for place in found]))
-        return found + more, dropped + also
+        known, good = np.array([place.t for place in found]), sampled.reason == 0
+        slope = np.full(len(t), np.nan)
+        slope[good] = self._slopes(t[good])
+        more, also = self._leaps(t, slope, known)
+        return found + more + self._breaks(t, np.where(good, sampled.value, np.nan), slope, known), dropped + also
 
     def _edges(self, t: np.ndarray, sampled: Sampled) -> list[np.ndarray]:
         """Grids that reach from the last point with a value to the edge of a gap."""
@@ -201,11 +206,8 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
 
     # --- by slopes, and by values --------------------------------------------------------------------------------
 
-    def _leaps(self, t: np.ndarray, sampled: Sampled, known: np.ndarray) -> tuple[list[Place], int]:
+    def _leaps(self, t: np.ndarray, slope: np.ndarray, known: np.ndarray) -> tuple[list[Place], int]:
         """Narrow down the cells in which the slope changes by more than beside them, where no known place explains it."""
-        good = sampled.reason == 0
-        slope = np.full(len(t), np.nan)
-        slope[good] = self._slopes(t[good])
         leap, floor = _leap(slope), LEAP * (1.0 + np.abs(slope))
         least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(leap)
         beside = np.stack([np.append(0.0, leap[:-1]), np.append(leap[1:], 0.0)])
@@ -214,6 +216,8 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
         cells = cells[np.argsort(-leap[cells])]
         dropped = max(0, len(cells) - LIMIT)
         spans = [(t[max(0, i - 1)], t[min(len(t) - 1, i + 2)], least[i]) for i in np.sort(cells[:LIMIT])]
+        if self.points.switches.opaque:  # else every kink has a switch
+            spans += self._between_known(t, known, explained & np.isfinite(least), least)[:LIMIT]
         found = []
         while spans:
             fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
@@ -231,6 +235,42 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
             spans = halves
         return [place for place in found if not self._is_sampling(place)], dropped
 
+    def _between_known(
+        self, t: np.ndarray, known: np.ndarray, explained: np.ndarray, least: np.ndarray
+    ) -> list[tuple[float, float, float]]:
+        """Spans (low, high, threshold) up to known places, beside which what leaps would be taken for theirs."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], explained, [0]]).astype(int)))
+        found = []
+        for first, last in edges.reshape(-1, 2):
+            inside = np.sort(known[(known > t[first]) & (known < t[last])])
+            for low, high in pairwise([t[first], *inside, t[last]]):
+                if high - low > 10 * self.separation:
+                    found.append((low + self.separation, high - self.separation, least[first:last].max()))
+        return found
+
+    def _breaks(self, t: np.ndarray, value: np.ndarray, slope: np.ndarray, known: np.ndarray) -> list[Place]:
+        """Narrow down the cells over which f changes by other than its slopes say, where no known place explains it."""
+        gap = _disagreement(t, value, slope)
+        least = LEAST_STEP * (1.0 + np.abs(value[1:])) + OUTLIER * _usual(gap)
+        explained = np.isin(np.arange(len(gap)), np.searchsorted(t, known) - 1)
+        cells = np.flatnonzero((gap > least) & ~explained)[:LIMIT]
+        spans, found = [(t[i], t[i + 1], LEAST_STEP * (1.0 + np.abs(value[i]))) for i in cells], []
+        while spans:
+            fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
+            values, slopes = self._tangents(fine.ravel())
+            parts = []
+            for row, threshold, f, df in zip(
+                fine, (s[2] for s in spans), values.reshape(fine.shape), slopes.reshape(fine.shape)
+            ):
+                gaps = _disagreement(row, f, df)
+                cell = int(np.argmax(gaps))
+                if gaps[cell] > threshold:
+                    parts.append((row[cell], row[cell + 1], threshold))
+            width = BRACKET * self.line.radius
+            found += [Place(0.5 * (a + b), b - a, frozenset()) for a, b, _ in parts if b - a <= width]
+            spans = [part for part in parts if part[1] - part[0] > width]
+        return found
+
     def _is_sampling(self, place: Place) -> bool:
         """Whether what changes at a leap are rows of a distribution's sample alone, counted elsewhere."""
         sampled = self.points.switches.sampled
@@ -242,8 +282,12 @@ def effort(t: np.ndarray, sampled: Sampled) -> int:
         return bool(entries) and all(sampled[entry] for entry in entries)
 
     def _slopes(self, t: np.ndarray) -> np.ndarray:
+        return self._tangents(t)[1]
+
+    def _tangents(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(f, slopes) at places (k,)."""
         at = self.line.at(t)
-        return self.points.slopes(at, np.broadcast_to(self.line.direction, at.shape))[1]
+        return self.points.slopes(at, np.broadcast_to(self.line.direction, at.shape))
 
     def _outliers(self, t: np.ndarray, sampled: Sampled) -> list[Place]:
         """Narrow down the cells whose second difference of values sticks out."""
@@ -312,6 +356,12 @@ def _leap(slope: np.ndarray) -> np.ndarray:
     mean = np.where(known, beside, 0.0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
     leap = np.where(known.any(axis=0), np.abs(step - mean), np.nan)
     return np.where(np.isfinite(leap), leap, 0.0)
+
+
+def _disagreement(t: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """How far the change of f over each cell is from the mean of its slopes at both ends: (k - 1,) of places (k,)."""
+    gap = np.abs(np.diff(value) - 0.5 * (slope[1:] + slope[:-1]) * np.diff(t))
+    return np.where(np.isfinite(gap), gap, 0.0)
 
 
 def _usual(leap: np.ndarray) -> np.ndarray:
