@@ -27,14 +27,14 @@ class KinkSearch:
         unseen = (
             (f"{switches.entries:,} atoms and constraints",) if switches.entries > sampled.signature.shape[1] else ()
         )
-        eye, spacing = OneSided.of(self.points, sampled), float(t[1] - t[0])
+        eye = OneSided.of(self.points, sampled, self.line.at(t), self.line.direction, self.line.radius)
         look = Places(self.points, self.line, eye.coarse)
         places, dropped = look.on(t, sampled)
         resolution = Resolution(
             eye.least_jump,
             look.separation,
             eye.distances[-1] * self.line.radius,
-            spacing,
+            float(t[1] - t[0]),
             (*switches.opaque, *unseen),
             dropped,
         )

@@ -1,9 +1,10 @@
 """What is at a place: a kink, a jump, or a smooth piece that only bends steeply.
 
 f is looked at from either side, from ever closer: a kink's jump of the slope stays, that of a steep but smooth piece shrinks.
-Where implicit gradients exist the slopes are exact derivatives at one and two steps, else they come from the quartic through
-five values, and the place itself is where the two sides' tangents meet. What changes with the distance d like d^p, as at |x|^1.1, is taken to its limit (Aitken's extrapolation, since the
-distances shrink by a constant factor), which may be infinite, as at sqrt(|x|).
+Where implicit gradients exist the slopes are exact derivatives at one and two steps; else they come from the quartic through
+five values, from afar where the values are noisy, and the place itself is where the two sides' tangents meet. What changes with
+the distance d like d^p, as at |x|^1.1, is taken to its limit (Aitken's extrapolation, since the distances shrink by a constant
+factor), which may be infinite, as at sqrt(|x|).
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ import numpy as np
 
 from hierfl.inspect.points import Points, Sampled
 
-DISTANCES = (1e-5, 1e-6, 1e-7)  # with derivatives, in units of a radius
-CLOSEST = 1e-8  # where y is exact to rounding
-HOST_DISTANCES = (3e-3, 1e-3, 1e-3 / 3)  # with differences of CVXPY's values
-DIFFERENCE_DISTANCES = (1e-4, 1e-5, 1e-6)  # of exact values
+DISTANCES = (1e-5, 1e-7)  # first and last, in units of a radius
+EXACT_DISTANCES = (1e-5, 1e-8)  # where y is exact to rounding
+HOST_DISTANCES = (3e-3, 3e-4)  # with differences of CVXPY's values
+DIFFERENCE_DISTANCES = (1e-4, 1e-6)  # of exact values
 LEAST_JUMP, LEAST_HOST_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
 LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
-PERSISTENCE = 0.5
+LOOKS = 4  # distances, a constant factor apart
+PERSISTENCE = 0.5  # what stays of a true jump from one look to the next
+NOISE_PLACES, NOISY = 16, 1e-12  # how many points tell the noise of f, and what is more than rounding
 EXACT = 1e-12  # residuals of a y that is exact to rounding
 ROUNDING = 4e-12  # of x: no step is shorter
 FADED = 0.1  # what extrapolation leaves of a jump of the slope, where it comes to nothing
+STEADY = 0.25  # by how much the ratio of neighbouring changes may vary in a geometric sequence
 SETTLED = 1e-3  # of a slope, relative to 1 + |slope|: what changes less from one distance to the next is near its limit
-QUARTIC = np.array(
-    [[5, -10, 10, -5, 1], [-77 / 12, 107 / 6, -39 / 2, 61 / 6, -25 / 12]]
-)  # value and slope at 0 from 1..5
+# the value at 0 of the quartic through values at 1 to 5, and its slope there
+QUARTIC = np.array([[5, -10, 10, -5, 1], [-77 / 12, 107 / 6, -39 / 2, 61 / 6, -25 / 12]])
 
 
 class Sides(NamedTuple):
@@ -72,40 +75,48 @@ class Sides(NamedTuple):
         return (stays | self.vertical) & np.isfinite(self.value).all(axis=1)
 
 
-def limit(looks: list[Sides], distances: list[np.ndarray]) -> Sides:
-    """Both sides as the distance goes to 0, from looks at distances (k,) that shrink by a constant factor.
-
-    Where they do not (a neighbour is close by), the closest look.
-    """
-    (one, two, three), (first, second, third) = looks[-3:], distances[-3:]
-    steady = np.isclose(first * third, second**2, rtol=1e-6)[:, None]
-    values = _limit(one.value, two.value, three.value, LEAST_STEP)
-    slopes = _limit(one.slope, two.slope, three.slope, SETTLED)
-    return Sides(np.where(steady & np.isfinite(values), values, three.value), np.where(steady, slopes, three.slope))
+def limit(looks: list[Sides]) -> Sides:
+    """Both sides as the distance goes to 0, from four looks at distances that shrink by a constant factor."""
+    values = _limit([look.value for look in looks], LEAST_STEP)
+    slopes = _limit([look.slope for look in looks], SETTLED)
+    return Sides(np.where(np.isfinite(values), values, looks[-1].value), slopes)
 
 
-def _limit(one: np.ndarray, two: np.ndarray, three: np.ndarray, settled: float) -> np.ndarray:
-    """The limit of a geometric sequence: infinite where it grows by ever more, the last term where it has settled."""
+def _limit(terms: list[np.ndarray], settled: float) -> np.ndarray:
+    """The limit of a geometric sequence, infinite where it grows; the last term of one that has settled or is none."""
+    one, two, three, four = terms
     with np.errstate(all="ignore"):
-        change = three - two
-        ratio = change / (two - one)
-        found = three + change * ratio / (1.0 - ratio)
-    grows = (ratio > 1.0 - settled) & (np.abs(three) > np.abs(two)) & (np.abs(two) > np.abs(one))
-    found = np.where((ratio > 0) & (ratio <= 1.0 - settled), found, np.where(grows, np.copysign(np.inf, change), three))
-    return np.where(np.abs(change) > settled * (1.0 + np.abs(three)), found, three)
+        change = four - three
+        before, ratio = (three - two) / (two - one), change / (three - two)
+        found = four + change * ratio / (1.0 - ratio)
+    steady = (np.abs(ratio - before) <= STEADY * before) & (np.abs(change) > settled * (1.0 + np.abs(four)))
+    grows = steady & (ratio > 1.0 - settled) & (np.abs(four) > np.abs(three))
+    return np.where(grows, np.copysign(np.inf, change), np.where(steady & (ratio <= 1.0 - settled), found, four))
 
 
 class OneSided(NamedTuple):
-    """How f is looked at from either side; ``exact`` says that y is exact to rounding."""
+    """How f is looked at from either side; ``exact`` says that y is exact to rounding.
+
+    ``noise`` is that of f's values where slopes come from differences, in slopes over the radius of the window.
+    """
 
     points: Points
     exact: bool = False
+    noise: float = 0.0
 
     @classmethod
-    def of(cls, points: Points, sampled: Sampled) -> OneSided:
-        """As exactly as the sampled points have been solved."""
-        residual = sampled.residual[sampled.reason == 0]
-        return cls(points, bool(np.max(residual, initial=0.0) < EXACT))
+    def of(cls, points: Points, sampled: Sampled, at: np.ndarray, direction: np.ndarray, radius: float) -> OneSided:
+        """As exactly as f has been sampled at points (k, n), and along a direction (n,) there."""
+        good = sampled.reason == 0
+        eye = cls(points, bool(np.max(sampled.residual[good], initial=0.0) < EXACT))
+        if not eye.by_differences or not good.any():
+            return eye
+        chosen = at[good][:: -(-int(good.sum()) // NOISE_PLACES)]
+        steps = (DIFFERENCE_DISTANCES[-1] * radius * np.arange(5))[:, None, None] * direction
+        value = points.values((chosen + steps).reshape(-1, len(direction))).value.reshape(5, -1)
+        ripple = np.abs(np.diff(value, 4, axis=0)) / np.sqrt(70)  # by which four differences amplify noise
+        noise = float(np.quantile(ripple[np.isfinite(ripple)], 0.75)) if np.isfinite(ripple).any() else 0.0
+        return eye._replace(noise=noise / radius)
 
     @property
     def by_differences(self) -> bool:
@@ -114,20 +125,20 @@ class OneSided(NamedTuple):
 
     @property
     def coarse(self) -> bool:
-        """Whether values are only as good as a conic solver's."""
-        return self.points.on_host and not self.exact
+        """Whether values are only as good as a conic solver's, or those of a noisy function."""
+        return (self.points.on_host and not self.exact) or self.noise > NOISY
 
     @property
-    def distances(self) -> tuple[float, ...]:
-        """How far away to look from, ever closer, in units of a window's radius."""
+    def distances(self) -> tuple[float, float]:
+        """How far away to look from, first and last, in units of a window's radius."""
         if self.by_differences:
             return HOST_DISTANCES if self.coarse else DIFFERENCE_DISTANCES
-        return (*DISTANCES, CLOSEST) if self.exact else DISTANCES
+        return EXACT_DISTANCES if self.exact else DISTANCES
 
     @property
     def least_jump(self) -> float:
         """The least jump of a slope that can be told, relative to 1 + |slope|."""
-        return LEAST_HOST_JUMP if self.coarse else LEAST_JUMP
+        return max(LEAST_HOST_JUMP, 100 * self.noise / HOST_DISTANCES[-1]) if self.coarse else LEAST_JUMP
 
     def look(self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray) -> Sides:
         """Both sides of places (k, n) along unit vectors (k, n), from distances (k,)."""
@@ -179,15 +190,14 @@ def judge(
     reach
         How far each may be looked at from, (k,).
     """
+    first, last = np.array(eye.distances) * radius
     least = np.maximum(2 * widths, ROUNDING * (1.0 + np.max(np.abs(places), initial=0.0)))
-    distances = [np.maximum(np.minimum(distance * radius, reach), least) for distance in eye.distances]
-    shift = np.zeros(len(places))
-    looks: list[Sides] = []
-    for distance in distances:
-        if eye.by_differences and looks:
-            shift = shift + looks[-1].crossing(distances[0])
-        looks.append(eye.look(places + shift[:, None] * directions, directions, distance))
-    there, near, far = limit(looks, distances), looks[-1], looks[-2]
+    closest = np.maximum(np.minimum(last, 0.1 * reach), least)
+    distances = np.geomspace(np.maximum(np.minimum(first, reach), closest), closest, LOOKS)
+    looks = [eye.look(places, directions, distances[0])]
+    shift = looks[0].crossing(distances[0]) if eye.by_differences else np.zeros(len(places))
+    looks += [eye.look(places + shift[:, None] * directions, directions, distance) for distance in distances[1:]]
+    there, near, far = limit(looks), looks[-1], looks[-2]
     jumps = there.steps(near, far, distances[-1])
     kinks = there.bends(near, far, eye.least_jump) & ~jumps
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)

@@ -328,20 +328,9 @@ def run_of(problem: Problem, center: Any) -> Result | None:
         raise SettingError("center holds the runs of several seeds: give one of them, such as runs.best or runs[0].")
     if not isinstance(center, Result):
         return None
-    require_same_problem(problem, center)
-    return center
-
-
-def require_same_problem(problem: Problem, run: Result) -> None:
-    """The run is one of this problem.
-
-    Raises
-    ------
-    SettingError
-        If it is of another, or was loaded without its problem.
-    """
-    if run.require_problem("a picture of a result") is not problem:
+    if center.require_problem("a picture of a result") is not problem:
         raise SettingError("this result belongs to another problem: use result.problem.implicit.")
+    return center
 
 
 def require_window(radius: Any, points: Any) -> None:

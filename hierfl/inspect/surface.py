@@ -136,7 +136,7 @@ class Surface:
             points = Points(self.problem.compile(), self.tolerance, bar)
             at, along, apart = edges.crossings(points, self.plane)
             width, directions = np.full(len(at), CLOSE * self.plane.radius), along @ self.plane.directions
-            eye = OneSided.of(points, self.sampled)
+            eye = OneSided.of(points, self.sampled, grid_of(self.plane, self.s), directions[0], self.plane.radius)
             seen = judge(eye, self.plane.at(at), directions, self.plane.radius, width, 0.1 * apart)
         found = (at + seen.shift[:, None] * along)[seen.kinks | seen.jumps]
         zero = max(MERGE, 4 * points.switches.tolerance) * self.plane.radius
@@ -235,13 +235,17 @@ def surface_of(
     start = centre_of(compiled, center)
     chosen, along = _directions(compiled, directions, run, seed)
     plane, s = Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
-    grid = np.stack([part.ravel() for part in np.meshgrid(s, s, indexing="ij")], axis=1)
-    with shown(len(grid), "surface", progress) as bar:
-        sampled = Points(compiled, tolerance, bar).values(plane.at(grid))
+    with shown(points**2, "surface", progress) as bar:
+        sampled = Points(compiled, tolerance, bar).values(grid_of(plane, s))
     path = np.zeros((0, 2))
     if run is not None and len(run.trajectory.get("x", ())):
         path = (run.trajectory["x"] - start) @ along.T
     return Surface(problem, plane, chosen, s, sampled, path, tolerance, progress)
+
+
+def grid_of(plane: Plane, s: np.ndarray) -> np.ndarray:
+    """Points (p * p, n) of a plane at all pairs of coordinates (p,)."""
+    return plane.at(np.stack([part.ravel() for part in np.meshgrid(s, s, indexing="ij")], axis=1))
 
 
 def _directions(compiled: Any, directions: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:

@@ -131,6 +131,17 @@ def black_box() -> hf.Problem:
     return hf.Problem(hf.Minimize(server=hf.BlackBox(lambda a: float(abs(a - 0.3)), x, name="b") + cp.square(x)))
 
 
+def in_single_precision() -> hf.Problem:
+    x = cp.Variable(name="x")
+    return hf.Problem(hf.Minimize(server=hf.BlackBox(lambda a: np.float32(np.sin(3 * a) + abs(a - 0.3)), x, name="b")))
+
+
+def steep_black_box() -> hf.Problem:
+    """Smooth: its steepest bends, 1.3e-5 apart, are near neighbours."""
+    x = cp.Variable(name="x")
+    return hf.Problem(hf.Minimize(server=hf.BlackBox(lambda a: np.tanh(1e5 * a), x, name="b")))
+
+
 def in_two(term: Callable[[cp.Variable], cp.Expression]) -> Callable[[], hf.Problem]:
     def declared() -> hf.Problem:
         return minimise(term(cp.Variable(2, name="x")))
@@ -230,6 +241,10 @@ CASES = {
         kinks=((0.0151, -1, 2), (0.0152, 2, 4)),
     ),
     "black box": Case(black_box, kinks=((0.3, -0.4, 1.6),), cause="no constraint", points=21, slope_error=1e-6),
+    "black box in single precision": Case(
+        in_single_precision, kinks=((0.3, 3 * np.cos(0.9) - 1, 3 * np.cos(0.9) + 1),), points=101, slope_error=1e-2
+    ),
+    "steep black box": Case(steep_black_box, points=101),
     "ties of a fractional number": Case(
         in_one_variable(lambda x: cp.sum_largest(cp.hstack([x, 0.5, 2 * x]), 1.5)),
         kinks=((0.0, 0.5, 1), (0.25, 1, 2), (0.5, 2, 2.5)),

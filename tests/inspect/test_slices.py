@@ -457,7 +457,7 @@ def test_a_search_for_kinks_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch)
             counted.append(count)
 
     monkeypatch.setattr("hierfl.inspect.points.RunProgress", Watched)
-    line = nonsmooth_toy(1).implicit.slice(0.0, points=41)
+    line = nonsmooth_toy(1).implicit.slice(np.zeros(1), points=41)
     plane = nonsmooth_toy(2).implicit.surface([0.01, 0.02], points=5, progress=False)
     before = len(counted)
     assert len(line.kinks) == 1 and len(plane.kink_points) == 10
