@@ -190,18 +190,20 @@ class Places:
         signature, good = sampled.signature[:, names], sampled.reason == 0
         least = max(8, int(SHARE * names.size))
         changes = (np.diff(signature, axis=0) != 0) & (good[1:] & good[:-1])[:, None]
-        found = []
-        for cell in np.flatnonzero(changes.sum(axis=1) >= least):
-            low, high, left, right = t[cell], t[cell + 1], signature[cell], signature[cell + 1]
-            while high - low > BRACKET * self.line.radius and np.sum(left != right) >= least:
-                middle = 0.5 * (low + high)
-                here = self.points.values(self.line.at(np.array([middle]))).signature[0, names]
-                if np.sum(left != here) >= np.sum(here != right):
-                    high, right = middle, here
-                else:
-                    low, left = middle, here
-            if np.sum(left != right) >= least:
-                found.append(Place(0.5 * (low + high), high - low, changed(left, right, names)))
+        cells = np.flatnonzero(changes.sum(axis=1) >= least)
+        spans, found = [(t[i], t[i + 1], signature[i], signature[i + 1]) for i in cells], []
+        while spans:
+            middle = np.array([0.5 * (a + b) for a, b, _, _ in spans])
+            between = self.points.values(self.line.at(middle)).signature[:, names]
+            halves = []
+            for (a, b, left, right), m, here in zip(spans, middle, between):
+                first = np.sum(left != here) >= np.sum(here != right)
+                half = (a, m, left, here) if first else (m, b, here, right)
+                if np.sum(half[2] != half[3]) >= least:
+                    halves.append(half)
+            width = BRACKET * self.line.radius
+            found += [Place(0.5 * (a + b), b - a, changed(s, e, names)) for a, b, s, e in halves if b - a <= width]
+            spans = [half for half in halves if half[1] - half[0] > width]
         return found
 
     # --- by slopes, and by values --------------------------------------------------------------------------------
