@@ -114,12 +114,12 @@ def _explain(chosen: argparse.Namespace) -> None:
 def _inspect(chosen: argparse.Namespace) -> None:
     from hierfl.command.loading import load_point
     from hierfl.errors import SettingError
-    from hierfl.inspect.settings import writable
+    from hierfl.inspect.settings import writable_picture
     from hierfl.result import Result
 
     for path in (chosen.slice, chosen.surface):
         if path is not None:
-            writable(path)
+            writable_picture(path)
     if chosen.result is not None and chosen.center is not None:
         raise SettingError("--center and --result: give one of the two.")
     problem = _problem(chosen)
@@ -128,25 +128,26 @@ def _inspect(chosen: argparse.Namespace) -> None:
     else:
         center = None if chosen.center is None else load_point(chosen.center)
     direction = None if chosen.direction is None else load_point(chosen.direction)
-    common = {"radius": chosen.radius, "seed": chosen.seed, "progress": not chosen.quiet}
-    found = problem.implicit.slice(center, direction, points=chosen.points or 401, smoothing=chosen.smoothing, **common)
+    common: dict[str, Any] = {"radius": chosen.radius, "seed": chosen.seed, "progress": not chosen.quiet}
+    common |= {} if chosen.points is None else {"points": chosen.points}
+    found = problem.implicit.slice(center, direction, smoothing=chosen.smoothing, **common)
     print(found)
     if chosen.slice is not None:
         _save(found.plot(), chosen.slice)
     if chosen.surface is not None:
-        surface = problem.implicit.surface(center, points=chosen.points or 101, **common)
+        surface = problem.implicit.surface(center, **common)
         print(f"\n{surface}")
         _save(surface.plot(), chosen.surface)
 
 
 def _solve(chosen: argparse.Namespace) -> None:
     from hierfl.command.loading import load_point, load_solver
-    from hierfl.inspect.settings import writable
+    from hierfl.inspect.settings import writable, writable_picture
     from hierfl.runs import Runs
 
-    for path in (chosen.save, chosen.plot, chosen.report):
+    for path, require in ((chosen.save, writable), (chosen.plot, writable_picture), (chosen.report, writable)):
         if path is not None:
-            writable(path)
+            require(path)
     solver = None if chosen.solver is None else load_solver(chosen.solver)
     problem = _problem(chosen)
     result = problem.solve(

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
+from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
+from cvxpy.reductions.solvers.conic_solvers.conic_solver import ConicSolver
+from cvxpy.settings import A, B, C, P
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.fixed_point import LowerSolution
 from hierfl.compiler.host import call_on_host
+from hierfl.compiler.polish import LinearQuadratic, Polished, polished
 from hierfl.compiler.program import Array, Program
 from hierfl.compiler.storage import gathered
 from hierfl.errors import LowerLevelError
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from hierfl.compiler.exact import Owner
 
 ROW_LIMIT = 20_000
+TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +47,24 @@ class CvxpyLower:
     compiled: CompiledProblem
 
     def solve(self, x: Array, owner: Owner, mu: Array) -> LowerSolution:
-        """y(x) of one owner through a callback; the natural residual is unknown (NaN), as is the error bound.
+        """y(x) of one owner through a callback.
 
-        An infeasible or unbounded problem gives NaN and ``converged=False``.
+        ``residual`` is that of the optimality conditions where these are a linear or quadratic program's, which is solved to
+        rounding; elsewhere it is unknown (NaN). The error bound always is. An infeasible or unbounded problem gives NaN and
+        ``converged=False``.
         """
         size = self.compiled.lower.size
         leaves = tuple(owner.own)
 
         def on_host(point: np.ndarray, index: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return self._solve(np.asarray(point, float), int(index), dict(zip(leaves, map(np.asarray, values)))).astype(
-                point.dtype
-            )
+            own = dict(zip(leaves, map(np.asarray, values)))
+            return self._solve(np.asarray(point, float), int(index), own).astype(point.dtype)
 
         given = (owner.own[leaf] for leaf in leaves)
-        y = call_on_host(on_host, (size,), x.dtype, x, owner.host_key, *given)
-        unknown = jnp.asarray(jnp.nan, x.dtype)
-        return LowerSolution(y, unknown, jnp.asarray(jnp.inf, x.dtype), mu, jnp.zeros((), int), jnp.isfinite(y).all())
+        found = call_on_host(on_host, (size + 1,), x.dtype, x, owner.host_key, *given)
+        y, residual = found[:size], found[size]
+        solved = jnp.isfinite(y).all()
+        return LowerSolution(y, residual, jnp.asarray(jnp.inf, x.dtype), mu, jnp.zeros((), int), solved)
 
     @cached_property
     def _has_averages(self) -> bool:
@@ -63,12 +72,13 @@ class CvxpyLower:
         return any(averages_of(level.expression)) if level else False
 
     def _solve(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> np.ndarray:
+        """y, and the residual behind it."""
         problem, twins = self._with_data(x, index, own) if self._has_averages else self._parametrised(x, own)
-        _solve_tightly(problem)
+        residual = _solve_tightly(problem)
         values = [twin.value for twin in twins]
         if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(value is None for value in values):
-            return np.full(self.compiled.lower.size, np.nan)
-        return np.concatenate([np.ravel(value) for value in values])
+            return np.full(self.compiled.lower.size + 1, np.nan)
+        return np.concatenate([*(np.ravel(value) for value in values), [residual]])
 
     @cached_property
     def _template(self) -> tuple[cp.Problem, list[cp.Parameter], Program, list[cp.Variable]]:
@@ -159,9 +169,29 @@ def _rename(part: Any, twins: dict[int, cp.Variable]) -> Any:
     return part.copy([_rename(argument, twins) for argument in part.args])
 
 
-def _solve_tightly(problem: cp.Problem) -> None:
-    tight = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
-    try:
-        problem.solve(solver=cp.CLARABEL, **tight)
-    except cp.SolverError:
-        problem.solve(solver=cp.CLARABEL)
+def _solve_tightly(problem: cp.Problem) -> float:
+    """Solve in place; returns the residual of the optimality conditions, NaN where it is unknown."""
+    data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=TIGHT)
+    found = chain.solve_via_data(problem, data, warm_start=True, solver_opts=TIGHT)
+    sharp = _polished(data, found)
+    if sharp is None:
+        try:
+            problem.unpack_results(found, chain, inverse)
+        except cp.SolverError:
+            problem.solve(solver=cp.CLARABEL)
+        return np.nan
+    objective = 0.5 * sharp.x @ (data[P] @ sharp.x) if P in data else 0.0
+    kept = {name: getattr(found, name) for name in ("status", "solve_time", "iterations")}
+    kept |= {"x": sharp.x, "z": sharp.z, "obj_val": objective + data[C] @ sharp.x}
+    problem.unpack_results(SimpleNamespace(**kept), chain, inverse)
+    return sharp.residual
+
+
+def _polished(data: dict[str, Any], found: Any) -> Polished | None:
+    """A solved linear or quadratic program to rounding; None for other cones."""
+    dims, size = data[ConicSolver.DIMS], data[C].size
+    if str(found.status) != CLARABEL.SOLVED or dims.zero + dims.nonneg != data[B].size:
+        return None
+    quadratic = sp.csc_array(data[P]) if P in data else sp.csc_array((size, size))
+    program = LinearQuadratic(quadratic, data[C], sp.csc_array(data[A]), data[B], dims.zero)
+    return polished(program, np.asarray(found.x), np.asarray(found.z))

@@ -1,19 +1,21 @@
-"""Places on a line where f may have a kink: where a switch changes sign or touches zero, and where the slope leaps.
+"""Places on a line where f may have a kink: where a switch changes sign or touches zero, and where the slope or f leaps.
 
 Switches (``hierfl.inspect.switches``) say exactly where a branch changes, and by name. What has no switch shows in the
-slopes: between neighbouring points the change of f' varies little where f is smooth, and leaps where it has a kink. Where f
-has no implicit gradients, second differences of its values take their place.
+slopes: between neighbouring points the change of f' varies little where f is smooth, and leaps where it has a kink; and f
+changes by other than the slopes say where it jumps. Where f has no implicit gradients, second differences of its values take
+their place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from hierfl.inspect.kinks import Line
-from hierfl.inspect.one_sided import HOST_DISTANCE
+from hierfl.inspect.one_sided import HOST_DISTANCES, LEAST_STEP
 from hierfl.inspect.points import Points, Sampled
 from hierfl.inspect.switches import ROUNDING
 
@@ -24,6 +26,7 @@ LIMIT = 4000  # places looked at side by side
 OUTLIER, NEIGHBOURS = 8.0, 8
 LEAP = 3e-7  # of a slope, relative to 1 + |slope|
 TOUCH = 1e-7  # of a switch's value, relative to that at the neighbouring points
+EACH_PLACE = 16  # points at which each place is looked at from either side
 VALUES_LIMIT = 4_000_000
 EDGE_POINTS, EDGES_LIMIT = 9, 64
 SHARE = 0.02  # of a distribution's sample: as many rows that change branch at one place are no accident
@@ -37,15 +40,25 @@ class Place(NamedTuple):
     entries: frozenset[int]
 
 
+def effort(t: np.ndarray, sampled: Sampled) -> int:
+    """About how many points a search for kinks looks at, for a progress bar."""
+    changes = min(LIMIT, int(np.sum(np.diff(sampled.signature, axis=0) != 0)))
+    halvings = int(np.ceil(np.log2(2 / (len(t) * BRACKET))))
+    return len(t) + changes * (halvings + EACH_PLACE)
+
+
 @dataclass(frozen=True)
 class Places:
     """Looks for places on a line."""
 
     points: Points
     line: Line
+    coarse: bool = False  # whether values are only as good as a conic solver's
 
     def on(self, t: np.ndarray, sampled: Sampled) -> tuple[list[Place], int]:
         """(places in order, how many were dropped) between points ``t`` that have been sampled."""
+        if not (sampled.reason == 0).any():
+            return [], 0
         found, dropped = self._between(t, sampled)
         for grid in self._edges(t, sampled):
             more, also = self._between(grid, self.points.values(self.line.at(grid)))
@@ -57,8 +70,11 @@ class Places:
         found += self._touches(t, sampled) + self._shared_kinks(t, sampled)
         if not self.points.differentiable:
             return found + self._outliers(t, sampled), dropped
-        more, also = self._leaps(t, sampled, np.array([place.t for place in found]))
-        return found + more, dropped + also
+        known, good = np.array([place.t for place in found]), sampled.reason == 0
+        slope = np.full(len(t), np.nan)
+        slope[good] = self._slopes(t[good])
+        more, also = self._leaps(t, slope, known)
+        return found + more + self._breaks(t, np.where(good, sampled.value, np.nan), slope, known), dropped + also
 
     def _edges(self, t: np.ndarray, sampled: Sampled) -> list[np.ndarray]:
         """Grids that reach from the last point with a value to the edge of a gap."""
@@ -174,27 +190,26 @@ class Places:
         signature, good = sampled.signature[:, names], sampled.reason == 0
         least = max(8, int(SHARE * names.size))
         changes = (np.diff(signature, axis=0) != 0) & (good[1:] & good[:-1])[:, None]
-        found = []
-        for cell in np.flatnonzero(changes.sum(axis=1) >= least):
-            low, high, left, right = t[cell], t[cell + 1], signature[cell], signature[cell + 1]
-            while high - low > BRACKET * self.line.radius and np.sum(left != right) >= least:
-                middle = 0.5 * (low + high)
-                here = self.points.values(self.line.at(np.array([middle]))).signature[0, names]
-                if np.sum(left != here) >= np.sum(here != right):
-                    high, right = middle, here
-                else:
-                    low, left = middle, here
-            if np.sum(left != right) >= least:
-                found.append(Place(0.5 * (low + high), high - low, changed(left, right, names)))
+        cells = np.flatnonzero(changes.sum(axis=1) >= least)
+        spans, found = [(t[i], t[i + 1], signature[i], signature[i + 1]) for i in cells], []
+        while spans:
+            middle = np.array([0.5 * (a + b) for a, b, _, _ in spans])
+            between = self.points.values(self.line.at(middle)).signature[:, names]
+            halves = []
+            for (a, b, left, right), m, here in zip(spans, middle, between):
+                first = np.sum(left != here) >= np.sum(here != right)
+                half = (a, m, left, here) if first else (m, b, here, right)
+                if np.sum(half[2] != half[3]) >= least:
+                    halves.append(half)
+            width = BRACKET * self.line.radius
+            found += [Place(0.5 * (a + b), b - a, changed(s, e, names)) for a, b, s, e in halves if b - a <= width]
+            spans = [half for half in halves if half[1] - half[0] > width]
         return found
 
     # --- by slopes, and by values --------------------------------------------------------------------------------
 
-    def _leaps(self, t: np.ndarray, sampled: Sampled, known: np.ndarray) -> tuple[list[Place], int]:
+    def _leaps(self, t: np.ndarray, slope: np.ndarray, known: np.ndarray) -> tuple[list[Place], int]:
         """Narrow down the cells in which the slope changes by more than beside them, where no known place explains it."""
-        good = sampled.reason == 0
-        slope = np.full(len(t), np.nan)
-        slope[good] = self._slopes(t[good])
         leap, floor = _leap(slope), LEAP * (1.0 + np.abs(slope))
         least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(leap)
         beside = np.stack([np.append(0.0, leap[:-1]), np.append(leap[1:], 0.0)])
@@ -203,6 +218,8 @@ class Places:
         cells = cells[np.argsort(-leap[cells])]
         dropped = max(0, len(cells) - LIMIT)
         spans = [(t[max(0, i - 1)], t[min(len(t) - 1, i + 2)], least[i]) for i in np.sort(cells[:LIMIT])]
+        if self.points.switches.opaque:  # else every kink has a switch
+            spans += self._between_known(t, known, explained & np.isfinite(least), least)[:LIMIT]
         found = []
         while spans:
             fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
@@ -220,6 +237,42 @@ class Places:
             spans = halves
         return [place for place in found if not self._is_sampling(place)], dropped
 
+    def _between_known(
+        self, t: np.ndarray, known: np.ndarray, explained: np.ndarray, least: np.ndarray
+    ) -> list[tuple[float, float, float]]:
+        """Spans (low, high, threshold) up to known places, beside which what leaps would be taken for theirs."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], explained, [0]]).astype(int)))
+        found = []
+        for first, last in edges.reshape(-1, 2):
+            inside = np.sort(known[(known > t[first]) & (known < t[last])])
+            for low, high in pairwise([t[first], *inside, t[last]]):
+                if high - low > 10 * self.separation:
+                    found.append((low + self.separation, high - self.separation, least[first:last].max()))
+        return found
+
+    def _breaks(self, t: np.ndarray, value: np.ndarray, slope: np.ndarray, known: np.ndarray) -> list[Place]:
+        """Narrow down the cells over which f changes by other than its slopes say, where no known place explains it."""
+        gap = _disagreement(t, value, slope)
+        least = LEAST_STEP * (1.0 + np.abs(value[1:])) + OUTLIER * _usual(gap)
+        explained = np.isin(np.arange(len(gap)), np.searchsorted(t, known) - 1)
+        cells = np.flatnonzero((gap > least) & ~explained)[:LIMIT]
+        spans, found = [(t[i], t[i + 1], LEAST_STEP * (1.0 + np.abs(value[i]))) for i in cells], []
+        while spans:
+            fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
+            values, slopes = self._tangents(fine.ravel())
+            parts = []
+            for row, threshold, f, df in zip(
+                fine, (s[2] for s in spans), values.reshape(fine.shape), slopes.reshape(fine.shape)
+            ):
+                gaps = _disagreement(row, f, df)
+                cell = int(np.argmax(gaps))
+                if gaps[cell] > threshold:
+                    parts.append((row[cell], row[cell + 1], threshold))
+            width = BRACKET * self.line.radius
+            found += [Place(0.5 * (a + b), b - a, frozenset()) for a, b, _ in parts if b - a <= width]
+            spans = [part for part in parts if part[1] - part[0] > width]
+        return found
+
     def _is_sampling(self, place: Place) -> bool:
         """Whether what changes at a leap are rows of a distribution's sample alone, counted elsewhere."""
         sampled = self.points.switches.sampled
@@ -231,8 +284,12 @@ class Places:
         return bool(entries) and all(sampled[entry] for entry in entries)
 
     def _slopes(self, t: np.ndarray) -> np.ndarray:
+        return self._tangents(t)[1]
+
+    def _tangents(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(f, slopes) at places (k,)."""
         at = self.line.at(t)
-        return self.points.slopes(at, np.broadcast_to(self.line.direction, at.shape))[1]
+        return self.points.slopes(at, np.broadcast_to(self.line.direction, at.shape))
 
     def _outliers(self, t: np.ndarray, sampled: Sampled) -> list[Place]:
         """Narrow down the cells whose second difference of values sticks out."""
@@ -245,7 +302,7 @@ class Places:
             usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
             if bend[i] > OUTLIER * usual + floor:
                 spans.append((t[i], t[i + 2]))
-        least = (HOST_DISTANCE if self.points.on_host else 1e-7) * self.line.radius
+        least = (HOST_DISTANCES[0] if self.coarse else 1e-7) * self.line.radius
         while spans and max(b - a for a, b in spans) > least:
             fine = np.array([np.linspace(a, b, 5) for a, b in spans])
             inside = self.points.values(self.line.at(fine.ravel())).value.reshape(fine.shape)
@@ -259,7 +316,7 @@ class Places:
     @property
     def separation(self) -> float:
         """Closer places are taken together."""
-        least = HOST_DISTANCE if self.points.on_host else MERGE
+        least = HOST_DISTANCES[0] if self.coarse else MERGE
         return max(least * self.line.radius, CLOSE * (1.0 + float(np.max(np.abs(self.line.centre), initial=0.0))))
 
     def _merged(self, found: list[Place]) -> list[Place]:
@@ -301,6 +358,12 @@ def _leap(slope: np.ndarray) -> np.ndarray:
     mean = np.where(known, beside, 0.0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
     leap = np.where(known.any(axis=0), np.abs(step - mean), np.nan)
     return np.where(np.isfinite(leap), leap, 0.0)
+
+
+def _disagreement(t: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """How far the change of f over each cell is from the mean of its slopes at both ends: (k - 1,) of places (k,)."""
+    gap = np.abs(np.diff(value) - 0.5 * (slope[1:] + slope[:-1]) * np.diff(t))
+    return np.where(np.isfinite(gap), gap, 0.0)
 
 
 def _usual(leap: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from hierfl.inspect.switches import Cause
 
 @dataclass(frozen=True)
 class Kink:
-    """f has two slopes at ``t``: ``left_slope`` before it and ``right_slope`` after, along the line.
+    """f has two slopes at ``t``: ``left_slope`` before it and ``right_slope`` after, along the line, possibly infinite.
 
     ``causes`` are the constraints and atoms that change there; empty where nothing that hierfl can see into does.
     """
@@ -31,13 +31,23 @@ class Kink:
         return self.right_slope > self.left_slope
 
     @property
+    def bend(self) -> str:
+        """``"up"``, ``"down"``, or ``"vertical"`` where both slopes are the same infinity."""
+        return "vertical" if self.left_slope == self.right_slope else "up" if self.convex else "down"
+
+    @property
+    def sharpness(self) -> float:
+        """By how much the slope jumps; infinite where a slope is."""
+        return np.inf if self.bend == "vertical" else abs(self.right_slope - self.left_slope)
+
+    @property
     def cause(self) -> str:
         """The first cause in words, and how many more."""
         return _in_words(self.causes)
 
     def __str__(self) -> str:
-        bend = "up" if self.convex else "down"
-        return f"t = {round(self.t, 9) + 0.0:.6g}: slope {self.left_slope:.6g} to {self.right_slope:.6g}, bends {bend}; {self.cause}"
+        bend = "is vertical" if self.bend == "vertical" else f"bends {self.bend}"
+        return f"t = {round(self.t, 9) + 0.0:.6g}: slope {self.left_slope:.6g} to {self.right_slope:.6g}, {bend}; {self.cause}"
 
 
 @dataclass(frozen=True)
@@ -81,9 +91,10 @@ class Resolution(NamedTuple):
     """What could be told apart: least slope jump (relative to 1 + |slope|), least separation in t, and what is opaque.
 
     Smooth bends narrower than ``bend`` in t are taken for kinks. Inside what is ``opaque`` kinks are told from the slopes on
-    the window's points, ``spacing`` apart: two between neighbouring points are taken for one, or for none if they cancel. Gaps
-    narrower than the spacing are not seen, nor is a constraint of Y(x) that lets go and holds again between two points.
-    ``dropped`` is how many places were too many to be looked at.
+    the window's points, and jumps from the values, ``spacing`` apart: two between neighbouring points are taken for one, or for
+    none if they cancel. Slopes that grow up to a distance of ``bend`` are taken for infinite. Gaps narrower than the spacing
+    are not seen, nor is a constraint of Y(x) that lets go and holds again between two points. ``dropped`` is how many places
+    were too many to be looked at.
     """
 
     slope_jump: float

@@ -17,7 +17,8 @@ from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.program import Array
 from hierfl.errors import IncompatibleSolverError
-from hierfl.inspect.switches import Switches
+from hierfl.inspect.switches import Switches, atoms_of
+from hierfl.language.function import BlackBox
 from hierfl.runtime.progress import RunProgress
 from hierfl.runtime.starts import on_upper_set, project_on_all
 
@@ -84,7 +85,9 @@ class Points:
 
     @property
     def differentiable(self) -> bool:
-        """Whether gradients can be had by implicit differentiation."""
+        """Whether gradients can be had by implicit differentiation; a ``BlackBox`` has values only."""
+        if any(isinstance(atom, BlackBox) for atom in atoms_of(self.compiled)):
+            return False
         try:
             Hypergradient.of(self.compiled)
         except IncompatibleSolverError:

@@ -60,5 +60,21 @@ def writable(path: Any) -> Path:
     return target
 
 
+def writable_picture(path: Any) -> Path:
+    """The path of a file that can be written and whose ending says a format that matplotlib can draw in.
+
+    Raises
+    ------
+    SettingError
+        Saying why it cannot, or which endings are known.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    target, known = writable(path), FigureCanvasBase.get_supported_filetypes()
+    if target.suffix.lstrip(".").lower() not in known:
+        raise SettingError(f"path={str(path)!r}: end the name in one of .{', .'.join(sorted(known))}.")
+    return target
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

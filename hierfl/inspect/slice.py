@@ -15,12 +15,14 @@ import numpy as np
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
+from hierfl.inspect.kink_places import effort
 from hierfl.inspect.kink_search import KinkSearch
 from hierfl.inspect.kinks import Kinks, Line
 from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
 from hierfl.inspect.settings import require_positive, require_whole
 from hierfl.inspect.smoothing import radii, smoothed_values
 from hierfl.result import Result
+from hierfl.runs import Runs
 from hierfl.runtime.starts import project_on_all
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Slice:
         y(x): (k, owners, size), flat; ``response(variable)`` has the variable's shape.
     residual, error_bound
         How well the lower level is solved at each point, worst over the owners of a y.
+    progress
+        Whether a search for kinks shows a progress bar if it takes long.
     centre, direction, chosen
         The line, flat, and how its direction was chosen.
     smoothed
@@ -78,6 +82,7 @@ class Slice:
     smoothed: tuple[Smoothed, ...]
     iterates: np.ndarray
     tolerance: float
+    progress: bool = False
 
     @property
     def value(self) -> np.ndarray:
@@ -123,8 +128,9 @@ class Slice:
     @double_precision
     def kinks(self) -> Kinks:
         """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.Kinks`. Computed when first asked for."""
-        points = Points(self.problem.compile(), self.tolerance)
-        return KinkSearch(points, self.line).find(self.t, self.sampled)
+        with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar:
+            points = Points(self.problem.compile(), self.tolerance, bar)
+            return KinkSearch(points, self.line).find(self.t, self.sampled)
 
     @cached_property
     @double_precision
@@ -205,13 +211,13 @@ class Slice:
         return plot_slice(self, ax, **style)
 
     def __str__(self) -> str:
-        good = self.sampled.reason == 0
-        lines = [f"f on {len(self.t)} points, t in [{self.t[0]:.4g}, {self.t[-1]:.4g}], along {self.chosen}"]
-        if good.any():
-            best = int(np.nanargmin(self.value))
-            lines.append(f"from {np.nanmin(self.value):.6g} (t = {self.t[best]:.4g}) to {np.nanmax(self.value):.6g}")
-        lines += [f"no value for {gap}" for gap in self.gaps]
-        return "\n".join([*lines, str(self.kinks)])
+        where = f"f on {len(self.t)} points, t in [{self.t[0]:.4g}, {self.t[-1]:.4g}], along {self.chosen}"
+        gaps = [f"no value for {gap}" for gap in self.gaps]
+        if not (self.sampled.reason == 0).any():
+            return "\n".join([where, *gaps])
+        best = int(np.nanargmin(self.value))
+        span = f"from {np.nanmin(self.value):.6g} (t = {self.t[best]:.4g}) to {np.nanmax(self.value):.6g}"
+        return "\n".join([where, span, *gaps, str(self.kinks)])
 
     __repr__ = __str__
 
@@ -234,9 +240,7 @@ def slice_of(
     require_whole("seed", seed, 0)
     require_positive("tolerance", tolerance)
     compiled = problem.compile()
-    run = center if isinstance(center, Result) else None
-    if run is not None:
-        require_same_problem(problem, run)
+    run = run_of(problem, center)
     require_window(radius, points)
     etas = radii(smoothing, samples)
     start = centre_of(compiled, center)
@@ -249,7 +253,7 @@ def slice_of(
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         found = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, found))
-    return Slice(problem, line, chosen, t, sampled, smoothed, _projected(line, run), tolerance)
+    return Slice(problem, line, chosen, t, sampled, smoothed, _projected(line, run), tolerance, progress)
 
 
 def centre_of(compiled: Any, center: Any) -> np.ndarray:
@@ -270,11 +274,7 @@ def centre_of(compiled: Any, center: Any) -> np.ndarray:
 def direction_of(compiled: Any, direction: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
     """(how it was chosen, unit vector): the given direction, the run's leading principal one, or a random one."""
     if direction is not None:
-        flat = compiled.upper.flatten(direction, "direction")
-        length = float(np.linalg.norm(flat))
-        if not length > 0:
-            raise SettingError("direction is zero: give a direction in the space of x.")
-        return "the given direction, made a unit vector", flat / length
+        return "the given direction, made a unit vector", unit_vector(compiled.upper.flatten(direction, "direction"))
     if run is not None and len(run.trajectory.get("x", ())) > 1:
         path = run.trajectory["x"] - run.trajectory["x"].mean(axis=0)
         if np.linalg.norm(path) > 0:
@@ -285,6 +285,23 @@ def direction_of(compiled: Any, direction: Any, run: Result | None, seed: int) -
         return "x itself", np.ones(1)
     normal = np.random.default_rng(seed).standard_normal(compiled.upper.size)
     return f"a random unit vector (seed {seed})", normal / np.linalg.norm(normal)
+
+
+def unit_vector(flat: np.ndarray) -> np.ndarray:
+    """Of length 1, also where the square of a length would overflow or vanish.
+
+    Raises
+    ------
+    SettingError
+        If it is zero.
+    """
+    largest = float(np.max(np.abs(flat)))
+    if largest == 0:
+        raise SettingError("direction is zero: give a direction in the space of x.")
+    _, exponent = np.frexp(largest)
+    scaled = np.ldexp(flat, -int(exponent))  # exact, so that an ordinary direction is divided as it was
+    unit: np.ndarray = scaled / np.linalg.norm(scaled)
+    return unit
 
 
 def _projected(line: Line, run: Result | None) -> np.ndarray:
@@ -299,16 +316,21 @@ def _projected(line: Line, run: Result | None) -> np.ndarray:
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def require_same_problem(problem: Problem, run: Result) -> None:
-    """The run is one of this problem.
+def run_of(problem: Problem, center: Any) -> Result | None:
+    """The centre as a run of the problem; None for a point.
 
     Raises
     ------
     SettingError
-        If it is of another, or was loaded without its problem.
+        If it is a run of another problem, or was loaded without its problem; for several runs.
     """
-    if run.require_problem("a picture of a result") is not problem:
+    if isinstance(center, Runs):
+        raise SettingError("center holds the runs of several seeds: give one of them, such as runs.best or runs[0].")
+    if not isinstance(center, Result):
+        return None
+    if center.require_problem("a picture of a result") is not problem:
         raise SettingError("this result belongs to another problem: use result.problem.implicit.")
+    return center
 
 
 def require_window(radius: Any, points: Any) -> None:

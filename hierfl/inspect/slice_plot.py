@@ -43,13 +43,15 @@ def plot_slice(shown: Slice, ax: Any = None, **style: Any) -> Any:
 
 def _draw_kinks(panel: Any, shown: Slice) -> None:
     """Dots, and the tangents on either side; where there are very many, the sharpest ones."""
-    kinks = sorted(shown.kinks, key=lambda kink: -abs(kink.right_slope - kink.left_slope))[:KINKS_SHOWN]
+    kinks = sorted(shown.kinks, key=lambda kink: -kink.sharpness)[:KINKS_SHOWN]
     apart = np.diff([kink.t for kink in shown.kinks])
     reach = min(TANGENT * shown.line.radius, max(2 * float(np.min(apart, initial=np.inf)), 0.02 * shown.line.radius))
     for number, kink in enumerate(kinks):
         label = {"label": _kink_label(shown)} if number == 0 else {}
         panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=4.5, zorder=4, **label)
         for slope, far in ((kink.left_slope, reach), (kink.right_slope, -reach)):
+            if np.isinf(slope):
+                continue  # the curve itself is upright there
             # each tangent is carried past the kink, where it leaves the curve
             at = np.array([kink.t, kink.t + far])
             panel.plot(at, kink.value + slope * (at - kink.t), color=COLOURS[1], linewidth=1.0, linestyle=":", zorder=3)

@@ -7,21 +7,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
-from hierfl.inspect.one_sided import OneSided
+from hierfl.inspect.kink_places import EACH_PLACE, MERGE
+from hierfl.inspect.one_sided import OneSided, judge
 from hierfl.inspect.points import REASONS, Points, Sampled, shown
 from hierfl.inspect.settings import require_positive, require_whole
-from hierfl.inspect.slice import centre_of, require_same_problem, require_window
+from hierfl.inspect.slice import centre_of, require_window, run_of, unit_vector
 from hierfl.result import Result
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem
 
-HALVINGS = 12
-EDGES_LIMIT = 20_000
+PARALLEL = 1e-12  # the sine of the angle between two directions
+CLOSE = 1e-9  # in radii: to within this a change on an edge is found
 
 
 class Plane(NamedTuple):
@@ -34,6 +36,49 @@ class Plane(NamedTuple):
     def at(self, coordinates: np.ndarray) -> np.ndarray:
         """Points ``(k, n)`` at coordinates ``(k, 2)``."""
         return np.asarray(self.centre + coordinates @ self.directions)
+
+
+class Edges(NamedTuple):
+    """Edges of a grid: both ends' coordinates (k, 2), and the signs there of the switches ``names``, (k, switches)."""
+
+    low: np.ndarray
+    high: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+    names: np.ndarray
+
+    @property
+    def length(self) -> float:
+        """Of an edge."""
+        return float(np.linalg.norm(self.high[0] - self.low[0]))
+
+    def halvings(self, plane: Plane) -> int:
+        """How often an edge is halved."""
+        return int(np.ceil(np.log2(self.length / (CLOSE * plane.radius))))
+
+    def crossings(self, points: Points, plane: Plane) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(places (k, 2), unit vectors along their edges (k, 2), how far the next place or end is (k,)).
+
+        All changes on an edge are bisected, each half for itself.
+        """
+        length = self.length
+        unit = (self.high - self.low) / length
+        edge, left, right = np.arange(len(unit)), self.before, self.after
+        start, width = np.zeros(len(unit)), length
+        for _ in range(self.halvings(plane)):
+            width *= 0.5
+            middle = points.values(plane.at(self.low[edge] + (start + width)[:, None] * unit[edge]))
+            here = middle.signature[:, self.names]
+            first, second = (left != here).any(axis=1), (here != right).any(axis=1)
+            edge = np.concatenate([edge[first], edge[second]])
+            start = np.concatenate([start[first], start[second] + width])
+            left, right = np.concatenate([left[first], here[second]]), np.concatenate([here[first], right[second]])
+        order = np.lexsort((start, edge))
+        edge, at = edge[order], start[order] + 0.5 * width
+        apart = np.where(np.diff(edge) == 0, np.diff(at), np.inf)
+        apart = np.where(apart > MERGE * plane.radius, apart, np.inf)  # both ends of one switch's zero
+        beside = np.minimum(np.append(np.inf, apart), np.append(apart, np.inf))
+        return self.low[edge] + at[:, None] * unit[edge], unit[edge], np.minimum(beside, length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +97,8 @@ class Surface:
         How the directions were chosen.
     iterates
         (s, t) of a run's iterates.
+    progress
+        Whether a search for kinks shows a progress bar if it takes long.
     """
 
     problem: Problem
@@ -61,6 +108,7 @@ class Surface:
     sampled: Sampled
     iterates: np.ndarray
     tolerance: float
+    progress: bool = False
 
     @property
     def value(self) -> np.ndarray:
@@ -76,56 +124,46 @@ class Surface:
     @cached_property
     @double_precision
     def kink_points(self) -> np.ndarray:
-        """(s, t) of places where f has a kink across an edge of the grid, (k, 2): samples of the kink curves.
+        """(s, t) of places where f has a kink or a jump along an edge of the grid, (k, 2): samples of the kink curves.
 
-        Edges along which a switch changes are bisected, and the slopes on either side are compared. Edges in a direction
-        along which f is smooth show nothing; those in the other one do. What has no switch (a ``Function``'s inside) is not
-        seen.
+        Every change of a switch along an edge is looked at as on a slice. What changes twice between the ends of an edge, comes
+        to zero without changing its sign, or has no switch (a ``Function``'s inside) is not seen; nor is a kink across the edge.
         """
-        points = self._points
-        if not self.sampled.signature.size:
+        edges = self._edges()
+        if not len(edges.low):
             return np.zeros((0, 2))
-        low, high = self._edges()
-        low, high = self._narrowed(points, low[:EDGES_LIMIT], high[:EDGES_LIMIT])
-        if not len(low):
-            return np.zeros((0, 2))
-        middle, along = 0.5 * (low + high), high - low
-        along /= np.linalg.norm(along, axis=1, keepdims=True)
-        eye = OneSided(points)
-        width = np.full(len(middle), 2.0 * (self.s[1] - self.s[0]) / 2**HALVINGS)
-        directions = along @ self.plane.directions
-        first, *_, last = eye.distances
-        far = eye.look(self.plane.at(middle), directions, np.maximum(width * 10, first * self.plane.radius))
-        near = eye.look(self.plane.at(middle), directions, np.maximum(width, last * self.plane.radius))
-        return np.asarray(middle[near.bends(far, eye.least_jump) | near.steps(far, width)])
+        with shown(len(edges.low) * (edges.halvings(self.plane) + EACH_PLACE), "kinks", self.progress) as bar:
+            points = Points(self.problem.compile(), self.tolerance, bar)
+            at, along, apart = edges.crossings(points, self.plane)
+            width, directions = np.full(len(at), CLOSE * self.plane.radius), along @ self.plane.directions
+            eye = OneSided.of(points, self.sampled, grid_of(self.plane, self.s), directions[0], self.plane.radius)
+            seen = judge(eye, self.plane.at(at), directions, self.plane.radius, width, 0.1 * apart)
+        found = (at + seen.shift[:, None] * along)[seen.kinks | seen.jumps]
+        zero = max(MERGE, 4 * points.switches.tolerance) * self.plane.radius
+        twice = cKDTree(found).query_pairs(zero, output_type="ndarray") if len(found) else np.zeros((0, 2), int)
+        return np.delete(found, twice[:, 1], axis=0)
 
     @property
     def _points(self) -> Points:
         return Points(self.problem.compile(), self.tolerance)
 
-    def _edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both ends, as coordinates (k, 2), of the grid's edges along which a switch changes."""
-        count = len(self.s)
-        signature = self.sampled.signature.reshape(count, count, -1)
+    def _edges(self) -> Edges:
+        """The grid's edges along which a switch changes, a distribution's sample left out."""
+        count, switches = len(self.s), self._points.switches
+        names = np.flatnonzero(~switches.sampled)[: self.sampled.signature.shape[1]]
+        signature = self.sampled.signature[:, names]
+        names = names[(signature != signature[0]).any(axis=0)]
+        signature = self.sampled.signature[:, names].reshape(count, count, -1)
         good = (self.sampled.reason == 0).reshape(count, count)
         ends = []
         for axis in (0, 1):
             a = (slice(None, -1), slice(None)) if axis == 0 else (slice(None), slice(None, -1))
             b = (slice(1, None), slice(None)) if axis == 0 else (slice(None), slice(1, None))
             here = np.argwhere((signature[a] != signature[b]).any(axis=2) & good[a] & good[b])
-            ends.append((self.s[here], self.s[np.add(here, (1 - axis, axis))]))
-        return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
-
-    def _narrowed(self, points: Points, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bisect the edges, towards the first change on each."""
-        if not len(low):
-            return low, high
-        left = points.values(self.plane.at(low)).signature
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            same = (points.values(self.plane.at(middle)).signature == left).all(axis=1)[:, None]
-            low, high = np.where(same, middle, low), np.where(same, high, middle)
-        return low, high
+            there = np.add(here, (1 - axis, axis))
+            ends.append((self.s[here], self.s[there], signature[tuple(here.T)], signature[tuple(there.T)]))
+        low, high, before, after = (np.concatenate(parts) for parts in zip(*ends))
+        return Edges(low, high, before, after, names)
 
     @cached_property
     @double_precision
@@ -164,7 +202,8 @@ class Surface:
             return f"{where} along {self.chosen}: f has no value at any of them: {why}"
         lines = [f"{where}, from {finite.min():.6g} to {finite.max():.6g}, along {self.chosen}"]
         lines += [f"no value at {count:,} points: {reason}" for reason, count in self.gaps.items()]
-        lines.append(f"{len(self.kink_points)} kinks across the edges of the grid")
+        found = f"{len(self.kink_points)} kinks and jumps along the edges of the grid"
+        lines.append(f"{found}; what changes twice within an edge, or only touches it, is not seen")
         opaque = self._points.switches.opaque
         if opaque:
             lines.append(f"kinks inside {', '.join(opaque)} are not looked for: use slices")
@@ -189,22 +228,24 @@ def surface_of(
     require_whole("seed", seed, 0)
     require_positive("tolerance", tolerance)
     compiled = problem.compile()
-    run = center if isinstance(center, Result) else None
-    if run is not None:
-        require_same_problem(problem, run)
+    run = run_of(problem, center)
     require_window(radius, points)
     if compiled.upper.size < 2:
         raise SettingError("a surface needs an x of at least two scalars; this one has one: use implicit.slice.")
     start = centre_of(compiled, center)
     chosen, along = _directions(compiled, directions, run, seed)
     plane, s = Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
-    grid = np.stack([part.ravel() for part in np.meshgrid(s, s, indexing="ij")], axis=1)
-    with shown(len(grid), "surface", progress) as bar:
-        sampled = Points(compiled, tolerance, bar).values(plane.at(grid))
+    with shown(points**2, "surface", progress) as bar:
+        sampled = Points(compiled, tolerance, bar).values(grid_of(plane, s))
     path = np.zeros((0, 2))
     if run is not None and len(run.trajectory.get("x", ())):
         path = (run.trajectory["x"] - start) @ along.T
-    return Surface(problem, plane, chosen, s, sampled, path, tolerance)
+    return Surface(problem, plane, chosen, s, sampled, path, tolerance, progress)
+
+
+def grid_of(plane: Plane, s: np.ndarray) -> np.ndarray:
+    """Points (p * p, n) of a plane at all pairs of coordinates (p,)."""
+    return plane.at(np.stack([part.ravel() for part in np.meshgrid(s, s, indexing="ij")], axis=1))
 
 
 def _directions(compiled: Any, directions: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
@@ -213,12 +254,11 @@ def _directions(compiled: Any, directions: Any, run: Result | None, seed: int) -
     if directions is not None:
         if not isinstance(directions, (list, tuple, np.ndarray)) or len(directions) != 2:
             raise SettingError("directions: two of them, each in the shapes of x.")
-        flat = np.stack([compiled.upper.flatten(one, "direction") for one in directions])
-        if np.linalg.matrix_rank(flat) < 2:
-            raise SettingError("directions: two that are not parallel, and not zero.")
-        first = flat[0] / np.linalg.norm(flat[0])
-        second = flat[1] - (flat[1] @ first) * first
-        return "the given directions, made orthonormal", np.stack([first, second / np.linalg.norm(second)])
+        first, second = (unit_vector(compiled.upper.flatten(one, "direction")) for one in directions)
+        second = second - (second @ first) * first
+        if np.linalg.norm(second) < PARALLEL:
+            raise SettingError("directions: two that are not parallel.")
+        return "the given directions, made orthonormal", np.stack([first, unit_vector(second)])
     if size == 2:
         return "the two coordinates of x", np.eye(2)
     if run is not None and len(run.trajectory.get("x", ())) > 2:

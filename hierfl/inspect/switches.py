@@ -31,6 +31,7 @@ from hierfl.language.text import expression_text
 
 TOLERANCE, HOST_TOLERANCE = 1e-11, 1e-6  # projections are exact on their boundary; what CVXPY returns is not
 ROUNDING = 4e-16
+HALF_DECIMAL = 0.5e-4  # CVXPY rounds to four decimals before it takes ceil and floor
 
 
 class Switch(NamedTuple):
@@ -83,6 +84,15 @@ def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
             yield instantiate([constraint], client.parameters)[0], f"{expression_text(constraint)} of client {index}"
 
 
+def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
+    """Every expression within the declared terms and the lower level."""
+    problem, level = compiled.problem, compiled.problem.lower_level
+    trees: list[Any] = [term for term in (problem.objective.server, problem.objective.clients) if term is not None]
+    trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
+    for tree in trees:
+        yield from _atoms(tree)
+
+
 def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
     """The slack of a constraint, and the switches of its own atoms."""
     text = name or expression_text(constraint)
@@ -118,13 +128,27 @@ def _from_extreme(atom: Any) -> list[Any]:
     return [atom.args[0] - extreme(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
 
 
+def _at_whole_numbers(shift: float) -> Callable[[Any], list[Any]]:
+    """Of what is constant between whole numbers, from ``shift`` before them."""
+
+    def made(atom: Any) -> list[Any]:
+        shifted = atom.args[0] + shift
+        return [Function(lambda a: jnp.sin(jnp.pi * a), shifted, shape=shifted.shape, name="sin")]
+
+    return made
+
+
 def _ties(atom: Any) -> list[Any]:
-    """Of the k largest entries: the gap between the k-th and the next."""
-    x, k = atom.args[0], atom.k
-    if k != int(k) or k >= x.size:
-        return []
+    """Of the k largest entries: the gap between the k-th and the next; of a fractional k, those on either side of it."""
+    x = atom.args[0]
+    whole = {int(np.floor(atom.k)), int(np.ceil(atom.k))}
+    return [_tie(x, k) for k in sorted(whole) if 0 < k < x.size]
+
+
+def _tie(x: Any, k: int) -> Any:
+    """The gap between the k-th largest entry and the next."""
     fewer = cp.sum_largest(x, k - 1) if k > 1 else 0
-    return [2 * cp.sum_largest(x, k) - fewer - cp.sum_largest(x, k + 1)]
+    return 2 * cp.sum_largest(x, k) - fewer - cp.sum_largest(x, k + 1)
 
 
 _SWITCHES: dict[type, Callable[[Any], list[Any]]] = {
@@ -140,10 +164,13 @@ _SWITCHES: dict[type, Callable[[Any], list[Any]]] = {
     max_entries: _from_extreme,
     min_entries: _from_extreme,
     cp.sum_largest: _ties,
+    cp.sign: lambda atom: [atom.args[0]],
+    cp.floor: _at_whole_numbers(HALF_DECIMAL),
+    cp.ceil: _at_whole_numbers(-HALF_DECIMAL),
 }
 OPAQUE = (
     *(cp.lambda_max, cp.lambda_sum_largest, cp.normNuc, cp.sigma_max, cp.condition_number, cp.dotsort, cp.cummax),
-    *(cp.ceil, cp.floor, cp.sign, PSD, ExpCone, PowCone3D, PowConeND, Function, BlackBox),
+    *(PSD, ExpCone, PowCone3D, PowConeND, Function, BlackBox),
 )
 
 
@@ -199,9 +226,7 @@ class Switches:
             for constraint, owner in owned_constraints(compiled):
                 for switch in constraint_switches(constraint, owner):
                     found.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
-        trees: list[Any] = [term for term in upper.values() if term is not None]
-        trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
-        opaque = {expression_text(atom): None for tree in trees for atom in _atoms(tree) if isinstance(atom, OPAQUE)}
+        opaque = {expression_text(atom): None for atom in atoms_of(compiled) if isinstance(atom, OPAQUE)}
         groups = tuple(Group.of(side, table, switches) for (side, table), switches in found.items() if switches)
         return cls(compiled, groups, tuple(opaque))
 

@@ -127,6 +127,9 @@ def test_wrong_places_are_named(place: str, said: str, toy: str, capsys: pytest.
         (["--radius", "-1"], "radius"),
         (["--slice", "/no/such/folder/slice.png"], "there is no folder"),
         (["--center", "[0, 0]", "--result", "run.npz"], "give one of the two"),
+        (["--points", "0"], "points=0"),
+        (["--slice", "slice.xyz"], "end the name in one of"),
+        (["--surface", "surface"], "end the name in one of"),
     ],
 )
 def test_wrong_arguments_are_named(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cvxpy as cp
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -31,6 +32,18 @@ def from_c(x: cp.Variable, width: float) -> cp.Expression:
 def soft_threshold() -> hf.Problem:
     x, y = scalars()
     return minimise(cp.abs(y - 0.4), hf.ArgMin(y, 0.5 * cp.square(y - x) + 0.2 * cp.abs(y)))
+
+
+def steep_above_a_soft_threshold() -> hf.Problem:
+    x, y = scalars()
+    return minimise(cp.exp(10 * y), hf.ArgMin(y, 0.5 * cp.square(y - x) + 0.3 * cp.abs(y)))
+
+
+def soft_threshold_in_a_ball() -> hf.Problem:
+    """The ball, which never binds, takes the lower level from a quadratic program to a conic one."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    objective = 0.5 * cp.square(y[0] - x) + 0.3 * cp.abs(y[0]) + cp.square(y[1] - 0.5)
+    return minimise(cp.exp(3 * y[0]), hf.ArgMin(y, objective, [cp.norm(y) <= 5]))
 
 
 def positive_part_below() -> hf.Problem:
@@ -109,6 +122,26 @@ def in_one_variable(term: Callable[[cp.Variable], cp.Expression], *constraints: 
     return declared
 
 
+def opaque(function: Callable[[Any], Any]) -> Callable[[cp.Variable], cp.Expression]:
+    return lambda x: hf.Function(function, x, name="g")
+
+
+def black_box() -> hf.Problem:
+    x = cp.Variable(name="x")
+    return hf.Problem(hf.Minimize(server=hf.BlackBox(lambda a: float(abs(a - 0.3)), x, name="b") + cp.square(x)))
+
+
+def in_single_precision() -> hf.Problem:
+    x = cp.Variable(name="x")
+    return hf.Problem(hf.Minimize(server=hf.BlackBox(lambda a: np.float32(np.sin(3 * a) + abs(a - 0.3)), x, name="b")))
+
+
+def steep_black_box() -> hf.Problem:
+    """Smooth: its steepest bends, 1.3e-5 apart, are near neighbours."""
+    x = cp.Variable(name="x")
+    return hf.Problem(hf.Minimize(server=hf.BlackBox(lambda a: np.tanh(1e5 * a), x, name="b")))
+
+
 def in_two(term: Callable[[cp.Variable], cp.Expression]) -> Callable[[], hf.Problem]:
     def declared() -> hf.Problem:
         return minimise(term(cp.Variable(2, name="x")))
@@ -184,6 +217,39 @@ CASES = {
         in_one_variable(lambda x: cp.abs(x - C) + from_c(x, 1e-6)), kinks=((C, -1, 1),), cause="abs"
     ),
     "steep, from afar": Case(in_one_variable(lambda x: from_c(x, 1e-4)), 0.0, 1000.0),
+    "steep above a soft threshold": Case(
+        steep_above_a_soft_threshold, kinks=((-0.3, 10, 0), (0.3, 0, 10)), cause="abs", slope_error=1e-6
+    ),
+    "soft threshold in a ball": Case(soft_threshold_in_a_ball, kinks=((-0.3, 3, 0), (0.3, 0, 3)), cause="abs"),
+    "power 1.01": Case(in_one_variable(lambda x: cp.power(cp.abs(x - C), 1.01))),
+    "power 1.25": Case(in_one_variable(lambda x: cp.power(cp.abs(x), 1.25))),
+    "power beside a kink": Case(
+        in_one_variable(lambda x: cp.power(cp.abs(x), 1.1) + cp.abs(x)), kinks=((0.0, -1, 1),), slope_error=1e-6
+    ),
+    "root": Case(in_one_variable(lambda x: cp.sqrt(cp.abs(x))), kinks=((0.0, -np.inf, np.inf),), cause="abs"),
+    "root on one side": Case(
+        in_one_variable(lambda x: cp.sqrt(cp.pos(x - C)) - x), kinks=((C, -1, np.inf),), cause="maximum"
+    ),
+    "cube root": Case(in_one_variable(opaque(jnp.cbrt)), kinks=((0.0, np.inf, np.inf),), cause="no constraint"),
+    "opaque beside a smooth switch": Case(
+        in_one_variable(lambda x: opaque(lambda a: jnp.abs(a - 0.0152))(x) + cp.square(cp.pos(x - 0.0101))),
+        kinks=((0.0152, -1 + 0.0102, 1 + 0.0102),),
+        slope_error=1e-6,
+    ),
+    "opaque beside a kink": Case(
+        in_one_variable(lambda x: opaque(lambda a: jnp.abs(a - 0.0152))(x) + 3 * cp.pos(x - 0.0151)),
+        kinks=((0.0151, -1, 2), (0.0152, 2, 4)),
+    ),
+    "black box": Case(black_box, kinks=((0.3, -0.4, 1.6),), cause="no constraint", points=21, slope_error=1e-6),
+    "black box in single precision": Case(
+        in_single_precision, kinks=((0.3, 3 * np.cos(0.9) - 1, 3 * np.cos(0.9) + 1),), points=101, slope_error=1e-2
+    ),
+    "steep black box": Case(steep_black_box, points=101),
+    "ties of a fractional number": Case(
+        in_one_variable(lambda x: cp.sum_largest(cp.hstack([x, 0.5, 2 * x]), 1.5)),
+        kinks=((0.0, 0.5, 1), (0.25, 1, 2), (0.5, 2, 2.5)),
+        cause="sum_largest",
+    ),
     "ties of the largest": Case(
         in_two(lambda x: cp.sum_largest(cp.hstack([x, 0.2]), 2)), np.zeros(2), kinks=((0.0, 0, 1),), cause="sum_largest"
     ),
@@ -208,3 +274,27 @@ def test_kinks_are_those_computed_by_hand(name: str) -> None:
 def test_active_constraints_of_private_sets() -> None:
     found = private_caps().implicit.slice(0.0, progress=False)
     assert found.active(400) == ("y <= cap of client 1",) and found.active(0) == ()
+
+
+HALF = 0.5e-4 / 3  # CVXPY's floor and ceil round to four decimals
+
+
+@pytest.mark.parametrize(
+    ("term", "at", "cause"),
+    [
+        (lambda x: cp.floor(3 * x), [-HALF, 1 / 3 - HALF], "floor(3 * x)"),
+        (lambda x: cp.ceil(3 * x), [HALF, 1 / 3 + HALF], "ceil(3 * x)"),
+        (lambda x: 0.5 * cp.sign(x - C) + cp.square(x), [C], "sign"),
+        (opaque(lambda a: jnp.round(3 * a)), [-1 / 6, 1 / 6], "no constraint"),
+    ],
+)
+def test_jumps_of_atoms_and_of_opaque_pieces(term: Callable, at: list[float], cause: str) -> None:
+    shown = in_one_variable(term)().implicit.slice(0.1, radius=0.37, progress=False)
+    np.testing.assert_allclose([jump.t + 0.1 for jump in shown.kinks.jumps], at, atol=1e-6)
+    assert all(jump.right - jump.left == pytest.approx(1, abs=1e-6) for jump in shown.kinks.jumps)
+    assert not len(shown.kinks) and all(cause in jump.cause for jump in shown.kinks.jumps)
+
+
+def test_a_vertical_tangent_bends_neither_way() -> None:
+    (kink,) = in_one_variable(opaque(jnp.cbrt))().implicit.slice(0.0, progress=False).kinks
+    assert kink.bend == "vertical" and kink.sharpness == np.inf and "slope inf to inf, is vertical" in str(kink)

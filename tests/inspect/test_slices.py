@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.inspect.slice import Slice
 from hierfl.models import coupled_minimax, nonsmooth_toy
+from hierfl.runtime.progress import RunProgress
 from hierfl.solvers import FedAvg, FedRZO
 
 mpl.use("Agg")
@@ -414,3 +415,58 @@ def test_a_result_of_another_problem_is_refused() -> None:
     run = nonsmooth_toy(2).solve(FedRZO(), rounds=2, progress=False)
     with pytest.raises(hf.SettingError, match="another problem"):
         nonsmooth_toy(2).implicit.slice(run)
+
+
+@pytest.mark.parametrize("length", [1e200, 1e-200, 1e-310])
+def test_a_direction_of_any_length(length: float) -> None:
+    """f = 1 along (1, 1) from 0 on, and falls before it."""
+    shown = nonsmooth_toy(2).implicit.slice(np.zeros(2), np.full(2, length), points=41, progress=False)
+    np.testing.assert_allclose(shown.direction, np.full(2, np.sqrt(0.5)), rtol=1e-15)
+    np.testing.assert_allclose(places(shown), [0.0], atol=1e-6)
+    np.testing.assert_allclose(slopes(shown), [[np.sqrt(2), 0]], atol=1e-6)
+
+
+def test_a_window_without_values_says_why() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, cp.square(y), [y >= 0, y <= x - 5]))
+    shown = problem.implicit.slice(0.0, points=21, progress=False)
+    assert str(shown).splitlines()[1:] == ["no value for t in [-1, 1]: Y(x) is empty"]
+    assert len(shown.kinks) == 0
+    assert "no value: Y(x) is empty" in [text.get_text() for text in shown.plot().axes[0].get_legend().get_texts()]
+
+
+def test_the_runs_of_several_seeds_are_refused_by_name() -> None:
+    problem = nonsmooth_toy(2)
+    runs = problem.solve(FedRZO(), rounds=2, seeds=2, progress=False)
+    for look in (problem.implicit.slice, problem.implicit.surface):
+        with pytest.raises(hf.SettingError, match=r"several seeds: .* runs\.best"):
+            look(runs)
+    assert len(problem.implicit.slice(runs.best, points=5, progress=False).iterates)
+
+
+def test_a_search_for_kinks_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, bool]] = []
+    counted: list[int] = []
+
+    class Watched(RunProgress):
+        def __init__(self, total: int, what: str, progress: bool, unit: str) -> None:
+            said.append((what, progress))
+            super().__init__(total, what, False, unit)
+
+        def advance(self, count: int) -> None:
+            counted.append(count)
+
+    monkeypatch.setattr("hierfl.inspect.points.RunProgress", Watched)
+    line = nonsmooth_toy(1).implicit.slice(np.zeros(1), points=41)
+    plane = nonsmooth_toy(2).implicit.surface([0.01, 0.02], points=5, progress=False)
+    before = len(counted)
+    assert len(line.kinks) == 1 and len(plane.kink_points) == 10
+    assert said == [("slice", True), ("surface", False), ("kinks", True), ("kinks", False)]
+    assert sum(counted[before:]) > 41
+
+
+def test_tangents_that_are_upright_are_not_drawn() -> None:
+    x = cp.Variable(name="x")
+    shown = hf.Problem(hf.Minimize(server=cp.sqrt(cp.pos(x)))).implicit.slice(0.0, points=41, progress=False)
+    panel = shown.plot().axes[0]
+    assert all(np.isfinite(line.get_ydata()).all() for line in panel.lines) and len(panel.lines) == 3

@@ -58,7 +58,7 @@ def test_the_figures_and_their_axes() -> None:
 
 @pytest.mark.parametrize(
     ("directions", "named"),
-    [([[1, 0]], "two of them"), ([[1, 0], [2, 0]], "parallel"), ([[0, 0], [1, 0]], "parallel")],
+    [([[1, 0]], "two of them"), ([[1, 0], [2, 0]], "parallel"), ([[0, 0], [1, 0]], "zero")],
 )
 def test_directions_are_checked(directions: list, named: str) -> None:
     with pytest.raises(hf.SettingError, match=named):
@@ -116,3 +116,40 @@ def test_bad_input_to_a_surface_is_named() -> None:
         with pytest.raises(hf.SettingError, match=named):
             shown.plot(**arguments)
     assert shown.plot(levels=5, alpha=0.5) is not shown.plot(ax=flat)
+
+
+def on_the_unit_square(term: cp.Expression, points: int = 11) -> np.ndarray:
+    return hf.Problem(hf.Minimize(server=term)).implicit.surface(np.zeros(2), points=points, progress=False).kink_points
+
+
+def test_what_only_changes_curvature_is_no_kink_of_a_surface() -> None:
+    v, y = cp.Variable(2, name="v"), cp.Variable(2, name="y")
+    assert not len(on_the_unit_square(cp.square(cp.pos(v[0] - 0.123)) + v[1], 21))
+    problem = hf.Problem(
+        hf.Minimize(server=cp.sum_squares(y - 1)), hf.ArgMin(y, cp.sum_squares(y - v), [y <= 1])
+    )  # min(v, 1) - 1 vanishes where it bends
+    assert not len(problem.implicit.surface(np.zeros(2), radius=1.5, points=20, progress=False).kink_points)
+
+
+def test_a_kink_behind_another_switch_of_an_edge() -> None:
+    v = cp.Variable(2, name="v")
+    found = on_the_unit_square(cp.square(cp.pos(v[0] - 0.02)) + cp.abs(v[0] - 0.05) + 0 * v[1])
+    assert len(found) == 11
+    np.testing.assert_allclose(found[:, 0], 0.05, atol=1e-8)
+
+
+def test_a_kink_on_a_grid_line_is_counted_once() -> None:
+    v = cp.Variable(2, name="v")
+    assert len(on_the_unit_square(cp.abs(v[0] - 0.2) + 0 * v[1])) == 11
+    assert len(on_the_unit_square(cp.abs(v[0] - 0.2) + cp.abs(v[1] + 0.2))) == 21  # two lines that share a point
+
+
+def test_jumps_of_a_surface() -> None:
+    v = cp.Variable(2, name="v")
+    found = on_the_unit_square(cp.sign(v[0] - 0.123) + cp.square(v[1]))
+    np.testing.assert_allclose(found[:, 0], np.full(11, 0.123), atol=1e-8)
+
+
+def test_directions_of_any_length() -> None:
+    shown = nonsmooth_toy(2).implicit.surface(np.zeros(2), [[1e-200, 0], [0, 1e200]], points=5, progress=False)
+    np.testing.assert_array_equal(shown.plane.directions, np.eye(2))

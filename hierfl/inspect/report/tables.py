@@ -92,8 +92,8 @@ def lowering(explanation: Explanation) -> Html:
 def kinks(found: Kinks) -> Html:
     """The kinks and jumps of the slice, with what could be told apart."""
     rows = [
-        [kink.t, kink.value, kink.left_slope, kink.right_slope, "up" if kink.convex else "down", kink.cause]
-        for kink in sorted(found, key=lambda kink: -abs(kink.right_slope - kink.left_slope))[:ROWS]
+        [kink.t, kink.value, kink.left_slope, kink.right_slope, kink.bend, kink.cause]
+        for kink in sorted(found, key=lambda kink: -kink.sharpness)[:ROWS]
     ]
     parts: list[Html] = []
     if rows:
