@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.errors import DataError, SettingError
+from hierfl.errors import DataError, HierflError, SettingError
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hierfl.problem import Problem
 
 FORMAT = 2
+SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 
 @dataclass(frozen=True)
@@ -244,12 +245,12 @@ class Result:
     def load(cls, path: str | Path, problem: Problem | None = None) -> Result:
         """Read a saved result; several variables come back as ``{name: array}``.
 
-        ``problem`` is the declaration that it belongs to, which is not saved.
+        ``problem`` is the declaration that it belongs to, which is not saved; f is evaluated once to see that it does.
 
         Raises
         ------
         DataError
-            If the file is not a saved result of this format.
+            If the file is not a saved result of this format; if it belongs to another problem, or to other data.
         """
         if not zipfile.is_zipfile(path):
             raise DataError(f"{path} is not a saved hierfl result.")
@@ -265,7 +266,7 @@ class Result:
             for group in ("history", "metrics", "trajectory")
         }
         parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y", "x0")}
-        return cls(
+        found = cls(
             **parts,
             **groups,
             distances=arrays["distances"],
@@ -277,6 +278,21 @@ class Result:
             settings=note["settings"],
             problem=problem,
         )
+        if problem is not None:
+            found._require_own(problem, path)
+        return found
+
+    def _require_own(self, problem: Problem, path: str | Path) -> None:
+        """The value is that of f at x."""
+        try:
+            value = problem.implicit(self.x) if np.isfinite(self.value) else self.value
+        except HierflError as error:
+            raise DataError(f"{path} belongs to another problem: {error}") from error
+        if np.isfinite(value) and abs(value - self.value) > SAME * (1 + abs(self.value)):
+            raise DataError(
+                f"{path} belongs to another problem, or to other data: its value is {self.value:.8g}, and f at its x is {value:.8g}. "
+                f"Give the problem that it was saved from."
+            )
 
 
 def public_response(compiled: CompiledProblem, y: Any) -> Any:

@@ -94,3 +94,22 @@ def test_printed_problem_reads_as_mathematics() -> None:
     assert "minimize over" in str(problem)
     assert r"\begin{aligned}" in problem.latex()
     assert problem._repr_latex_().startswith("$$")
+
+
+def test_a_saved_result_of_another_problem_is_refused(tmp_path: Path) -> None:
+    """Of equal shapes, of other shapes, of other data; several variables go through by name."""
+    v, w, u = cp.Variable(2, name="v"), cp.Variable(2, name="w"), hf.Sample(2, name="u")
+
+    def of(target: float, rows: float = 1.0) -> hf.Problem:
+        client = hf.Client({u: np.full((3, 2), rows)})
+        objective = hf.E(cp.sum_squares(v - u)) + cp.sum_squares(w - target)
+        return hf.Problem(hf.Minimize(clients=objective), federation=hf.Federation([client]))
+
+    own, path = of(1.0), tmp_path / "run.npz"
+    own.solve(rounds=3, progress=False).save(path)
+    assert hf.Result.load(path, problem=own).problem is own
+    for other in (of(-7.0), of(1.0, rows=2.0)):
+        with pytest.raises(hf.DataError, match="another problem, or to other data: its value is .* and f at its x is"):
+            hf.Result.load(path, problem=other)
+    with pytest.raises(hf.DataError, match="another problem"):
+        hf.Result.load(path, problem=hf.Problem(hf.Minimize(server=cp.square(cp.Variable(name="z")))))

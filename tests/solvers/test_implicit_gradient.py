@@ -162,8 +162,8 @@ def test_a_projection_without_a_derivative_is_refused(of: Any) -> None:
         lower.solve(ImplicitGradient(), rounds=1, progress=False)
     upper = hf.Problem(hf.Minimize(server=cp.sum(x)), constraints=of(x))
     np.testing.assert_allclose(upper.implicit.gradient(np.ones(2)), [1, 1])
-    with pytest.raises(hf.IncompatibleSolverError, match="values only"):
-        upper.implicit.stationarity(np.full(2, 0.1), 0.05, progress=False)
+    low, high = upper.implicit.stationarity(np.full(2, 0.1), 0.05, progress=False).smoothed_interval
+    assert low <= np.sqrt(2) <= high
 
 
 def test_refusals_say_what_fits() -> None:
