@@ -13,6 +13,7 @@ import numpy as np
 
 from hierfl.compiler.data import Population
 from hierfl.compiler.program import NO_ROWS
+from hierfl.compiler.quick import quick_jit
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
@@ -85,8 +86,8 @@ class LowerMap:
 
     @cached_property
     def _operator(self) -> Any:
-        return jax.jit(self._mapping)
+        return quick_jit(self._mapping)
 
     @cached_property
     def _jacobian(self) -> Any:
-        return jax.jit(jax.jacfwd(self._mapping, argnums=1))
+        return quick_jit(jax.jacfwd(self._mapping, argnums=1))

@@ -25,6 +25,7 @@ LOOKS = 4  # distances, a constant factor apart
 PERSISTENCE = 0.5  # what stays of a true jump from one look to the next
 NOISE_PLACES, NOISY = 16, 1e-12  # how many points tell the noise of f, and what is more than rounding
 EXACT = 1e-12  # residuals of a y that is exact to rounding
+DIFFERENCE_NOISE = 1e-13  # what rounding of f, relative to 1 + |f|, makes of two quartics' slopes over a unit distance
 ROUNDING = 4e-12  # of x: no step is shorter
 FADED = 0.1  # what extrapolation leaves of a jump of the slope, where it comes to nothing
 STEADY = 0.25  # by how much the ratio of neighbouring changes may vary in a geometric sequence
@@ -67,7 +68,7 @@ class Sides(NamedTuple):
         found = (step > LEAST_STEP * (1.0 + np.abs(self.value[:, 0]))) & (step > 0.1 * np.abs(near.bend) * distance)
         return found & (step > PERSISTENCE * np.abs(far.step))
 
-    def bends(self, near: Sides, far: Sides, least: float) -> np.ndarray:
+    def bends(self, near: Sides, far: Sides, least: np.ndarray) -> np.ndarray:
         """Where the slope jumps, from near and from afar (a steep but smooth piece bends ever less), or is infinite."""
         bend, scale = np.abs(near.bend), 1.0 + np.max(np.abs(near.slope), axis=1)
         stays = (bend > least * scale) & (bend > PERSISTENCE * np.abs(far.bend))
@@ -140,6 +141,12 @@ class OneSided(NamedTuple):
         """The least jump of a slope that can be told, relative to 1 + |slope|."""
         return max(LEAST_HOST_JUMP, 100 * self.noise / HOST_DISTANCES[-1]) if self.coarse else LEAST_JUMP
 
+    def least_jump_from(self, distance: np.ndarray, sides: Sides) -> np.ndarray:
+        """The same from distances (k,): differences over short ones see the rounding of f."""
+        if not self.by_differences:
+            return np.full(len(distance), self.least_jump)
+        return np.maximum(self.least_jump, DIFFERENCE_NOISE * (1.0 + np.abs(sides.value[:, 0])) / distance)
+
     def look(self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray) -> Sides:
         """Both sides of places (k, n) along unit vectors (k, n), from distances (k,)."""
         make = self._differences if self.by_differences else self._derivatives
@@ -199,6 +206,6 @@ def judge(
     looks += [eye.look(places + shift[:, None] * directions, directions, distance) for distance in distances[1:]]
     there, near, far = limit(looks), looks[-1], looks[-2]
     jumps = there.steps(near, far, distances[-1])
-    kinks = there.bends(near, far, eye.least_jump) & ~jumps
+    kinks = there.bends(near, far, eye.least_jump_from(distances[-1], there)) & ~jumps
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
     return Judged(kinks, jumps, shift, there)

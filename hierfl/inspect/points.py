@@ -16,6 +16,7 @@ from hierfl.compiler.data import Data
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.program import Array
+from hierfl.compiler.quick import quick_jit
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.switches import Switches, atoms_of
 from hierfl.language.function import BlackBox
@@ -167,7 +168,7 @@ class Points:
             def all_of(points: Array, data: Data, tolerance: Array) -> Any:
                 return jax.vmap(lambda x: one(x, data, tolerance))(points)
 
-            return jax.jit(all_of)
+            return quick_jit(all_of)
 
         program, data = self.compiled.keep(key, make), jax.device_put(self.compiled.data())
         parts = []

@@ -18,7 +18,7 @@ import hierfl as hf
 from hierfl.inspect.report.mathematics import mathematics_svg
 from hierfl.inspect.report.page import number
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
-from hierfl.solvers import ZOHFL, FedAvg, FedRZO
+from hierfl.solvers import ZOHFL, FedAvg, FedRZO, ProjectedSGD
 
 SECTIONS = (
     "mathematics", "check", "lowering", "convergence", "line", "kinks", "communication", "certificate", "settings",
@@ -200,7 +200,7 @@ def test_names_are_text_whatever_they_are(tmp_path: Path) -> None:
     )
     metrics = {"<u>norm": lambda x, y: float(np.linalg.norm(x))}
     result = problem.solve(ZOHFL(step_size=0.1), rounds=10, x0=START, metrics=metrics, progress=False)
-    page = written(result, tmp_path, radius=1.0)
+    page = written(result, tmp_path, radius=4.0)
     assert not page.tags & {"b", "i", "u"}
     assert "<b>[0]" in page.says("place") and "<u>norm" in page.says("convergence")
     assert "</script><i>&amp;" in page.says("kinks")
@@ -278,7 +278,8 @@ def test_a_run_whose_lower_level_was_not_solved_says_so(tmp_path: Path) -> None:
         hf.Minimize(clients=cp.sum_squares(x - 3) + cp.sum_squares(y - 5)),
         hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0], scope="client"),
     )
-    short = problem.solve(ZOHFL(local_steps=1, step_size=0.01), rounds=2, x0=np.ones(2), progress=False)
+    lower = ProjectedSGD(steps=1, step_size=1e-4)
+    short = problem.solve(ZOHFL(lower=lower, step_size=0.1), rounds=10, x0=np.ones(2), progress=False)
     page = written(short, tmp_path)
     assert ("stopped short" in page.source) == (abs(short.own_value - short.value) > 0.01 * (1 + abs(short.value)))
     assert "stopped short" in page.source
