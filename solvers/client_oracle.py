@@ -6,6 +6,7 @@ and in what they make of the values.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.draws import split
+from hierfl.compiler.exact import LARGE
 from hierfl.compiler.program import Array, Rows
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.contract import Clock
@@ -94,10 +96,15 @@ class ClientOracle:
             y, residual = self.lower.sample(x, party, row, zero, clock)
             return y, residual, problem.lower_gap(x, {**party.environment, **row})
 
-        y, residuals, gaps = jax.vmap(one)({leaf: rows.values[leaf] for leaf in table})
+        y, residuals, gaps = self.each(one, {leaf: rows.values[leaf] for leaf in table})
         weight = rows.weights[table[0]]
         value = problem.client_value(x, y, party.environment, rows)
         return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
+
+    def each(self, function: Callable[..., Any], jobs: Any) -> Any:
+        """A function of y at each of some points or samples: side by side, but one after another where y is large."""
+        alone = self.problem.scope == "sample" and self.problem.lower.size >= LARGE
+        return jax.lax.map(function, jobs) if alone else jax.vmap(function)(jobs)
 
     # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
 

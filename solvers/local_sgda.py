@@ -24,6 +24,7 @@ import numpy as np
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party, Population
 from hierfl.compiler.program import Array, Rows
+from hierfl.compiler.quick import quick_jit
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.text import expression_text
 from hierfl.runtime.contract import Clients, Message, Received
@@ -102,7 +103,7 @@ def _is_opposed(problem: CompiledProblem) -> bool:
         return jnp.max(jnp.abs(ascent + descent)) / (1 + jnp.max(jnp.abs(ascent)))
 
     every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
-    found = jax.jit(jax.vmap(difference, (None, 0, 0)))(problem.data().clients, every, keys)
+    found = quick_jit(jax.vmap(difference, (None, 0, 0)))(problem.data().clients, every, keys)
     seen = found[jnp.isfinite(found)]
     return bool(seen.size > 0 and jnp.all(seen <= 1e-9))
 

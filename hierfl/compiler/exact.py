@@ -23,6 +23,7 @@ from hierfl.compiler.low_rank import across, solve_box
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.semismooth import semismooth_newton
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
 from hierfl.language.text import expression_text
@@ -317,12 +318,12 @@ class ExactLower:
     @cached_property
     def compiled_evaluation(self) -> Any:
         """``evaluate`` as one compiled program of (x, data, warm)."""
-        return jax.jit(self.evaluate)
+        return quick_jit(self.evaluate)
 
     @cached_property
     def compiled_value_at(self) -> Callable[..., tuple[Array, Array]]:
         """``value_at`` as one compiled program of (x, y, data)."""
-        return jax.jit(self.value_at)
+        return quick_jit(self.value_at)
 
     @double_precision
     def at(self, x: np.ndarray, warm: np.ndarray | None = None, tolerance: Array | float = TOLERANCE) -> Evaluation:

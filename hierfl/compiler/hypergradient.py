@@ -27,6 +27,7 @@ from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Data, Party
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.quick import quick_jit
 from hierfl.errors import IncompatibleSolverError
 
 DENSE_LIMIT = 256
@@ -212,7 +213,7 @@ def _coincide(problem: CompiledProblem) -> bool:
     if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
         return False
     data, rng = problem.data(), np.random.default_rng(11)
-    pairs = jax.jit(lambda x, y, data: _gradients(problem, x, y, data))
+    pairs = quick_jit(lambda x, y, data: _gradients(problem, x, y, data))
     ratios: list[float] = []
     for _ in range(3):
         x, y = (rng.standard_normal(size) for size in (problem.upper.size, problem.lower.size))
@@ -326,7 +327,7 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
 def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
     """(value, gradient) of f at x, oriented for minimisation, checked; errors as for ``ExactLower.at``."""
     Hypergradient.of(problem)
-    program = problem.keep("gradient program", lambda: jax.jit(lambda x, data: gradient_at(problem, x, data)))
+    program = problem.keep("gradient program", lambda: quick_jit(lambda x, data: gradient_at(problem, x, data)))
     evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
     problem.exact.check(x, evaluation)
     return float(evaluation.value), gradient

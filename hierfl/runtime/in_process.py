@@ -22,6 +22,7 @@ from hierfl.compiler.data import Data, Party
 from hierfl.compiler.draws import fold_in
 from hierfl.compiler.host import calls_host
 from hierfl.compiler.program import Array
+from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.schedule import choose_schedule, require_memory
 from hierfl.errors import SettingError
 from hierfl.runtime.cohort import cohort_size, draw_participants
@@ -223,7 +224,7 @@ class InProcess:
         if not problem.lower.size or not rounds:
             return None
         own = problem.keep(
-            ("own value", self, algorithm), lambda: jax.jit(partial(self._own_value, problem, algorithm))
+            ("own value", self, algorithm), lambda: quick_jit(partial(self._own_value, problem, algorithm))
         )
 
         def value(x: Array) -> Array:
