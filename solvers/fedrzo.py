@@ -404,7 +404,7 @@ class BoundFedRZO(Bound):
         shifts = shifts_of(directions, self.settings.smoothing, self.settings.estimator)
         points = jax.vmap(lambda v: self.oracle.query(x + v, own))(shifts)
         given = jnp.zeros((points.shape[0], 0)) if answers is None else answers.y
-        return directions, self.oracle.each(lambda at: evaluate(*at, sample_key), (points, given))
+        return directions, self.oracle.each(lambda at: evaluate(at[0], at[1], sample_key), (points, given))
 
     def _directions(self, key: Array, answers: Answers | None) -> Array:
         """The round's, or this step's own."""
