@@ -102,8 +102,9 @@ class ClientOracle:
         return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
 
     def each(self, function: Callable[..., Any], jobs: Any) -> Any:
-        """A function of y at each of some points or samples: side by side, but one after another where y is large."""
-        alone = self.problem.scope == "sample" and self.problem.lower.size >= LARGE
+        """A function of y at each of some points or samples: side by side, but on a CPU one after another where y is large."""
+        large = self.problem.scope == "sample" and self.problem.lower.size >= LARGE
+        alone = large and jax.default_backend() == "cpu"
         return jax.lax.map(function, jobs) if alone else jax.vmap(function)(jobs)
 
     # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
