@@ -29,6 +29,7 @@ from hierfl.solvers import (
     LogGrowth,
     ProjectedSGD,
     ProjectionMethod,
+    client_oracle,
 )
 from hierfl.solvers.directions import draw_directions
 from hierfl.solvers.estimators import estimate, shifts_of, slopes
@@ -256,6 +257,18 @@ def test_cournot_leader_reaches_the_published_optimum() -> None:
     result = solve(stackelberg_cournot(clients=4), solver, rounds=60, x0=2.0)
     assert result.x == pytest.approx(5.172161, abs=0.1)
     assert result.value == pytest.approx(-2.770521, abs=1e-3)
+
+
+def test_large_followers_one_after_another_or_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> hf.Result:
+        solver = FedRZO(step_size=0.05, local_steps=3, batch_size=2, directions=2)
+        return solve(stackelberg_cournot(80, clients=2), solver, rounds=5, x0=2.0)
+
+    one_by_one = run()
+    monkeypatch.setattr(client_oracle, "LARGE", 10**9)
+    together = run()
+    np.testing.assert_allclose(one_by_one.x, together.x, rtol=1e-10)
+    assert abs(one_by_one.x - 2.0) > 0.01
 
 
 def test_distributed_bilevel_with_every_lower_solver() -> None:
