@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data
 from hierfl.compiler.exact import TOLERANCE
-from hierfl.compiler.host import calls_host
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.program import Array
 from hierfl.compiler.quick import quick_jit
@@ -174,23 +171,13 @@ class Points:
             return quick_jit(all_of)
 
         program, data = self.compiled.keep(key, make), jax.device_put(self.compiled.data())
-        told = Lock()
-
-        def padded(piece: np.ndarray) -> Array:
-            return jnp.asarray(np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)]))
-
-        def values(piece: np.ndarray) -> list[np.ndarray]:
-            found = [np.asarray(a)[: len(piece)] for a in program(padded(piece), data, self.tolerance)]
+        parts = []
+        for start in range(0, len(points), size):
+            piece = points[start : start + size]
+            padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
+            parts.append([np.asarray(a)[: len(piece)] for a in program(jnp.asarray(padded), data, self.tolerance)])
             if self.progress is not None:
-                with told:
-                    self.progress.advance(len(piece))
-            return found
-
-        pieces = [points[start : start + size] for start in range(0, len(points), size)]
-        parts = [values(piece) for piece in pieces[:1]]  # compiles
-        if len(pieces) > 1:
-            alone = calls_host(program.trace(padded(pieces[0]), data, self.tolerance).jaxpr)
-            parts += on_cores(1 if alone else core_count(), values, pieces[1:])
+                self.progress.advance(len(piece))
         return [np.concatenate(arrays) for arrays in zip(*parts)]
 
 
