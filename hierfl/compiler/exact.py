@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.alone import why_alone
 from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, extragradient, first_step
-from hierfl.compiler.host import calls_host
 from hierfl.compiler.low_rank import across, solve_box
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
@@ -348,7 +348,7 @@ class ExactLower:
         """f at points (k, n), from warm starts (k, owners, size), on all cores; with the errors of ``at``."""
         starts = [None] * len(points) if warm is None else warm
         traced = self.compiled_evaluation.trace(points[0], self.compiled.data(), starts[0], tolerance=TOLERANCE)
-        return on_cores(1 if calls_host(traced.jaxpr) else core_count(), self._at, points, starts)
+        return on_cores(1 if why_alone(traced.jaxpr) else core_count(), self._at, points, starts)
 
     def _checked(self, x: np.ndarray, evaluation: Evaluation) -> Evaluation:
         """The evaluation, if it can be trusted."""

@@ -73,15 +73,6 @@ def _called(function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: 
     return jax.lax.bitcast_convert_type(words, jnp.float64) if wide else words
 
 
-def calls_host(jaxpr: Any) -> bool:
-    """Whether a traced program calls the host: neither CVXPY nor users' functions are to be called by two threads at once."""
-    return any(
-        equation.primitive.name == "pure_callback"
-        or any(calls_host(inner) for inner in jax.tree.leaves(list(equation.params.values())) if hasattr(inner, "eqns"))
-        for equation in jaxpr.eqns
-    )
-
-
 @contextmanager
 def as_raised() -> Iterator[None]:
     """What a function on the host raised, instead of the error that JAX makes of it."""

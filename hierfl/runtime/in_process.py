@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.alone import why_alone
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.cores import core_count
 from hierfl.compiler.data import Data, Party
 from hierfl.compiler.draws import fold_in
-from hierfl.compiler.host import calls_host
 from hierfl.compiler.program import Array
 from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.schedule import choose_schedule, require_memory
@@ -62,10 +62,10 @@ class _Run:
 
 
 class _Block(NamedTuple):
-    """``run(state, memory, data, key, first round, count)`` runs some rounds; whether these call the host; the same in threads."""
+    """``run(state, memory, data, key, first round, count)`` runs some rounds; whether it must run alone; the same in threads."""
 
     run: Callable[..., Any]
-    calls_host: bool
+    alone: bool
     in_groups: RoundInGroups | None
 
 
@@ -146,7 +146,7 @@ class InProcess:
             return self._execute(problem, algorithm, starts[share], rounds, own_seeds, block, own_ends, True, turn)
 
         with jax.enable_x64(self.precision == "double"):
-            alone = not rounds or self._block(problem, algorithm, block).calls_host
+            alone = not rounds or self._block(problem, algorithm, block).alone
             return in_shares(len(seeds), 1 if alone else core_count(), at_ends, run)
 
     def _require_memory(self, problem: CompiledProblem, algorithm: Algorithm, starts: np.ndarray) -> None:
@@ -269,21 +269,17 @@ class InProcess:
 
                 return jax.lax.fori_loop(0, count, body, (state, memory, records))
 
-            on_host, cohort = calls_host(traced.jaxpr), cohort_size(algorithm.participation, problem.num_clients)
+            reason, cohort = why_alone(traced.jaxpr), cohort_size(algorithm.participation, problem.num_clients)
             in_groups = None
-            if choose_schedule(problem, cohort, self.schedule).kind == "threads" and not on_host:
+            if choose_schedule(problem, cohort, self.schedule).kind == "threads" and reason is None:
                 in_groups = RoundInGroups.of(traced, cohort, core_count())
             if self.schedule == "threads" and in_groups is None:
                 raise SettingError(
                     "schedule='threads': the clients cannot run in threads here, because "
-                    + (
-                        "the problem calls Python functions"
-                        if on_host
-                        else "a round asks nothing of them, or only in loops of its own"
-                    )
+                    + (reason or "a round asks nothing of them, or only in loops of its own")
                     + ". Leave it out, or take 'map'."
                 )
-            return _Block(run, on_host, in_groups)
+            return _Block(run, reason is not None, in_groups)
 
         found: _Block = problem.keep(("block", self, algorithm, size), make)
         return found
