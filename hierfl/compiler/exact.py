@@ -36,10 +36,8 @@ ITERATION_LIMIT = 20_000
 OUTSIDE_TOLERANCE = 1e-6
 SHARPER = 1e-13
 CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
-LARGE, BESIDE = (
-    64,
-    4_000,
-)  # a y of this size is solved for alone; scalars of smaller ones side by side, so that they stay in cache
+LARGE = 64  # scalars of a sample's y from which it is solved for alone
+BESIDE = 4_000  # scalars of smaller ones that are solved for side by side, so that they stay in cache
 ITERATIVE = ("semismooth Newton", "accelerated gradient", "extragradient")
 
 

@@ -26,8 +26,9 @@ Map = Callable[[Array], Array]
 class LowerSolution(NamedTuple):
     """A lower-level solution with its evidence; arrays, so that it batches.
 
-    ``residual`` is the natural residual ``||y - P_Y(y - F(y))||``; ``error_bound`` bounds ``||y - y(x)||`` (infinity when
-    no modulus of strong monotonicity is known); ``converged`` says whether the tolerance was met.
+    ``residual`` is the natural residual ``||y - P_Y(y - F(y))||`` (CVXPY's: of the optimality conditions, or NaN);
+    ``error_bound`` bounds ``||y - y(x)||`` (infinity when no modulus of strong monotonicity is known); ``converged`` says whether
+    the tolerance was met.
     """
 
     y: Array

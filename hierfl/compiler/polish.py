@@ -59,7 +59,7 @@ def polished(program: LinearQuadratic, x: np.ndarray, z: np.ndarray) -> Polished
         if not wrong.any():
             balance = program.P @ x + program.q + program.A.T @ z
             parts = (np.maximum(violation, 0.0), np.abs(balance), np.abs(slack[active]))
-            residual = max(float(np.max(part, initial=0.0)) for part in parts) / scale
+            residual = float(np.max(np.concatenate(parts), initial=0.0)) / scale  # NaN if anything is
             return Polished(x, z, residual) if residual <= ACCURATE else None
         active ^= wrong
     return None

@@ -46,7 +46,8 @@ def choose_schedule(problem: CompiledProblem, cohort: int, asked: str | None = N
         reason = "each client solves a lower level of its own"
     large = LARGE_BY_SAMPLE if problem.scope == "sample" else LARGE
     if core_count() > 1 and cohort > 1 and held >= large * cohort:
-        return Schedule("threads", f"one after another in a group for each of {core_count()} cores: {reason}")
+        groups = f"one after another in a group for each of {core_count()} cores"
+        return Schedule("threads", f"{groups} (on one where a round calls Python or factorises matrices): {reason}")
     return Schedule("map", f"one after another: {reason}")
 
 
