@@ -78,13 +78,14 @@ class CompiledSet:
 
     def limits(self, environment: Mapping[int, Any]) -> tuple[Array, Array]:
         """(lower, upper) bounds of a set of kind ``"box"`` or ``"free"``."""
+        values, boxes = self.values(environment), [block for block in self.blocks if isinstance(block, BoxBlock)]
+        if len(boxes) == 1 and boxes[0].entries.size == self.size:
+            return boxes[0].limits(values)
         lower, upper = jnp.full(self.size, -jnp.inf), jnp.full(self.size, jnp.inf)
-        values = self.values(environment)
-        for block in self.blocks:
-            if isinstance(block, BoxBlock):
-                low, high = block.limits(values)
-                places = block.entries.astype(np.int32)
-                lower, upper = lower.at[places].set(low), upper.at[places].set(high)
+        for block in boxes:
+            low, high = block.limits(values)
+            places = block.entries.astype(np.int32)
+            lower, upper = lower.at[places].set(low), upper.at[places].set(high)
         return lower, upper
 
     def condition(self, environment: Mapping[int, Any]) -> Array:

@@ -45,6 +45,15 @@ class Bounds:
         """The entry of each row."""
         return self.rows.pattern.indices
 
+    @cached_property
+    def fixed(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(low, high) of each row, computed once; None where parameters enter."""
+        if not self.rows.constant or self.rows.source.moves:
+            return None
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+            low, high, _ = interval(jnp.asarray(self.rows.pattern.data), self.rows.offsets({}), self.equality)
+            return np.asarray(low), np.asarray(high)
+
     def on(self, entries: np.ndarray) -> Bounds | None:
         """Those that bound one of the entries; None if there are none."""
         inside = np.flatnonzero(np.isin(self.columns, entries))
@@ -61,17 +70,20 @@ class Bounds:
 
 def limits(bounds: Sequence[Bounds], entries: np.ndarray, values: Values) -> tuple[Array, Array, Array]:
     """(lower, upper) of the sorted entries (-inf, inf where free), and the violation of rows whose coefficient vanishes."""
-    lower = jnp.full(len(entries), -jnp.inf)
-    upper = jnp.full(len(entries), jnp.inf)
-    broken = jnp.asarray(-jnp.inf)
-    for bound in bounds:
-        where = np.searchsorted(entries, bound.columns)
-        a = jnp.asarray(bound.rows.pattern.data) if bound.rows.constant else bound.rows.sums(values)
-        low, high, violation = interval(a, bound.rows.offsets(values), bound.equality)
-        narrow = np.asarray(where, np.int32)
-        lower, upper = lower.at[narrow].max(low), upper.at[narrow].min(high)
-        if not bound.rows.constant:
-            broken = jnp.maximum(broken, beyond(jnp.max(violation)))
+    lowest, highest = np.full(len(entries), -np.inf), np.full(len(entries), np.inf)
+    places = [np.searchsorted(entries, bound.columns).astype(np.int32) for bound in bounds]
+    for bound, where in zip(bounds, places):
+        if bound.fixed is not None:
+            np.maximum.at(lowest, where, bound.fixed[0])
+            np.minimum.at(highest, where, bound.fixed[1])
+    lower, upper, broken = jnp.asarray(lowest), jnp.asarray(highest), jnp.asarray(-jnp.inf)
+    for bound, where in zip(bounds, places):
+        if bound.fixed is None:
+            a = jnp.asarray(bound.rows.pattern.data) if bound.rows.constant else bound.rows.sums(values)
+            low, high, violation = interval(a, bound.rows.offsets(values), bound.equality)
+            lower, upper = lower.at[where].max(low), upper.at[where].min(high)
+            if not bound.rows.constant:
+                broken = jnp.maximum(broken, beyond(jnp.max(violation)))
     return lower, upper, broken
 
 
