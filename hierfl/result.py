@@ -26,8 +26,8 @@ SAME = 1e-6  # of a value: what two evaluations of f may differ by
 class Certificate:
     """How the lower level behind ``Result.value`` was solved, and how accurately; the worst over all owners of a y.
 
-    ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))||, for CVXPY that of the optimality conditions relative to the data
-    (NaN where they are not those of a linear or quadratic program); ``error_bound`` bounds
+    ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))|| or an upper bound of it; for CVXPY that of the optimality
+    conditions relative to the data (NaN where they are not those of a linear or quadratic program). ``error_bound`` bounds
     ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown).
     """
 

@@ -18,7 +18,7 @@ import numpy as np
 from hierfl.compiler.alone import why_alone
 from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
-from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, extragradient, first_step
+from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, certify_direct, extragradient, first_step
 from hierfl.compiler.low_rank import across, solve_box
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
@@ -138,9 +138,17 @@ class ExactLower:
             y, step, iterations = iterate(
                 owner.operator, owner.project, start, force, step, mu, tolerance, ITERATION_LIMIT
             )
-        in_loop, condition = plan.method in ITERATIVE, owner.condition()
-        solution = certify(
-            given.operator, owner.project, y, step, mu, iterations, tolerance, plan.exact_projection, condition, in_loop
+        look = certify_direct if plan.at_once else certify
+        solution = look(
+            given.operator,
+            owner.project,
+            y,
+            step,
+            mu,
+            iterations,
+            tolerance,
+            plan.exact_projection,
+            owner.condition(),
         )
         return solution._replace(converged=solution.converged & convex)
 

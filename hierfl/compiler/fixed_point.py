@@ -12,6 +12,7 @@ and ||y - y+|| <= 2 ||y - y*||.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,9 +27,9 @@ Map = Callable[[Array], Array]
 class LowerSolution(NamedTuple):
     """A lower-level solution with its evidence; arrays, so that it batches.
 
-    ``residual`` is the natural residual ``||y - P_Y(y - F(y))||`` (CVXPY's: of the optimality conditions, or NaN);
-    ``error_bound`` bounds ``||y - y(x)||`` (infinity when no modulus of strong monotonicity is known); ``converged`` says whether
-    the tolerance was met.
+    ``residual`` is the natural residual ``||y - P_Y(y - F(y))||`` (an upper bound of it where y takes no iterations; CVXPY's: that
+    of the optimality conditions, or NaN); ``error_bound`` bounds ``||y - y(x)||`` (infinity when no modulus of strong monotonicity
+    is known); ``converged`` says whether the tolerance was met.
     """
 
     y: Array
@@ -49,15 +50,13 @@ def certify(
     tolerance: Array | float,
     exact_projection: bool,
     condition: Array | float = 1.0,
-    in_loop: bool = True,
 ) -> LowerSolution:
     """One last projected step and the evidence for its result; ``mu`` is 0 where unknown.
 
-    ``condition`` is that of the projection: what it makes of a rounding error in its data. ``in_loop`` compiles F once, which
-    pays unless F is short.
+    ``condition`` is that of the projection: what it makes of a rounding error in its data.
     """
 
-    def look(carry: tuple[Array, Array], place: Any) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+    def look(carry: tuple[Array, Array], place: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         """F at a point, and the projected step from it; the third projection is the natural residual's."""
         point, unit = carry
         force = operator(point)
@@ -65,35 +64,68 @@ def certify(
         nearest = project(ahead)
         return (nearest, point - force), (point, force, nearest)
 
-    carry: tuple[Array, Array] = (y, y)
-    seen: Any = []
-    if in_loop:
-        seen = jax.lax.scan(look, carry, jnp.arange(3))[1]
-    else:
-        for place in range(3):
-            carry, found = look(carry, place)
-            seen.append(found)
-        seen = list(zip(*seen))
+    seen = jax.lax.scan(look, (y, y), jnp.arange(3))[1]  # F is compiled once
     points, forces, nearest = seen
-    final, again, final_force = points[1], points[2], forces[1]
+    final, again, final_force, safe = points[1], points[2], forces[1], jnp.where(mu > 0, mu, 1.0)
     error = jnp.linalg.norm((y - final) / step + final_force - forces[0])
     residual = jnp.linalg.norm(final - nearest[2])
-    known = (mu > 0) & exact_projection
     # a second step bounds the error of the first one's end again: by at most 2 kappa times the truth if s = 1 / L
-    length, moved, safe = jnp.linalg.norm(final), jnp.linalg.norm(final - again), jnp.where(mu > 0, mu, 1.0)
+    moved = jnp.linalg.norm(final - again)
     second = moved + jnp.linalg.norm((final - again) / step + forces[2] - final_force) / safe
-    rounding = (
-        4 * jnp.finfo(final.dtype).eps * (condition * length + (length / step + jnp.linalg.norm(final_force)) / safe)
-    )
-    bound = jnp.where(known, jnp.minimum(error / safe, second) + rounding, jnp.inf)
-    scale = 1.0 + length
-    floor = _rounding_floor(final, final_force, step)
+    bound = jnp.where(exact_projection, jnp.minimum(error / safe, second), jnp.inf)
+    return _judged(final, final_force, residual, error, bound, step, mu, iterations, tolerance, condition)
+
+
+def certify_direct(
+    operator: Map,
+    project: Map,
+    y: Array,
+    step: Array,
+    mu: Array,
+    iterations: Any,
+    tolerance: Array | float,
+    exact_projection: bool,
+    condition: Array | float = 1.0,
+) -> LowerSolution:
+    """The evidence for a y that needs no further step, called as ``certify`` is; F is affine and s <= 1 / L.
+
+    One look at F tells whether the tolerance is met: then e = (I / s - J)(y - y+), and a monotone J makes it no longer than
+    sqrt(2) ||y - y+|| / s. As long as nobody asks for the error bound, its second look at F is not computed.
+    """
+    force = operator(y)
+    ahead = project(y - step * force)
+    moved = jnp.linalg.norm(y - ahead)
+    residual = (
+        jnp.maximum(1.0, 1.0 / step) * moved
+    )  # a longer step of a projection moves no less, and no more than in proportion
+    error = jnp.linalg.norm((y - ahead) / step + operator(ahead) - force)
+    bound = jnp.where(exact_projection, moved + error / jnp.where(mu > 0, mu, 1.0), jnp.inf)
+    return _judged(y, force, residual, math.sqrt(2.0) * moved / step, bound, step, mu, iterations, tolerance, condition)
+
+
+def _judged(
+    y: Array,
+    force: Array,
+    residual: Array,
+    error: Array,
+    bound: Array,
+    step: Array,
+    mu: Array,
+    iterations: Any,
+    tolerance: Array | float,
+    condition: Array | float,
+) -> LowerSolution:
+    """Rounding added to a bound on ||y - y(x)||, and the tolerance held against ||e||."""
+    length, known, safe = jnp.linalg.norm(y), mu > 0, jnp.where(mu > 0, mu, 1.0)
+    rounding = condition * length + (length / step + jnp.linalg.norm(force)) / safe
+    bound = jnp.where(known, bound + 4 * jnp.finfo(y.dtype).eps * rounding, jnp.inf)
+    floor = _rounding_floor(y, force, step)
     met = jnp.where(
-        mu > 0,
-        error <= jnp.maximum(mu * tolerance * scale, floor),
-        step * error <= jnp.maximum(tolerance * _bounded_scale(final), step * floor),
+        known,
+        error <= jnp.maximum(mu * tolerance * (1.0 + length), floor),
+        step * error <= jnp.maximum(tolerance * _bounded_scale(y), step * floor),
     )
-    return LowerSolution(final, residual, bound, mu, jnp.asarray(iterations), met)
+    return LowerSolution(y, residual, bound, mu, jnp.asarray(iterations), met)
 
 
 def accelerated(

@@ -7,6 +7,7 @@ piecewise linear function, whose rungs are tabulated once. Other changes of q, o
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,20 +16,26 @@ import numpy as np
 from hierfl.compiler.low_rank import LowRank
 from hierfl.compiler.program import Array
 
-WORK = 4_000_000  # scalars to be looked at while tabulating
+WORK = 20_000_000  # scalars to be looked at while tabulating
 
 
 class Ladder(NamedTuple):
-    """``rungs``: increasing shifts tau; ``levels``: tau - v'y0(tau) there; ``weights``: q - q0 to s."""
+    """tau(s) in increasing pieces ``rung + slope * (s - level)`` for ``first <= s < last``, and s from q.
 
-    rungs: Array
-    levels: Array
+    ``pieces`` (5, k, l) has first, last, level, rung and slope of each piece, in blocks of l. s is the sum of
+    ``weights * (q - q0)``, or its entry ``lead`` alone where q moves along u only.
+    """
+
+    pieces: Array
     origin: Array
     weights: Array
+    lead: int | None
 
     @classmethod
-    def of(cls, parts: LowRank, origin: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> Ladder | None:
-        """Tabulate; None for another rank, or where nothing ever meets a bound."""
+    def of(
+        cls, parts: LowRank, origin: np.ndarray, other: np.ndarray, lower: np.ndarray, upper: np.ndarray
+    ) -> Ladder | None:
+        """Tabulate, from q at two points; None for another rank, or where nothing ever meets a bound."""
         d, u, v = (np.asarray(part) for part in parts)
         if u.shape[1] != 1:
             return None
@@ -42,14 +49,36 @@ class Ladder(NamedTuple):
         rungs = bends[np.linspace(0, bends.size - 1, count).astype(int)]
         far = 1.0 + rungs[-1] - rungs[0]
         rungs = np.unique(np.concatenate([[rungs[0] - far], rungs, [rungs[-1] + far]]))
-        levels = [tau - v @ np.clip(-(origin + u * tau) / d, lower, upper) for tau in rungs]
-        return cls(jnp.asarray(rungs), jnp.asarray(levels), jnp.asarray(origin), jnp.asarray(u / (u @ u)))
+        levels = np.array([tau - v @ np.clip(-(origin + u * tau) / d, lower, upper) for tau in rungs])
+        weights, lead = _reading(other - origin, u)
+        return cls(jnp.asarray(_in_blocks(rungs, levels)), jnp.asarray(origin), jnp.asarray(weights), lead)
 
     def start(self, q: Array) -> Array:
-        """theta = v'y for this q, ``(1,)``; exact if q - q0 is a multiple of u and every bend is a rung."""
-        shift = jnp.sum(self.weights * (q - self.origin))
-        place = jnp.clip(jnp.sum(self.levels < shift), 1, self.levels.size - 1)
-        low, high = self.levels[place - 1], self.levels[place]
-        share = (shift - low) / jnp.where(high > low, high - low, 1.0)
-        tau = self.rungs[place - 1] + share * (self.rungs[place] - self.rungs[place - 1])
-        return (tau - shift)[None]
+        """theta = v'y for this q, ``(1,)``; exact if q - q0 is a multiple of u and every bend is a rung.
+
+        Its block first, then the piece in it: sums of a few dozen terms, where a search would be a loop.
+        """
+        change = self.weights * (q - self.origin)
+        shift = jnp.sum(change) if self.lead is None else change[self.lead]
+        block = jnp.maximum(jnp.sum(self.pieces[0, :, 0] <= shift) - 1, 0)
+        first, last, levels, rungs, slopes = self.pieces[:, block]
+        theta = rungs + slopes * (shift - levels) - shift
+        return jnp.sum(jnp.where((first <= shift) & (shift < last), theta, 0.0), keepdims=True)
+
+
+def _in_blocks(rungs: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The pieces between the rungs, about as many blocks as pieces in one; filled up with pieces that nothing meets."""
+    rise, inner = np.diff(levels), levels[1:-1]
+    slopes = np.where(rise > 0, np.diff(rungs) / np.where(rise > 0, rise, 1.0), 0.0)
+    pieces = np.stack([np.append(-np.inf, inner), np.append(inner, np.inf), levels[:-1], rungs[:-1], slopes])
+    width = math.isqrt(slopes.size)
+    return np.pad(pieces, ((0, 0), (0, -slopes.size % width)), constant_values=np.inf).reshape(5, -1, width)
+
+
+def _reading(change: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, int | None]:
+    """(weights, lead) from how q differs at another point; the weights agree, so that rounding errors of u average out."""
+    nearest, lead = u / (u @ u), int(np.argmax(np.abs(change)))
+    multiple, size = nearest @ change, np.abs(change[lead])
+    if size == 0 or not np.allclose(change, multiple * u, rtol=1e-9, atol=1e-9 * size):
+        return nearest, None
+    return np.where(change != 0, multiple / np.where(change != 0, change, 1.0), 0.0), lead

@@ -36,6 +36,10 @@ class LowRank(NamedTuple):
         size = np.sqrt(np.abs(np.diagonal(jacobian)))
         return bool((np.abs(rebuilt - jacobian) <= 1e-10 * np.outer(size, size)).all())
 
+    def with_diagonal(self, jacobian: np.ndarray) -> LowRank:
+        """The same with d from J's own diagonal: more accurate than from products."""
+        return self._replace(diagonal=jnp.diagonal(jacobian) - jnp.sum(self.left * self.right, axis=1))
+
     def multiply(self, y: Array) -> Array:
         """J y."""
         return self.diagonal * y + self.left @ (self.right.T @ y)
@@ -82,17 +86,38 @@ class Skeleton(NamedTuple):
         identity = jnp.eye(size)
         by_columns = jax.vmap(multiply, out_axes=1)(identity[self.columns])  # J[:, K]
         by_rows = jax.vmap(transpose, out_axes=1)(identity[self.rows])  # J[I, :]'
-        u, s, vt = jnp.linalg.svd(by_columns[self.rows])
-        left = by_columns @ (vt[: self.rank].T / s[: self.rank])  # wrong at the rows K, where the diagonal is
-        right = by_rows @ u[:, : self.rank]  # wrong at the columns I
         plain = np.setdiff1d(np.arange(size), np.concatenate([self.rows, self.columns]))
         at_columns = jax.vmap(transpose)(identity[self.columns])[:, plain]  # J[K, plain]
         at_rows = jax.vmap(multiply)(identity[self.rows])[:, plain]  # J[plain, I]'
-        left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], at_columns.T)[0].T)
-        right = right.at[self.rows].set(jnp.linalg.lstsq(left[plain], at_rows.T)[0].T)
+        find = self._cross if self.rank == 1 else self._singular
+        left, right = find(by_columns, by_rows, plain, at_columns, at_rows)
         # y = 1 gives the diagonal: J 1 = d + U (V' 1)
         diagonal = multiply(jnp.ones(size)) - left @ jnp.sum(right, axis=0)
         return LowRank(diagonal, left, right)
+
+    def _singular(
+        self, by_columns: Array, by_rows: Array, plain: np.ndarray, at_columns: Array, at_rows: Array
+    ) -> tuple[Array, Array]:
+        """U and V of any rank."""
+        u, s, vt = jnp.linalg.svd(by_columns[self.rows])
+        left = by_columns @ (vt[: self.rank].T / s[: self.rank])  # wrong at the rows K, where the diagonal is
+        right = by_rows @ u[:, : self.rank]  # wrong at the columns I
+        left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], at_columns.T)[0].T)
+        right = right.at[self.rows].set(jnp.linalg.lstsq(left[plain], at_rows.T)[0].T)
+        return left, right
+
+    def _cross(
+        self, by_columns: Array, by_rows: Array, plain: np.ndarray, at_columns: Array, at_rows: Array
+    ) -> tuple[Array, Array]:
+        """u and v of rank one without rounding errors where all entries are alike: a column over its pivot, and the pivot's row."""
+        block = by_columns[self.rows]
+        row, column = jnp.unravel_index(jnp.argmax(jnp.abs(block)), block.shape)
+        left, right = by_columns[:, column] / block[row, column], by_rows[:, row]
+        # but for the pivot's own entries, where the diagonal is
+        widest, longest = jnp.argmax(jnp.abs(right[plain])), jnp.argmax(jnp.abs(left[plain]))
+        left = left.at[jnp.asarray(self.columns)[column]].set(at_columns[column, widest] / right[plain][widest])
+        right = right.at[jnp.asarray(self.rows)[row]].set(at_rows[row, longest] / left[plain][longest])
+        return left[:, None], right[:, None]
 
 
 def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array) -> tuple[Array, Array]:
@@ -113,7 +138,7 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
         """theta - V'y(theta), and what rounding alone makes of it."""
         reached = across(v, answer(theta))
         size = jnp.linalg.norm(theta) + jnp.linalg.norm(reached)
-        units = (8 + math.sqrt(q.size)) * size + 4 * steepest * jnp.linalg.norm(theta)  # reached is a sum of n terms
+        units = (8 + math.sqrt(q.size)) * size + 8 * steepest * jnp.linalg.norm(theta)  # reached is a sum of n terms
         return theta - reached, jnp.finfo(theta.dtype).eps * units
 
     def unfinished(state: tuple[Array, ...]) -> Array:

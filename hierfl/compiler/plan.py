@@ -170,6 +170,7 @@ def _needs_smooth(f: Facts) -> str:
     return f"{type(rough).__name__} is not smooth in y" if rough is not None else "Y(x) has no exact projection"
 
 
+AT_ONCE = ("closed form", "diagonal plus low rank", "linear system")
 METHODS: dict[str, Callable[[Facts], tuple[bool, str]]] = {
     "closed form": _closed_form,
     "diagonal plus low rank": _low_rank,
@@ -193,6 +194,11 @@ class LowerPlan:
     method: str
     reason: str
     host: CvxpyLower | None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether y is a formula, or a few steps in a few unknowns."""
+        return self.method in AT_ONCE
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> LowerPlan:
@@ -377,21 +383,25 @@ def _probed(
     skeleton = _skeleton(jacobian, products[1], size, structure, compiled)
     if constant:
         modulus = float(safe_smallest_eigenvalue(jnp.asarray(jacobian)))
-        parts = None if skeleton is None else skeleton.decompose(*_maps(jacobian), size)
-        return structure, "constant", modulus, skeleton, parts, _ladder(compiled, part, parts, *points[0])
+        parts = None if skeleton is None else skeleton.decompose(*_maps(jacobian), size).with_diagonal(jacobian)
+        return structure, "constant", modulus, skeleton, parts, _ladder(compiled, part, parts, points)
     mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
     return structure, mode, 0.0, skeleton, None, None
 
 
 def _ladder(
-    compiled: CompiledProblem, part: QuadraticPart, parts: LowRank | None, x: Array, own: dict[int, Any], rows: Rows
+    compiled: CompiledProblem,
+    part: QuadraticPart,
+    parts: LowRank | None,
+    points: list[tuple[Array, dict[int, Any], Rows]],
 ) -> Ladder | None:
     """Of an affine F whose Jacobian is the same everywhere, over a box."""
     assert compiled.lower_set is not None
     if parts is None or not part.complete or compiled.lower_set.kind != "box":
         return None
-    origin = compiled.operator(x, jnp.zeros(compiled.lower.size), own, rows)
-    return Ladder.of(parts, np.asarray(origin), *(np.asarray(bound) for bound in compiled.lower_limits(x, own)))
+    zero, (x, own, _) = jnp.zeros(compiled.lower.size), points[0]
+    constants = [np.asarray(compiled.operator(x, zero, own, rows)) for x, own, rows in points]
+    return Ladder.of(parts, *constants, *(np.asarray(bound) for bound in compiled.lower_limits(x, own)))
 
 
 def _require_convex(products: list[Any], structure: Structure, size: int) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.compiler.fixed_point import certify
+from hierfl.compiler.fixed_point import LowerSolution, certify, certify_direct
 from hierfl.compiler.ladder import Ladder
 from hierfl.compiler.low_rank import LowRank, Skeleton, solve_box
 from hierfl.solvers import ZOHFL
@@ -132,8 +132,10 @@ def test_diagonal_plus_low_rank_maps(seed: int, rank: int, symmetric: bool) -> N
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10_000), st.floats(-30, 30), st.booleans())
-def test_a_ladder_starts_where_a_rank_one_problem_ends(seed: int, shift: float, partly_free: bool) -> None:
+@given(st.integers(0, 10_000), st.floats(-30, 30), st.booleans(), st.booleans())
+def test_a_ladder_starts_where_a_rank_one_problem_ends(
+    seed: int, shift: float, partly_free: bool, moves_along_u: bool
+) -> None:
     rng, n = np.random.default_rng(seed), 12
     d, u, q0 = rng.uniform(0.5, 2, n), rng.standard_normal(n), rng.standard_normal(n)
     v = u * rng.uniform(0.5, 2, n)  # tau - v'y(tau) increases
@@ -148,18 +150,17 @@ def test_a_ladder_starts_where_a_rank_one_problem_ends(seed: int, shift: float, 
     theta = scipy.optimize.brentq(miss, -bound, bound, xtol=1e-15, rtol=8.9e-16)
     with jax.enable_x64(True):
         parts = LowRank(jnp.asarray(d), jnp.asarray(u)[:, None], jnp.asarray(v)[:, None])
-        ladder = Ladder.of(parts, q0, lower, upper)
-        assert ladder is not None
+        other = q0 + 2 * u if moves_along_u else q0 + rng.standard_normal(n)
+        ladder = Ladder.of(parts, q0, other, lower, upper)
+        assert ladder is not None and (ladder.lead is not None) == moves_along_u
         q = jnp.asarray(q0 + shift * u)
         np.testing.assert_allclose(ladder.start(q)[0], theta, rtol=1e-11, atol=1e-11)
         y, steps = solve_box(parts, q, jnp.asarray(lower), jnp.asarray(upper), ladder.start(q))
         assert int(steps) <= 2
         np.testing.assert_allclose(y, np.clip(-(q + u * theta) / d, lower, upper), atol=1e-11)
-        assert (
-            Ladder.of(parts._replace(left=parts.left.repeat(2, 1), right=parts.right.repeat(2, 1)), q0, lower, upper)
-            is None
-        )
-        assert Ladder.of(parts, q0, np.full(n, -np.inf), np.full(n, np.inf)) is None
+        rank_two = parts._replace(left=parts.left.repeat(2, 1), right=parts.right.repeat(2, 1))
+        assert Ladder.of(rank_two, q0, other, lower, upper) is None
+        assert Ladder.of(parts, q0, other, np.full(n, -np.inf), np.full(n, np.inf)) is None
 
 
 def test_leaders_that_move_followers_apart_only_lose_the_ladder() -> None:
@@ -228,6 +229,33 @@ def test_bound_is_never_below_the_error_and_at_most_two_kappa_above(seed: int, l
         error = float(jnp.linalg.norm(solution.y - truth))
         assert float(solution.error_bound) >= error * (1 - 1e-9) - 1e-12
         assert float(solution.error_bound) <= 2 * condition * error * (1 + 1e-6) + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.0, 3.0), st.floats(-12, 0), st.sampled_from(["free", "box"]))
+def test_one_look_at_an_answer_never_bounds_its_error_too_low(
+    seed: int, log_l: float, log_miss: float, kind: str
+) -> None:
+    rng, size = np.random.default_rng(seed), 10.0**log_l
+    diagonal, b = rng.uniform(1.0, size, 6), 2 * rng.standard_normal(6)
+    low, high = (-0.5, 0.5) if kind == "box" else (-np.inf, np.inf)
+    truth = np.clip(b / diagonal, low, high)
+    y = np.clip(truth + 10.0**log_miss * rng.standard_normal(6), low, high)
+
+    def look(point: np.ndarray) -> LowerSolution:
+        step, modulus = jnp.asarray(1 / size), jnp.asarray(1.0)
+        forces, project = (lambda z: jnp.asarray(diagonal) * z - b), (lambda z: jnp.clip(z, low, high))
+        return certify_direct(forces, project, jnp.asarray(point), step, modulus, 0, 1e-9, True)
+
+    with jax.enable_x64(True):
+        found, exact = look(y), look(truth)
+    assert bool(exact.converged)
+    np.testing.assert_array_equal(found.y, y)
+    error, natural = np.linalg.norm(y - truth), np.linalg.norm(y - np.clip(y - (diagonal * y - b), low, high))
+    assert float(found.error_bound) >= error * (1 - 1e-9)
+    assert float(found.error_bound) <= (1 + 2 * size) * error * (1 + 1e-6) + 1e-9
+    assert float(found.residual) >= natural * (1 - 1e-6) - 1e-12
+    assert not bool(found.converged) or error <= 2e-9 * (1 + np.linalg.norm(y))
 
 
 def test_a_method_can_be_asked_for_and_is_refused_where_it_cannot_work() -> None:
