@@ -9,6 +9,7 @@ import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
+from hierfl.solvers.lower.exact import BoundExact
 
 ABSENT = ("unbiased", "renormalise", "zero")
 
@@ -44,6 +45,12 @@ class Bound:
         """How absent clients count: one of ``ABSENT``."""
         found: str = self.settings.absent
         return found
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether a lower level is answered without iterations, so that a round is short."""
+        lower = getattr(self, "lower", None)
+        return isinstance(lower, BoundExact) and lower.exact.plan is not None and lower.exact.plan.at_once
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """How many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none.

@@ -14,41 +14,54 @@ from hierfl.errors import SettingError
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
 
-SMALL = 10_000
-LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client; where each step answers a sample, fewer make a long round
+SMALL, SMALL_BY_SAMPLE = 10_000, 50_000  # scalars of clients that are computed side by side
+LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
 COPIES = 4  # of x and y that a client's step holds: itself, a gradient, a move, and one for the compiler
 
 
 class Schedule(NamedTuple):
-    """``kind`` and ``reason``: ``"map"`` (one client after another), ``"threads"`` (so in groups, on all cores) or ``"vmap"``."""
+    """``kind`` is ``"map"`` (one client after another), ``"vmap"`` (side by side) or ``"threads"`` (in a group for each core).
+
+    ``side_by_side`` says which of the two it is, for ``"threads"`` within a group.
+    """
 
     kind: str
+    side_by_side: bool
     reason: str
 
 
-def choose_schedule(problem: CompiledProblem, cohort: int, asked: str | None = None) -> Schedule:
-    """How a cohort's clients are computed.
+def choose_schedule(
+    problem: CompiledProblem, cohort: int, asked: str | None = None, at_once: bool | None = None
+) -> Schedule:
+    """How a cohort's clients are computed; ``at_once`` says that lower levels take no iterations (by default, if Exact's do not).
 
     On a CPU a client at a time keeps its state in cache, but pays for every step of a loop. Measured on one core: side by side
     a round takes a fifth to a half of the time where 10 to 100 clients have up to 100 scalars each, as long as that of
     one after another with 10 clients of 1,000, and up to ten times as long where every client projects on a set of its own.
-    Groups of clients in threads cost half a millisecond a round, which takes large clients to earn.
+    Where a step answers a sample, it takes two thirds with 10 clients of 1,000 and as long with 10 of 10,000.
+    Groups of clients in threads cost a quarter of a millisecond a round, which takes large clients to earn.
     """
-    held = cohort * (problem.upper.size + problem.lower.size)
-    if asked is not None:
-        return Schedule(asked, "as asked for")
     if jax.default_backend() != "cpu":
-        return Schedule("vmap", "side by side, as accelerators want it")
-    if problem.scope != "client" and held <= SMALL:
-        return Schedule("vmap", f"side by side: together they hold {held:,} scalars, at most {SMALL:,}")
-    reason = f"together they hold {held:,} scalars, over {SMALL:,}"
+        kind = asked or "vmap"
+        return Schedule(kind, kind == "vmap", "as asked for" if asked else "side by side, as accelerators want it")
+    if asked in ("map", "vmap"):
+        return Schedule(asked, asked == "vmap", "as asked for")
+    each, cores = problem.upper.size + problem.lower.size, core_count()
+    by_sample = problem.scope == "sample"
+    if at_once is None:
+        at_once = problem.exact.plan is not None and problem.exact.plan.at_once
+    small, large = SMALL_BY_SAMPLE if by_sample else SMALL, LARGE_BY_SAMPLE if by_sample and not at_once else LARGE
+    threads = asked == "threads" or (cores > 1 and cohort > 1 and each >= large)
+    held = each * (-(-cohort // cores) if threads else cohort)
+    together = problem.scope != "client" and held <= small
+    how, size = ("side by side", "at most") if together else ("one after another", "over")
+    if threads:
+        how += f" in a group for each of {cores} cores (on one where a round calls Python or factorises matrices)"
+    why = f"together they hold {held:,} scalars, {size} {small:,}"
     if problem.scope == "client":
-        reason = "each client solves a lower level of its own"
-    large = LARGE_BY_SAMPLE if problem.scope == "sample" else LARGE
-    if core_count() > 1 and cohort > 1 and held >= large * cohort:
-        groups = f"one after another in a group for each of {core_count()} cores"
-        return Schedule("threads", f"{groups} (on one where a round calls Python or factorises matrices): {reason}")
-    return Schedule("map", f"one after another: {reason}")
+        why = "each client solves a lower level of its own"
+    kind = "threads" if threads else "vmap" if together else "map"
+    return Schedule(kind, together, "as asked for" if asked else f"{how}: {why}")
 
 
 def require_memory(problem: CompiledProblem, schedule: Schedule, cohort: int, memory: Any, seeds: int) -> None:
@@ -60,7 +73,8 @@ def require_memory(problem: CompiledProblem, schedule: Schedule, cohort: int, me
         Saying how much is needed, and what needs less.
     """
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
-    together = {"vmap": cohort, "threads": min(cohort, core_count()), "map": 1}[schedule.kind]
+    groups = min(cohort, core_count()) if schedule.kind == "threads" else 1
+    together = cohort if schedule.side_by_side else groups
     at_once = together * COPIES * 8 * (problem.upper.size + problem.lower.size)
     needed = seeds * (2 * problem.num_clients * state + at_once)
     free = available_bytes()

@@ -1,12 +1,12 @@
 """One round on several cores: the round's program is cut where the clients run, and groups of them run in threads.
 
-``Clients.map`` leaves a scan without a carry in the traced round: clients one after another, none of whom knows of another. Such
-a scan may be done in parts. What lies between becomes programs of the server. Every client's computation is what it was.
+``in_groups`` leaves a scan without a carry over the groups in the traced round: none of them knows of another. Such a scan may
+be done in parts, each a program of its own; what lies between becomes programs of the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,33 +21,48 @@ from hierfl.compiler.program import Array
 Values = dict[Var, Any]
 
 
-class RoundInGroups:
-    """Blocks of rounds, as the one program runs them, with the clients of a round in a group for each core."""
+def in_groups(run: Callable[[Any], Any], jobs: Any, groups: int | None) -> Any:
+    """``run(jobs)`` for clients along the leading axis, a group of them at a time; groups are of one size and may overlap."""
+    if groups is None:
+        return run(jobs)
+    count = jax.tree.leaves(jobs)[0].shape[0]
+    groups = min(groups, count)
+    size = -(-count // groups)
+    members = np.array([np.arange(size) + min(group * size, count - size) for group in range(groups)])
+    place = np.unique(members, return_index=True)[1]  # of each client in the groups' answers, one after another
 
-    def __init__(self, traced: Any, cohort: int, cores: int) -> None:
+    def in_order(answers: Array) -> Array:
+        flat = answers.reshape(groups * size, *answers.shape[2:])
+        return flat if place.size == flat.shape[0] else flat[place]
+
+    return jax.tree.map(in_order, jax.lax.map(run, jax.tree.map(lambda job: job[members], jobs)))
+
+
+class RoundInGroups:
+    """Blocks of rounds, as the one program runs them, with each group of clients in a thread."""
+
+    def __init__(self, traced: Any, groups: int) -> None:
         self._round, self._result = traced.jaxpr.jaxpr, jax.tree.structure(traced.out_info)
         self._known = dict(zip(self._round.constvars, traced.jaxpr.consts))
-        self._cores, self._pieces = cores, []
-        size = -(-cohort // cores)
-        starts = [min(first, cohort - size) for first in range(0, cohort, size)]
+        self._groups, self._pieces = groups, []
         equations, maps = list(self._round.eqns), None
-        places = [k for k, equation in enumerate(equations) if _is_client_map(equation, cohort)]
+        places = [k for k, equation in enumerate(equations) if _is_over_groups(equation, groups)]
         results = {v for v in self._round.outvars if isinstance(v, Var)}
         for first, last in zip([-1, *places], [*places, len(equations)]):
             later = {v for equation in equations[last:] for v in _inputs(equation)} | results
-            self._pieces.append(_Piece(self._round, maps, equations[first + 1 : last], later, size, starts))
+            self._pieces.append(_Piece(self._round, self._known, maps, equations[first + 1 : last], later, groups))
             maps = equations[last] if last < len(equations) else None
 
     @classmethod
-    def of(cls, traced: Any, cohort: int, cores: int) -> RoundInGroups | None:
+    def of(cls, traced: Any, groups: int) -> RoundInGroups | None:
         """The round that ``jax.jit(...).trace`` has traced; None if its clients run inside loops of the server."""
-        found = any(_is_client_map(equation, cohort) for equation in traced.jaxpr.eqns)
-        return cls(traced, cohort, cores) if found else None
+        found = any(_is_over_groups(equation, groups) for equation in traced.jaxpr.eqns)
+        return cls(traced, groups) if found else None
 
     def __call__(self, state: Any, memory: Any, data: Any, key: Array, first: int, count: int) -> Any:
         """(state, memory, the records' entries stacked) after ``count`` rounds."""
         records = []
-        with ThreadPoolExecutor(self._cores) as pool:
+        with ThreadPoolExecutor(self._groups) as pool:
             for index in range(first, first + count):
                 given = jax.tree.leaves((state, memory, data, key, np.asarray(index, jnp.result_type(int))))
                 state, memory, record = jax.tree.unflatten(self._result, self._one(pool, given))
@@ -55,7 +70,7 @@ class RoundInGroups:
         return state, memory, jax.tree.map(lambda *values: np.stack(values), *records) if records else {}
 
     def _one(self, pool: ThreadPoolExecutor, arguments: Sequence[Any]) -> list[Any]:
-        values = self._known | dict(zip(self._round.invars, arguments))
+        values = self._known | dict(zip(self._round.invars, map(_bare, arguments)))
         for piece in self._pieces:
             piece.run(pool, values)
         return [v.val if isinstance(v, Literal) else values[v] for v in self._round.outvars]
@@ -67,13 +82,15 @@ class _Piece:
     def __init__(
         self,
         whole: Jaxpr,
+        known: Values,
         maps: JaxprEqn | None,
         equations: list[JaxprEqn],
         later: set[Var],
-        size: int,
-        starts: list[int],
+        groups: int,
     ) -> None:
-        self._maps, self._starts, self._ready = maps, starts, False
+        self._groups, self._ready = groups if maps is not None else 0, False
+        asked = _inputs(maps) if maps is not None else []
+        self._asked = [v for v in dict.fromkeys(asked) if v not in known]
         mapped = list(maps.outvars) if maps is not None else []
         made = dict.fromkeys([*mapped, *(v for equation in equations for v in equation.outvars)])
         read = dict.fromkeys(v for equation in equations for v in _inputs(equation))
@@ -82,44 +99,51 @@ class _Piece:
         part = whole.replace(constvars=[], invars=[*mapped, *self._inputs], outvars=self._outputs, eqns=equations)
         of_server = jaxpr_as_fun(ClosedJaxpr(part, []))
 
-        def serve(groups: list[list[Array]], *given: Any) -> list[Any]:
-            """The groups' answers one after another; the last group may begin with clients of the one before."""
-            last = slice(size - starts[-1] + starts[-2], None) if len(starts) > 1 else slice(None)
-            answers = [jnp.concatenate([*parts[:-1], parts[-1][last]]) for parts in zip(*groups)]
-            found: list[Any] = of_server(*answers, *given)
+        def serve(answers: list[list[Array]], *given: Any) -> list[Any]:
+            stacked = [jnp.stack(parts) for parts in zip(*answers)]
+            found: list[Any] = [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
             return found
 
-        def group(start: Array, *given: Any) -> list[Array]:
+        def group(place: Array, *given: Any) -> list[Array]:
+            """One of the scan's iterations; what is known becomes a constant of the program, as it is in the whole round's."""
             assert maps is not None
-            constants, jobs = given[: maps.params["num_consts"]], given[maps.params["num_consts"] :]
-            own = [jax.lax.dynamic_slice_in_dim(job, start, size) for job in jobs]
-            found: list[Array] = maps.primitive.bind(*constants, *own, **{**maps.params, "length": size})
+            values = known | dict(zip(self._asked, map(_keyed, self._asked, given)))
+            arguments = [v.val if isinstance(v, Literal) else values[v] for v in maps.invars]
+            constants, jobs = arguments[: maps.params["num_consts"]], arguments[maps.params["num_consts"] :]
+            found: list[Array] = jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
             return found
 
-        self._serve, self._group = (
-            jax.jit(serve),
-            jax.jit(group),
-        )
+        self._serve, self._group = jax.jit(serve), jax.jit(group)
 
     def run(self, pool: ThreadPoolExecutor, values: Values) -> None:
-        groups: list[list[Array]] = []
-        if self._maps is not None:
-            given = [v.val if isinstance(v, Literal) else values[v] for v in self._maps.invars]
-            double = jnp.result_type(float) == jnp.float64  # a setting of the thread
+        """Add what this piece makes to the values."""
+        given = [values[v] for v in self._asked]
+        double = jnp.result_type(float) == jnp.float64  # a setting of the thread
 
-            def one(start: int) -> list[Array]:
-                with jax.enable_x64(double):
-                    found: list[Array] = jax.block_until_ready(self._group(np.int32(start), *given))
-                return found
+        def one(place: int) -> list[Array]:
+            with jax.enable_x64(double):
+                found: list[Array] = jax.block_until_ready(self._group(np.int32(place), *given))
+            return found
 
-            groups = list((pool.map if self._ready else map)(one, self._starts))  # the first call compiles
-            self._ready = True
-        values.update(zip(self._outputs, self._serve(groups, *(values[v] for v in self._inputs))))
+        answers = list((pool.map if self._ready else map)(one, range(self._groups)))  # the first call compiles
+        self._ready = True
+        values.update(zip(self._outputs, self._serve(answers, *(values[v] for v in self._inputs))))
 
 
-def _is_client_map(equation: JaxprEqn, cohort: int) -> bool:
-    """Any scan without a carry may be done in parts; one over the cohort is worth it."""
-    return equation.primitive is scan_p and equation.params["num_carry"] == 0 and equation.params["length"] == cohort
+def _is_over_groups(equation: JaxprEqn, groups: int) -> bool:
+    """Any scan without a carry may be done in parts; one over the groups is worth it."""
+    return equation.primitive is scan_p and equation.params["num_carry"] == 0 and equation.params["length"] == groups
+
+
+def _bare(value: Any) -> Any:
+    """A key as its words: a program that is called with keys keeps other threads from calling theirs while it runs."""
+    return jax.random.key_data(value) if jnp.issubdtype(jnp.asarray(value).dtype, jax.dtypes.prng_key) else value
+
+
+def _keyed(variable: Var, value: Any) -> Any:
+    """What ``_bare`` was given."""
+    kind: Any = variable.aval
+    return jax.random.wrap_key_data(value) if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key) else value
 
 
 def _inputs(equation: JaxprEqn) -> list[Var]:

@@ -23,11 +23,11 @@ from hierfl.compiler.data import Data, Party
 from hierfl.compiler.draws import fold_in
 from hierfl.compiler.program import Array
 from hierfl.compiler.quick import quick_jit
-from hierfl.compiler.schedule import choose_schedule, require_memory
+from hierfl.compiler.schedule import Schedule, choose_schedule, require_memory
 from hierfl.errors import SettingError
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Ending, Known, Message, Question, Received, Step
-from hierfl.runtime.groups import RoundInGroups
+from hierfl.runtime.groups import RoundInGroups, in_groups
 from hierfl.runtime.shares import ALONE, Turn, in_shares
 
 History = dict[str, np.ndarray]
@@ -62,11 +62,11 @@ class _Run:
 
 
 class _Block(NamedTuple):
-    """``run(state, memory, data, key, first round, count)`` runs some rounds; whether it must run alone; the same in threads."""
+    """``run(state, memory, data, key, first round, count)`` runs some rounds; whether it must run alone; ``run`` in threads."""
 
     run: Callable[..., Any]
     alone: bool
-    in_groups: RoundInGroups | None
+    threads: RoundInGroups | None
 
 
 def _begin(problem: CompiledProblem, algorithm: Algorithm, start: Array) -> tuple[Any, Any]:
@@ -94,8 +94,8 @@ class InProcess:
     Parameters
     ----------
     schedule
-        ``"map"``: participants one after another; ``"threads"``: so in a group for each core; ``"vmap"``: side by side. None
-        chooses (``hierfl.compiler.schedule``), and ``problem.explain()`` says which.
+        ``"map"``: participants one after another; ``"vmap"``: side by side; ``"threads"``: in a group for each core, one after
+        another or side by side. None chooses (``hierfl.compiler.schedule``), and ``problem.explain()`` says which.
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
         double precision either way.
@@ -146,12 +146,15 @@ class InProcess:
             return self._execute(problem, algorithm, starts[share], rounds, own_seeds, block, own_ends, True, turn)
 
         with jax.enable_x64(self.precision == "double"):
-            alone = not rounds or self._block(problem, algorithm, block).alone
+            alone = not rounds or self._block(problem, algorithm, block, groups=None).alone
             return in_shares(len(seeds), 1 if alone else core_count(), at_ends, run)
+
+    def _schedule(self, problem: CompiledProblem, algorithm: Algorithm, cohort: int) -> Schedule:
+        return choose_schedule(problem, cohort, self.schedule, algorithm.answers_at_once)
 
     def _require_memory(self, problem: CompiledProblem, algorithm: Algorithm, starts: np.ndarray) -> None:
         cohort = cohort_size(algorithm.participation, problem.num_clients)
-        chosen = choose_schedule(problem, cohort, self.schedule)
+        chosen = self._schedule(problem, algorithm, cohort)
         with jax.enable_x64(self.precision == "double"):
             memory = jax.eval_shape(algorithm.memory, jnp.asarray(starts[0]))
         require_memory(problem, chosen, cohort, memory, len(starts))
@@ -238,18 +241,21 @@ class InProcess:
         """``program(state, memory, data, key, first round, count)``: a block of one run's rounds, or of several side by side."""
 
         def make() -> Any:
-            block = self._block(problem, algorithm, size)
             if side_by_side:
+                block = self._block(problem, algorithm, size, groups=None)
                 return jax.jit(jax.vmap(block.run, in_axes=(0, 0, None, 0, None, None)))
-            return block.in_groups or jax.jit(block.run)
+            cohort = cohort_size(algorithm.participation, problem.num_clients)
+            threads = self._schedule(problem, algorithm, cohort).kind == "threads"
+            block = self._block(problem, algorithm, size, min(core_count(), cohort) if threads else None)
+            return block.threads or jax.jit(block.run)
 
         return problem.keep(("program", self, algorithm, size, side_by_side), make)
 
-    def _block(self, problem: CompiledProblem, algorithm: Algorithm, size: int) -> _Block:
-        """A block of at most ``size`` rounds of one run."""
+    def _block(self, problem: CompiledProblem, algorithm: Algorithm, size: int, groups: int | None) -> _Block:
+        """A block of at most ``size`` rounds of one run, with the clients in groups or not."""
 
         def one_round(state: Any, memory: Any, data: Data, key: Array, index: Array) -> Any:
-            clients = self._clients(problem, algorithm, memory, data, key, index)
+            clients = self._clients(problem, algorithm, memory, data, key, index, groups)
             after, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
             traffic = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
             return after, clients.memory, {**record, **traffic, **motion(algorithm, state, after)}
@@ -269,19 +275,17 @@ class InProcess:
 
                 return jax.lax.fori_loop(0, count, body, (state, memory, records))
 
-            reason, cohort = why_alone(traced.jaxpr), cohort_size(algorithm.participation, problem.num_clients)
-            in_groups = None
-            if choose_schedule(problem, cohort, self.schedule).kind == "threads" and reason is None:
-                in_groups = RoundInGroups.of(traced, cohort, core_count())
-            if self.schedule == "threads" and in_groups is None:
+            reason = why_alone(traced.jaxpr)
+            threads = RoundInGroups.of(traced, groups) if groups is not None and reason is None else None
+            if self.schedule == "threads" and (reason is not None or (groups is not None and threads is None)):
                 raise SettingError(
                     "schedule='threads': the clients cannot run in threads here, because "
                     + (reason or "a round asks nothing of them, or only in loops of its own")
                     + ". Leave it out, or take 'map'."
                 )
-            return _Block(run, reason is not None, in_groups)
+            return _Block(run, reason is not None, threads)
 
-        found: _Block = problem.keep(("block", self, algorithm, size), make)
+        found: _Block = problem.keep(("block", self, algorithm, size, groups), make)
         return found
 
     def _own_value(
@@ -299,14 +303,21 @@ class InProcess:
         return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
     def _clients(
-        self, problem: CompiledProblem, algorithm: Algorithm, memory: Any, data: Data, key: Array, index: Array
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        memory: Any,
+        data: Data,
+        key: Array,
+        index: Array,
+        groups: int | None = None,
     ) -> InProcessClients:
         cohort = cohort_size(algorithm.participation, problem.num_clients)
         round_key = fold_in(key, index)
-        one_by_one = choose_schedule(problem, cohort, self.schedule).kind != "vmap"
+        side_by_side = self._schedule(problem, algorithm, cohort).side_by_side
         participants = draw_participants(round_key, cohort, problem.num_clients)
         traffic = dict.fromkeys(TRAFFIC, 0)
-        place = Place(problem, data, round_key, jnp.asarray(index), algorithm.absent, one_by_one)
+        place = Place(problem, data, round_key, jnp.asarray(index), algorithm.absent, side_by_side, groups)
         return InProcessClients(place, participants, Shared(memory, traffic))
 
 
@@ -318,7 +329,8 @@ class Place(NamedTuple):
     key: Array
     round: Array
     absent: str
-    one_by_one: bool
+    side_by_side: bool
+    groups: int | None
 
 
 @dataclass
@@ -430,7 +442,8 @@ class InProcessClients:
         return state
 
     def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
-        return jax.lax.map(one, jobs) if self.place.one_by_one else jax.vmap(one)(jobs)
+        run = jax.vmap(one) if self.place.side_by_side else partial(jax.lax.map, one)
+        return in_groups(run, jobs, self.place.groups)
 
     def _count(self, way: str, arrays: Any, times: int) -> None:
         leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
