@@ -16,8 +16,6 @@ import numpy as np
 from hierfl.compiler.low_rank import LowRank
 from hierfl.compiler.program import Array
 
-WORK = 20_000_000  # scalars to be looked at while tabulating
-
 
 class Ladder(NamedTuple):
     """tau(s) in increasing pieces ``rung + slope * (s - level)`` for ``first <= s < last``, and s from q.
@@ -41,15 +39,19 @@ class Ladder(NamedTuple):
             return None
         u, v = u[:, 0], v[:, 0]
         with np.errstate(divide="ignore", invalid="ignore"):
-            bends = np.concatenate([-(origin + d * bound) / u for bound in (lower, upper)])
-        bends = np.unique(bends[np.isfinite(bends)])
-        if not bends.size:
+            bends = np.sort([-(origin + d * bound) / u for bound in (lower, upper)], axis=0)  # free in between
+        inner = np.unique(bends[np.isfinite(bends)])
+        if not inner.size:
             return None
-        count = max(2, min(bends.size, WORK // u.size))
-        rungs = bends[np.linspace(0, bends.size - 1, count).astype(int)]
-        far = 1.0 + rungs[-1] - rungs[0]
-        rungs = np.unique(np.concatenate([[rungs[0] - far], rungs, [rungs[-1] + far]]))
-        levels = np.array([tau - v @ np.clip(-(origin + u * tau) / d, lower, upper) for tau in rungs])
+        far = 1.0 + inner[-1] - inner[0]
+        rungs = np.concatenate([[inner[0] - far], inner, [inner[-1] + far]])
+        # from rung to rung tau - v'y0(tau) climbs by 1 and by u_j v_j / d_j for every y_j that is free
+        changes = np.zeros(rungs.size)
+        for ends, sign in zip(bends, (1.0, -1.0)):
+            np.add.at(changes, np.clip(np.searchsorted(rungs, ends), 0, rungs.size - 1), sign * u * v / d)
+        climbs = np.diff(rungs) * (1.0 + np.cumsum(changes)[:-1])
+        lowest = rungs[0] - v @ np.clip(-(origin + u * rungs[0]) / d, lower, upper)
+        levels = lowest + np.concatenate([[0.0], np.cumsum(climbs)])
         weights, lead = _reading(other - origin, u)
         return cls(jnp.asarray(_in_blocks(rungs, levels)), jnp.asarray(origin), jnp.asarray(weights), lead)
 

@@ -30,15 +30,14 @@ class LowRank(NamedTuple):
     left: Array
     right: Array
 
-    def reproduces(self, jacobian: np.ndarray) -> bool:
-        """Whether this is J, each entry beside the diagonal entries of its row and column."""
-        rebuilt = np.diag(self.diagonal) + np.asarray(self.left) @ np.asarray(self.right).T
-        size = np.sqrt(np.abs(np.diagonal(jacobian)))
-        return bool((np.abs(rebuilt - jacobian) <= 1e-10 * np.outer(size, size)).all())
-
-    def with_diagonal(self, jacobian: np.ndarray) -> LowRank:
-        """The same with d from J's own diagonal: more accurate than from products."""
-        return self._replace(diagonal=jnp.diagonal(jacobian) - jnp.sum(self.left * self.right, axis=1))
+    def reproduces(self, multiply: Map) -> bool:
+        """Whether this is J, by products with random vectors, each entry beside the sizes of its row's terms."""
+        d, u, v = map(np.asarray, self)
+        for vector in np.random.default_rng(1).standard_normal((3, d.size)):
+            terms = np.abs(d * vector) + np.abs(u) @ (np.abs(v).T @ np.abs(vector)) / math.sqrt(d.size)
+            if not (np.abs(self.multiply(vector) - np.asarray(multiply(vector))) <= 1e-10 * terms).all():
+                return False
+        return True
 
     def multiply(self, y: Array) -> Array:
         """J y."""
@@ -65,34 +64,36 @@ class Skeleton(NamedTuple):
     rank: int
 
     @classmethod
-    def of(cls, jacobian: np.ndarray) -> Skeleton | None:
-        """The skeleton of a dense J (n, n); None if it is not diagonal plus rank <= 8 (of n at least four times as much)."""
-        size = jacobian.shape[0]
+    def of(cls, multiply: Map, transpose: Map, size: int) -> Skeleton | None:
+        """The skeleton of J from its products; None if J is not diagonal plus rank <= 8 (of a size at least four times as much)."""
         count = min(RANK_LIMIT + 2, size // 4)
         if count < 2:
             return None
         places = np.random.default_rng(0).permutation(size)
         rows, columns = np.sort(places[:count]), np.sort(places[count : 2 * count])
-        values = np.linalg.svd(jacobian[np.ix_(rows, columns)], compute_uv=False)
-        rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(jacobian)).max())))
+        by_columns = np.asarray(jax.vmap(multiply, out_axes=1)(_units(columns, size)))
+        values = np.linalg.svd(by_columns[rows], compute_uv=False)
+        rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(by_columns[columns])).max())))
         if rank == 0 or rank >= count:
             return None
         found = cls(rows, columns, rank)
-        parts = found.decompose(lambda v: jnp.asarray(jacobian) @ v, lambda v: jnp.asarray(jacobian).T @ v, size)
-        return found if parts.reproduces(jacobian) else None
+        return found if found.decompose(multiply, transpose, size).reproduces(multiply) else None
 
     def decompose(self, multiply: Map, transpose: Map, size: int) -> LowRank:
         """diag(d) + U V' of a map with this skeleton; traceable."""
-        identity = jnp.eye(size)
-        by_columns = jax.vmap(multiply, out_axes=1)(identity[self.columns])  # J[:, K]
-        by_rows = jax.vmap(transpose, out_axes=1)(identity[self.rows])  # J[I, :]'
+        at_rows, at_columns = _units(self.rows, size), _units(self.columns, size)
+        by_columns = jax.vmap(multiply, out_axes=1)(at_columns)  # J[:, K]
+        by_rows = jax.vmap(transpose, out_axes=1)(at_rows)  # J[I, :]'
         plain = np.setdiff1d(np.arange(size), np.concatenate([self.rows, self.columns]))
-        at_columns = jax.vmap(transpose)(identity[self.columns])[:, plain]  # J[K, plain]
-        at_rows = jax.vmap(multiply)(identity[self.rows])[:, plain]  # J[plain, I]'
+        beside = (
+            jax.vmap(transpose)(at_columns)[:, plain],
+            jax.vmap(multiply)(at_rows)[:, plain],
+        )  # J[K, plain], J[plain, I]'
         find = self._cross if self.rank == 1 else self._singular
-        left, right = find(by_columns, by_rows, plain, at_columns, at_rows)
-        # y = 1 gives the diagonal: J 1 = d + U (V' 1)
-        diagonal = multiply(jnp.ones(size)) - left @ jnp.sum(right, axis=0)
+        left, right = find(by_columns, by_rows, plain, *beside)
+        # signs s in turn give the diagonal: J s = d s + U (V' s), where V' s is small if neighbours are alike
+        signs = 1.0 - 2.0 * (jnp.arange(size) % 2)
+        diagonal = signs * (multiply(signs) - left @ (right.T @ signs))
         return LowRank(diagonal, left, right)
 
     def _singular(
@@ -120,19 +121,33 @@ class Skeleton(NamedTuple):
         return left[:, None], right[:, None]
 
 
+def _units(places: np.ndarray, size: int) -> Array:
+    """Unit vectors, (places, size)."""
+    return (jnp.arange(size) == jnp.asarray(places)[:, None]).astype(float)
+
+
 def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array) -> tuple[Array, Array]:
     """(y, steps): 0 in q + J y + N(y) over a box, by a semismooth Newton method in theta = V'y from a start (r,).
 
-    For a monotone J the residual theta - V'y(theta) has one zero; steps that do not shrink it are halved. The caller's certificate
-    says how well it was met.
+    For a monotone J the residual theta - V'y(theta) has one zero; steps that do not shrink it are halved. A rounding of theta moves
+    V'y by sum |u v / d| of it; hence a last step in y itself. The caller's certificate says how well the zero was met.
     """
     d, u, v = parts
 
     inverse = 1.0 / d
     steepest = jnp.sum(jnp.abs(u * v * inverse[:, None]))  # what V'y(theta) makes of a rounding of theta
 
+    def unbounded(theta: Array) -> Array:
+        return -(q + times(u, theta)) * inverse
+
     def answer(theta: Array) -> Array:
-        return jnp.clip(-(q + times(u, theta)) * inverse, lower, upper)
+        return jnp.clip(unbounded(theta), lower, upper)
+
+    def newton_step(theta: Array, value: Array) -> Array:
+        raw = unbounded(theta)
+        free = jnp.where((raw > lower) & (raw < upper), inverse, 0.0)
+        slope = jnp.eye(theta.size, dtype=theta.dtype) + across(v, free[:, None] * u)
+        return jnp.linalg.solve(slope, value) if theta.size > 1 else value / slope[0]
 
     def residual(theta: Array) -> tuple[Array, Array]:
         """theta - V'y(theta), and what rounding alone makes of it."""
@@ -147,10 +162,7 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
 
     def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
         theta, value, count, _ = state
-        raw = -(q + times(u, theta)) * inverse
-        free = jnp.where((raw > lower) & (raw < upper), inverse, 0.0)
-        slope = jnp.eye(theta.size, dtype=theta.dtype) + across(v, free[:, None] * u)
-        step = jnp.linalg.solve(slope, value) if theta.size > 1 else value / slope[0]
+        step = newton_step(theta, value)
         old = jnp.linalg.norm(value)
 
         def too_long(trial: tuple[Array, Array, Array, Array]) -> Array:
@@ -170,8 +182,10 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
 
     value, rounding = residual(start)
     state: tuple[Array, ...] = (start, value, jnp.zeros((), int), jnp.linalg.norm(value) <= rounding)
-    theta, _, count, _ = jax.lax.while_loop(unfinished, advance, state)
-    return answer(theta), count
+    theta, value, count, _ = jax.lax.while_loop(unfinished, advance, state)
+    # the last correction is too small for theta's own digits, not for those of q + u theta
+    last = times(u, newton_step(theta, value)) * inverse
+    return jnp.clip(unbounded(theta) + last, lower, upper), count
 
 
 def times(tall: Array, theta: Array) -> Array:

@@ -289,8 +289,7 @@ class LowerPlan:
         assert facts.skeleton is not None
         if facts.structure.symmetric:
             return facts.skeleton.decompose(multiply, multiply, size)
-        transposed = jax.linear_transpose(multiply, jnp.zeros(size))
-        return facts.skeleton.decompose(multiply, lambda v: transposed(v)[0], size)
+        return facts.skeleton.decompose(*_with_transpose(multiply, size), size)
 
     def on_host(self, x: Array, owner: Owner, mu: Array) -> LowerSolution:
         """Solve one owner's problem with CVXPY through a callback."""
@@ -376,14 +375,17 @@ def _probed(
                 None,
             )
         return structure, "diagonal", 0.0, None, None, None
-    if size > CONSTANT_DENSE_LIMIT:
-        return structure, "unknown", 0.0, None, None, None
-    jacobian = np.asarray(dense(products[0], size))
-    structure = replace(structure, symmetric=structure.symmetric and is_symmetric(jacobian))
-    skeleton = _skeleton(jacobian, products[1], size, structure, compiled)
-    if constant:
-        modulus = float(safe_smallest_eigenvalue(jnp.asarray(jacobian)))
-        parts = None if skeleton is None else skeleton.decompose(*_maps(jacobian), size).with_diagonal(jacobian)
+    jacobian = np.asarray(dense(products[0], size)) if size <= CONSTANT_DENSE_LIMIT else None
+    if jacobian is not None:
+        structure = replace(structure, symmetric=structure.symmetric and is_symmetric(jacobian))
+    skeleton = _skeleton(products, size, structure, compiled)
+    if constant and (jacobian is not None or skeleton is not None):
+        parts = None if skeleton is None else skeleton.decompose(*_with_transpose(products[0], size), size)
+        if jacobian is not None:
+            modulus = float(safe_smallest_eigenvalue(jnp.asarray(jacobian)))
+        else:
+            assert parts is not None
+            modulus = float(parts.modulus())
         return structure, "constant", modulus, skeleton, parts, _ladder(compiled, part, parts, points)
     mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
     return structure, mode, 0.0, skeleton, None, None
@@ -420,21 +422,21 @@ def _require_convex(products: list[Any], structure: Structure, size: int) -> Non
             )
 
 
-def _skeleton(
-    jacobian: np.ndarray, other: Any, size: int, structure: Structure, compiled: CompiledProblem
-) -> Skeleton | None:
+def _skeleton(products: list[Any], size: int, structure: Structure, compiled: CompiledProblem) -> Skeleton | None:
     """The skeleton of the Jacobian at one point, if it holds at another one as well."""
-    found = Skeleton.of(jacobian)
-    if found is None or not (structure.symmetric or compiled.scope == "sample" or not compiled.lower_samples):
+    if not (structure.symmetric or compiled.scope == "sample" or not compiled.lower_samples):
         return None
-    second = np.asarray(dense(other, size))
-    parts = found.decompose(*_maps(second), size)
-    return found if parts.reproduces(second) else None
+    found = Skeleton.of(*_with_transpose(products[0], size), size)
+    if found is None:
+        return None
+    parts = found.decompose(*_with_transpose(products[1], size), size)
+    return found if parts.reproduces(products[1]) else None
 
 
-def _maps(matrix: np.ndarray) -> tuple[Any, Any]:
-    array = jnp.asarray(matrix)
-    return lambda v: array @ v, lambda v: array.T @ v
+def _with_transpose(multiply: Any, size: int) -> tuple[Any, Any]:
+    """Products with a matrix and with its transpose."""
+    transposed = jax.linear_transpose(multiply, jnp.zeros(size))
+    return multiply, lambda v: transposed(v)[0]
 
 
 def _random_point(compiled: CompiledProblem, seed: int, from_data: bool) -> tuple[Array, dict[int, Any], Rows]:

@@ -14,7 +14,7 @@ from hierfl.errors import SettingError
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
 
-SMALL, SMALL_BY_SAMPLE = 10_000, 50_000  # scalars of clients that are computed side by side
+SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
 LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
 COPIES = 4  # of x and y that a client's step holds: itself, a gradient, a move, and one for the compiler
 
@@ -38,7 +38,7 @@ def choose_schedule(
     On a CPU a client at a time keeps its state in cache, but pays for every step of a loop. Measured on one core: side by side
     a round takes a fifth to a half of the time where 10 to 100 clients have up to 100 scalars each, as long as that of
     one after another with 10 clients of 1,000, and up to ten times as long where every client projects on a set of its own.
-    Where a step answers a sample, it takes two thirds with 10 clients of 1,000 and as long with 10 of 10,000.
+    Where a step answers a sample, it takes two thirds with 10 clients of 1,000 and half with 10 of 10,000.
     Groups of clients in threads cost a quarter of a millisecond a round, which takes large clients to earn.
     """
     if jax.default_backend() != "cpu":
