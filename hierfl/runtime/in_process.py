@@ -1,7 +1,7 @@
 """All clients simulated in this process: a whole block of rounds is one compiled program.
 
-On a CPU the clients of a round run one after another (``lax.map``), so that a client's state stays in cache, and its
-plus and minus evaluations side by side; small problems and accelerators run all clients side by side.
+On a CPU large clients of a round run one after another (``lax.map``), so that a client's state stays in cache, and its
+plus and minus evaluations side by side, in a group for each core; small ones, and accelerators, run all side by side.
 """
 
 from __future__ import annotations
