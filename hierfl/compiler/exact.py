@@ -19,7 +19,7 @@ from hierfl.compiler.alone import why_alone
 from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, certify_direct, extragradient, first_step
-from hierfl.compiler.low_rank import across, solve_box
+from hierfl.compiler.low_rank import LowRank, across, solve_box
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array
@@ -120,7 +120,7 @@ class ExactLower:
             size = jnp.linalg.norm(matrix)
             step, iterations = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0), jnp.zeros((), int)
         elif plan.method == "diagonal plus low rank":
-            parts = plan.low_rank(owner.multiply, start.size)
+            parts = LowRank(*(part.astype(x.dtype) for part in plan.low_rank(owner.multiply, start.size)))
             q, ladder = owner.operator(jnp.zeros_like(start)), plan.facts.ladder
             theta = across(parts.right, start) if ladder is None else ladder.start(q)
             y, iterations = solve_box(parts, q, *owner.limits(), theta)

@@ -60,10 +60,11 @@ class Ladder(NamedTuple):
 
         Its block first, then the piece in it: sums of a few dozen terms, where a search would be a loop.
         """
-        change = self.weights * (q - self.origin)
+        pieces, origin, weights = (table.astype(q.dtype) for table in self[:3])
+        change = weights * (q - origin)
         shift = jnp.sum(change) if self.lead is None else change[self.lead]
-        block = jnp.maximum(jnp.sum(self.pieces[0, :, 0] <= shift) - 1, 0)
-        first, last, levels, rungs, slopes = self.pieces[:, block]
+        block = jnp.maximum(jnp.sum(pieces[0, :, 0] <= shift) - 1, 0)
+        first, last, levels, rungs, slopes = pieces[:, block]
         theta = rungs + slopes * (shift - levels) - shift
         return jnp.sum(jnp.where((first <= shift) & (shift < last), theta, 0.0), keepdims=True)
 

@@ -30,12 +30,16 @@ class LowRank(NamedTuple):
     left: Array
     right: Array
 
+    def invertible(self) -> bool:
+        """Whether d is positive, beyond rounding: y(theta) divides by it."""
+        return bool((self.diagonal > 1e-12 * jnp.max(jnp.abs(self.left * self.right))).all())
+
     def reproduces(self, multiply: Map) -> bool:
-        """Whether this is J, by products with random vectors, each entry beside the sizes of its row's terms."""
-        d, u, v = map(np.asarray, self)
-        for vector in np.random.default_rng(1).standard_normal((3, d.size)):
-            terms = np.abs(d * vector) + np.abs(u) @ (np.abs(v).T @ np.abs(vector)) / math.sqrt(d.size)
-            if not (np.abs(self.multiply(vector) - np.asarray(multiply(vector))) <= 1e-10 * terms).all():
+        """Whether this is J, by products with random vectors, each row and column beside the size of its diagonal entry."""
+        size = np.sqrt(np.abs(self.diagonal + jnp.sum(self.left * self.right, axis=1)))
+        for vector in np.random.default_rng(1).standard_normal((3, size.size)):
+            missed = np.abs(self.multiply(vector) - np.asarray(multiply(vector)))
+            if not (missed <= 1e-10 * size * np.linalg.norm(size * vector)).all():
                 return False
         return True
 
@@ -69,7 +73,7 @@ class Skeleton(NamedTuple):
         count = min(RANK_LIMIT + 2, size // 4)
         if count < 2:
             return None
-        places = np.random.default_rng(0).permutation(size)
+        places = np.random.default_rng(0).permutation(size).astype(np.int32)  # 64-bit indices fail in single precision
         rows, columns = np.sort(places[:count]), np.sort(places[count : 2 * count])
         by_columns = np.asarray(jax.vmap(multiply, out_axes=1)(_units(columns, size)))
         values = np.linalg.svd(by_columns[rows], compute_uv=False)
@@ -77,38 +81,37 @@ class Skeleton(NamedTuple):
         if rank == 0 or rank >= count:
             return None
         found = cls(rows, columns, rank)
-        return found if found.decompose(multiply, transpose, size).reproduces(multiply) else None
+        parts = found.decompose(multiply, transpose, size)
+        return found if parts.invertible() and parts.reproduces(multiply) else None
 
     def decompose(self, multiply: Map, transpose: Map, size: int) -> LowRank:
         """diag(d) + U V' of a map with this skeleton; traceable."""
         at_rows, at_columns = _units(self.rows, size), _units(self.columns, size)
         by_columns = jax.vmap(multiply, out_axes=1)(at_columns)  # J[:, K]
         by_rows = jax.vmap(transpose, out_axes=1)(at_rows)  # J[I, :]'
-        plain = np.setdiff1d(np.arange(size), np.concatenate([self.rows, self.columns]))
-        beside = (
-            jax.vmap(transpose)(at_columns)[:, plain],
-            jax.vmap(multiply)(at_rows)[:, plain],
-        )  # J[K, plain], J[plain, I]'
+        plain = np.setdiff1d(np.arange(size, dtype=np.int32), np.concatenate([self.rows, self.columns]))
+        columns_beside = jax.vmap(transpose)(at_columns)[:, plain]  # J[K, plain]
+        rows_beside = jax.vmap(multiply)(at_rows)[:, plain]  # J[plain, I]'
         find = self._cross if self.rank == 1 else self._singular
-        left, right = find(by_columns, by_rows, plain, *beside)
+        left, right = find(by_columns, by_rows, plain, columns_beside, rows_beside)
         # signs s in turn give the diagonal: J s = d s + U (V' s), where V' s is small if neighbours are alike
         signs = 1.0 - 2.0 * (jnp.arange(size) % 2)
         diagonal = signs * (multiply(signs) - left @ (right.T @ signs))
         return LowRank(diagonal, left, right)
 
     def _singular(
-        self, by_columns: Array, by_rows: Array, plain: np.ndarray, at_columns: Array, at_rows: Array
+        self, by_columns: Array, by_rows: Array, plain: np.ndarray, columns_beside: Array, rows_beside: Array
     ) -> tuple[Array, Array]:
         """U and V of any rank."""
         u, s, vt = jnp.linalg.svd(by_columns[self.rows])
         left = by_columns @ (vt[: self.rank].T / s[: self.rank])  # wrong at the rows K, where the diagonal is
         right = by_rows @ u[:, : self.rank]  # wrong at the columns I
-        left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], at_columns.T)[0].T)
-        right = right.at[self.rows].set(jnp.linalg.lstsq(left[plain], at_rows.T)[0].T)
+        left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], columns_beside.T)[0].T)
+        right = right.at[self.rows].set(jnp.linalg.lstsq(left[plain], rows_beside.T)[0].T)
         return left, right
 
     def _cross(
-        self, by_columns: Array, by_rows: Array, plain: np.ndarray, at_columns: Array, at_rows: Array
+        self, by_columns: Array, by_rows: Array, plain: np.ndarray, columns_beside: Array, rows_beside: Array
     ) -> tuple[Array, Array]:
         """u and v of rank one without rounding errors where all entries are alike: a column over its pivot, and the pivot's row."""
         block = by_columns[self.rows]
@@ -116,8 +119,8 @@ class Skeleton(NamedTuple):
         left, right = by_columns[:, column] / block[row, column], by_rows[:, row]
         # but for the pivot's own entries, where the diagonal is
         widest, longest = jnp.argmax(jnp.abs(right[plain])), jnp.argmax(jnp.abs(left[plain]))
-        left = left.at[jnp.asarray(self.columns)[column]].set(at_columns[column, widest] / right[plain][widest])
-        right = right.at[jnp.asarray(self.rows)[row]].set(at_rows[row, longest] / left[plain][longest])
+        left = left.at[jnp.asarray(self.columns)[column]].set(columns_beside[column, widest] / right[plain][widest])
+        right = right.at[jnp.asarray(self.rows)[row]].set(rows_beside[row, longest] / left[plain][longest])
         return left[:, None], right[:, None]
 
 
@@ -183,8 +186,10 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
     value, rounding = residual(start)
     state: tuple[Array, ...] = (start, value, jnp.zeros((), int), jnp.linalg.norm(value) <= rounding)
     theta, value, count, _ = jax.lax.while_loop(unfinished, advance, state)
-    # the last correction is too small for theta's own digits, not for those of q + u theta
-    last = times(u, newton_step(theta, value)) * inverse
+    # a last correction, too small for theta's own digits but not for those of q + u theta; anything larger comes of a singular J
+    last = newton_step(theta, value)
+    small = jnp.linalg.norm(last) <= 1e3 * jnp.finfo(theta.dtype).eps * jnp.linalg.norm(theta)
+    last = times(u, jnp.where(small, last, 0.0)) * inverse
     return jnp.clip(unbounded(theta) + last, lower, upper), count
 
 

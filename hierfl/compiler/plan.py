@@ -430,7 +430,7 @@ def _skeleton(products: list[Any], size: int, structure: Structure, compiled: Co
     if found is None:
         return None
     parts = found.decompose(*_with_transpose(products[1], size), size)
-    return found if parts.reproduces(products[1]) else None
+    return found if parts.invertible() and parts.reproduces(products[1]) else None
 
 
 def _with_transpose(multiply: Any, size: int) -> tuple[Any, Any]:

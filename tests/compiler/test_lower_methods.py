@@ -18,7 +18,8 @@ import hierfl as hf
 from hierfl.compiler.fixed_point import LowerSolution, certify, certify_direct
 from hierfl.compiler.ladder import Ladder
 from hierfl.compiler.low_rank import LowRank, Skeleton, solve_box
-from hierfl.solvers import ZOHFL
+from hierfl.runtime import InProcess
+from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import Exact
 
 N = 12
@@ -181,6 +182,35 @@ def test_leaders_that_move_followers_apart_only_lose_the_ladder() -> None:
         found = problem.implicit.response(point)
         force = np.linspace(1, 2, n) * found - point + 0.5 * found.sum()
         np.testing.assert_allclose(np.clip(found - force, 0, 0.4 + abs(point[0])), found, atol=1e-10)
+
+
+EQUAL = np.ones(16)
+DIFFICULT = {
+    "a player without own costs": np.diag([*np.linspace(1, 2, 15), 0.0]) + 0.7,
+    "a variance": np.eye(16) - 1 / 16,
+    "two large skew factors": 1e-6 * np.eye(16) + np.outer(EQUAL, np.arange(16.0)) - np.outer(np.arange(16.0), EQUAL),
+}
+
+
+@pytest.mark.parametrize("name", DIFFICULT)
+@pytest.mark.parametrize("x", [0.1 * np.cos(np.arange(16.0)) - 0.1 * np.cos(np.arange(16.0)).mean(), -np.arange(16.0)])
+def test_maps_that_are_hardly_diagonal_plus_low_rank(name: str, x: np.ndarray) -> None:
+    j, z, y = DIFFICULT[name], cp.Variable(16, name="z"), cp.Variable(16, name="y")
+    level = hf.Equilibrium(y, j @ y - z, [y >= 0, y <= 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(z - y)), lower=level)
+    found = problem.implicit.response(x)
+    np.testing.assert_allclose(np.clip(found - (j @ found - x), 0, 1), found, atol=1e-9)
+
+
+def test_private_costs_in_single_precision() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(12, name="y")
+    a, c = hf.Sample(name="a"), hf.ClientParameter(12, name="c")
+    level = hf.Equilibrium(y, cp.multiply(c, y) + 0.5 * cp.sum(y) - a + x, [y >= 0, y <= 2], scope="sample")
+    clients = [hf.Client({a: np.array([3.0, 5.0])}, {c: np.linspace(1, 2, 12) * (1 + k)}) for k in range(3)]
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.sum(y) - x)), lower=level, federation=hf.Federation(clients))
+    solver, start = FedRZO(0.1, 0.01, 3, batch_size=2), {"x0": 0.5, "rounds": 3, "progress": False}
+    double, single = (problem.solve(solver, runtime=InProcess(precision=p), **start) for p in ("double", "single"))
+    np.testing.assert_allclose(single.x, double.x, atol=1e-4)
 
 
 def test_a_dense_map_is_not_taken_for_low_rank() -> None:
