@@ -117,15 +117,17 @@ def _closed_form(f: Facts) -> tuple[bool, str]:
 
 
 def _low_rank(f: Facts) -> tuple[bool, str]:
-    if f.affine and f.skeleton is not None and f.kind in ("box", "free"):
+    affine = f.affine and f.kind in ("box", "free")
+    # Newton's method in theta stalls on skew parts of rank 2 and more
+    if affine and f.skeleton is not None and (f.skeleton.rank == 1 or f.structure.symmetric):
         return (
             True,
             f"the Jacobian is diagonal plus rank {f.skeleton.rank}, over a {f.kind if f.kind == 'box' else 'free'} set",
         )
     return (
         False,
-        "needs an affine F over a box (or no constraints) whose Jacobian is diagonal plus a rank "
-        "of 1 to 8, in at least 8 variables and 4 for each rank",
+        "needs an affine F over a box (or no constraints) whose Jacobian is diagonal plus rank 1, or symmetric and "
+        "diagonal plus a rank of up to 8, in at least 8 variables and 4 for each rank",
     )
 
 

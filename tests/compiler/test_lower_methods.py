@@ -188,6 +188,9 @@ EQUAL = np.ones(16)
 DIFFICULT = {
     "a player without own costs": np.diag([*np.linspace(1, 2, 15), 0.0]) + 0.7,
     "a variance": np.eye(16) - 1 / 16,
+    "two skew factors": 0.01 * np.eye(16)
+    + np.outer(EQUAL, np.cos(np.arange(16.0)))
+    - np.outer(np.cos(np.arange(16.0)), EQUAL),
     "two large skew factors": 1e-6 * np.eye(16) + np.outer(EQUAL, np.arange(16.0)) - np.outer(np.arange(16.0), EQUAL),
 }
 
