@@ -156,9 +156,7 @@ class InProcess:
         cohort = cohort_size(algorithm.participation, problem.num_clients)
         chosen = self._schedule(problem, algorithm, cohort)
         with jax.enable_x64(self.precision == "double"):
-            first = jnp.asarray(starts[0])
-            shapes = partial(jax.eval_shape, algorithm.memory, first)
-            memory = problem.keep(("memory", algorithm, first.dtype), shapes)
+            memory = jax.eval_shape(algorithm.memory, jnp.asarray(starts[0]))
         require_memory(problem, chosen, cohort, memory, len(starts))
 
     def _execute(
