@@ -114,7 +114,7 @@ class BoundFedAvg(LocalSteps):
         counts, even = self.counts[first:last], super(LocalSteps, self).gradient_steps(first, last)
         if even is None or not self.averages_gradients or np.any(counts != counts[:, :1]):
             return None
-        clients = self.client_weight if self.problem.client_program is not None else 0.0
+        clients = self.problem.total_weight if self.problem.client_program is not None else 0.0
         return np.asarray(counts[:, 0] / (clients + (self.problem.server_program is not None)))
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
@@ -128,7 +128,7 @@ class BoundFedAvg(LocalSteps):
         if problem.client_program is not None:
             messages = clients.map(self.local_steps, x)
             move, value = clients.mean((messages.payload, messages.monitor["value"]))
-            weight, fault = self.client_weight, first_fault(clients, messages)
+            weight, fault = self.problem.total_weight, first_fault(clients, messages)
         if problem.server_program is not None:
             server_move, server_value = clients.server(self.server_steps, x)
             move, value, weight = move + server_move, value + server_value, weight + 1.0

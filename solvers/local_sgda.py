@@ -152,7 +152,7 @@ class BoundLocalSGDA(BoundFedAvg):
 
     def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:  # type: ignore[override]
         """One communication round."""
-        problem, public, weight = self.problem, clients.public, self.client_weight
+        problem, public, weight = self.problem, clients.public, self.problem.total_weight
         state = State(state.x, problem.project_lower(state.x, state.y, public))
         messages = clients.map(self.local_steps, state)
         moves, monitor = clients.mean((messages.payload, messages.monitor))

@@ -84,11 +84,6 @@ class LocalSteps(Bound):
         """f_1."""
         return Term(self.problem.server_value, self.problem.server_samples)
 
-    @property
-    def client_weight(self) -> float:
-        """Sum of the clients' weights."""
-        return float(np.sum(self.problem.static_data.clients.weights))
-
     def size(self, r: Array) -> Array:
         """Step size of a round."""
         return jnp.asarray(self.sizes, float)[r]

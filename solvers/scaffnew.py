@@ -115,7 +115,7 @@ class BoundScaffnew(LocalSteps):
         """The local steps up to one communication, and that communication."""
         count = jax.random.geometric(key, self.settings.probability)
         messages = clients.map(self.local_steps, (state.x, count))
-        mean = state.x + clients.mean(messages.payload) / self.client_weight
+        mean = state.x + clients.mean(messages.payload) / self.problem.total_weight
         x = self.problem.project_upper(mean - state.control / self.rate, clients.public)
         record = self.record(
             clients, mean - state.x, clients.mean(messages.monitor["value"]), first_fault(clients, messages)

@@ -108,9 +108,9 @@ class BoundSCAFFOLD(BoundFedAvg):
         """One communication round."""
         messages = clients.map(self.local_steps, state)
         moves, changes = messages.payload
-        move = self.settings.server_step * clients.mean(moves) / self.client_weight
+        move = self.settings.server_step * clients.mean(moves) / self.problem.total_weight
         present = clients.participants.shape[0] / self.problem.num_clients
-        control = state.control + present * clients.mean(changes) / self.client_weight
+        control = state.control + present * clients.mean(changes) / self.problem.total_weight
         record = self.record(clients, move, clients.mean(messages.monitor["value"]), first_fault(clients, messages))
         return State(self.problem.project_upper(state.x + move, clients.public), control), record
 

@@ -84,6 +84,11 @@ class CompiledProblem:
         return self.static_data.clients.size
 
     @property
+    def total_weight(self) -> float:
+        """Of all clients; 1 unless the federation says otherwise."""
+        return float(np.sum(self.static_data.clients.weights))
+
+    @property
     def scope(self) -> str | None:
         """Scope of the lower level; None without one."""
         level = self.problem.lower_level

@@ -62,27 +62,31 @@ class Table:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Population:
-    """All parties of one side: their tables, parameters ``(m, *shape)``, weights ``(m,)``, and the constants that all know."""
+    """Parties of one side: their tables, parameters ``(m, *shape)``, weights ``(m,)``, and the constants that all know.
+
+    ``indices`` says which they are of all parties, if they are only some of them.
+    """
 
     tables: tuple[Table, ...]
     parameters: dict[int, Numbers]
     weights: Numbers
     public: dict[int, Numbers] = field(default_factory=dict)
+    indices: Numbers | None = None
 
     @property
     def size(self) -> int:
         """Number of parties."""
         return self.weights.shape[0]
 
-    def party(self, index: Any) -> Party:
-        """The view of one party; ``index`` may be traced."""
+    def party(self, place: Any) -> Party:
+        """The view of one party; ``place`` among these may be traced."""
         return Party(
-            index=jnp.asarray(index),
+            index=jnp.asarray(place) if self.indices is None else self.indices[place],
             tables=self.tables,
-            offsets=tuple(table.offsets[index] for table in self.tables),
-            counts=tuple(table.counts[index] for table in self.tables),
-            environment={**self.public, **{leaf: values[index] for leaf, values in self.parameters.items()}},
-            weight=self.weights[index],
+            offsets=tuple(table.offsets[place] for table in self.tables),
+            counts=tuple(table.counts[place] for table in self.tables),
+            environment={**self.public, **{leaf: values[place] for leaf, values in self.parameters.items()}},
+            weight=self.weights[place],
         )
 
 

@@ -22,13 +22,13 @@ FEISTEL_ROUNDS = 8
 
 
 def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
-    """Indices of a round's participants ``(cohort,)``, in order: all, or a keyed random subset."""
+    """Indices of a round's participants ``(cohort,)``: all in order, or a keyed random subset in any."""
     if cohort == total:
         return jnp.arange(total)
     key = fold_in(round_key, COHORT_STREAM)
     if total <= SORTED:
-        return jnp.sort(jnp.argsort(words(key, 0, 0, total))[:cohort])
-    return jnp.sort(keyed_permutation(key, jnp.arange(cohort), total))
+        return jnp.argsort(words(key, 0, 0, total))[:cohort]
+    return keyed_permutation(key, jnp.arange(cohort), total)
 
 
 def keyed_permutation(key: Array, indices: Array, total: int) -> Array:

@@ -19,8 +19,9 @@ import numpy as np
 from hierfl.compiler.alone import why_alone
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.cores import core_count
-from hierfl.compiler.data import Data, Party
+from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.draws import fold_in
+from hierfl.compiler.gathering import Extent, gathered_clients
 from hierfl.compiler.program import Array
 from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.schedule import Schedule, choose_schedule, require_memory
@@ -317,8 +318,11 @@ class InProcess:
         side_by_side = self._schedule(problem, algorithm, cohort).side_by_side
         participants = draw_participants(round_key, cohort, problem.num_clients)
         traffic = dict.fromkeys(TRAFFIC, 0)
+        chosen = data.clients
+        if cohort < problem.num_clients:
+            chosen = gathered_clients(chosen, participants, tuple(map(Extent.of, problem.static_data.clients.tables)))
         place = Place(problem, data, round_key, jnp.asarray(index), algorithm.absent, side_by_side, groups)
-        return InProcessClients(place, participants, Shared(memory, traffic))
+        return InProcessClients(place, participants, chosen, Shared(memory, traffic))
 
 
 class Place(NamedTuple):
@@ -347,6 +351,7 @@ class InProcessClients:
 
     place: Place
     participants: Array
+    chosen: Population  # the participants' data, in their order
     shared: Shared
     level: str = ""
 
@@ -378,18 +383,19 @@ class InProcessClients:
     @property
     def everyone(self) -> InProcessClients:
         """All clients; what they send is counted as the lower level's."""
-        return replace(self, participants=jnp.arange(self.place.problem.num_clients), level="lower_")
+        clients = self.place.data.clients
+        return replace(self, participants=jnp.arange(clients.size), chosen=clients, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         """Run a step at every participant; see the contract."""
         seed = self.key if key is None else key
 
         def one(job: tuple[Array, Any, Any]) -> tuple[Any, Message]:
-            index, memory, own = job
-            party = self.place.data.clients.party(index)
-            return step(party, memory, Received(broadcast, own, self.round), fold_in(seed, index))
+            place, memory, own = job
+            party = self.chosen.party(place)
+            return step(party, memory, Received(broadcast, own, self.round), fold_in(seed, party.index))
 
-        jobs = (self.participants, jax.tree.map(lambda a: a[self.participants], self.memory), each)
+        jobs = (self._places, jax.tree.map(lambda a: a[self.participants], self.memory), each)
         changed, messages = self._run(one, jobs)
         self.shared.memory = jax.tree.map(lambda a, new: a.at[self.participants].set(new), self.memory, changed)
         self._count("scalars_down", broadcast, times=self.participants.shape[0])
@@ -409,7 +415,7 @@ class InProcessClients:
 
     def query(self, question: Question, broadcast: Any) -> Any:
         """Ask every participant; see the contract."""
-        return self._run(lambda index: question(self.place.data.clients.party(index), broadcast), self.participants)
+        return self._run(lambda place: question(self.chosen.party(place), broadcast), self._places)
 
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         """Run a step on the server's own data; nothing is transmitted."""
@@ -418,12 +424,12 @@ class InProcessClients:
 
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over participants: by default unbiased for sum_i w_i v_i over all clients."""
-        weights = self.place.data.clients.weights[self.participants]
+        weights = self.chosen.weights
         absent, size = self.place.absent, self.participants.shape[0]
         if absent == "unbiased":
             weights = weights * (self.place.problem.num_clients / size)
         elif absent == "renormalise":
-            weights = weights * (jnp.sum(self.place.data.clients.weights) / jnp.sum(weights))
+            weights = weights * (self.place.problem.total_weight / jnp.sum(weights))
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
@@ -440,6 +446,11 @@ class InProcessClients:
         state, self.shared.memory = jax.lax.fori_loop(0, count, one, (state, self.shared.memory))
         self.shared.traffic = {name: before[name] + count * passes[name] for name in before}
         return state
+
+    @property
+    def _places(self) -> Array:
+        """Of the participants among them."""
+        return jnp.arange(self.participants.shape[0])
 
     def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
         run = jax.vmap(one) if self.place.side_by_side else partial(jax.lax.map, one)

@@ -58,7 +58,7 @@ class BoundFederated:
             moves = clients.map(self.local_round, broadcast, key=fold_in(key, index)).payload
             return jax.tree.map(lambda own, move: own + move / weight, sequences, clients.mean(moves))
 
-        weight = float(np.sum(self.problem.static_data.clients.weights))  # the mean's minimiser needs no more
+        weight = self.problem.total_weight  # the mean's minimiser needs no more
         count = jnp.asarray(self.lower_rounds, int)[clock.round]
         y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
