@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -35,6 +35,7 @@ TOLERANCE = 1e-9
 ITERATION_LIMIT = 20_000
 OUTSIDE_TOLERANCE = 1e-6
 SHARPER = 1e-13
+REFINEMENTS = 5
 CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
 LARGE = 64  # scalars of a sample's y from which it is solved for alone
 BESIDE = 4_000  # scalars of smaller ones that are solved for side by side, so that they stay in cache
@@ -107,50 +108,39 @@ class ExactLower:
         tolerance = jnp.maximum(tolerance, 1e-6) if not plan.exact_projection else tolerance
         if x.dtype == jnp.float32:
             tolerance = jnp.maximum(tolerance, 1e-5)
-        start, convex = owner.project(warm), jnp.ones((), bool)
+        start = owner.project(warm)
+        finish = partial(_certified, plan, given, mu, tolerance)  # F as it was given has the last word
+        if plan.method in ITERATIVE:
+            return finish(self._iterated(owner, start, mu, tolerance))
         if plan.method == "closed form":
-            zero = jnp.zeros_like(start)
             diagonal = owner.multiply(jnp.ones_like(start))
-            convex = jnp.min(diagonal) > 0  # a sign that holds on X only may fail outside
-            y = owner.project(-owner.operator(zero) / diagonal)
-            step, iterations = 1.0 / jnp.max(jnp.abs(diagonal)), jnp.zeros((), int)
-        elif plan.method == "linear system":
-            matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=x.dtype))
-            y = _least_norm_solution(matrix, -owner.operator(jnp.zeros_like(start)), plan.structure.symmetric)
-            size = jnp.linalg.norm(matrix)
-            step, iterations = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0), jnp.zeros((), int)
-        elif plan.method == "diagonal plus low rank":
-            parts = LowRank(*(part.astype(x.dtype) for part in plan.low_rank(owner.multiply, start.size)))
-            q, ladder = owner.operator(jnp.zeros_like(start)), plan.facts.ladder
+            y = owner.project(-owner.operator(jnp.zeros_like(start)) / diagonal)
+            found = finish((y, 1.0 / jnp.max(jnp.abs(diagonal)), jnp.zeros((), int)))
+            # a sign that holds on X only may fail outside
+            return found._replace(converged=found.converged & (jnp.min(diagonal) > 0))
+        if plan.method == "diagonal plus low rank":
+            parts = LowRank(*(jnp.asarray(part, x.dtype) for part in plan.low_rank(owner.multiply, start.size)))
+            q, ladder = owner.operator(jnp.zeros_like(start)), plan.facts.jacobian.ladder
             theta = across(parts.right, start) if ladder is None else ladder.start(q)
             y, iterations = solve_box(parts, q, *owner.limits(), theta)
-            step = 1.0 / parts.size()
-        elif plan.method == "semismooth Newton":
-            gradient = plan.facts.is_gradient
-            safeguard = accelerated if gradient else extragradient
-            step, force = first_step(owner.operator, start)
-            y, step, iterations = semismooth_newton(
-                owner.operator, owner.project, safeguard, start, force, step, mu, tolerance, gradient
-            )
-        else:
+            found = finish((y, 1.0 / parts.size(), iterations))
+            return _refined(owner, parts, found, finish) if plan.loses_digits else found
+        matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=x.dtype))
+        y = _least_norm_solution(matrix, -owner.operator(jnp.zeros_like(start)), plan.structure.symmetric)
+        size = jnp.linalg.norm(matrix)
+        step = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
+        return finish((y, step, jnp.zeros((), int)))
+
+    def _iterated(self, owner: Owner, start: Array, mu: Array, tolerance: Array | float) -> tuple[Array, Array, Array]:
+        """(y, step, iterations) by the plan's iteration."""
+        plan = self._plan()
+        gradient = plan.facts.is_gradient
+        step, force = first_step(owner.operator, start)
+        safeguard = accelerated if gradient else extragradient
+        if plan.method in ("accelerated gradient", "extragradient"):
             iterate = accelerated if plan.method == "accelerated gradient" else extragradient
-            step, force = first_step(owner.operator, start)
-            y, step, iterations = iterate(
-                owner.operator, owner.project, start, force, step, mu, tolerance, ITERATION_LIMIT
-            )
-        look = certify_direct if plan.at_once else certify
-        solution = look(
-            given.operator,
-            owner.project,
-            y,
-            step,
-            mu,
-            iterations,
-            tolerance,
-            plan.exact_projection,
-            owner.condition(),
-        )
-        return solution._replace(converged=solution.converged & convex)
+            return iterate(owner.operator, owner.project, start, force, step, mu, tolerance, ITERATION_LIMIT)
+        return semismooth_newton(owner.operator, owner.project, safeguard, start, force, step, mu, tolerance, gradient)
 
     def client_owner(self, x: Array, party: Party) -> Owner:
         """The owner of a client-scope y."""
@@ -438,6 +428,47 @@ class ExactLower:
     def _plan(self) -> LowerPlan:
         assert self.plan is not None, "asked for a lower level that the problem does not have"
         return self.plan
+
+
+def _certified(
+    plan: LowerPlan, owner: Owner, mu: Array, tolerance: Array | float, found: tuple[Array, Array, Array]
+) -> LowerSolution:
+    """(y, step, iterations) with the evidence."""
+    y, step, iterations = found
+    look = certify_direct if plan.at_once else certify
+    return look(
+        owner.operator,
+        owner.project,
+        y,
+        step,
+        mu,
+        iterations,
+        tolerance,
+        plan.exact_projection,
+        owner.condition(),
+    )
+
+
+def _refined(
+    owner: Owner, parts: LowRank, first: LowerSolution, finish: Callable[[tuple[Array, Array, Array]], LowerSolution]
+) -> LowerSolution:
+    """Iterative refinement of a y that is no solution: what it lacks solves the same problem around it, with small numbers.
+
+    Diagonals small beside the coupling cost theta, and y(theta) with it, their digits.
+    """
+
+    def unfinished(state: tuple[LowerSolution, Array]) -> Array:
+        found, count = state
+        return ~found.converged & (count < REFINEMENTS)
+
+    def refine(state: tuple[LowerSolution, Array]) -> tuple[LowerSolution, Array]:
+        found, count = state
+        lower, upper = (bound - found.y for bound in owner.limits())
+        lacking, steps = solve_box(parts, owner.operator(found.y), lower, upper, jnp.zeros_like(parts.right[0]))
+        y = owner.project(found.y + lacking)
+        return finish((y, 1.0 / parts.size(), found.iterations + steps)), count + 1
+
+    return jax.lax.while_loop(unfinished, refine, (first, jnp.zeros((), int)))[0]
 
 
 def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:

@@ -18,7 +18,7 @@ import numpy as np
 from hierfl.compiler.program import Array
 
 RANK_LIMIT = 8
-LIMIT = 100
+LIMIT = 200
 
 Map = Callable[[Array], Array]
 
@@ -30,9 +30,9 @@ class LowRank(NamedTuple):
     left: Array
     right: Array
 
-    def invertible(self) -> bool:
+    def invertible(self) -> Array:
         """Whether d is positive, beyond rounding: y(theta) divides by it."""
-        return bool((self.diagonal > 1e-12 * jnp.max(jnp.abs(self.left * self.right))).all())
+        return (self.diagonal > 1e-12 * jnp.max(jnp.abs(self.left * self.right))).all()
 
     def reproduces(self, multiply: Map) -> bool:
         """Whether this is J, by products with random vectors, each row and column beside the size of its diagonal entry."""
@@ -42,6 +42,14 @@ class LowRank(NamedTuple):
             if not (missed <= 1e-10 * size * np.linalg.norm(size * vector)).all():
                 return False
         return True
+
+    def where_true(self, multiply: Map) -> LowRank:
+        """The same if it reproduces a product with J, NaN if not: an owner's J may have another structure; traceable."""
+        size = jnp.sqrt(jnp.abs(self.diagonal + jnp.sum(self.left * self.right, axis=1)))
+        vector = jnp.cos(jnp.arange(1, size.size + 1, dtype=size.dtype) ** 2)
+        missed = jnp.abs(self.multiply(vector) - multiply(vector))
+        rounding = jnp.sqrt(jnp.finfo(size.dtype).eps) * size * jnp.linalg.norm(size * vector)
+        return self._replace(diagonal=jnp.where((missed <= rounding).all(), self.diagonal, jnp.nan))
 
     def multiply(self, y: Array) -> Array:
         """J y."""
@@ -54,6 +62,10 @@ class LowRank(NamedTuple):
         values = jnp.linalg.eigvalsh(0.5 * (left @ right.T + right @ left.T))
         rounding = 64 * jnp.finfo(values.dtype).eps * (jnp.max(jnp.abs(values)) + jnp.max(jnp.abs(self.diagonal)))
         return jnp.maximum(jnp.min(self.diagonal) + jnp.minimum(values[0], 0.0) - rounding, 0.0)
+
+    def steepness(self) -> Array:
+        """What V'y(theta) makes of a change of theta at most: sum |u v / d|."""
+        return jnp.sum(jnp.abs(self.left * self.right / self.diagonal[:, None]))
 
     def size(self) -> Array:
         """An upper bound on the norm of J."""
@@ -82,7 +94,7 @@ class Skeleton(NamedTuple):
             return None
         found = cls(rows, columns, rank)
         parts = found.decompose(multiply, transpose, size)
-        return found if parts.invertible() and parts.reproduces(multiply) else None
+        return found if bool(parts.invertible()) and parts.reproduces(multiply) else None
 
     def decompose(self, multiply: Map, transpose: Map, size: int) -> LowRank:
         """diag(d) + U V' of a map with this skeleton; traceable."""
@@ -129,35 +141,81 @@ def _units(places: np.ndarray, size: int) -> Array:
     return (jnp.arange(size) == jnp.asarray(places)[:, None]).astype(float)
 
 
-def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array) -> tuple[Array, Array]:
-    """(y, steps): 0 in q + J y + N(y) over a box, by a semismooth Newton method in theta = V'y from a start (r,).
+class Response(NamedTuple):
+    """y(theta) = clip(-(q + U theta) / d) on a box, and the residual theta - V'y(theta); a monotone J makes its zero unique."""
 
-    For a monotone J the residual theta - V'y(theta) has one zero; steps that do not shrink it are halved. A rounding of theta moves
-    V'y by sum |u v / d| of it; hence a last step in y itself. The caller's certificate says how well the zero was met.
-    """
-    d, u, v = parts
+    parts: LowRank
+    inverse: Array  # of d
+    steepness: Array
+    q: Array
+    lower: Array
+    upper: Array
 
-    inverse = 1.0 / d
-    steepest = jnp.sum(jnp.abs(u * v * inverse[:, None]))  # what V'y(theta) makes of a rounding of theta
+    def unbounded(self, theta: Array) -> Array:
+        """y(theta) without the box."""
+        return -(self.q + times(self.parts.left, theta)) * self.inverse
 
-    def unbounded(theta: Array) -> Array:
-        return -(q + times(u, theta)) * inverse
+    def residual(self, theta: Array) -> tuple[Array, Array]:
+        """theta - V'y(theta), and what rounding alone makes of its norm."""
+        reached = across(self.parts.right, jnp.clip(self.unbounded(theta), self.lower, self.upper))
+        size = jnp.linalg.norm(theta) + jnp.linalg.norm(reached)
+        rounded = 8 * self.steepness * jnp.linalg.norm(theta)
+        units = (8 + math.sqrt(self.q.size)) * size + rounded  # reached is a sum of n terms
+        return theta - reached, jnp.finfo(theta.dtype).eps * units
 
-    def answer(theta: Array) -> Array:
-        return jnp.clip(unbounded(theta), lower, upper)
-
-    def newton_step(theta: Array, value: Array) -> Array:
-        raw = unbounded(theta)
-        free = jnp.where((raw > lower) & (raw < upper), inverse, 0.0)
+    def newton_step(self, theta: Array, value: Array) -> Array:
+        """By the slope of the residual at theta."""
+        _, u, v = self.parts
+        raw = self.unbounded(theta)
+        free = jnp.where((raw > self.lower) & (raw < self.upper), self.inverse, 0.0)
         slope = jnp.eye(theta.size, dtype=theta.dtype) + across(v, free[:, None] * u)
         return jnp.linalg.solve(slope, value) if theta.size > 1 else value / slope[0]
 
-    def residual(theta: Array) -> tuple[Array, Array]:
-        """theta - V'y(theta), and what rounding alone makes of it."""
-        reached = across(v, answer(theta))
-        size = jnp.linalg.norm(theta) + jnp.linalg.norm(reached)
-        units = (8 + math.sqrt(q.size)) * size + 8 * steepest * jnp.linalg.norm(theta)  # reached is a sum of n terms
-        return theta - reached, jnp.finfo(theta.dtype).eps * units
+
+def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array) -> tuple[Array, Array]:
+    """(y, steps): 0 in q + J y + N(y) over a box, by a semismooth Newton method in theta = V'y from a start (r,).
+
+    A rounding of theta moves V'y by sum |u v / d| of it; hence a last step in y itself. The caller's certificate says how well
+    the zero was met.
+    """
+    answer = Response(parts, 1.0 / parts.diagonal, parts.steepness(), q, lower, upper)
+    theta, value, count = (_bracketed if start.size == 1 else _damped)(answer, start)
+    # a last correction, too small for theta's own digits but not for those of q + u theta; anything larger comes of a singular J
+    last = answer.newton_step(theta, value)
+    small = jnp.linalg.norm(last) <= 1e3 * jnp.finfo(theta.dtype).eps * jnp.linalg.norm(theta)
+    correction = times(parts.left, jnp.where(small, last, 0.0)) * answer.inverse
+    return jnp.clip(answer.unbounded(theta) + correction, lower, upper), count
+
+
+def _bracketed(answer: Response, start: Array) -> tuple[Array, Array, Array]:
+    """(theta, residual, steps) for one unknown: Newton's steps within a bracket, which every third step halves.
+
+    The bracket and the steps are one array, since every array that a loop begins with costs as much as a sum over y.
+    """
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+        *_, known, done = state
+        return ~done & (known[2] < LIMIT)
+
+    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        theta, value, known, _ = state
+        low, high = jnp.where(value < 0, theta, known[0]), jnp.where(value > 0, theta, known[1])
+        full, middle = theta - answer.newton_step(theta, value), 0.5 * (low + high)
+        inside = (full > low) & (full < high) & (known[2] % 3 != 2)
+        new = jnp.where(inside | ~jnp.isfinite(middle), full, middle)
+        new_value, rounding = answer.residual(new)
+        done = (jnp.linalg.norm(new_value) <= rounding) | jnp.any((new == low) | (new == high))
+        return new, new_value, jnp.concatenate([low, high, known[2:] + 1]), done
+
+    value, rounding = answer.residual(start)
+    known, done = jnp.array([-jnp.inf, jnp.inf, 0.0], start.dtype), jnp.linalg.norm(value) <= rounding
+    state: tuple[Array, ...] = (start, value, known, done)
+    theta, value, known, _ = jax.lax.while_loop(unfinished, advance, state)
+    return theta, value, known[2].astype(int)
+
+
+def _damped(answer: Response, start: Array) -> tuple[Array, Array, Array]:
+    """(theta, residual, steps) for several unknowns: Newton's steps, halved until they shrink the residual."""
 
     def unfinished(state: tuple[Array, ...]) -> Array:
         *_, count, done = state
@@ -165,7 +223,7 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
 
     def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
         theta, value, count, _ = state
-        step = newton_step(theta, value)
+        step = answer.newton_step(theta, value)
         old = jnp.linalg.norm(value)
 
         def too_long(trial: tuple[Array, Array, Array, Array]) -> Array:
@@ -174,23 +232,19 @@ def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array
 
         def halve(trial: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
             share = 0.5 * trial[3]
-            return theta - share * step, *residual(theta - share * step), share
+            return theta - share * step, *answer.residual(theta - share * step), share
 
         full = theta - step
-        trial = (full, *residual(full), jnp.ones((), theta.dtype))
+        trial = (full, *answer.residual(full), jnp.ones((), theta.dtype))
         new, new_value, rounding, _ = jax.lax.while_loop(too_long, halve, trial)
         better = jnp.linalg.norm(new_value) < old
         done = (jnp.linalg.norm(new_value) <= rounding) | ~better
         return jnp.where(better, new, theta), jnp.where(better, new_value, value), count + 1, done
 
-    value, rounding = residual(start)
+    value, rounding = answer.residual(start)
     state: tuple[Array, ...] = (start, value, jnp.zeros((), int), jnp.linalg.norm(value) <= rounding)
     theta, value, count, _ = jax.lax.while_loop(unfinished, advance, state)
-    # a last correction, too small for theta's own digits but not for those of q + u theta; anything larger comes of a singular J
-    last = newton_step(theta, value)
-    small = jnp.linalg.norm(last) <= 1e3 * jnp.finfo(theta.dtype).eps * jnp.linalg.norm(theta)
-    last = times(u, jnp.where(small, last, 0.0)) * inverse
-    return jnp.clip(unbounded(theta) + last, lower, upper), count
+    return theta, value, count
 
 
 def times(tall: Array, theta: Array) -> Array:

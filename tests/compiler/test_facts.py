@@ -1,0 +1,149 @@
+"""What is taken to hold everywhere does: the modulus of a lower level at other points, for other clients, other parameters."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.compiler.compiled import CompiledProblem
+
+N = 12
+
+
+def certificate(problem: CompiledProblem, x: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """(y, modulus) of every owner."""
+    solution = problem.exact.at(np.array(x)).solution
+    assert solution is not None
+    return np.asarray(solution.y), np.asarray(solution.strong_convexity)
+
+
+def federation(count: int, *values: tuple[hf.ClientParameter, list]) -> hf.Federation:
+    return hf.Federation([hf.Client(parameters={p: own[i] for p, own in values}) for i in range(count)])
+
+
+@pytest.mark.parametrize("interval", [(5.0, 10.0), (0.0, 10.0), (-10.0, -2.0), (9.0, 10.0)])
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_modulus_that_moves_with_x_is_never_taken_for_a_constant(
+    interval: tuple[float, float], coupled: bool
+) -> None:
+    """F = (11 - x) (d y + c 1 1' y) - 1 with d = 1, ..., 2: the modulus is 11 - x, wherever X lies."""
+    x, y = cp.Variable(name="x"), cp.Variable(N, name="y")
+    d = np.linspace(1.0, 2.0, N)
+    force = (11 - x) * (cp.multiply(d, y) + (cp.sum(y) * np.ones(N) if coupled else 0.0)) - 1
+    low, high = interval
+    problem = hf.Problem(
+        hf.Minimize(server=cp.sum(y) + cp.square(x)),
+        hf.Equilibrium(y, force, [y >= -5, y <= 5]),
+        [x >= low, x <= high],
+    ).compile()
+    for point in (low, 0.5 * (low + high), high):
+        found, mu = certificate(problem, [point])
+        matrix = (11 - point) * (np.diag(d) + coupled)
+        np.testing.assert_allclose(found[0], np.linalg.solve(matrix, np.ones(N)), rtol=1e-8)
+        assert mu[0] <= 11 - point + 1e-12 and mu[0] >= 0.99 * (11 - point)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("odd", [0, 1, 2, 4])
+def test_one_client_unlike_the_others(odd: int, coupled: bool) -> None:
+    """Client ``odd`` alone has another slope, or a coupling: closed forms for the others must not be used for it."""
+    x, y = cp.Variable(name="x"), cp.Variable(N, name="y")
+    slope, coupling = hf.ClientParameter((N,), nonneg=True, name="d"), hf.ClientParameter((N, N), PSD=True, name="C")
+    cost = 0.5 * cp.sum(cp.multiply(slope, cp.square(y))) + 0.5 * cp.quad_form(y, coupling) - cp.sum(y) * x
+    matrix = np.random.default_rng(0).standard_normal((N, N))
+    slopes = [np.full(N, 0.5 if i == odd else 2.0) for i in range(5)]
+    couplings = [matrix @ matrix.T if i == odd and coupled else np.zeros((N, N)) for i in range(5)]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y) + cp.square(x)),
+        hf.ArgMin(y, cost, scope="client"),
+        [x >= 1, x <= 3],
+        federation=federation(5, (slope, slopes), (coupling, couplings)),
+    ).compile()
+    found, moduli = certificate(problem, [2.0])
+    for y_, mu, own, pairs in zip(found, moduli, slopes, couplings):
+        hessian = np.diag(own) + pairs
+        np.testing.assert_allclose(y_, np.linalg.solve(hessian, np.full(N, 2.0)), rtol=1e-8)
+        assert 0.99 * own.min() <= mu <= np.linalg.eigvalsh(hessian)[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("scope", ["federation", "client"])
+def test_a_parameter_that_is_set_again(scope: str) -> None:
+    """The modulus, and whether y is a formula, follow the parameters' values of the day."""
+    x, y = cp.Variable(name="x"), cp.Variable(N, name="y")
+    strength, coupling = cp.Parameter(nonneg=True, name="s"), cp.Parameter((N, N), PSD=True, name="C")
+    strength.value, coupling.value = 2.0, np.zeros((N, N))
+    cost = 0.5 * strength * cp.sum_squares(y) + 0.5 * cp.quad_form(y, coupling) - x * cp.sum(y)
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y) + cp.square(x)),
+        hf.ArgMin(y, cost, scope=scope),
+        [x >= 1, x <= 3],
+        federation=hf.Federation([hf.Client() for _ in range(3)]),
+    ).compile()
+    matrix = np.random.default_rng(0).standard_normal((N, N))
+    for s, pairs in ((2.0, np.zeros((N, N))), (0.1, np.zeros((N, N))), (0.1, matrix @ matrix.T)):
+        strength.value, coupling.value = s, pairs
+        found, mu = certificate(problem, [2.0])
+        hessian = s * np.eye(N) + pairs
+        np.testing.assert_allclose(found[0], np.linalg.solve(hessian, np.full(N, 2.0)), rtol=1e-7)
+        assert 0.99 * s <= mu[0] <= np.linalg.eigvalsh(hessian)[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 6])
+def test_a_client_without_curvature_of_its_own(odd: int) -> None:
+    """Costs are 3 y^2 but for one client, whose linear cost sends y to a bound: no formula divides by its 0."""
+    x, y = cp.Variable(name="x"), cp.Variable(N, name="y")
+    slope = hf.ClientParameter((N,), nonneg=True, name="d")
+    slopes = [np.full(N, 0.0 if i == odd else 6.0) for i in range(7)]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y) + cp.square(x)),
+        hf.ArgMin(y, 0.5 * cp.sum(cp.multiply(slope, cp.square(y))) - x * cp.sum(y), [y >= -1, y <= 1], scope="client"),
+        [x >= 1, x <= 3],
+        federation=federation(7, (slope, slopes)),
+    ).compile()
+    found, mu = certificate(problem, [2.0])
+    for client in range(7):
+        np.testing.assert_allclose(found[client], 1.0 if client == odd else 2 / 6, atol=1e-9)
+        assert mu[client] == 0 if client == odd else 5.9 < mu[client] <= 6
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2, 4])
+def test_one_client_without_the_others_coupling(odd: int) -> None:
+    """All couplings are of rank one but that of one client: its certificate does not come from a part of its Hessian."""
+    rng = np.random.default_rng(odd)
+    x, y = cp.Variable(name="x"), cp.Variable(N, name="y")
+    coupling = hf.ClientParameter((N, N), PSD=True, name="C")
+    matrix = rng.standard_normal((N, N))
+    couplings = [matrix @ matrix.T if i == odd else np.outer(u, u) for i, u in enumerate(rng.standard_normal((5, N)))]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y) + cp.square(x)),
+        hf.ArgMin(y, 0.5 * cp.sum_squares(y) + 0.5 * cp.quad_form(y, coupling) - x * cp.sum(y), scope="client"),
+        [x >= 1, x <= 3],
+        federation=federation(5, (coupling, couplings)),
+    ).compile()
+    found, mu = certificate(problem, [2.0])
+    for y_, modulus, pairs in zip(found, mu, couplings):
+        np.testing.assert_allclose(y_, np.linalg.solve(np.eye(N) + pairs, np.full(N, 2.0)), rtol=1e-7, atol=1e-9)
+        assert modulus <= np.linalg.eigvalsh(np.eye(N) + pairs)[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("diagonal", [1.0, 1e-2, 1e-4, 1e-6, 1e-8])
+@pytest.mark.parametrize("scope", ["federation", "client"])
+def test_small_costs_beside_a_coupling(diagonal: float, scope: str) -> None:
+    """F = d y + u u' y + Q x on a box, at twelve points: the natural residual, computed here, is small at all of them."""
+    rng, size = np.random.default_rng(1), 30
+    u, q = rng.standard_normal(size), rng.standard_normal((size, 2))
+    x, y = cp.Variable(2, name="x"), cp.Variable(size, name="y")
+    term = cp.sum(y) + cp.sum_squares(x)
+    problem = hf.Problem(
+        hf.Minimize(server=term) if scope == "federation" else hf.Minimize(clients=term),
+        hf.Equilibrium(y, diagonal * y + u * (u @ y) + q @ x, [y >= -1, y <= 1], scope=scope),
+        [x >= -3, x <= 3],
+        federation=None if scope == "federation" else hf.Federation([hf.Client(), hf.Client()]),
+    ).compile()
+    assert problem.exact.plan is not None and problem.exact.plan.method == "diagonal plus low rank"
+    for point in np.random.default_rng(0).uniform(-3, 3, (12, 2)):
+        for answer in certificate(problem, point)[0]:
+            force = diagonal * answer + u * (u @ answer) + q @ point
+            assert np.linalg.norm(answer - np.clip(answer - force, -1, 1)) < 1e-11
