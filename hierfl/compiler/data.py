@@ -31,12 +31,16 @@ CHUNK_SCALARS = 2_000_000
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Table:
-    """One table of all clients (or of the server): ``values[sample id]`` (rows, *shape), a slice per party."""
+    """One table of all clients (or of the server): ``values[sample id]`` (rows, *shape), a slice per party.
+
+    ``typical`` is the number of rows that a party has on average.
+    """
 
     values: dict[int, Numbers]
     offsets: Numbers
     counts: Numbers
     quantiles: Quantiles | None
+    typical: int = field(metadata={"static": True})
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -185,8 +189,7 @@ class Data:
 def chunk_size(table: Table) -> int:
     """Rows in one piece of a streamed pass: the mean client where it fits, bounded by memory."""
     scalars = sum(int(np.prod(array.shape[1:], dtype=int)) for array in table.values.values())
-    average = -(-table.size // max(1, table.offsets.shape[0]))
-    return max(1, min(average, CHUNK_SCALARS // max(1, scalars)))
+    return max(1, min(table.typical, CHUNK_SCALARS // max(1, scalars)))
 
 
 def population(
@@ -230,7 +233,8 @@ def _table(parties: Sequence[Client], samples: Sequence[Sample], label: Callable
         quantiles = None
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
     values = {sample.id: stacked([block[sample.id] for block in blocks], sample.name()) for sample in samples}
-    return Table(values, np.concatenate([[0], np.cumsum(counts)[:-1]]), counts, quantiles)
+    typical = -(-int(counts.sum()) // counts.size)
+    return Table(values, np.concatenate([[0], np.cumsum(counts)[:-1]]), counts, quantiles, typical)
 
 
 def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise.power import Power
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints
@@ -166,7 +167,7 @@ def quadratic_operator(
 
 
 def _jacobian(compiled: CompiledProblem, part: QuadraticPart) -> Jacobian:
-    """What is the same at generic points is the same everywhere; numbers come from actual ones."""
+    """Structure is what generic points have in common with actual ones; numbers come from actual ones."""
     size = compiled.lower.size
     if part.program is None:
         return Jacobian(Structure(False, False, False, False))
@@ -194,7 +195,7 @@ def _jacobian(compiled: CompiledProblem, part: QuadraticPart) -> Jacobian:
 
 @dataclass(frozen=True)
 class _Looks:
-    """Products with J at the generic points and at the actual ones (``probes``), and at any other."""
+    """Products with J at generic points, at the actual ones (``probes``), and at any other (``at``)."""
 
     compiled: CompiledProblem
     part: QuadraticPart
@@ -202,6 +203,7 @@ class _Looks:
     at: Callable[[Probe], Product]
     generic: list[Product]
     actual: list[Product]
+    varied: list[Product]  # as the actual ones, with other values of the public parameters
 
     @classmethod
     def of(cls, compiled: CompiledProblem, part: QuadraticPart) -> _Looks:
@@ -218,7 +220,12 @@ class _Looks:
             return lambda vector: multiply(point, jnp.asarray(vector, point.x.dtype))
 
         generic, actual = generic_probes(compiled, part.from_data), actual_probes(compiled, part.from_data)
-        return cls(compiled, part, actual, at, [at(point) for point in generic], [at(point) for point in actual])
+        public = list(compiled.data().clients.public)
+        others = [{leaf: point.own[leaf] for leaf in public} for point in generic] if public else []
+        varied = [point._replace(own={**point.own, **own}) for point, own in zip(actual, others)]
+        return cls(
+            compiled, part, actual, at, *([at(point) for point in points] for points in (generic, actual, varied))
+        )
 
     @property
     def size(self) -> int:
@@ -226,10 +233,25 @@ class _Looks:
         return self.compiled.lower.size
 
     def constant(self) -> bool:
-        """Whether J is the same for all x, clients, samples and parameters; never said of averages over data."""
-        vector = np.random.default_rng(7).standard_normal(self.size)
-        first, second = (np.asarray(multiply(vector)) for multiply in self.generic)
-        return not self.part.from_data and bool(np.allclose(first, second, rtol=1e-12, atol=0.0))
+        """Whether J is the same for all x, clients, samples and parameters: none of them enters a product with it.
+
+        Never said of averages over data. What all clients hold alike may enter.
+        """
+        if self.part.from_data:
+            return False
+        point = self.probes[0]
+        leaves, form = jax.tree.flatten((point.x, point.own))
+
+        def product(*values: Any) -> Array:
+            x, own = jax.tree.unflatten(form, values)
+            return self.at(point._replace(x=x, own=own))(np.ones(self.size))
+
+        closed = jax.make_jaxpr(product)(*map(jnp.asarray, leaves))
+        enters = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
+        in_x, in_own = jax.tree.unflatten(form, enters)
+        held = self.compiled.static_data.clients.parameters
+        alike = {leaf for leaf, values in held.items() if (values == values[:1]).all()}
+        return not in_x and not any(used for leaf, used in in_own.items() if leaf not in alike)
 
     def structure(self) -> Structure:
         """What holds at all points; being positive is asked of actual ones alone, since the sign may be nobody's but theirs."""
@@ -254,6 +276,11 @@ class _Looks:
         for multiply in self.actual[1:]:
             parts = found.decompose(*with_transpose(multiply, size), size)
             if not parts.invertible() or not parts.reproduces(multiply):
+                return None
+
+        for varied in self.varied:  # parameters may be set again
+            parts = found.decompose(*with_transpose(varied, size), size)
+            if not parts.reproduces(varied):
                 return None
 
         def fits(multiply: Product) -> Array:

@@ -75,11 +75,11 @@ def _of_members(table: Table, extent: Extent, members: Array) -> Table:
     own = width * jnp.arange(size)
     if extent.regular:
         values = {sample: _pieces(column, members, width) for sample, column in table.values.items()}
-        return replace(table, values=values, offsets=own, counts=jnp.full(size, width))
+        return replace(table, values=values, offsets=own, counts=jnp.full(size, width), typical=width)
     offsets, counts = table.offsets[members], table.counts[members]
     first = jnp.minimum(offsets, table.size - width)  # the last clients' pieces begin early, to end within the table
     values = {sample: _uneven_pieces(column, first, width) for sample, column in table.values.items()}
-    return replace(table, values=values, offsets=own + offsets - first, counts=counts)
+    return replace(table, values=values, offsets=own + offsets - first, counts=counts, typical=width)
 
 
 def _pieces(column: Any, members: Array, width: int) -> Pieces:

@@ -116,7 +116,7 @@ class Skeleton(NamedTuple):
     ) -> tuple[Array, Array]:
         """U and V of any rank."""
         u, s, vt = jnp.linalg.svd(by_columns[self.rows])
-        left = by_columns @ (vt[: self.rank].T / s[: self.rank])  # wrong at the rows K, where the diagonal is
+        left = by_columns @ _quotient(vt[: self.rank].T, s[: self.rank])  # wrong at the rows K, where the diagonal is
         right = by_rows @ u[:, : self.rank]  # wrong at the columns I
         left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], columns_beside.T)[0].T)
         right = right.at[self.rows].set(jnp.linalg.lstsq(left[plain], rows_beside.T)[0].T)
@@ -128,12 +128,19 @@ class Skeleton(NamedTuple):
         """u and v of rank one without rounding errors where all entries are alike: a column over its pivot, and the pivot's row."""
         block = by_columns[self.rows]
         row, column = jnp.unravel_index(jnp.argmax(jnp.abs(block)), block.shape)
-        left, right = by_columns[:, column] / block[row, column], by_rows[:, row]
+        left, right = _quotient(by_columns[:, column], block[row, column]), by_rows[:, row]
         # but for the pivot's own entries, where the diagonal is
         widest, longest = jnp.argmax(jnp.abs(right[plain])), jnp.argmax(jnp.abs(left[plain]))
-        left = left.at[jnp.asarray(self.columns)[column]].set(columns_beside[column, widest] / right[plain][widest])
-        right = right.at[jnp.asarray(self.rows)[row]].set(rows_beside[row, longest] / left[plain][longest])
+        left = left.at[jnp.asarray(self.columns)[column]].set(
+            _quotient(columns_beside[column, widest], right[plain][widest])
+        )
+        right = right.at[jnp.asarray(self.rows)[row]].set(_quotient(rows_beside[row, longest], left[plain][longest]))
         return left[:, None], right[:, None]
+
+
+def _quotient(above: Array, below: Array) -> Array:
+    """above / below, and 0 over 0: a coupling may vanish at a point."""
+    return jnp.where(below == 0, 0.0, above / jnp.where(below == 0, 1.0, below))
 
 
 def _units(places: np.ndarray, size: int) -> Array:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hierfl.compiler.fixed_point import LowerSolution
 
 _LINEAR_SYSTEM_LIMIT = 1000
+STEEPEST = 1e6  # of a coupling of rank 2 and more: Newton's method in theta stalls beyond
 STEEP = 1e4  # rounding errors of theta that reach V'y are then up to 1e-12 of it
 
 
@@ -41,7 +42,8 @@ def _closed_form(f: Facts) -> tuple[bool, str]:
 def _low_rank(f: Facts) -> tuple[bool, str]:
     affine, skeleton = f.affine and f.kind in ("box", "free"), f.jacobian.skeleton
     # Newton's method in theta stalls on skew parts of rank 2 and more
-    if affine and skeleton is not None and (skeleton.rank == 1 or f.structure.symmetric):
+    steep = f.jacobian.parts is not None and f.jacobian.steepness > STEEPEST
+    if affine and skeleton is not None and (skeleton.rank == 1 or (f.structure.symmetric and not steep)):
         return (
             True,
             f"the Jacobian is diagonal plus rank {skeleton.rank}, over a {f.kind if f.kind == 'box' else 'free'} set",

@@ -111,6 +111,10 @@ def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -
     today = np.asarray(value)
 
     def allowed(candidate: np.ndarray) -> np.ndarray:
+        if parameter.attributes.get("sparsity"):
+            pattern = np.zeros(today.shape, bool)
+            pattern[parameter.sparse_idx] = True
+            return np.where(pattern, candidate, 0.0)
         found = parameter.project(candidate)
         return np.asarray(found.toarray() if sp.issparse(found) else found, dtype=float).reshape(today.shape)
 

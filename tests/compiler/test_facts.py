@@ -147,3 +147,78 @@ def test_small_costs_beside_a_coupling(diagonal: float, scope: str) -> None:
         for answer in certificate(problem, point)[0]:
             force = diagonal * answer + u * (u @ answer) + q @ point
             assert np.linalg.norm(answer - np.clip(answer - force, -1, 1)) < 1e-11
+
+
+@pytest.mark.parametrize("leaf", ["x", "client", "sample", "parameter"])
+def test_slopes_with_flat_pieces(leaf: str) -> None:
+    """F = min(s, 1) y - 2, where s is 5 or 50 at most places and 0.1 at one: the modulus there is 0.1."""
+    x, y, sample = cp.Variable(name="x"), cp.Variable(3, name="y"), hf.Sample(name="s")
+    own, public = hf.ClientParameter(name="p"), cp.Parameter(name="c", value=50.0)
+    slope = {"x": cp.maximum(0.1, 60 - x), "client": own, "sample": sample, "parameter": public}[leaf]
+    federation_ = {
+        "client": federation(7, (own, [0.1 if i == 1 else 5.0 for i in range(7)])),
+        "sample": hf.Federation([hf.Client({sample: np.array([5.0] * 25 + [0.1] + [5.0] * 25)})]),
+    }.get(leaf, hf.Federation([hf.Client()]))
+    term = cp.sum(y) + cp.square(x)
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(term + 0 * sample) if leaf == "sample" else term),
+        hf.Equilibrium(
+            y, cp.minimum(slope, 1) * y - 2, [y >= -50, y <= 50], scope="sample" if leaf == "sample" else "client"
+        ),
+        [x >= -100, x <= 100],
+        federation=federation_,
+    ).compile()
+    place = {"client": 1, "sample": 25}.get(leaf, 0)
+    for odd in (False, True):
+        public.value = 0.1 if odd else 50.0
+        found, mu = certificate(problem, [80.0 if odd and leaf == "x" else 0.0])
+        there = place if odd or leaf not in ("client", "sample") else 0
+        np.testing.assert_allclose(found[there], 20.0 if odd else 2.0)
+        np.testing.assert_allclose(mu[there], 0.1 if odd else 1.0)
+
+
+@pytest.mark.parametrize("leaf", ["x", "client", "sample", "parameter"])
+def test_a_coupling_that_vanishes(leaf: str) -> None:
+    """F = y + s 1 1' y - 1, solved by 1 / (1 + s n), also where s is 0."""
+    x, y, sample = cp.Variable(name="x"), cp.Variable(N, name="y"), hf.Sample(name="s")
+    own, public = hf.ClientParameter(nonneg=True, name="p"), cp.Parameter(nonneg=True, name="c", value=2.0)
+    strength = {"x": x, "client": own, "sample": sample, "parameter": public}[leaf]
+    federation_ = {
+        "client": federation(3, (own, [2.0, 0.0, 2.0])),
+        "sample": hf.Federation([hf.Client({sample: np.array([2.0, 0.0, 2.0])})]),
+    }.get(leaf, hf.Federation([hf.Client()]))
+    term = cp.sum(y) + cp.square(x)
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(term + 0 * sample) if leaf == "sample" else term),
+        hf.Equilibrium(
+            y,
+            y + strength * (np.ones((N, N)) @ y) - 1,
+            [y >= -5, y <= 5],
+            scope="sample" if leaf == "sample" else "client",
+        ),
+        [x >= 0, x <= 2],
+        federation=federation_,
+    ).compile()
+    for zero in (True, False):
+        public.value = 0.0 if zero else 2.0
+        found, mu = certificate(problem, [0.0 if zero else 2.0])
+        values = [0.0 if zero else 2.0] if leaf in ("x", "parameter") else [2.0, 0.0, 2.0]
+        for answer, modulus, s in zip(found, mu, values):
+            np.testing.assert_allclose(answer, 1 / (1 + s * N), rtol=1e-9)
+            assert modulus <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("diagonal", [1e-5, 1e-7])
+def test_small_costs_beside_two_couplings(diagonal: float) -> None:
+    rng, size = np.random.default_rng(1), 40
+    u, q = rng.standard_normal((size, 2)), rng.standard_normal((size, 2))
+    x, y = cp.Variable(2, name="x"), cp.Variable(size, name="y")
+    problem = hf.Problem(
+        hf.Minimize(server=cp.sum(y) + cp.sum_squares(x)),
+        hf.Equilibrium(y, diagonal * y + (u @ u.T) @ y + q @ x, [y >= -1, y <= 1]),
+        [x >= -3, x <= 3],
+    ).compile()
+    for point in np.random.default_rng(0).uniform(-3, 3, (6, 2)):
+        answer = certificate(problem, point)[0][0]
+        force = diagonal * answer + u @ (u.T @ answer) + q @ point
+        assert np.linalg.norm(answer - np.clip(answer - force, -1, 1)) < 1e-8

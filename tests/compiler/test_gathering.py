@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Population
+from hierfl.compiler.data import Population, chunk_size
 from hierfl.compiler.draws import fold_in
 from hierfl.compiler.gathering import FEW_BYTES, Extent, Pieces, gathered_clients
 from hierfl.runtime.cohort import draw_participants
@@ -108,3 +108,10 @@ def test_a_round_is_the_participants_gradient_step(schedule: str, precision: str
     expected = 1.0 + np.mean(moves, axis=0)
     found = np.asarray(solver.bind(compiled, 1).decision(outcome.state))
     np.testing.assert_allclose(found, expected, rtol=1e-12 if precision == "double" else 1e-5)
+
+
+def test_a_pass_over_a_large_client_is_no_longer_among_few() -> None:
+    """The pieces of a full pass are those of an average client, of all clients, whoever takes part."""
+    problem, _, _ = declared([100] * 50, width=4)
+    (whole,), (few,) = problem.static_data.clients.tables, gathered(problem, [3, 1]).tables
+    assert chunk_size(whole) == chunk_size(few) == 100
