@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 from jax.extend.core.primitives import scan_p
 
 from hierfl.compiler.program import Array
+from hierfl.compiler.traced import Traced
 
 Values = dict[Var, Any]
 
@@ -41,9 +42,9 @@ def in_groups(run: Callable[[Any], Any], jobs: Any, groups: int | None) -> Any:
 class RoundInGroups:
     """Blocks of rounds, as the one program runs them, with each group of clients in a thread."""
 
-    def __init__(self, traced: Any, groups: int) -> None:
-        self._round, self._result = traced.jaxpr.jaxpr, jax.tree.structure(traced.out_info)
-        self._known = dict(zip(self._round.constvars, traced.jaxpr.consts))
+    def __init__(self, traced: Traced, groups: int) -> None:
+        self._round, self._result = traced.program.jaxpr, jax.tree.structure(traced.result)
+        self._known = dict(zip(self._round.constvars, traced.program.consts))
         self._groups, self._pieces = groups, []
         equations, maps = list(self._round.eqns), None
         places = [k for k, equation in enumerate(equations) if _is_over_groups(equation, groups)]
@@ -54,9 +55,9 @@ class RoundInGroups:
             maps = equations[last] if last < len(equations) else None
 
     @classmethod
-    def of(cls, traced: Any, groups: int) -> RoundInGroups | None:
-        """The round that ``jax.jit(...).trace`` has traced; None if its clients run inside loops of the server."""
-        found = any(_is_over_groups(equation, groups) for equation in traced.jaxpr.eqns)
+    def of(cls, traced: Traced, groups: int) -> RoundInGroups | None:
+        """None if its clients run inside loops of the server."""
+        found = any(_is_over_groups(equation, groups) for equation in traced.program.eqns)
         return cls(traced, groups) if found else None
 
     def __call__(self, state: Any, memory: Any, data: Any, key: Array, first: int, count: int) -> Any:

@@ -25,6 +25,7 @@ from hierfl.compiler.gathering import Extent, gathered_clients
 from hierfl.compiler.program import Array
 from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.schedule import Schedule, choose_schedule, require_memory
+from hierfl.compiler.traced import Traced
 from hierfl.errors import SettingError
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Ending, Known, Message, Question, Received, Step
@@ -263,20 +264,20 @@ class InProcess:
 
         def make() -> _Block:
             state, memory = _begin(problem, algorithm, jnp.zeros(problem.upper.size))
-            once = jax.jit(one_round, inline=True)  # traced here, and not again in the loop
-            traced = once.trace(state, memory, problem.data(), jax.random.key(0), jnp.zeros((), int))
+            given = (state, memory, problem.data(), jax.random.key(0), jnp.zeros((), int))
+            traced = Traced.of(one_round, *given)  # here, and not again in the loop
 
             def run(state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
-                records = jax.tree.map(lambda s: jnp.zeros((size, *s.shape), s.dtype), traced.out_info[2])
+                records = jax.tree.map(lambda s: jnp.zeros((size, *s.shape), s.dtype), traced.result[2])
 
                 def body(place: Array, carry: Any) -> Any:
                     state, memory, records = carry
-                    state, memory, record = once(state, memory, data, key, jnp.asarray(first + place, int))
+                    state, memory, record = traced(state, memory, data, key, jnp.asarray(first + place, int))
                     return state, memory, jax.tree.map(lambda all_, new: all_.at[place].set(new), records, record)
 
                 return jax.lax.fori_loop(0, count, body, (state, memory, records))
 
-            reason = why_alone(traced.jaxpr)
+            reason = why_alone(traced.program)
             threads = RoundInGroups.of(traced, groups) if groups is not None and reason is None else None
             if self.schedule == "threads" and (reason is not None or (groups is not None and threads is None)):
                 raise SettingError(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hierfl.compiler.traced import Traced
 from hierfl.runtime.groups import RoundInGroups, in_groups
 
 
@@ -50,7 +51,8 @@ def test_a_round_cut_at_its_groups_does_what_it_did_whole(count: int) -> None:
     state, memory, data = jnp.zeros(3), jnp.zeros(count), jnp.asarray(rng.standard_normal((count, 3)))
     key = jax.random.key(3)
     whole = jax.jit(one_round)
-    cut = RoundInGroups.of(whole.trace(state, memory, data, key, jnp.zeros((), jnp.result_type(int))), 2)
+    traced = Traced.of(one_round, state, memory, data, key, jnp.zeros((), jnp.result_type(int)))
+    cut = RoundInGroups.of(traced, 2)
     assert cut is not None
     found_state, found_memory, records = cut(state, memory, data, key, 4, 3)
     for index, value in zip(range(4, 7), records["value"]):
