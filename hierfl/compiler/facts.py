@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
@@ -34,6 +35,7 @@ from hierfl.compiler.ladder import Ladder
 from hierfl.compiler.low_rank import LowRank, Skeleton
 from hierfl.compiler.probes import SCALARS, Probe, actual_probes, generic_probes
 from hierfl.compiler.program import Array, Rows
+from hierfl.compiler.quick import quick_jit
 from hierfl.errors import NotConvexError
 from hierfl.language.function import UserAtom
 
@@ -172,38 +174,38 @@ def _jacobian(compiled: CompiledProblem, part: QuadraticPart) -> Jacobian:
     if part.program is None:
         return Jacobian(Structure(False, False, False, False))
     looks = _Looks.of(compiled, part)
-    first, structure, constant = looks.actual[0], looks.structure(), looks.constant()
+    first, structure, constant = looks.at(looks.actual[0]), looks.structure(), looks.constant()
     if part.gradient_of is not None:
-        _require_convex(looks.actual, structure, size)
+        _require_convex(looks, structure)
     if structure.diagonal and constant:
         return Jacobian(structure, "constant", max(float(np.min(np.asarray(first(np.ones(size))))), 0.0))
     if structure.diagonal:
         return Jacobian(structure, "diagonal")
-    matrix = np.asarray(dense(first, size)) if size <= CONSTANT_DENSE_LIMIT else None
+    matrix = looks.matrix(looks.actual[0]) if size <= CONSTANT_DENSE_LIMIT else None
     if matrix is not None:
         structure = replace(structure, symmetric=structure.symmetric and is_symmetric(matrix))
     skeleton = looks.skeleton(structure.symmetric)
     if not constant or (matrix is None and skeleton is None):
         mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
         return Jacobian(structure, mode, skeleton=skeleton)
-    parts = None if skeleton is None else skeleton.decompose(*with_transpose(first, size), size)
+    parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(*with_transpose(first, size), size))()
     least = safe_smallest_eigenvalue(jnp.asarray(matrix)) if parts is None or matrix is not None else parts.modulus()
-    ladder = None if parts is None else _ladder(compiled, part, parts, looks.probes)
+    ladder = None if parts is None else _ladder(compiled, part, parts, looks.actual)
     steepness = math.inf if parts is None else float(parts.steepness())
     return Jacobian(structure, "constant", float(least), skeleton, parts, steepness, ladder)
 
 
 @dataclass(frozen=True)
 class _Looks:
-    """Products with J at generic points, at the actual ones (``probes``), and at any other (``at``)."""
+    """Products with J at any point (``at``), and points to look at: generic ones, actual ones, and the latter with other values of
+    the public parameters (``varied``)."""
 
     compiled: CompiledProblem
     part: QuadraticPart
-    probes: list[Probe]
     at: Callable[[Probe], Product]
-    generic: list[Product]
-    actual: list[Product]
-    varied: list[Product]  # as the actual ones, with other values of the public parameters
+    generic: Sequence[Probe]
+    actual: Sequence[Probe]
+    varied: Sequence[Probe]
 
     @classmethod
     def of(cls, compiled: CompiledProblem, part: QuadraticPart) -> _Looks:
@@ -223,14 +225,21 @@ class _Looks:
         public = list(compiled.data().clients.public)
         others = [{leaf: point.own[leaf] for leaf in public} for point in generic] if public else []
         varied = [point._replace(own={**point.own, **own}) for point, own in zip(actual, others)]
-        return cls(
-            compiled, part, actual, at, *([at(point) for point in points] for points in (generic, actual, varied))
-        )
+        return cls(compiled, part, at, generic, actual, varied)
 
     @property
     def size(self) -> int:
         """Of y."""
         return self.compiled.lower.size
+
+    def matrix(self, point: Probe) -> np.ndarray:
+        """J, whole."""
+        return np.asarray(self._matrix(point))
+
+    @cached_property
+    def _matrix(self) -> Callable[[Probe], Array]:
+        form: Callable[[Probe], Array] = quick_jit(lambda point: dense(self.at(point), self.size))
+        return form
 
     def constant(self) -> bool:
         """Whether J is the same for all x, clients, samples and parameters: none of them enters a product with it.
@@ -239,7 +248,7 @@ class _Looks:
         """
         if self.part.from_data:
             return False
-        point = self.probes[0]
+        point = self.actual[0]
         leaves, form = jax.tree.flatten((point.x, point.own))
 
         def product(*values: Any) -> Array:
@@ -255,14 +264,16 @@ class _Looks:
 
     def structure(self) -> Structure:
         """What holds at all points; being positive is asked of actual ones alone, since the sign may be nobody's but theirs."""
-        found = [probe(multiply, self.size, seed) for seed, multiply in enumerate([*self.generic, *self.actual])]
+        points = [*self.generic, *self.actual]
+        found = [probe(self.at(point), self.size, seed) for seed, point in enumerate(points)]
         diagonal = all(s.diagonal for s in found)
         positive = all(s.positive for s in found[len(self.generic) :])
         return Structure(
             diagonal=diagonal,
             isotropic=all(s.isotropic for s in found),
             symmetric=all(s.symmetric for s in found),
-            positive=positive and (not diagonal or self.for_all_clients(lambda j: j(np.ones(self.size)) > 0)),
+            positive=positive
+            and (not diagonal or self.for_all_clients(lambda point: self.at(point)(np.ones(self.size)) > 0)),
         )
 
     def skeleton(self, symmetric: bool) -> Skeleton | None:
@@ -270,38 +281,34 @@ class _Looks:
         size = self.size
         if not (symmetric or self.compiled.scope == "sample" or not self.compiled.lower_samples):
             return None
-        found = Skeleton.of(*with_transpose(self.actual[0], size), size)
+        found = Skeleton.of(self.at(self.actual[0]), size)
         if found is None:
             return None
-        for multiply in self.actual[1:]:
-            parts = found.decompose(*with_transpose(multiply, size), size)
-            if not parts.invertible() or not parts.reproduces(multiply):
-                return None
 
-        for varied in self.varied:  # parameters may be set again
-            parts = found.decompose(*with_transpose(varied, size), size)
-            if not parts.reproduces(varied):
-                return None
+        def fits(point: Probe) -> tuple[Array, Array]:
+            return found.fits(*with_transpose(self.at(point), size), size)
 
-        def fits(multiply: Product) -> Array:
-            return found.decompose(*with_transpose(multiply, size), size).where_true(multiply).invertible()
+        look = quick_jit(fits)
+        if not all(same and invertible for same, invertible in map(look, self.actual)):
+            return None
+        if not all(same for same, _ in map(look, self.varied)):
+            return None
+        return found if self.for_all_clients(lambda point: jnp.stack(fits(point))) else None
 
-        return found if self.for_all_clients(fits) else None
-
-    def for_all_clients(self, holds: Callable[[Product], Array]) -> bool:
-        """Whether something holds for J of every client; True where that is open: J has data in it, or clients are too many."""
-        compiled, parameters, point = self.compiled, self.compiled.static_data.clients.parameters, self.probes[0]
+    def for_all_clients(self, holds: Callable[[Probe], Array]) -> bool:
+        """Whether something holds for every client; True where that is open: J has data in it, or clients are too many."""
+        compiled, parameters, point = self.compiled, self.compiled.static_data.clients.parameters, self.actual[0]
         many = compiled.num_clients * self.size > SCALARS
         if compiled.scope != "client" or self.part.from_data or many or not parameters:
             return True
 
         def one(own: dict[int, Array]) -> Array:
-            return jnp.all(holds(self.at(point._replace(own={**point.own, **own}))))
+            return jnp.all(holds(point._replace(own={**point.own, **own})))
 
-        return bool(jax.lax.map(one, parameters, batch_size=100).all())
+        return bool(quick_jit(lambda: jax.lax.map(one, parameters, batch_size=100).all())())
 
 
-def _ladder(compiled: CompiledProblem, part: QuadraticPart, parts: LowRank, points: list[Probe]) -> Ladder | None:
+def _ladder(compiled: CompiledProblem, part: QuadraticPart, parts: LowRank, points: Sequence[Probe]) -> Ladder | None:
     """Of an affine F whose Jacobian is the same everywhere, over a box."""
     assert compiled.lower_set is not None
     if not part.complete or compiled.lower_set.kind != "box":
@@ -312,13 +319,13 @@ def _ladder(compiled: CompiledProblem, part: QuadraticPart, parts: LowRank, poin
     return Ladder.of(parts, *constants, *(np.asarray(bound) for bound in compiled.lower_limits(first.x, first.own)))
 
 
-def _require_convex(products: list[Product], structure: Structure, size: int) -> None:
+def _require_convex(looks: _Looks, structure: Structure) -> None:
     """CVXPY believes what the user asserts of a matrix; the Hessian at points of X tells."""
-    for product in products:
+    for point in looks.actual:
         if structure.diagonal:
-            values = np.asarray(product(np.ones(size)))
-        elif size <= DENSE_LIMIT:
-            values = np.linalg.eigvalsh(np.asarray(dense(product, size)))
+            values = np.asarray(looks.at(point)(np.ones(looks.size)))
+        elif looks.size <= DENSE_LIMIT:
+            values = np.linalg.eigvalsh(looks.matrix(point))
         else:
             return
         if values.min() < -1e-9 * np.abs(values).max():

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.program import Array
+from hierfl.compiler.quick import quick_jit
 
 RANK_LIMIT = 8
 LIMIT = 200
@@ -34,14 +35,16 @@ class LowRank(NamedTuple):
         """Whether d is positive, beyond rounding: y(theta) divides by it."""
         return (self.diagonal > 1e-12 * jnp.max(jnp.abs(self.left * self.right))).all()
 
-    def reproduces(self, multiply: Map) -> bool:
+    def reproduces(self, multiply: Map) -> Array:
         """Whether this is J, by products with random vectors, each row and column beside the size of its diagonal entry."""
-        size = np.sqrt(np.abs(self.diagonal + jnp.sum(self.left * self.right, axis=1)))
-        for vector in np.random.default_rng(1).standard_normal((3, size.size)):
-            missed = np.abs(self.multiply(vector) - np.asarray(multiply(vector)))
-            if not (missed <= 1e-10 * size * np.linalg.norm(size * vector)).all():
-                return False
-        return True
+        size = jnp.sqrt(jnp.abs(self.diagonal + jnp.sum(self.left * self.right, axis=1)))
+
+        def missed(vector: Array) -> Array:
+            error = jnp.abs(self.multiply(vector) - multiply(vector))
+            return (error > 1e-10 * size * jnp.linalg.norm(size * vector)).any()
+
+        vectors = np.random.default_rng(1).standard_normal((3, self.diagonal.size))
+        return ~jax.vmap(missed)(jnp.asarray(vectors, self.diagonal.dtype)).any()
 
     def where_true(self, multiply: Map) -> LowRank:
         """The same if it reproduces a product with J, NaN if not: an owner's J may have another structure; traceable."""
@@ -80,21 +83,22 @@ class Skeleton(NamedTuple):
     rank: int
 
     @classmethod
-    def of(cls, multiply: Map, transpose: Map, size: int) -> Skeleton | None:
-        """The skeleton of J from its products; None if J is not diagonal plus rank <= 8 (of a size at least four times as much)."""
+    def of(cls, multiply: Map, size: int) -> Skeleton | None:
+        """What J could have, from its products; None if it is not diagonal plus rank <= 8 (of a size at least four times as much)."""
         count = min(RANK_LIMIT + 2, size // 4)
         if count < 2:
             return None
         places = np.random.default_rng(0).permutation(size).astype(np.int32)  # 64-bit indices fail in single precision
         rows, columns = np.sort(places[:count]), np.sort(places[count : 2 * count])
-        by_columns = np.asarray(jax.vmap(multiply, out_axes=1)(_units(columns, size)))
+        by_columns = np.asarray(quick_jit(lambda: jax.vmap(multiply, out_axes=1)(_units(columns, size)))())
         values = np.linalg.svd(by_columns[rows], compute_uv=False)
         rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(by_columns[columns])).max())))
-        if rank == 0 or rank >= count:
-            return None
-        found = cls(rows, columns, rank)
-        parts = found.decompose(multiply, transpose, size)
-        return found if bool(parts.invertible()) and parts.reproduces(multiply) else None
+        return cls(rows, columns, rank) if 0 < rank < count else None
+
+    def fits(self, multiply: Map, transpose: Map, size: int) -> tuple[Array, Array]:
+        """(whether J has this skeleton, whether its diagonal is invertible); traceable."""
+        parts = self.decompose(multiply, transpose, size)
+        return parts.reproduces(multiply), parts.invertible()
 
     def decompose(self, multiply: Map, transpose: Map, size: int) -> LowRank:
         """diag(d) + U V' of a map with this skeleton; traceable."""

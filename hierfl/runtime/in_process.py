@@ -97,7 +97,8 @@ class InProcess:
     ----------
     schedule
         ``"map"``: participants one after another; ``"vmap"``: side by side; ``"threads"``: in a group for each core, one after
-        another or side by side. None chooses (``hierfl.compiler.schedule``), and ``problem.explain()`` says which.
+        another or side by side. None chooses (``hierfl.compiler.schedule``), and ``problem.explain()`` says which. Draws are the
+        same; sums side by side are rounded in another order, which steps that are too large amplify from round to round.
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
         double precision either way.

@@ -79,10 +79,17 @@ def declared(constraints, attributes=None):
 
 
 @pytest.mark.parametrize(
-    "constraints", [lambda x: [x >= 0], lambda x: [cp.abs(x) <= 1], lambda x: [cp.norm(x) <= 0.5], lambda x: [x == 3]]
+    ("constraints", "point"),
+    [
+        (lambda x: [x >= 0], [0.0, 3.0]),
+        (lambda x: [cp.abs(x) <= 1], [-0.9, 1.0]),
+        (lambda x: [cp.norm(x) <= 0.5], [-0.3, 0.4]),
+        (lambda x: [x == 3], [3.0, 3.0]),
+    ],
 )
-def test_a_factor_is_nonnegative_because_of_the_constraints_on_x(constraints):
-    declared(constraints)
+def test_a_factor_is_nonnegative_because_of_the_constraints_on_x(constraints, point):
+    found = declared(constraints).implicit.response(np.array(point))
+    np.testing.assert_allclose(found, 1 / (1 + np.array(point)), atol=1e-8)
 
 
 def test_a_factor_that_may_be_negative_is_refused():
@@ -102,11 +109,6 @@ def test_a_client_parameter_counts_with_its_values():
     problem([1.0, 2.0])
     with pytest.raises(NotConvexError):
         problem([1.0, -2.0])
-
-
-def test_the_level_is_solved_as_declared():
-    x = np.array([0.0, 3.0])
-    np.testing.assert_allclose(declared(lambda x: [x >= 0]).implicit.response(x), 1 / (1 + x), atol=1e-8)
 
 
 def test_a_set_convex_because_of_the_constraints_on_x():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cvxpy as cp
+import jax
 import numpy as np
 import pytest
 
@@ -222,3 +223,24 @@ def test_small_costs_beside_two_couplings(diagonal: float) -> None:
         answer = certificate(problem, point)[0][0]
         force = diagonal * answer + u @ (u.T @ answer) + q @ point
         assert np.linalg.norm(answer - np.clip(answer - force, -1, 1)) < 1e-8
+
+
+def test_looking_at_a_lower_level_takes_few_programs() -> None:
+    """Each operation outside a program is one of its own, at some 20 ms: this problem took 226."""
+    compiled: list[str] = []
+
+    def heard(event: str, seconds: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    size, rng = 19, np.random.default_rng(0)
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(size, name="y"), hf.ClientParameter(size, name="u")
+    cost = 0.05 * cp.sum_squares(y) + 0.5 * cp.square(u @ y) + (rng.standard_normal((size, 2)) @ x) @ y
+    hf.Problem(
+        hf.Minimize(clients=cp.sum(y) + cp.sum_squares(x)),
+        hf.ArgMin(y, cost, [y >= 0, y <= 2], scope="client"),
+        [x >= -2, x <= 2],
+        federation=federation(3, (u, list(rng.standard_normal((3, size))))),
+    ).compile()
+    assert 0 < len(compiled) <= 40

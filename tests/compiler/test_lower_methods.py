@@ -127,7 +127,7 @@ def test_diagonal_plus_low_rank_maps(seed: int, rank: int, symmetric: bool) -> N
     v = u if symmetric else u @ (np.eye(rank) + 0.3 * (np.triu(np.ones((rank, rank))) - np.tril(np.ones((rank, rank)))))
     j, q = np.diag(rng.uniform(1, 3, n)) + u @ v.T, rng.standard_normal(n)
     with jax.enable_x64(True):
-        skeleton = Skeleton.of(*products(j), n)
+        skeleton = Skeleton.of(products(j)[0], n)
         assert skeleton is not None and skeleton.rank == rank
         parts = skeleton.decompose(*products(j), n)
         assert float(parts.modulus()) <= np.linalg.eigvalsh(0.5 * (j + j.T))[0] + 1e-9
@@ -162,8 +162,12 @@ def test_a_ladder_starts_where_a_rank_one_problem_ends(
         q = jnp.asarray(q0 + shift * u)
         np.testing.assert_allclose(ladder.start(q)[0], theta, rtol=1e-11, atol=1e-11)
         y, steps = solve_box(parts, q, jnp.asarray(lower), jnp.asarray(upper), ladder.start(q))
-        assert int(steps) <= 2
-        np.testing.assert_allclose(y, np.clip(-(q + u * theta) / d, lower, upper), atol=1e-11)
+        exact = np.clip(-(q + u * theta) / d, lower, upper)
+        cancels = abs(theta) < 0.05 * np.abs(v) @ np.abs(
+            exact
+        )  # then V'y has fewer digits than theta, and some steps go in circles
+        assert int(steps) <= (8 if cancels else 2)
+        np.testing.assert_allclose(y, exact, atol=1e-11)
         rank_two = parts._replace(left=parts.left.repeat(2, 1), right=parts.right.repeat(2, 1))
         assert Ladder.of(rank_two, q0, other, lower, upper) is None
         assert Ladder.of(parts, q0, other, np.full(n, -np.inf), np.full(n, np.inf)) is None
@@ -218,11 +222,15 @@ def test_private_costs_in_single_precision() -> None:
 
 def test_a_dense_map_is_not_taken_for_low_rank() -> None:
     with jax.enable_x64(True):
-        assert Skeleton.of(*products(quadratic(np.random.default_rng(0), 40, 10.0)), 40) is None
+        assert Skeleton.of(products(quadratic(np.random.default_rng(0), 40, 10.0))[0], 40) is None
         almost = np.diag(np.linspace(1, 2, 40)) + np.ones((40, 40))
-        assert Skeleton.of(*products(almost), 40) is not None
+        skeleton = Skeleton.of(products(almost)[0], 40)
+        assert skeleton is not None and all(skeleton.fits(*products(almost), 40))
         almost[3, 17] += 1e-6
-        assert Skeleton.of(*products(almost), 40) is None
+        assert not skeleton.fits(*products(almost), 40)[0]
+        almost[3, 17] -= 1e-6
+        almost[5, 5] = 1.0  # singular once the coupling is taken away
+        assert [bool(found) for found in skeleton.fits(*products(almost), 40)] == [True, False]
 
 
 @pytest.mark.parametrize("n", [1000, 10_000])  # of 10,000 the Jacobian is never formed

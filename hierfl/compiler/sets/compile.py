@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.program import Array, Program
+from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.sets.blocks.base import Block
 from hierfl.compiler.sets.blocks.condition import ConditionBlock
 from hierfl.compiler.sets.blocks.cvxpy import CvxpyBlock
@@ -96,12 +97,10 @@ class _Builder:
     def _map(self, expression: Any, coordinates: sp.csr_array | None = None) -> AffineMap:
         found = coefficients(expression, self.twins, self.parameters, self.draws)
         evaluate = _evaluation(expression, self.twins)
-        moves = bool(expression.parameters())
-        if coordinates is None:
-            return AffineMap(evaluate, found, moves)
-        return AffineMap(
-            lambda values, y=None: product(coordinates, evaluate(values, y)), found.mapped(coordinates), moves
-        )
+        if coordinates is not None:
+            evaluate, found = _mapped(coordinates, evaluate), found.mapped(coordinates)
+        fixed = None if expression.parameters() else np.asarray(quick_jit(lambda: evaluate({}))())
+        return AffineMap(evaluate, found, fixed)
 
     def _add_rows(self, origin: Origin, piece: AffineRows) -> None:
         source = self._map(piece.expression)
@@ -145,6 +144,11 @@ def _evaluation(expression: Any, twins: Sequence[cp.Variable]) -> Callable[..., 
         return jnp.ravel(program({**values, **decision})[0], order="F")
 
     return evaluate
+
+
+def _mapped(coordinates: sp.csr_array, evaluate: Callable[..., Array]) -> Callable[..., Array]:
+    """In other coordinates."""
+    return lambda values, y=None: product(coordinates, evaluate(values, y))
 
 
 def _radius(piece: Membership) -> Callable[[Values], Array]:

@@ -48,11 +48,12 @@ class Bounds:
     @cached_property
     def fixed(self) -> tuple[np.ndarray, np.ndarray] | None:
         """(low, high) of each row, computed once; None where parameters enter."""
-        if not self.rows.constant or self.rows.source.moves:
+        if not self.rows.constant or self.rows.source.fixed is None:
             return None
-        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-            low, high, _ = interval(jnp.asarray(self.rows.pattern.data), self.rows.offsets({}), self.equality)
-            return np.asarray(low), np.asarray(high)
+        slope, offset = self.rows.pattern.data, self.rows.source.fixed[self.rows.index]
+        limit = -offset / np.where(slope == 0, 1.0, slope) + 0.0  # never -0
+        low, high = _sides(np, slope, limit, self.equality)
+        return low, high
 
     def on(self, entries: np.ndarray) -> Bounds | None:
         """Those that bound one of the entries; None if there are none."""
@@ -91,11 +92,14 @@ def interval(a: Array, b: Array, equality: bool) -> tuple[Array, Array, Array]:
     """The interval of t that ``a t + b <= 0`` (or ``== 0``) allows, and the violation where a = 0 (else -inf)."""
     limit = -b / jnp.where(a == 0, 1.0, a)
     limit = limit - jax.lax.stop_gradient(jnp.where(limit == 0, limit, 0.0))  # never -0, and its derivative kept
+    return *_sides(jnp, a, limit, equality), jnp.where(a == 0, jnp.abs(b) if equality else b, -jnp.inf)
+
+
+def _sides(xp: Any, a: Any, limit: Any, equality: bool) -> tuple[Any, Any]:
+    """(low, high): the limit where the slope bounds that side."""
     bounded_above = (a != 0) if equality else (a > 0)
     bounded_below = (a != 0) if equality else (a < 0)
-    low = jnp.where(bounded_below, limit, -jnp.inf)
-    high = jnp.where(bounded_above, limit, jnp.inf)
-    return low, high, jnp.where(a == 0, jnp.abs(b) if equality else b, -jnp.inf)
+    return xp.where(bounded_below, limit, -np.inf), xp.where(bounded_above, limit, np.inf)
 
 
 @dataclass(frozen=True, eq=False)

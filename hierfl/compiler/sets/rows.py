@@ -24,7 +24,12 @@ class AffineMap:
 
     evaluate: Callable[..., Array]
     coefficients: Coefficients
-    moves: bool  # whether parameters enter at all: if not, the offsets are fixed as well
+    fixed: np.ndarray | None  # the offsets, where no parameter enters the expression at all
+
+    @property
+    def moves(self) -> bool:
+        """Whether parameters enter at all."""
+        return self.fixed is None
 
     @property
     def width(self) -> int:
@@ -51,7 +56,7 @@ class Rows:
 
     def offsets(self, values: Values) -> Array:
         """b."""
-        return self._at(values)
+        return self._at(values) if self.source.fixed is None else jnp.asarray(self.source.fixed[self.index])
 
     def sums(self, values: Values) -> Array:
         """A @ 1, which for single-entry rows is the coefficient itself."""
