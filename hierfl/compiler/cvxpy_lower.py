@@ -34,7 +34,7 @@ from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.exact import Owner
+    from hierfl.compiler.owners import Owner
 
 ROW_LIMIT = 20_000
 TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}

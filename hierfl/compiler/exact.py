@@ -20,26 +20,23 @@ from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, certify_direct, extragradient, first_step
 from hierfl.compiler.low_rank import LowRank, across, solve_box
+from hierfl.compiler.owners import Owner
 from hierfl.compiler.plan import LowerPlan
 from hierfl.compiler.precision import double_precision
-from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.compiler.program import Array
 from hierfl.compiler.quick import quick_jit
+from hierfl.compiler.refusals import require_in_x, trusted
 from hierfl.compiler.semismooth import semismooth_newton
-from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
-from hierfl.language.text import expression_text
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
 
 TOLERANCE = 1e-9
 ITERATION_LIMIT = 20_000
-OUTSIDE_TOLERANCE = 1e-6
-SHARPER = 1e-13
 REFINEMENTS = 5
 CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
 LARGE = 64  # scalars of a sample's y from which it is solved for alone
 BESIDE = 4_000  # scalars of smaller ones that are solved for side by side, so that they stay in cache
-ITERATIVE = ("semismooth Newton", "accelerated gradient", "extragradient")
 
 
 class Evaluation(NamedTuple):
@@ -50,24 +47,6 @@ class Evaluation(NamedTuple):
     clients: Array
     solution: LowerSolution | None
     gap: Array
-
-
-class Owner(NamedTuple):
-    """One copy of y: its mapping F, its projection, and products with the Jacobian of F's quadratic part."""
-
-    operator: Callable[[Array], Array]
-    project: Callable[[Array], Array]
-    multiply: Callable[[Array], Array]
-    limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
-    condition: Callable[[], Array]  # of the projection
-    host_key: Array  # index of the client (or flat row) for methods that run on the host
-    own: dict[int, Array]
-
-    def condensed(self, like: Array) -> Owner:
-        """The same for an affine F, its matrix and constant formed once, so that iterations do not pass over the data."""
-        matrix = jax.vmap(self.multiply, out_axes=1)(jnp.eye(like.size, dtype=like.dtype))
-        constant = self.operator(jnp.zeros_like(like))
-        return self._replace(operator=lambda y: matrix @ y + constant, multiply=lambda v: matrix @ v)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +79,7 @@ class ExactLower:
     def solve(self, x: Array, owner: Owner, warm: Array, tolerance: Array | float = TOLERANCE) -> LowerSolution:
         """y(x) of one owner, from a warm start; traceable."""
         plan, given = self._plan(), owner
-        if plan.method in ITERATIVE and plan.facts.affine and plan.quadratic.from_data and warm.size <= CONDENSED_LIMIT:
+        if plan.iterative and plan.facts.affine and plan.quadratic.from_data and warm.size <= CONDENSED_LIMIT:
             owner = owner.condensed(warm)
         mu = plan.modulus(owner.multiply, x.dtype)
         if plan.method == "cvxpy":
@@ -110,7 +89,7 @@ class ExactLower:
             tolerance = jnp.maximum(tolerance, 1e-5)
         start = owner.project(warm)
         finish = partial(_certified, plan, given, mu, tolerance)  # F as it was given has the last word
-        if plan.method in ITERATIVE:
+        if plan.iterative:
             return finish(self._iterated(owner, start, mu, tolerance))
         if plan.method == "closed form":
             diagonal = owner.multiply(jnp.ones_like(start))
@@ -143,69 +122,16 @@ class ExactLower:
         return semismooth_newton(owner.operator, owner.project, safeguard, start, force, step, mu, tolerance, gradient)
 
     def client_owner(self, x: Array, party: Party) -> Owner:
-        """The owner of a client-scope y."""
-        compiled, plan = self.compiled, self._plan()
-
-        def mapping(y: Array) -> Array:
-            return party.mean(lambda rows: compiled.operator(x, y, party.environment, rows), compiled.lower_samples)
-
-        def quadratic(y: Array) -> Array:
-            samples = compiled.lower_samples if plan.quadratic.from_data else ()
-            return party.mean(lambda rows: plan.quadratic_operator(x, y, party.environment, rows), samples)
-
-        return Owner(
-            mapping,
-            lambda z: compiled.project_lower(x, z, party.environment),
-            _linear(quadratic, compiled.lower.size, x.dtype),
-            lambda: compiled.lower_limits(x, party.environment),
-            lambda: compiled.lower_condition(x, party.environment),
-            party.index,
-            party.environment,
-        )
+        """Of a client-scope y."""
+        return Owner.of_client(self.compiled, self._plan(), x, party)
 
     def federation_owner(self, x: Array, clients: Population) -> Owner:
-        """The owner of the federation-scope y: F is the weighted mean over the clients."""
-        compiled, plan = self.compiled, self._plan()
-
-        def weighted(of_party: Callable[[Party], Array]) -> Array:
-            def add(index: Any, carry: Array) -> Array:
-                party = clients.party(index)
-                return carry + party.weight * of_party(party)
-
-            return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(compiled.lower.size, x.dtype))
-
-        def mapping(y: Array) -> Array:
-            return weighted(
-                lambda p: p.mean(lambda rows: compiled.operator(x, y, p.environment, rows), compiled.lower_samples)
-            )
-
-        def quadratic(y: Array) -> Array:
-            samples = compiled.lower_samples if plan.quadratic.from_data else ()
-            return weighted(lambda p: p.mean(lambda rows: plan.quadratic_operator(x, y, p.environment, rows), samples))
-
-        public = clients.party(0).environment
-        return Owner(
-            mapping,
-            lambda z: compiled.project_lower(x, z, public),
-            _linear(quadratic, compiled.lower.size, x.dtype),
-            lambda: compiled.lower_limits(x, public),
-            lambda: compiled.lower_condition(x, public),
-            jnp.zeros((), int),
-            public,
-        )
+        """Of the federation-scope y."""
+        return Owner.of_federation(self.compiled, self._plan(), x, clients)
 
     def sample_owner(self, x: Array, own: dict[int, Array], row: Any = 0) -> Owner:
-        """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
-        compiled, plan = self.compiled, self._plan()
-        return Owner(
-            lambda y: compiled.operator(x, y, own, NO_ROWS),
-            lambda z: compiled.project_lower(x, z, own),
-            _linear(lambda y: plan.quadratic_operator(x, y, own, NO_ROWS), compiled.lower.size, x.dtype),
-            lambda: compiled.lower_limits(x, own),
-            lambda: compiled.lower_condition(x, own),
-            jnp.asarray(row),
-            own,
-        )
+        """Of one sample's y; ``own`` holds the client's parameters and the sample's values."""
+        return Owner.of_sample(self.compiled, self._plan(), x, own, row)
 
     # --- all owners --------------------------------------------------------------------------------------------
 
@@ -335,9 +261,9 @@ class ExactLower:
         return self._at(x, warm, tolerance)
 
     def _at(self, x: np.ndarray, warm: np.ndarray | None, tolerance: Array | float = TOLERANCE) -> Evaluation:
-        self._require_in_x(x)
+        require_in_x(self.compiled, x)
         evaluation = self.compiled_evaluation(x, self.compiled.data(), warm, tolerance=tolerance)
-        return self._checked(x, jax.tree.map(np.asarray, evaluation))
+        return trusted(self, x, jax.tree.map(np.asarray, evaluation))
 
     @double_precision
     def at_each(self, points: np.ndarray, warm: np.ndarray | None = None) -> list[Evaluation]:
@@ -345,85 +271,6 @@ class ExactLower:
         starts = [None] * len(points) if warm is None else warm
         traced = self.compiled_evaluation.trace(points[0], self.compiled.data(), starts[0], tolerance=TOLERANCE)
         return on_cores(1 if why_alone(traced.jaxpr) else core_count(), self._at, points, starts)
-
-    def _checked(self, x: np.ndarray, evaluation: Evaluation) -> Evaluation:
-        """The evaluation, if it can be trusted."""
-        self.check(x, evaluation)
-        self._require_attained(x, evaluation)
-        if np.isnan(evaluation.value):
-            raise DivergedError(f"f is not defined (NaN) at x = {_short(x)}: a term is outside its domain there.")
-        return evaluation
-
-    def _require_in_x(self, x: np.ndarray) -> None:
-        """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
-        compiled = self.compiled
-        if not compiled.problem.convex_on_x_only:
-            return
-        public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
-        away = float(np.linalg.norm(x - np.asarray(compiled.project_upper(jnp.asarray(x), public))))
-        if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
-            raise LowerLevelError(
-                f"x = {_short(x)} is {away:.2g} outside X, and the lower level is convex only by what the constraints and "
-                f"attributes say of x. Ask for a point of X."
-            )
-
-    def _require_attained(self, x: np.ndarray, evaluation: Evaluation) -> None:
-        """Without a modulus a small residual may also mean an infimum at infinity: then a sharper one moves y a long way."""
-        solution, plan = evaluation.solution, self.plan
-        if solution is None or plan is None or plan.method not in ITERATIVE:
-            return
-        doubtful = (np.asarray(solution.strong_convexity) <= 0) & (np.asarray(solution.residual) > 0)
-        if not doubtful.any():
-            return
-        sharper = self.compiled_evaluation(jnp.asarray(x), self.compiled.data(), solution.y, tolerance=SHARPER).solution
-        assert sharper is not None
-        moved = np.linalg.norm(np.asarray(sharper.y) - solution.y, axis=1)
-        away = np.flatnonzero(doubtful & ~(moved <= 0.1 * (1.0 + np.linalg.norm(solution.y, axis=1))))
-        if away.size:
-            raise LowerLevelError(
-                f"the lower level of {self._owner_name(int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
-                f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
-            )
-
-    def check(self, x: np.ndarray, evaluation: Evaluation) -> None:
-        """Raise the named error for an empty set or an unsolved lower level."""
-        if evaluation.solution is None:
-            return
-        empty = np.flatnonzero(~(np.asarray(evaluation.gap) <= 0))
-        if empty.size:
-            raise EmptyLowerSetError(self.empty_message(x, int(empty[0])))
-        solution = evaluation.solution
-        bad = np.flatnonzero(~np.asarray(solution.converged) | ~np.isfinite(solution.y).all(axis=1))
-        if bad.size:
-            self._diagnose(x, solution, int(bad[0]))
-
-    def _diagnose(self, x: np.ndarray, solution: LowerSolution, owner: int) -> None:
-        compiled = self.compiled
-        if compiled.lower_set is not None and not compiled.lower_set.is_exact and compiled.scope != "sample":
-            own = compiled.data().clients.party(owner if compiled.scope == "client" else 0).environment
-            if float(compiled.lower_set.gap(compiled.environment(jnp.asarray(x), None, own))) > 0:
-                raise EmptyLowerSetError(self.empty_message(x, owner))
-        raise LowerLevelError(
-            f"the lower level of {self._owner_name(owner)} was not solved at x = {_short(x)}: {self._plan().method} stopped after "
-            f"{int(solution.iterations[owner])} iterations with natural residual {float(solution.residual[owner]):.2e}. It may "
-            f"be unbounded below, not strongly convex, or badly scaled; add a strongly convex term or a bounded set."
-        )
-
-    def empty_message(self, x: np.ndarray, owner: int) -> str:
-        """What an ``EmptyLowerSetError`` says."""
-        level = self.compiled.problem.lower_level
-        constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
-        return f"Y(x) of {self._owner_name(owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
-
-    def _owner_name(self, owner: int) -> str:
-        if self.compiled.scope == "federation":
-            return "the federation"
-        if self.compiled.scope == "client":
-            return f"client {owner}"
-        clients = self.compiled.static_data.clients
-        offsets = np.asarray(clients.tables[self.row_table(clients)].offsets)
-        client = int(np.searchsorted(offsets, owner, side="right") - 1)
-        return f"client {client}, sample {owner - int(offsets[client])}"
 
     def _plan(self) -> LowerPlan:
         assert self.plan is not None, "asked for a lower level that the problem does not have"
@@ -471,12 +318,6 @@ def _refined(
     return jax.lax.while_loop(unfinished, refine, (first, jnp.zeros((), int)))[0]
 
 
-def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:
-    """Products with the Jacobian of an affine map."""
-    zero = jnp.zeros(size, dtype)
-    return lambda v: jax.jvp(mapping, (zero,), (v,))[1]
-
-
 def _least_norm_solution(matrix: Array, right: Array, symmetric: bool) -> Array:
     if not symmetric:
         return jnp.linalg.lstsq(matrix, right)[0]
@@ -490,7 +331,3 @@ def _replace(instance: Any, **changes: Any) -> Any:
     from dataclasses import replace
 
     return replace(instance, **changes)
-
-
-def _short(x: np.ndarray) -> str:
-    return np.array2string(np.asarray(x), threshold=8, precision=6)

@@ -20,7 +20,7 @@ from hierfl.language.jax_derivative import Pullback
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.exact import Owner
+    from hierfl.compiler.owners import Owner
 
 POINTS = 8
 SAMPLED_PLAYERS = 16

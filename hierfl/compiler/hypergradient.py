@@ -28,6 +28,7 @@ from hierfl.compiler.data import Data, Party
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.compiler.quick import quick_jit
+from hierfl.compiler.refusals import require_solved
 from hierfl.errors import IncompatibleSolverError
 
 DENSE_LIMIT = 256
@@ -329,5 +330,5 @@ def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np
     Hypergradient.of(problem)
     program = problem.keep("gradient program", lambda: quick_jit(lambda x, data: gradient_at(problem, x, data)))
     evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
-    problem.exact.check(x, evaluation)
+    require_solved(problem.exact, x, evaluation)
     return float(evaluation.value), gradient

@@ -18,8 +18,8 @@ from hierfl.language.function import UserAtom
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem
     from hierfl.compiler.cvxpy_lower import CvxpyLower
-    from hierfl.compiler.exact import Owner
     from hierfl.compiler.fixed_point import LowerSolution
+    from hierfl.compiler.owners import Owner
 
 _LINEAR_SYSTEM_LIMIT = 1000
 STEEPEST = 1e6  # of a coupling of rank 2 and more: Newton's method in theta stalls beyond
@@ -97,6 +97,7 @@ def _needs_smooth(f: Facts) -> str:
 
 
 AT_ONCE = ("closed form", "diagonal plus low rank", "linear system")
+ITERATIVE = ("semismooth Newton", "accelerated gradient", "extragradient")
 METHODS: dict[str, Callable[[Facts], tuple[bool, str]]] = {
     "closed form": _closed_form,
     "diagonal plus low rank": _low_rank,
@@ -125,6 +126,11 @@ class LowerPlan:
     def at_once(self) -> bool:
         """Whether y is a formula, or a few steps in a few unknowns."""
         return self.method in AT_ONCE
+
+    @property
+    def iterative(self) -> bool:
+        """Whether y is where an iteration on it stopped."""
+        return self.method in ITERATIVE
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> LowerPlan:

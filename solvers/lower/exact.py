@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.exact import TOLERANCE, ExactLower, Owner
+from hierfl.compiler.exact import TOLERANCE, ExactLower
+from hierfl.compiler.owners import Owner
 from hierfl.compiler.plan import METHODS
 from hierfl.compiler.program import Array
 from hierfl.runtime.contract import Clients, Known

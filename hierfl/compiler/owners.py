@@ -1,0 +1,107 @@
+"""Whoever has a copy of y: the federation, a client, or a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hierfl.compiler.data import Party, Population
+from hierfl.compiler.program import NO_ROWS, Array
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.plan import LowerPlan
+
+
+class Owner(NamedTuple):
+    """One copy of y: its mapping F, its projection, and products with the Jacobian of F's quadratic part."""
+
+    operator: Callable[[Array], Array]
+    project: Callable[[Array], Array]
+    multiply: Callable[[Array], Array]
+    limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
+    condition: Callable[[], Array]  # of the projection
+    host_key: Array  # index of the client (or flat row) for methods that run on the host
+    own: dict[int, Array]
+
+    def condensed(self, like: Array) -> Owner:
+        """The same for an affine F, its matrix and constant formed once, so that iterations do not pass over the data."""
+        matrix = jax.vmap(self.multiply, out_axes=1)(jnp.eye(like.size, dtype=like.dtype))
+        constant = self.operator(jnp.zeros_like(like))
+        return self._replace(operator=lambda y: matrix @ y + constant, multiply=lambda v: matrix @ v)
+
+    @classmethod
+    def of_client(cls, compiled: CompiledProblem, plan: LowerPlan, x: Array, party: Party) -> Owner:
+        """Of a client-scope y."""
+
+        def mapping(y: Array) -> Array:
+            return party.mean(lambda rows: compiled.operator(x, y, party.environment, rows), compiled.lower_samples)
+
+        def quadratic(y: Array) -> Array:
+            samples = compiled.lower_samples if plan.quadratic.from_data else ()
+            return party.mean(lambda rows: plan.quadratic_operator(x, y, party.environment, rows), samples)
+
+        return cls(
+            mapping,
+            lambda z: compiled.project_lower(x, z, party.environment),
+            _linear(quadratic, compiled.lower.size, x.dtype),
+            lambda: compiled.lower_limits(x, party.environment),
+            lambda: compiled.lower_condition(x, party.environment),
+            party.index,
+            party.environment,
+        )
+
+    @classmethod
+    def of_federation(cls, compiled: CompiledProblem, plan: LowerPlan, x: Array, clients: Population) -> Owner:
+        """Of the federation-scope y: F is the weighted mean over the clients."""
+
+        def weighted(of_party: Callable[[Party], Array]) -> Array:
+            def add(index: Any, carry: Array) -> Array:
+                party = clients.party(index)
+                return carry + party.weight * of_party(party)
+
+            return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(compiled.lower.size, x.dtype))
+
+        def mapping(y: Array) -> Array:
+            return weighted(
+                lambda p: p.mean(lambda rows: compiled.operator(x, y, p.environment, rows), compiled.lower_samples)
+            )
+
+        def quadratic(y: Array) -> Array:
+            samples = compiled.lower_samples if plan.quadratic.from_data else ()
+            return weighted(lambda p: p.mean(lambda rows: plan.quadratic_operator(x, y, p.environment, rows), samples))
+
+        public = clients.party(0).environment
+        return cls(
+            mapping,
+            lambda z: compiled.project_lower(x, z, public),
+            _linear(quadratic, compiled.lower.size, x.dtype),
+            lambda: compiled.lower_limits(x, public),
+            lambda: compiled.lower_condition(x, public),
+            jnp.zeros((), int),
+            public,
+        )
+
+    @classmethod
+    def of_sample(
+        cls, compiled: CompiledProblem, plan: LowerPlan, x: Array, own: dict[int, Array], row: Any = 0
+    ) -> Owner:
+        """Of one sample's y; ``own`` holds the client's parameters and the sample's values."""
+        return cls(
+            lambda y: compiled.operator(x, y, own, NO_ROWS),
+            lambda z: compiled.project_lower(x, z, own),
+            _linear(lambda y: plan.quadratic_operator(x, y, own, NO_ROWS), compiled.lower.size, x.dtype),
+            lambda: compiled.lower_limits(x, own),
+            lambda: compiled.lower_condition(x, own),
+            jnp.asarray(row),
+            own,
+        )
+
+
+def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:
+    """Products with the Jacobian of an affine map."""
+    zero = jnp.zeros(size, dtype)
+    return lambda v: jax.jvp(mapping, (zero,), (v,))[1]
