@@ -45,13 +45,13 @@ def _cutoff(shape: tuple[int, ...], dtype: Any) -> float:
 
 def project(z: Array, factor: Factor, b: Array) -> Array:
     """z - A^+ (A z + b), once more on the result: ill-conditioned rows lose digits in one pass."""
-    matrix, pinv = map(jnp.asarray, factor[:2])
+    matrix, pinv = (jnp.asarray(part, float) for part in factor[:2])
     near = z - pinv @ (matrix @ z + b)
     return near - pinv @ (matrix @ near + b)
 
 
 def gap(factor: Factor, b: Array) -> Array:
     """Distance of -b to the range of A: positive when the equations contradict each other."""
-    basis = jnp.asarray(factor.basis)
+    basis = jnp.asarray(factor.basis, float)
     size = jnp.linalg.norm(b)
     return beyond(jnp.linalg.norm(b - basis @ (basis.T @ b)), size)

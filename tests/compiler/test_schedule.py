@@ -119,7 +119,7 @@ SETS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning", "error:Explicitly requested dtype:UserWarning")
 @pytest.mark.parametrize("name", SETS)
 def test_single_precision_on_sets_that_were_used_in_double_precision_before(name: str) -> None:
     x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")

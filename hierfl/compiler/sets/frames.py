@@ -153,7 +153,7 @@ class RotatedFrame:
         b = self.rows.offsets(values)
         inside = product(self.left.T, b)
         lost = b - product(self.left, inside) if self.may_lose else jnp.zeros(1)
-        d = jnp.asarray(self.scales)
+        d = jnp.asarray(self.scales, float)
         return d[None], (inside / d)[None], lost[None]
 
     def into(self, z: Array, values: Values) -> Array:

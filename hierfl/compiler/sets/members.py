@@ -77,10 +77,10 @@ def limits(bounds: Sequence[Bounds], entries: np.ndarray, values: Values) -> tup
         if bound.fixed is not None:
             np.maximum.at(lowest, where, bound.fixed[0])
             np.minimum.at(highest, where, bound.fixed[1])
-    lower, upper, broken = jnp.asarray(lowest), jnp.asarray(highest), jnp.asarray(-jnp.inf)
+    lower, upper, broken = jnp.asarray(lowest, float), jnp.asarray(highest, float), jnp.asarray(-jnp.inf)
     for bound, where in zip(bounds, places):
         if bound.fixed is None:
-            a = jnp.asarray(bound.rows.pattern.data) if bound.rows.constant else bound.rows.sums(values)
+            a = jnp.asarray(bound.rows.pattern.data, float) if bound.rows.constant else bound.rows.sums(values)
             low, high, violation = interval(a, bound.rows.offsets(values), bound.equality)
             lower, upper = lower.at[where].max(low), upper.at[where].min(high)
             if not bound.rows.constant:
@@ -186,7 +186,7 @@ class Bands:
         low = jnp.full(len(self.members), -jnp.inf)
         high = jnp.full(len(self.members), jnp.inf)
         for rows, factors, places, equality in self._sides:
-            below, above, _ = interval(jnp.asarray(factors), rows.offsets(values), equality)
+            below, above, _ = interval(jnp.asarray(factors, float), rows.offsets(values), equality)
             narrow = places.astype(np.int32)  # 64-bit indices fail in single precision
             low, high = low.at[narrow].max(below), high.at[narrow].min(above)
         return low, high

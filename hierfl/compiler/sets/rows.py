@@ -56,7 +56,7 @@ class Rows:
 
     def offsets(self, values: Values) -> Array:
         """b."""
-        return self._at(values) if self.source.fixed is None else jnp.asarray(self.source.fixed[self.index])
+        return self._at(values) if self.source.fixed is None else jnp.asarray(self.source.fixed[self.index], float)
 
     def sums(self, values: Values) -> Array:
         """A @ 1, which for single-entry rows is the coefficient itself."""
@@ -67,14 +67,14 @@ class Rows:
         """The nonzero coefficients in the order of ``pattern``, for rows with disjoint supports."""
         pattern = self.pattern
         if self.constant:
-            return jnp.asarray(pattern.data)
+            return jnp.asarray(pattern.data, float)
         sums = jax.grad(lambda y: jnp.sum(self._at(values, y)))(jnp.zeros(self.source.width))
         return sums[pattern.indices]  # each column meets one row, so its sum is the coefficient
 
     def dense(self, values: Values, entries: np.ndarray) -> Array:
         """The rows' matrix on ``entries``."""
         if self.constant:
-            return jnp.asarray(self.pattern[:, entries].toarray())
+            return jnp.asarray(self.pattern[:, entries].toarray(), float)
 
         def on_entries(part: Array) -> Array:
             return self._at(values, jnp.zeros(self.source.width).at[entries].set(part))

@@ -57,7 +57,7 @@ class IsotonicBlock:
     def _shifts(self, values: Values) -> Array:
         """Offsets o with y - o nondecreasing: o_1 = 0, o_{k+1} = o_k - s_k."""
         low, high = self.links.interval(values)
-        scales = jnp.asarray(self.scales)
+        scales = jnp.asarray(self.scales, float)
         slack = jnp.where(scales > 0, high / scales, low / scales)
         return jnp.concatenate([jnp.zeros(1), -jnp.cumsum(slack)])
 

@@ -34,7 +34,7 @@ class PolyhedronBlock:
         return f"O({rows}^2 n) a Newton step, few steps"
 
     def _set(self, values: Values) -> tuple[Array, ...]:
-        matrix = jnp.asarray(self.matrix) if self.matrix is not None else self.bands.dense(values, self.entries)
+        matrix = jnp.asarray(self.matrix, float) if self.matrix is not None else self.bands.dense(values, self.entries)
         lower, upper, _ = limits(self.bounds, self.entries, values)
         return matrix, *self.bands.interval(values), lower, upper
 

@@ -61,7 +61,7 @@ class StripBlock:
 
     def _normals(self, values: Values) -> Array:
         if self.weights is not None:
-            return jnp.asarray(self.weights)
+            return jnp.asarray(self.weights, float)
         order = np.argsort(self.entries)
         _, columns, weights = self.bands.triples(values)
         places = order[np.searchsorted(self.entries[order], columns)]
