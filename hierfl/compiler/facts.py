@@ -197,8 +197,7 @@ def _jacobian(compiled: CompiledProblem, part: QuadraticPart) -> Jacobian:
 
 @dataclass(frozen=True)
 class _Looks:
-    """Products with J at any point (``at``), and points to look at: generic ones, actual ones, and the latter with other values of
-    the public parameters (``varied``)."""
+    """Products with J (``at`` a point), and points to look at; ``varied`` are the actual ones with other public parameters."""
 
     compiled: CompiledProblem
     part: QuadraticPart

@@ -36,23 +36,21 @@ class LowRank(NamedTuple):
         return (self.diagonal > 1e-12 * jnp.max(jnp.abs(self.left * self.right))).all()
 
     def reproduces(self, multiply: Map) -> Array:
-        """Whether this is J, by products with random vectors, each row and column beside the size of its diagonal entry."""
-        size = jnp.sqrt(jnp.abs(self.diagonal + jnp.sum(self.left * self.right, axis=1)))
-
-        def missed(vector: Array) -> Array:
-            error = jnp.abs(self.multiply(vector) - multiply(vector))
-            return (error > 1e-10 * size * jnp.linalg.norm(size * vector)).any()
-
+        """Whether this is J, by products with random vectors."""
         vectors = np.random.default_rng(1).standard_normal((3, self.diagonal.size))
-        return ~jax.vmap(missed)(jnp.asarray(vectors, self.diagonal.dtype)).any()
+        return jax.vmap(lambda vector: self._agrees(multiply, vector, 1e-10))(jnp.asarray(vectors, float)).all()
 
     def where_true(self, multiply: Map) -> LowRank:
         """The same if it reproduces a product with J, NaN if not: an owner's J may have another structure; traceable."""
+        vector = jnp.cos(jnp.arange(1, self.diagonal.size + 1, dtype=self.diagonal.dtype) ** 2)
+        agrees = self._agrees(multiply, vector, jnp.sqrt(jnp.finfo(self.diagonal.dtype).eps))
+        return self._replace(diagonal=jnp.where(agrees, self.diagonal, jnp.nan))
+
+    def _agrees(self, multiply: Map, vector: Array, tolerance: Array | float) -> Array:
+        """Whether J v is this, each row and column beside the size of its diagonal entry; False where it is NaN."""
         size = jnp.sqrt(jnp.abs(self.diagonal + jnp.sum(self.left * self.right, axis=1)))
-        vector = jnp.cos(jnp.arange(1, size.size + 1, dtype=size.dtype) ** 2)
         missed = jnp.abs(self.multiply(vector) - multiply(vector))
-        rounding = jnp.sqrt(jnp.finfo(size.dtype).eps) * size * jnp.linalg.norm(size * vector)
-        return self._replace(diagonal=jnp.where((missed <= rounding).all(), self.diagonal, jnp.nan))
+        return (missed <= tolerance * size * jnp.linalg.norm(size * vector)).all()
 
     def multiply(self, y: Array) -> Array:
         """J y."""
@@ -174,6 +172,14 @@ class Response(NamedTuple):
         units = (8 + math.sqrt(self.q.size)) * size + rounded  # reached is a sum of n terms
         return theta - reached, jnp.finfo(theta.dtype).eps * units
 
+    def potential(self, theta: Array, metric: Array) -> tuple[Array, Array]:
+        """0.5 theta' S^-1 theta - min_y (0.5 y'Dy + (q + U theta)'y), convex in theta, and what rounding makes of it."""
+        y = jnp.clip(self.unbounded(theta), self.lower, self.upper)
+        linear, square = (self.q + self.parts.left @ theta) * y, 0.5 * self.parts.diagonal * y * y
+        outer = 0.5 * theta @ (metric @ theta)
+        size = jnp.abs(outer) + jnp.sum(jnp.abs(linear) + square)
+        return outer - jnp.sum(linear + square), 8 * jnp.finfo(theta.dtype).eps * size
+
     def newton_step(self, theta: Array, value: Array) -> Array:
         """By the slope of the residual at theta."""
         _, u, v = self.parts
@@ -226,36 +232,69 @@ def _bracketed(answer: Response, start: Array) -> tuple[Array, Array, Array]:
 
 
 def _damped(answer: Response, start: Array) -> tuple[Array, Array, Array]:
-    """(theta, residual, steps) for several unknowns: Newton's steps, halved until they shrink the residual."""
+    """(theta, residual, steps) for several unknowns: Newton's steps, halved until they descend.
 
-    def unfinished(state: tuple[Array, ...]) -> Array:
-        *_, count, done = state
+    Where U V' = U S U' with S positive definite the residual is S times the gradient of a convex potential, which shrinks along
+    Newton's steps whatever the start; the residual's norm need not, where bounds of y come and go. Without such an S it is the
+    residual that has to shrink.
+    """
+    metric = _metric(answer.parts)
+    has_potential = jnp.isfinite(metric).all()
+
+    def look(theta: Array) -> _Look:
+        value, rounding = answer.residual(theta)
+        norm = jnp.linalg.norm(value)
+        potential, blur = answer.potential(theta, metric)
+        merit, blur = jnp.where(has_potential, potential, norm), jnp.where(has_potential, blur, 0.0)
+        return _Look(theta, value, norm <= rounding, merit, blur)
+
+    def unfinished(state: tuple[_Look, Array, Array]) -> Array:
+        _, count, done = state
         return ~done & (count < LIMIT)
 
-    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        theta, value, count, _ = state
-        step = answer.newton_step(theta, value)
-        old = jnp.linalg.norm(value)
+    def advance(state: tuple[_Look, Array, Array]) -> tuple[_Look, Array, Array]:
+        old, count, _ = state
+        step = answer.newton_step(old.theta, old.value)
+        slope = jnp.where(has_potential, step @ (metric @ old.value), old.merit)  # of the merit along the step
 
-        def too_long(trial: tuple[Array, Array, Array, Array]) -> Array:
-            _, new_value, _, share = trial
-            return ~(jnp.linalg.norm(new_value) <= (1 - 1e-4 * share) * old) & (share > 1e-6)
+        def too_long(trial: tuple[_Look, Array]) -> Array:
+            new, share = trial
+            return ~(new.merit <= old.merit - 1e-4 * share * slope + new.blur) & (share > 1e-9)
 
-        def halve(trial: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-            share = 0.5 * trial[3]
-            return theta - share * step, *answer.residual(theta - share * step), share
+        def halve(trial: tuple[_Look, Array]) -> tuple[_Look, Array]:
+            share = 0.5 * trial[1]
+            return look(old.theta - share * step), share
 
-        full = theta - step
-        trial = (full, *answer.residual(full), jnp.ones((), theta.dtype))
-        new, new_value, rounding, _ = jax.lax.while_loop(too_long, halve, trial)
-        better = jnp.linalg.norm(new_value) < old
-        done = (jnp.linalg.norm(new_value) <= rounding) | ~better
-        return jnp.where(better, new, theta), jnp.where(better, new_value, value), count + 1, done
+        new, _ = jax.lax.while_loop(too_long, halve, (look(old.theta - step), jnp.ones((), start.dtype)))
+        closer = jnp.linalg.norm(new.value) < jnp.linalg.norm(old.value)
+        better = closer | (new.merit < old.merit - new.blur)
+        kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, old)
+        return kept, count + 1, new.done | ~better
 
-    value, rounding = answer.residual(start)
-    state: tuple[Array, ...] = (start, value, jnp.zeros((), int), jnp.linalg.norm(value) <= rounding)
-    theta, value, count, _ = jax.lax.while_loop(unfinished, advance, state)
-    return theta, value, count
+    first = look(start)
+    last, count, _ = jax.lax.while_loop(unfinished, advance, (first, jnp.zeros((), int), first.done))
+    return last.theta, last.value, count
+
+
+class _Look(NamedTuple):
+    """What is known at a theta; ``merit`` is what steps have to shrink, ``blur`` its rounding."""
+
+    theta: Array
+    value: Array
+    done: Array
+    merit: Array
+    blur: Array
+
+
+def _metric(parts: LowRank) -> Array:
+    """The inverse of S in U V' = U S U', NaN where there is no positive definite one."""
+    gram, across_both = parts.left.T @ parts.left, parts.left.T @ parts.right
+    shape = jnp.linalg.solve(gram, across_both)
+    shape = 0.5 * (shape + shape.T)
+    root = jnp.linalg.cholesky(shape)  # NaN unless positive definite
+    missed = jnp.linalg.norm(parts.left @ shape - parts.right)
+    fits = missed <= jnp.cbrt(jnp.finfo(shape.dtype).eps) * jnp.linalg.norm(parts.right)
+    return jnp.where(fits & jnp.isfinite(root).all(), jnp.linalg.inv(shape), jnp.nan)
 
 
 def times(tall: Array, theta: Array) -> Array:

@@ -36,7 +36,7 @@ class _Matrix(NamedTuple):
         inner = [place for place in kept if place in summed]
         if len(kept) < 2 or len(inner) != 1 or any(place in batched for place in kept):
             return None
-        rows, length = math.prod(shape) // shape[inner[0]], shape[inner[0]]
+        rows, length = math.prod(shape[place] for place in kept if place not in inner), shape[inner[0]]
         if kept[-1] == inner[0]:
             return cls((rows, length), 1)
         return cls((length, rows), 0) if kept[0] == inner[0] else None
@@ -62,15 +62,14 @@ def _equations(equation: JaxprEqn, done: dict[int, Jaxpr]) -> list[JaxprEqn]:
             return value if found is value.jaxpr else ClosedJaxpr(found, value.consts)
         return _rewritten(value, done) if isinstance(value, Jaxpr) else value
 
-    def is_program(value: Any) -> bool:
-        return isinstance(value, ClosedJaxpr | Jaxpr)
-
-    params = {name: jax.tree.map(inside, value, is_leaf=is_program) for name, value in equation.params.items()}
-    pairs = [(params[name], value) for name, value in equation.params.items()]
-    same = all(
-        new is old for pair in pairs for new, old in zip(*(jax.tree.leaves(p, is_leaf=is_program) for p in pair))
-    )
-    return [equation if same else equation.replace(params=params)]
+    params = dict(equation.params)
+    for name, value in equation.params.items():
+        parts, form = jax.tree.flatten(value, is_leaf=lambda part: isinstance(part, ClosedJaxpr | Jaxpr))
+        found = [inside(part) for part in parts]
+        if any(new is not old for new, old in zip(found, parts)):
+            params[name] = jax.tree.unflatten(form, found)
+    changed = any(params[name] is not value for name, value in equation.params.items())
+    return [equation.replace(params=params) if changed else equation]
 
 
 def _product(equation: JaxprEqn) -> list[JaxprEqn]:
@@ -87,7 +86,8 @@ def _product(equation: JaxprEqn) -> list[JaxprEqn]:
         found = dot_general_p.bind(a.reshape(left.shape), b.reshape(right.shape), **params)
         return jnp.reshape(found, result.aval.shape)
 
-    part = jax.make_jaxpr(product)(*(jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands)).jaxpr
+    with jax.enable_x64(True):  # users' functions may hold double precision within a program in single
+        part = jax.make_jaxpr(product)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands)).jaxpr
     names = dict(zip([*part.invars, *part.outvars], [*equation.invars, result]))
 
     def renamed(atoms: list[Any]) -> list[Any]:

@@ -80,6 +80,11 @@ def _diagnose(exact: ExactLower, x: np.ndarray, solution: LowerSolution, owner: 
         own = compiled.data().clients.party(owner if compiled.scope == "client" else 0).environment
         if float(compiled.lower_set.gap(compiled.environment(jnp.asarray(x), None, own))) > 0:
             raise EmptyLowerSetError(_empty_message(exact, x, owner))
+    if exact.plan.method == "closed form":
+        raise LowerLevelError(
+            f"the lower level of {_owner_name(exact, owner)} was not solved at x = {_short(x)}: its closed form divides by the "
+            f"curvature in y, which is not positive there. Keep it positive, or take Exact(method='semismooth Newton')."
+        )
     raise LowerLevelError(
         f"the lower level of {_owner_name(exact, owner)} was not solved at x = {_short(x)}: {exact.plan.method} stopped after "
         f"{int(solution.iterations[owner])} iterations with natural residual {float(solution.residual[owner]):.2e}. It may "

@@ -114,6 +114,9 @@ def test_monotone_maps_that_are_no_gradients(name: str) -> None:
     assert problem.implicit.certificate(np.zeros(N)).error_bound <= 1e-7
 
 
+SOLVE_BOX = jax.jit(solve_box)
+
+
 def products(matrix: np.ndarray) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """With the matrix and with its transpose."""
     return lambda w: jnp.asarray(matrix) @ w, lambda w: jnp.asarray(matrix).T @ w
@@ -220,6 +223,22 @@ def test_private_costs_in_single_precision() -> None:
     np.testing.assert_allclose(single.x, double.x, atol=1e-4)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 5), st.floats(-4.0, 0.0), st.sampled_from([1.0, -0.2]))
+def test_couplings_of_several_ranks_beside_small_costs(seed: int, rank: int, cost: float, sign: float) -> None:
+    """Newton's steps that had to shrink the residual stopped short at one of ten of these, at costs of 1e-2 and less."""
+    rng, n = np.random.default_rng(seed), 30
+    u = rng.standard_normal((n, rank))
+    d = rng.uniform(0.5, 2, n) * (10.0**cost if sign > 0 else 100.0)  # a negative coupling needs costs that outweigh it
+    v = u * np.append(np.ones(rank - 1), sign)
+    j, q = np.diag(d) + u @ v.T, 10 ** rng.uniform(-1, 1) * rng.standard_normal(n)
+    with jax.enable_x64(True):
+        parts = LowRank(*map(jnp.asarray, (d, u, v)))
+        y, _ = SOLVE_BOX(parts, jnp.asarray(q), jnp.full(n, -0.7), jnp.full(n, 0.5), jnp.zeros(rank))
+    force = j @ np.asarray(y) + q
+    np.testing.assert_allclose(np.clip(y - force / np.linalg.norm(j, 2), -0.7, 0.5), y, atol=1e-9)
+
+
 def test_a_dense_map_is_not_taken_for_low_rank() -> None:
     with jax.enable_x64(True):
         assert Skeleton.of(products(quadratic(np.random.default_rng(0), 40, 10.0))[0], 40) is None
@@ -231,6 +250,8 @@ def test_a_dense_map_is_not_taken_for_low_rank() -> None:
         almost[3, 17] -= 1e-6
         almost[5, 5] = 1.0  # singular once the coupling is taken away
         assert [bool(found) for found in skeleton.fits(*products(almost), 40)] == [True, False]
+        almost[7, 7] = np.nan
+        assert not any(skeleton.fits(*products(almost), 40))
 
 
 @pytest.mark.parametrize("n", [1000, 10_000])  # of 10,000 the Jacobian is never formed

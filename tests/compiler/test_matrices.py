@@ -32,7 +32,7 @@ def test_any_product_keeps_its_numbers(data: st.DataObject) -> None:
     batch, summed, rows, columns = (
         data.draw(st.sampled_from(["", one, one + two])) for one, two in ("ab", "cd", "ef", "gh")
     )
-    size = {letter: data.draw(st.integers(1, 3)) for letter in "abcdefgh"}
+    size = {letter: data.draw(st.integers(0, 3)) for letter in "abcdefgh"}
     left = data.draw(st.permutations(batch + summed + rows))
     right = data.draw(st.permutations(batch + summed + columns))
     rng = np.random.default_rng(0)
@@ -86,6 +86,19 @@ def test_batched_models_times_rows_become_two_matrices_in_loops_and_branches_too
 def test_other_products_stay_as_they_are(left: tuple, right: tuple, dimensions: tuple) -> None:
     program = jax.make_jaxpr(lambda a, b: jax.lax.dot_general(a, b, dimensions))(np.ones(left), np.ones(right))
     assert as_matrices(program).jaxpr is program.jaxpr
+
+
+def test_double_precision_within_a_program_in_single_precision() -> None:
+    models, rows = np.ones((2, 5, 7), np.float32), np.ones((3, 1, 7), np.float32)
+
+    def run(models: jax.Array, rows: jax.Array) -> jax.Array:
+        with jax.enable_x64(True):
+            wide = jax.lax.dot_general(models.astype(np.float64), rows.astype(np.float64), (((2,), (2,)), ((), ())))
+            return wide.astype(np.float32)
+
+    program = as_matrices(jax.make_jaxpr(run)(models, rows))
+    assert products(program) == [((10, 7), (3, 7))]
+    np.testing.assert_array_equal(jax.jit(jaxpr_as_fun(program))(models, rows)[0], np.full((2, 5, 3, 1), 7.0))
 
 
 def test_a_function_that_occurs_twice_is_still_one() -> None:

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.program import Array, Program
-from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.sets.blocks.base import Block
 from hierfl.compiler.sets.blocks.condition import ConditionBlock
 from hierfl.compiler.sets.blocks.cvxpy import CvxpyBlock
@@ -97,16 +96,20 @@ class _Builder:
     def _map(self, expression: Any, coordinates: sp.csr_array | None = None) -> AffineMap:
         found = coefficients(expression, self.twins, self.parameters, self.draws)
         evaluate = _evaluation(expression, self.twins)
-        if coordinates is not None:
-            evaluate, found = _mapped(coordinates, evaluate), found.mapped(coordinates)
-        fixed = None if expression.parameters() else np.asarray(quick_jit(lambda: evaluate({}))())
-        return AffineMap(evaluate, found, fixed)
+        fixed = None if expression.parameters() else _constant(expression, self.twins)
+        if coordinates is None:
+            return AffineMap(evaluate, found, fixed)
+        return AffineMap(
+            lambda values, y=None: product(coordinates, evaluate(values, y)),
+            found.mapped(coordinates),
+            None if fixed is None else coordinates @ fixed,
+        )
 
     def _add_rows(self, origin: Origin, piece: AffineRows) -> None:
         source = self._map(piece.expression)
         counts = np.diff(source.coefficients.matrix.indptr)
         empty = np.flatnonzero(counts == 0)
-        if empty.size and not source.moves:  # conditions that always hold are left out
+        if empty.size and source.fixed is not None:  # conditions that always hold are left out
             b = np.asarray(Rows(source, empty).offsets({}))
             empty = empty[(b != 0) if piece.equality else (b > 0)]
         if empty.size:
@@ -146,9 +149,12 @@ def _evaluation(expression: Any, twins: Sequence[cp.Variable]) -> Callable[..., 
     return evaluate
 
 
-def _mapped(coordinates: sp.csr_array, evaluate: Callable[..., Array]) -> Callable[..., Array]:
-    """In other coordinates."""
-    return lambda values, y=None: product(coordinates, evaluate(values, y))
+def _constant(expression: Any, twins: Sequence[cp.Variable]) -> np.ndarray:
+    """The expression at y = 0, by CVXPY: there may be a thousand of them, and to compile one takes 20 ms."""
+    for twin in twins:
+        twin.save_value(np.zeros(twin.shape))
+    value = expression.value
+    return np.ravel(value.toarray() if sp.issparse(value) else np.asarray(value, float), order="F")
 
 
 def _radius(piece: Membership) -> Callable[[Values], Array]:

@@ -51,8 +51,9 @@ class Bounds:
         if not self.rows.constant or self.rows.source.fixed is None:
             return None
         slope, offset = self.rows.pattern.data, self.rows.source.fixed[self.rows.index]
-        limit = -offset / np.where(slope == 0, 1.0, slope) + 0.0  # never -0
-        low, high = _sides(np, slope, limit, self.equality)
+        with np.errstate(over="ignore"):
+            limit = -offset / np.where(slope == 0, 1.0, slope) + 0.0  # never -0
+        low, high = _one_sided(np, slope, limit, self.equality)
         return low, high
 
     def on(self, entries: np.ndarray) -> Bounds | None:
@@ -92,10 +93,10 @@ def interval(a: Array, b: Array, equality: bool) -> tuple[Array, Array, Array]:
     """The interval of t that ``a t + b <= 0`` (or ``== 0``) allows, and the violation where a = 0 (else -inf)."""
     limit = -b / jnp.where(a == 0, 1.0, a)
     limit = limit - jax.lax.stop_gradient(jnp.where(limit == 0, limit, 0.0))  # never -0, and its derivative kept
-    return *_sides(jnp, a, limit, equality), jnp.where(a == 0, jnp.abs(b) if equality else b, -jnp.inf)
+    return *_one_sided(jnp, a, limit, equality), jnp.where(a == 0, jnp.abs(b) if equality else b, -jnp.inf)
 
 
-def _sides(xp: Any, a: Any, limit: Any, equality: bool) -> tuple[Any, Any]:
+def _one_sided(xp: Any, a: Any, limit: Any, equality: bool) -> tuple[Any, Any]:
     """(low, high): the limit where the slope bounds that side."""
     bounded_above = (a != 0) if equality else (a > 0)
     bounded_below = (a != 0) if equality else (a < 0)

@@ -27,11 +27,6 @@ class AffineMap:
     fixed: np.ndarray | None  # the offsets, where no parameter enters the expression at all
 
     @property
-    def moves(self) -> bool:
-        """Whether parameters enter at all."""
-        return self.fixed is None
-
-    @property
     def width(self) -> int:
         """Size of the flat y."""
         return int(self.coefficients.matrix.shape[1])

@@ -112,7 +112,7 @@ def _is_simplex(groups: np.ndarray, bands: Bands, bounds: Sequence[Bounds], weig
         return False
     if (np.ptp(weights, axis=1) > 1e-14 * np.abs(weights).max(axis=1)).any():
         return False
-    if any(b.equality or not b.rows.constant or b.rows.source.moves for b in bounds):
+    if any(b.equality or not b.rows.constant or b.rows.source.fixed is None for b in bounds):
         return False
     lower, upper, _ = limits(bounds, np.sort(groups.ravel()), {})
     return bool((np.asarray(lower) == 0).all() and np.isposinf(np.asarray(upper)).all())
