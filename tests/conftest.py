@@ -18,6 +18,20 @@ def x64() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def programs() -> Iterator[list[str]]:
+    """An entry for every program that XLA compiles from now on."""
+    found: list[str] = []
+
+    def heard(event: str, seconds: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(heard)
+
+
 @pytest.fixture(autouse=True)
 def forget_compiled_programs() -> Iterator[None]:
     """Compiled programs of a few tests only."""
