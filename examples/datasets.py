@@ -20,7 +20,8 @@ FILES = {
 def load(folder: str | None = None, download: bool = False) -> tuple[str, ClassificationData]:
     """(name, data): MNIST from ``folder`` or the environment's ``HIERFL_DATA``, by download, else the bundled digits.
 
-    Pixels are scaled to [0, 1]; the training and test files of MNIST are pooled (70,000 images).
+    Pixels are kept as bytes, and the losses see them scaled to [0, 1]; the training and test files of MNIST are pooled
+    (70,000 images).
 
     Raises
     ------
@@ -46,7 +47,7 @@ def read_mnist(folder: Path) -> ClassificationData:
     home = folder if (folder / FILES["labels"][0]).exists() else folder / "mnist"
     arrays = {name: np.concatenate([_read_idx(home / file) for file in files]) for name, files in FILES.items()}
     images = arrays["features"]
-    return ClassificationData(images.reshape(len(images), -1) / 255.0, arrays["labels"].astype(int))
+    return ClassificationData(images.reshape(len(images), -1), arrays["labels"].astype(int), scale=255.0)
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -67,11 +68,11 @@ def _download_mnist() -> ClassificationData:
     from sklearn.datasets import fetch_openml
 
     images, labels = fetch_openml("mnist_784", version=1, return_X_y=True, as_frame=False)
-    return ClassificationData(np.asarray(images) / 255.0, np.asarray(labels).astype(int))
+    return ClassificationData(np.asarray(images).astype(np.uint8), np.asarray(labels).astype(int), scale=255.0)
 
 
 def _bundled_digits() -> ClassificationData:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    return ClassificationData(np.asarray(images) / 16.0, np.asarray(labels))
+    return ClassificationData(np.asarray(images).astype(np.uint8), np.asarray(labels), scale=16.0)

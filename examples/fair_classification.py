@@ -32,16 +32,17 @@ class Outcome:
     result: hf.Result
 
 
-def test_losses(problem: hf.Problem, labels: np.ndarray) -> Any:
+def test_losses(data: ClassificationData, problem: hf.Problem, labels: np.ndarray) -> Any:
     """``losses(Z, w)``: the mean squared error on the test data of each class, ``(classes,)``."""
     federation = problem.federation
     assert federation is not None and federation.test is not None
     test = {s.name(): a for s, a in federation.test.items()}
+    images = data.scaled(test["image"])
     classes = int(labels.max()) + 1
     members = [labels == c for c in range(classes)]
 
     def losses(hidden: np.ndarray, output: np.ndarray) -> np.ndarray:
-        errors = (test["target"] - np.maximum(test["image"] @ hidden.T, 0.0) @ output) ** 2
+        errors = (test["target"] - np.maximum(images @ hidden.T, 0.0) @ output) ** 2
         return np.array([errors[of].mean() for of in members])
 
     return losses
@@ -73,7 +74,7 @@ def run_all(data: ClassificationData, options: argparse.Namespace) -> list[Outco
     problem = fair_classification(data, neurons=options.neurons, lam=options.lam, seed=options.seed)
     assert problem.federation is not None and problem.federation.test is not None
     share = next(a for s, a in problem.federation.test.items() if s.name() == "share")
-    losses = test_losses(problem, np.argmax(share, axis=1))
+    losses = test_losses(data, problem, np.argmax(share, axis=1))
     lower = LocalSGD(rounds=options.lower_rounds, steps=10, batch_size=128)
     outcomes = []
     for local_steps in options.steps:

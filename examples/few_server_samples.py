@@ -99,11 +99,11 @@ def compare(data: ClassificationData, samples: int, rounds: int, tau: float, see
     problem = declared(data, samples, seed, envelope=True)
     federation = problem.federation
     assert federation is not None and federation.server is not None
-    test, server = held_out(federation), data_of(federation.server)
+    test, server = held_out(data, federation), data_of(data, federation.server)
     step, x0 = tuned_start(server, test, classes, rounds, seed)
     alone = train(server, classes, solver=ZOHFL(step_size=step, batch_size=128), rounds=rounds, seed=seed, x0=x0)
     pooled = train(
-        data_of(federation.server, *federation.clients),
+        data_of(data, federation.server, *federation.clients),
         classes,
         solver=ZOHFL(step_size=0.3, batch_size=128),
         rounds=20 * rounds,

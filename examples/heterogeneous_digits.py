@@ -17,7 +17,7 @@ from pathlib import Path
 
 import few_server_samples
 import numpy as np
-from classifiers import accuracy, data_of, held_out, train
+from classifiers import accuracy, data_of, held_out, predicted, train
 from datasets import load
 from rich.console import Console
 from rich.table import Table
@@ -50,11 +50,11 @@ class Outcome:
 
 def client_test_accuracy(federation: hf.Federation, models: np.ndarray, test: ClassificationData) -> float:
     """Mean over clients of the personal model's accuracy on test data, reweighted to the client's own label shares."""
-    features, labels = test.features, test.labels
-    scores = []
+    labels, scores = test.labels, []
     for client, model in zip(federation.clients, models):
-        own = np.bincount(data_of(client).labels, minlength=model.shape[0]) / len(data_of(client).labels)
-        correct = np.argmax(features @ model.T, axis=1) == labels
+        held = data_of(test, client).labels
+        own = np.bincount(held, minlength=model.shape[0]) / len(held)
+        correct = predicted(model, test) == labels
         per_class = np.array(
             [correct[labels == c].mean() if (labels == c).any() else 0.0 for c in range(model.shape[0])]
         )
@@ -70,8 +70,8 @@ def run_setting(data: ClassificationData, alpha: float, beta: float, options: ar
     )
     federation = problem.federation
     assert federation is not None and federation.server is not None
-    test, server = held_out(federation), data_of(federation.server)
-    pooled, classes = data_of(federation.server, *federation.clients), data.onehot.shape[1]
+    test, server = held_out(data, federation), data_of(data, federation.server)
+    pooled, classes = data_of(data, federation.server, *federation.clients), data.onehot.shape[1]
 
     pretraining = ZOHFL(step_size=options.pretrain_step, batch_size=128)
     x0 = train(server, classes, solver=pretraining, rounds=options.pretrain_rounds, seed=options.seed)
@@ -109,7 +109,7 @@ def run_setting(data: ClassificationData, alpha: float, beta: float, options: ar
         metrics={"test accuracy (%)": lambda x, y: accuracy(x, test)},
     )
     seconds = time.perf_counter() - began
-    counts = np.stack([np.bincount(data_of(c).labels, minlength=classes) for c in federation.clients])
+    counts = np.stack([np.bincount(data_of(data, c).labels, minlength=classes) for c in federation.clients])
     return Outcome(
         alpha,
         beta,

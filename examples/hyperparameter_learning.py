@@ -40,7 +40,7 @@ def load_binary(options: argparse.Namespace) -> tuple[str, np.ndarray, np.ndarra
     """(name, features, labels -1 or 1); the bundled data are standardised."""
     if options.data or options.download or os.environ.get("HIERFL_DATA"):
         name, data = load(options.data, options.download)
-        return f"{name}, odd or even", data.features, parity(data.labels)
+        return f"{name}, odd or even", data.scaled(data.features), parity(data.labels)
     from sklearn.datasets import load_breast_cancer
 
     features, labels = load_breast_cancer(return_X_y=True)

@@ -70,7 +70,7 @@ def train(problem: hf.Problem, solver: Any, rounds: int, judge: Any, seed: int, 
     return Run(rounds=result.metrics["round"], loss=losses, accuracy=accuracies, value=result.value, **about)
 
 
-def judge_of(problem: hf.Problem) -> Any:
+def judge_of(data: ClassificationData, problem: hf.Problem) -> Any:
     """``judge(Z, w)``: half the mean squared error on the clients' data (10,000 spread over them if there are more), and
     the accuracy of the sign on test data.
     """
@@ -79,14 +79,15 @@ def judge_of(problem: hf.Problem) -> Any:
     own = [{s.name(): a for s, a in client.samples.items()} for client in federation.clients]
     images, targets = (np.concatenate([c[name] for c in own]) for name in ("image", "target"))
     chosen = np.linspace(0, len(targets) - 1, min(len(targets), 10_000)).astype(int)
-    images, targets = images[chosen], targets[chosen]
+    images, targets = data.scaled(images[chosen]), targets[chosen]
     test = {s.name(): a for s, a in federation.test.items()}
+    unseen = data.scaled(test["image"])
 
     def judge(hidden: np.ndarray, output: np.ndarray) -> tuple[float, float]:
         def network(rows: np.ndarray) -> np.ndarray:
             return np.maximum(rows @ hidden.T, 0.0) @ output
 
-        correct = (network(test["image"]) > 0) == (test["target"] > 0)
+        correct = (network(unseen) > 0) == (test["target"] > 0)
         return 0.5 * float(np.mean((targets - network(images)) ** 2)), 100.0 * float(np.mean(correct))
 
     return judge
@@ -95,7 +96,7 @@ def judge_of(problem: hf.Problem) -> Any:
 def run_all(data: ClassificationData, options: argparse.Namespace) -> tuple[list[Run], list[Run]]:
     """FedRZO for every smoothing and H; then the comparison with softplus baselines for every beta."""
     problem = relu_network(data, neurons=options.neurons, seed=options.seed)
-    judge = judge_of(problem)
+    judge = judge_of(data, problem)
     own = []
     for smoothing in options.smoothing:
         for local_steps in options.steps:

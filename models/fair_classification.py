@@ -54,7 +54,8 @@ def fair_classification(
         test_fraction=test_fraction,
         seed=seed,
     )
-    payoff = hf.E((share @ y) * squared_error(hidden, output, image, target)) - 0.5 * lam * cp.sum_squares(y)
+    loss = squared_error(hidden, output, data.scaled(image), target)
+    payoff = hf.E((share @ y) * loss) - 0.5 * lam * cp.sum_squares(y)
     return hf.Problem(
         hf.Minimize(clients=payoff),
         lower=hf.ArgMax(y, payoff, [y >= 0, cp.sum(y) == 1] if simplex else []),

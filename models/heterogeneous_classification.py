@@ -11,7 +11,7 @@ min over x of E_server loss(x) + lam sum_i w_i min over y of [ E_i loss(y) + (mu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import cvxpy as cp
 import numpy as np
@@ -19,18 +19,29 @@ import numpy as np
 import hierfl as hf
 from hierfl.language.partition import Scheme
 
+Features = TypeVar("Features", np.ndarray, hf.Sample)
+
 
 @dataclass(frozen=True)
 class ClassificationData:
-    """Features ``(N, d)``, integer labels ``(N,)`` in 0..classes-1."""
+    """Features ``(N, d)``, integer labels ``(N,)`` in 0..classes-1.
+
+    The losses see ``features / scale``: pixels 0..255 may be kept as bytes with ``scale=255``, in an eighth of the memory
+    of their quotients and faster to gather.
+    """
 
     features: np.ndarray
     labels: np.ndarray
+    scale: float = 1.0
+
+    def scaled(self, features: Features) -> Any:
+        """Features (or the sample that stands for them) as the losses see them."""
+        return features if self.scale == 1 else features / self.scale
 
     @property
     def onehot(self) -> np.ndarray:
-        """Labels as rows of an identity matrix, ``(N, classes)``."""
-        return np.eye(int(self.labels.max()) + 1)[self.labels]
+        """Labels as rows of an identity matrix, ``(N, classes)``, in bytes."""
+        return np.eye(int(self.labels.max()) + 1, dtype=np.uint8)[self.labels]
 
 
 def cross_entropy(weights: cp.Expression, image: Any, label: Any) -> cp.Expression:
@@ -81,10 +92,11 @@ def heterogeneous_classification(
         parameters={} if radius is None else {rho: radius},
         seed=seed,
     )
-    personal = hf.E(cross_entropy(y, image, label)) + 0.5 * mu * cp.sum_squares(y - x)
+    pixels = data.scaled(image)
+    personal = hf.E(cross_entropy(y, pixels, label)) + 0.5 * mu * cp.sum_squares(y - x)
     return hf.Problem(
         hf.Minimize(
-            server=hf.E(cross_entropy(x, image, label)),
+            server=hf.E(cross_entropy(x, pixels, label)),
             clients=lam * personal if envelope else 0.5 * lam * cp.sum_squares(x - y),
         ),
         lower=hf.ArgMin(

@@ -54,7 +54,7 @@ def relu_network(
         test_fraction=test_fraction,
         seed=seed,
     )
-    loss = 0.5 * scale * hf.E(squared_error(*weights, image, target, softplus))
+    loss = 0.5 * scale * hf.E(squared_error(*weights, data.scaled(image), target, softplus))
     return hf.Problem(hf.Minimize(clients=loss + 0.5 * lam * sum(map(cp.sum_squares, weights))), federation=federation)
 
 

@@ -76,14 +76,19 @@ def test_clients_close_the_gap_of_a_server_with_few_samples(monkeypatch: pytest.
     assert scores.closed > 60 and scores.envelope > scores.server_only + 3
 
 
-def test_mnist_files_are_pooled_and_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist_files_are_pooled_and_kept_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    for kind, rows in (("train", 6), ("t10k", 3)):
-        write_idx(tmp_path / f"{kind}-images-idx3-ubyte.gz", rng.integers(0, 256, (rows, 4, 4)))
+    images = {"train": rng.integers(0, 256, (6, 4, 4)), "t10k": rng.integers(0, 256, (3, 4, 4))}
+    for kind, pixels in images.items():
+        rows = len(pixels)
+        write_idx(tmp_path / f"{kind}-images-idx3-ubyte.gz", pixels)
         write_idx(tmp_path / f"{kind}-labels-idx1-ubyte.gz", rng.integers(0, 10, rows))
     monkeypatch.setenv("HIERFL_DATA", str(tmp_path))
     name, data = datasets.load()
     assert name == "MNIST" and data.features.shape == (9, 16) and data.labels.shape == (9,)
-    assert data.features.min() >= 0 and data.features.max() <= 1
+    assert data.features.dtype == np.uint8
+    np.testing.assert_array_equal(
+        data.scaled(data.features), np.concatenate([pixels.reshape(-1, 16) for pixels in images.values()]) / 255
+    )
     with pytest.raises(hf.DataError, match="no file"):
         datasets.load(str(tmp_path / "elsewhere"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -10,6 +12,7 @@ import hierfl as hf
 from hierfl.models import (
     ClassificationData,
     fair_classification,
+    heterogeneous_classification,
     hyperparameter_learning,
     relu_network,
     stackelberg_cournot,
@@ -120,3 +123,15 @@ def test_stackelberg_cournot() -> None:
     grid = 7.5 + 5 * (np.arange(2000) + 0.5) / 2000
     for x in (0.5, 4.0, 9.0):
         assert problem.implicit(x) == pytest.approx(-np.mean([profit(x, a) for a in grid]), abs=2e-3)
+
+
+@pytest.mark.parametrize("model", [heterogeneous_classification, fair_classification, relu_network])
+def test_bytes_with_a_scale_are_their_quotients(model: Callable[..., hf.Problem]) -> None:
+    rng = np.random.default_rng(2)
+    pixels, labels = rng.integers(0, 256, (90, 6), np.uint8), rng.permutation(np.arange(90) % 3)
+    kept = model(ClassificationData(pixels, labels, scale=255.0), clients=3)
+    quotients = model(ClassificationData(pixels / 255.0, labels), clients=3)
+    assert all(images.dtype == np.uint8 for images in held(kept, "image"))
+    for _ in range(3):
+        x = {v.name(): rng.standard_normal(v.shape) for v in kept.upper_variables}
+        assert kept.implicit(x) == pytest.approx(quotients.implicit(x), rel=1e-11)
