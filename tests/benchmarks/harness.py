@@ -35,7 +35,7 @@ class Row:
 
     def __str__(self) -> str:
         kind, verdict = ("at most" if self.at_most else "at least"), ("reached" if self.reached else "NOT reached")
-        return f"{self.name:68} {self.value:9.3g}   {kind:8} {self.bar:<6g} {verdict:11} {self.note}"
+        return f"{self.name:76} {self.value:9.3g}   {kind:8} {self.bar:<6g} {verdict:11} {self.note}"
 
 
 def least_times(functions: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
