@@ -17,7 +17,7 @@ from hierfl.runtime.in_process import InProcess
 from hierfl.solvers import FedAvg
 from tests.benchmarks.harness import Row, publish
 
-COHORT, ROWS, FEATURES, BLOCK = 100, 5, 20, 50
+COHORT, ROWS, FEATURES, BLOCK, BLOCKS = 100, 5, 20, 50, 100
 
 
 def declared(clients: int) -> hf.Problem:
@@ -40,9 +40,9 @@ def round_seconds(clients: int) -> tuple[float, float]:
     with hf_double():
         InProcess().execute(
             problem,
-            solver.bind(problem, 10 * BLOCK),
+            solver.bind(problem, BLOCKS * BLOCK),
             np.zeros(FEATURES),
-            10 * BLOCK,
+            BLOCKS * BLOCK,
             0,
             BLOCK,
             lambda done, state, memory, history: seconds.append(float(history["seconds"][0])),
