@@ -159,7 +159,9 @@ class InProcess:
         cohort = cohort_size(algorithm.participation, problem.num_clients)
         chosen = self._schedule(problem, algorithm, cohort)
         with jax.enable_x64(self.precision == "double"):
-            memory = jax.eval_shape(algorithm.memory, jnp.asarray(starts[0]))
+            memory = problem.keep(
+                ("memory", self, algorithm), lambda: jax.eval_shape(algorithm.memory, jnp.asarray(starts[0]))
+            )
         require_memory(problem, chosen, cohort, memory, len(starts))
 
     def _execute(
@@ -179,14 +181,9 @@ class InProcess:
         The first block, which compiles, is run in ``turn``.
         """
         data, keys = problem.data(), [jax.random.key(seed) for seed in seeds]
-        begin = partial(_begin, problem, algorithm)
         lane: Callable[[Any, int], Any] = _lane if side_by_side else _whole
-        if side_by_side:
-            state, memory = jax.vmap(begin)(jnp.asarray(starts))
-            key = jnp.stack(keys)
-        else:
-            state, memory = begin(jnp.asarray(starts[0]))
-            key = keys[0]
+        key = jnp.stack(keys) if side_by_side else keys[0]
+        state, memory = self._start(problem, algorithm, side_by_side)(starts if side_by_side else starts[0])
         runs, done = [_Run(at_end) for at_end in at_ends], 0
         while done < rounds and any(run.ended is None for run in runs):
             before, count = (state, memory), min(block, rounds - done)
@@ -240,6 +237,15 @@ class InProcess:
 
         return value
 
+    def _start(self, problem: CompiledProblem, algorithm: Algorithm, side_by_side: bool) -> Any:
+        """``start(x0)``: the state and all clients' memories before the first round, of one run or of several."""
+
+        def make() -> Any:
+            start = partial(_begin, problem, algorithm)
+            return quick_jit(jax.vmap(start) if side_by_side else start)
+
+        return problem.keep(("start", self, algorithm, side_by_side), make)
+
     def _program(self, problem: CompiledProblem, algorithm: Algorithm, size: int, side_by_side: bool) -> Any:
         """``program(state, memory, data, key, first round, count)``: a block of one run's rounds, or of several side by side."""
 
@@ -264,7 +270,7 @@ class InProcess:
             return after, clients.memory, {**record, **traffic, **motion(algorithm, state, after)}
 
         def make() -> _Block:
-            state, memory = _begin(problem, algorithm, jnp.zeros(problem.upper.size))
+            state, memory = jax.eval_shape(partial(_begin, problem, algorithm), jnp.zeros(problem.upper.size))
             given = (state, memory, problem.data(), jax.random.key(0), jnp.zeros((), int))
             traced = Traced.of(one_round, *given)  # here, and not again in the loop
 
