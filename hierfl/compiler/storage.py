@@ -17,6 +17,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from hierfl.compiler.host import call_on_host
 from hierfl.errors import DataError
+from hierfl.language.mapped_rows import MappedRows
 
 ALIGNMENT = 64
 NARROW = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "float64")
@@ -24,7 +25,7 @@ NARROW = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float1
 
 def stacked(blocks: Sequence[np.ndarray], name: str) -> np.ndarray | Stored:
     """All parties' rows of one sample, one after another: a copy in memory, or where they are if all are memory-mapped."""
-    if all(isinstance(block, np.memmap) for block in blocks):
+    if all(isinstance(block, np.memmap | MappedRows) for block in blocks):
         return Stored(_Blocks(blocks), name)
     dtype = np.result_type(*{block.dtype for block in blocks})
     dtype = dtype if dtype.name in NARROW else np.dtype(float)
@@ -61,7 +62,7 @@ class Stored:
         When a file has become shorter than it was.
     """
 
-    blocks: tuple[np.memmap, ...] = field(metadata={"static": True}, repr=False)
+    blocks: tuple[np.memmap | MappedRows, ...] = field(metadata={"static": True}, repr=False)
     name: str = field(metadata={"static": True})
 
     @property
@@ -114,13 +115,14 @@ class _Blocks(tuple):
         return self is other
 
 
-def _extents(blocks: Sequence[np.memmap]) -> dict[str, int]:
+def _extents(blocks: Sequence[np.memmap | MappedRows]) -> dict[str, int]:
     """The bytes that each file must have: a slice of a mapped array knows its file but not its place in it."""
     extents: dict[str, int] = {}
     for block in blocks:
-        root: Any = block
+        whole = block.array if isinstance(block, MappedRows) else block
+        root: Any = whole
         while isinstance(root.base, np.memmap):
             root = root.base
-        last = int(root.offset) + byte_bounds(block)[1] - byte_bounds(root)[0]
+        last = int(root.offset) + byte_bounds(whole)[1] - byte_bounds(root)[0]
         extents[str(root.filename)] = max(extents.get(str(root.filename), 0), last)
     return extents

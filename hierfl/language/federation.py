@@ -16,6 +16,7 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.checks import check_array, check_attributes, check_distribution, is_frozen_distribution
+from hierfl.language.mapped_rows import MappedRows, rows_of
 from hierfl.language.partition import IID, Scheme
 from hierfl.language.per_client import described, parameter_value, parameters_by_client
 from hierfl.language.sample import ClientParameter, Sample
@@ -177,8 +178,8 @@ class Federation:
     ) -> Federation:
         """Split one data set: a test share, then the server's share of the rest, the remainder over the clients.
 
-        Rows of memory-mapped arrays are copied into memory: give slices of such an array to each :class:`Client` to leave
-        them on disk.
+        Rows of memory-mapped arrays stay on disk and are read in every round; ``np.array(...)`` of one that fits into memory is
+        faster.
 
         Parameters
         ----------
@@ -235,7 +236,7 @@ class Federation:
         given = parameters_by_client({} if parameters is None else parameters, len(parts))
 
         def rows(chosen: np.ndarray) -> dict[Sample, Any]:
-            return {sample: np.asarray(array[np.sort(chosen)]) for sample, array in whole.items()}
+            return {sample: rows_of(array, np.sort(chosen)) for sample, array in whole.items()}
 
         return cls(
             [Client([rows(part)], own) for part, own in zip(parts, given)],
@@ -310,7 +311,7 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
         return value
     what = f"sample {sample.name()!r} of {who}"
     try:
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+        array: Any = value if isinstance(value, np.ndarray | MappedRows) else np.asarray(value)
     except (TypeError, ValueError) as error:
         raise DataError(f"{what} is not an array: {error}.") from error
     what = f"sample {sample.name()!r} of {who}"

@@ -104,6 +104,28 @@ def test_a_file_that_shrinks_is_named(tmp_path: Path) -> None:
         problem.implicit([0.0, 0.0])
 
 
+def test_a_split_of_a_mapped_array_stays_on_disk(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+
+    def declared(rows: np.ndarray) -> hf.Problem:
+        federation = hf.Federation.split({u: rows}, clients=4, server_fraction=0.25, test_fraction=0.1, seed=2)
+        loss = hf.E(cp.sum_squares(x - u))
+        return hf.Problem(hf.Minimize(server=loss, clients=loss), federation=federation)
+
+    path = tmp_path / "u.bin"
+    on_disk, inside = declared(mapped(path, values)), declared(values)
+    for side in (on_disk.compile().static_data.clients, on_disk.compile().static_data.server):
+        assert all(isinstance(column, Stored) for column in side.tables[0].values.values())
+    assert on_disk.implicit([0.5, 1.0]) == pytest.approx(inside.implicit([0.5, 1.0]), abs=1e-12)
+    solver = FedAvg(step_size=0.05, batch_size=3, participation=0.5)
+    runs = [p.solve(solver, rounds=7, seed=3, progress=False) for p in (on_disk, inside)]
+    np.testing.assert_allclose(runs[0].iterate, runs[1].iterate, atol=1e-12)
+    os.truncate(path, 100)
+    with pytest.raises(hf.DataError, match=r"'u' is memory-mapped from .*u\.bin, which has 100 bytes now"):
+        on_disk.implicit([0.5, 1.0])
+
+
 def test_constants_are_not_copied_for_every_client() -> None:
     x, u, target = cp.Variable(2, name="x"), hf.Sample(2, name="u"), cp.Parameter(2, name="target")
     target.value = np.array([1.0, 2.0])

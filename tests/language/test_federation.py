@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
+from hierfl.language.mapped_rows import MappedRows
 
 SCHEMES: dict[str, Callable[[np.ndarray], object]] = {
     "iid": lambda labels: hf.IID(),
@@ -159,13 +160,40 @@ def test_lists_are_converted_and_other_dtypes_kept() -> None:
         assert hf.Client({u: given}).samples[u] is given
 
 
-def test_a_split_of_a_memory_map_gives_each_client_rows_in_memory(tmp_path) -> None:
+def test_a_split_of_a_memory_map_leaves_the_rows_on_disk(tmp_path) -> None:
     stored = np.memmap(tmp_path / "b.bin", dtype=np.uint8, mode="w+", shape=(50, 2))
     stored[:] = np.arange(100).reshape(50, 2)
     u = hf.Sample(2, name="u")
-    parts = [c.samples[u] for c in hf.Federation.split({u: stored}, clients=3).clients]
-    assert all(part.dtype == np.uint8 and not isinstance(part, np.memmap) for part in parts)
+    federation = hf.Federation.split({u: stored}, clients=3, test_fraction=0.2)
+    parts = [c.samples[u] for c in federation.clients] + [federation.test[u]]
+    assert all(isinstance(part, MappedRows) and part.dtype == np.uint8 for part in parts)
     np.testing.assert_array_equal(np.sort(np.concatenate(parts), axis=0), stored)
+    once = parts[0]
+    again = [c.samples[u] for c in hf.Federation.split({u: once}, clients=2, seed=1).clients]
+    assert all(isinstance(part, MappedRows) and part.array is stored for part in again)
+    np.testing.assert_array_equal(np.sort(np.concatenate(again), axis=0), np.asarray(once))
+    before = np.asarray(once)
+    stored[:] = 0
+    assert before.any() and not np.asarray(once).any()  # read when asked for
+    in_memory = hf.Federation.split({u: np.array(stored)}, clients=2).clients[0].samples[u]
+    assert isinstance(in_memory, np.ndarray) and not isinstance(in_memory, np.memmap)
+
+
+def test_rows_on_disk_behave_as_an_array(tmp_path) -> None:
+    values = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
+    stored = np.memmap(tmp_path / "b.bin", dtype=np.float32, mode="w+", shape=(8, 3))
+    stored[:] = values
+    rows, chosen = MappedRows(stored, np.array([1, 4, 6])), values[[1, 4, 6]]
+    assert rows.shape == (3, 3) and rows.ndim == 2 and len(rows) == 3 and rows.nbytes == chosen.nbytes
+    for index in (0, slice(1, None), [2, 0], np.array([True, False, True]), (slice(None), 1), (1, 2)):
+        np.testing.assert_array_equal(rows[index], chosen[index])
+    np.testing.assert_array_equal(rows @ np.ones(3, np.float32), chosen @ np.ones(3, np.float32))
+    np.testing.assert_array_equal(1 - rows, 1 - chosen)
+    np.testing.assert_array_equal((rows < 0).any(axis=1), (chosen < 0).any(axis=1))
+    assert np.mean(rows) == chosen.mean() and np.asarray(rows, float).dtype == float
+    assert "3 of 8 rows of" in repr(rows) and "b.bin" in repr(rows)
+    with pytest.raises(ValueError, match="copy=False"):
+        np.array(rows, copy=False)
 
 
 def test_ragged_clients_one_client_and_one_sample() -> None:

@@ -1,0 +1,64 @@
+"""Some rows of a memory-mapped array, left on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+
+class MappedRows(NDArrayOperatorsMixin):
+    """Rows of a memory-mapped array by number, read when they are asked for; NumPy's functions take it as an array.
+
+    ``np.asarray(rows)`` and arithmetic read all of them, ``rows[index]`` those of the index.
+    """
+
+    def __init__(self, array: np.memmap, rows: np.ndarray) -> None:
+        self.array, self.rows = array, rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, *sample shape)."""
+        return (len(self.rows), *self.array.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.array.ndim
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the entries."""
+        return self.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return int(np.prod(self.shape, dtype=int)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        first, *rest = index if isinstance(index, tuple) else (index,)
+        return np.asarray(self.array[(self.rows[first], *rest)])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("rows on disk are read into a new array: copy=False cannot be had.")
+        return np.asarray(self.array[self.rows], dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        read = [np.asarray(value) if isinstance(value, MappedRows) else value for value in inputs]
+        return getattr(ufunc, method)(*read, **options)
+
+    def __repr__(self) -> str:
+        return f"MappedRows({len(self):,} of {len(self.array):,} rows of {self.array.filename})"
+
+
+def rows_of(array: Any, rows: np.ndarray) -> Any:
+    """Some rows: on disk if the array is, else a copy."""
+    if isinstance(array, MappedRows):
+        return MappedRows(array.array, array.rows[rows])
+    return MappedRows(array, rows) if isinstance(array, np.memmap) else array[rows]
