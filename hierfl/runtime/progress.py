@@ -1,41 +1,89 @@
-"""A progress bar for runs that last longer than a moment."""
+"""Progress bars for what lasts longer than a moment: counted units, and steps of unknown length."""
 
 from __future__ import annotations
 
 import time
 from statistics import median_low
+from threading import Lock, Timer
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 _QUIET_SECONDS = 1.0
 _COSTLY_SECONDS = 20.0
 _WATCHED_SECONDS, _WATCHED_PARTS = 2.0, 3  # before an estimate: a part may be the compilation of yet another program
 
 
-class RunProgress:
-    """Shows rounds (or other units) done and a note, such as the current objective; appears only after a second."""
+class _Bar:
+    """A bar that appears after a second, from a thread of its own where nothing is reported until then."""
 
-    def __init__(self, rounds: int, label: str, enabled: bool, unit: str = "rounds") -> None:
-        self._rounds, self._label, self._enabled, self._unit = rounds, label, enabled, unit
-        self._began = time.perf_counter()
-        self._bar: Progress | None = None
-        self._task = None
-        self._done = 0
-        self._first: float | None = None
-        self._latest = 0.0
-        self._rates: list[float] = []  # seconds for one unit, of every part but the first, which compiles
-        self._estimated = False
+    def __init__(self, label: str, total: int | None, enabled: bool, columns: list[ProgressColumn]) -> None:
+        self._label, self._total, self._enabled = label, total, enabled
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), *columns, transient=total is None)
+        self._shown, self._showing = False, Lock()
+        self._task = self._bar.add_task(label, total=total, note="starting", start=False)
+        self._timer = Timer(_QUIET_SECONDS, self._show)
+        self._timer.daemon = True
 
-    def __enter__(self) -> RunProgress:
+    def __enter__(self) -> Self:
+        self._bar.start_task(self._task)
+        if self._enabled:
+            self._timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._timer.cancel()
+        with self._showing:
+            self._enabled = False
+            if self._shown:
+                self._bar.stop()
+
+    def _show(self) -> None:
+        with self._showing:
+            if self._enabled and not self._shown:
+                self._shown = True
+                self._bar.start()
+
+
+class Waiting(_Bar):
+    """Shows that a step of unknown length goes on, and for how long; leaves nothing behind."""
+
+    def __init__(self, label: str, enabled: bool) -> None:
+        super().__init__(label, None, enabled, [TimeElapsedColumn()])
+
+
+class RunProgress(_Bar):
+    """Shows rounds (or other units) done and a note, such as the current objective."""
+
+    def __init__(self, rounds: int, label: str, enabled: bool, unit: str = "rounds") -> None:
+        columns = [
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        ]
+        super().__init__(label, rounds, enabled, columns)
+        self._rounds, self._unit = rounds, unit
+        self._began = time.perf_counter()
+        self._done = 0
+        self._first: float | None = None
+        self._latest = 0.0
+        self._rates: list[float] = []  # seconds for one unit, of every part but the first, which compiles
+        self._estimated = False
 
     def advance(self, count: int) -> None:
         """``count`` more are done."""
@@ -63,18 +111,5 @@ class RunProgress:
         """Report progress."""
         if not self._enabled or time.perf_counter() - self._began < _QUIET_SECONDS:
             return
-        if self._bar is None:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn(self._unit),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(self._label, total=self._rounds, note="")  # type: ignore[assignment]
-        assert self._task is not None
+        self._show()
         self._bar.update(self._task, completed=min(done, self._rounds), note=note)

@@ -23,7 +23,7 @@ from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
 from hierfl.runtime.cohort import cohort_size
 from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome
-from hierfl.runtime.progress import RunProgress
+from hierfl.runtime.progress import RunProgress, Waiting
 from hierfl.runtime.starts import project_on_all, require_nonempty, start_points
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Metrics, Watch
@@ -68,7 +68,8 @@ def run(
     several = seeds is not None or restarts is not None
     if several and callback is not None:
         raise SettingError("callback=... follows one run: leave it out with seeds and restarts, or solve one by one.")
-    compiled = problem.compile()
+    with Waiting("compiling", progress):
+        compiled = problem.compile()
     solver = solver if solver is not None else default_solver(compiled)
     if isinstance(solver, type) or not hasattr(solver, "bind"):
         raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
@@ -107,7 +108,8 @@ def run(
         if one.ending is not None and len(outcome.history.get("objective", ())) > one.ending.rounds:
             outcomes[index] = execute(index, one.ending.rounds, _go_on)  # a runtime that cannot go back
     ends = [_End.of(one, outcome, start) for one, outcome, start in zip(watches, outcomes, starts)]
-    evaluations = _evaluations(compiled, watches, ends)
+    with Waiting("f(x) at the end, its lower level solved", progress):
+        evaluations = _evaluations(compiled, watches, ends)
     results = [
         None
         if evaluation is None

@@ -1,12 +1,19 @@
-"""The progress bar: when it announces what is ahead, and that it never counts too many."""
+"""The progress bars: when they appear and announce what is ahead, and that they never count too many."""
 
 from __future__ import annotations
 
+import io
 import time
+from collections.abc import Iterator
 
+import cvxpy as cp
 import pytest
+import rich
 
-from hierfl.runtime.progress import RunProgress
+import hierfl as hf
+from hierfl.runtime import progress
+from hierfl.runtime.progress import RunProgress, Waiting
+from hierfl.solvers import ZOHFL
 
 
 class Clock:
@@ -25,6 +32,23 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
+
+
+@pytest.fixture
+def terminal() -> Iterator[io.StringIO]:
+    console, seen = rich.get_console(), io.StringIO()
+    before = dict(console.__dict__)
+    rich.reconfigure(file=seen, force_terminal=True, width=100)
+    yield seen
+    console.__dict__ = before
+
+
+def appears(what: str, seen: io.StringIO) -> bool:
+    """Whether the text is shown within some seconds."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until and what not in seen.getvalue():
+        time.sleep(0.01)
+    return what in seen.getvalue()
 
 
 def announced(capsys: pytest.CaptureFixture[str]) -> str:
@@ -65,3 +89,37 @@ def test_more_than_was_expected_is_not_counted(clock: Clock, capsys: pytest.Capt
         clock.parts(bar, [2.0, 0.1, 0.1], 43)
     shown = capsys.readouterr()
     assert "128/128" in shown.out + shown.err and "129" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("make", [lambda on: Waiting("compiling", on), lambda on: RunProgress(7, "ZOHFL", on)])
+def test_a_bar_appears_although_nothing_is_reported(
+    make: object, terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(True):  # type: ignore[operator]
+        pass
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    with make(False):  # type: ignore[operator]
+        pass
+    assert not terminal.getvalue()
+    bar = make(True)  # type: ignore[operator]
+    with pytest.raises(KeyError), bar:
+        assert appears("0:00:00", terminal)
+        raise KeyError
+    assert "7" in terminal.getvalue() or "compiling" in terminal.getvalue()
+
+
+def test_a_solve_shows_its_compilation_and_its_final_value(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x) + cp.norm1(y))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - 1)), lower=lower, federation=hf.Federation([hf.Client()])
+    )
+    problem.solve(ZOHFL(), rounds=3)
+    for part in ("compiling", "3/3", "f(x) at the end"):
+        assert part in terminal.getvalue()
+    said = len(terminal.getvalue())
+    problem.solve(ZOHFL(), rounds=3, progress=False)
+    assert len(terminal.getvalue()) == said
