@@ -40,9 +40,14 @@ def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
     Raises
     ------
     SettingError
-        If a value is negative, NaN or infinite; names the place.
+        If the schedule is neither a number nor a callable of the round that returns one, or a value is negative, NaN or infinite;
+        names the place.
     """
-    values = np.array([value_of(schedule, r, what) for r in range(count)], dtype=float).reshape(count)
+    if callable(schedule):
+        _require_one_argument(schedule, what)
+        values = np.array([_number(schedule(r), what) for r in range(count)], dtype=float).reshape(count)
+    else:
+        values = np.full(count, _number(schedule, what))
     bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
     if bad.size:
         raise SettingError(f"{what} is {values[bad[0]]} at {bad[0]}: it must be finite and not negative.")
@@ -82,26 +87,19 @@ def steps_of(table: np.ndarray, r: Any, clients: Any) -> Any:
     return jnp.asarray(table, int)[r, clients]
 
 
-def value_of(schedule: Schedule, r: int, what: str) -> float:
-    """One value of a number or callable.
-
-    Raises
-    ------
-    SettingError
-        If it is neither a number nor a callable that returns one.
-    """
-    value = _called(schedule, r, what) if callable(schedule) else schedule
+def _number(value: Any, what: str) -> float:
+    if type(value) is float:
+        return value
     if value is None or isinstance(value, (str, bool)) or np.ndim(value) != 0 or not np.isreal(value):
         raise SettingError(f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}.")
     return float(value)
 
 
-def _called(schedule: Callable[[int], float], r: int, what: str) -> Any:
-    """The callable's value; what it raises by itself is the user's to see."""
+def _require_one_argument(schedule: Callable[[int], float], what: str) -> None:
+    """The callable can be called with a round; what it raises by itself is the user's to see."""
     try:
-        signature(schedule).bind(r)
+        signature(schedule).bind(0)
     except TypeError as error:
         raise SettingError(f"{what} is called with the round, as in lambda r: 0.1 / (r + 1): {error}.") from None
     except ValueError:
         pass  # a callable of C without a signature
-    return schedule(r)

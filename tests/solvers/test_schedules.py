@@ -1,0 +1,66 @@
+"""Step sizes and local steps as numbers, ``Decay`` and callables of the round."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import Decay, schedules
+from hierfl.solvers.schedules import tabulate
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (0.5, [0.5, 0.5, 0.5]),
+        (2, [2.0, 2.0, 2.0]),
+        (np.float32(0.25), [0.25, 0.25, 0.25]),
+        (Decay(1.0, 1.0), [1.0, 1 / 2, 1 / 3]),
+        (lambda r: r, [0.0, 1.0, 2.0]),
+        (lambda r, scale=3: np.int64(scale * r), [0.0, 3.0, 6.0]),
+        (abs, [0.0, 1.0, 2.0]),
+    ],
+)
+def test_tables(schedule: Any, expected: list[float]) -> None:
+    found = tabulate(schedule, 3, "step_size")
+    assert found.dtype == float and found.tolist() == expected
+    assert tabulate(schedule, 0, "step_size").shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("fast", "step_size must be a number, Decay"),
+        (None, "step_size must be a number, Decay"),
+        (True, "step_size must be a number, Decay"),
+        ([0.1, 0.2, 0.3], "step_size must be a number, Decay"),
+        (1j, "step_size must be a number, Decay"),
+        (lambda r: None, "step_size must be a number, Decay"),
+        (lambda r: np.ones(2), "step_size must be a number, Decay"),
+        (lambda: 0.1, "step_size is called with the round"),
+        (lambda r, s: 0.1, "step_size is called with the round"),
+        (-1.0, "step_size is -1.0 at 0"),
+        (lambda r: 1.0 - r, "step_size is -1.0 at 2"),
+        (float("nan"), "step_size is nan at 0"),
+        (lambda r: np.inf if r == 1 else 0.1, "step_size is inf at 1"),
+    ],
+)
+def test_wrong_schedules(schedule: Any, message: str) -> None:
+    with pytest.raises(hf.SettingError, match=message):
+        tabulate(schedule, 3, "step_size")
+
+
+def test_an_error_of_the_callable_is_the_users_to_see() -> None:
+    with pytest.raises(ZeroDivisionError):
+        tabulate(lambda r: 1 / r, 3, "step_size")
+
+
+def test_a_callable_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a callable takes as long as a hundred of its values."""
+    looks: list[Any] = []
+    monkeypatch.setattr(schedules, "signature", lambda of: looks.append(of) or signature(of))
+    assert len(tabulate(Decay(0.1), 1000, "step_size")) == 1000 and len(looks) == 1
