@@ -18,7 +18,15 @@ import numpy as np
 from hierfl.compiler.alone import why_alone
 from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
-from hierfl.compiler.fixed_point import LowerSolution, accelerated, certify, certify_direct, extragradient, first_step
+from hierfl.compiler.fixed_point import (
+    POWER_STEPS,
+    LowerSolution,
+    accelerated,
+    certify,
+    certify_direct,
+    extragradient,
+    first_step,
+)
 from hierfl.compiler.low_rank import LowRank, across, solve_box
 from hierfl.compiler.owners import Owner
 from hierfl.compiler.plan import LowerPlan
@@ -88,7 +96,8 @@ class ExactLower:
         if x.dtype == jnp.float32:
             tolerance = jnp.maximum(tolerance, 1e-5)
         start = owner.project(warm)
-        finish = partial(_certified, plan, given, mu, tolerance)  # F as it was given has the last word
+        look = certify_direct if plan.at_once else certify
+        finish = partial(_certified, look, plan, given, mu, tolerance)  # F as it was given has the last word
         if plan.iterative:
             return finish(self._iterated(owner, start, mu, tolerance))
         if plan.method == "closed form":
@@ -103,18 +112,32 @@ class ExactLower:
             theta = across(parts.right, start) if ladder is None else ladder.start(q)
             y, iterations = solve_box(parts, q, *owner.limits(), theta)
             found = finish((y, 1.0 / parts.size(), iterations))
-            return _refined(owner, parts, found, finish) if plan.loses_digits else found
+            found = _refined(owner, parts, found, finish) if plan.loses_digits else found
+            return found if plan.sure else self._otherwise(owner, start, mu, tolerance, found)
         matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=x.dtype))
         y = _least_norm_solution(matrix, -owner.operator(jnp.zeros_like(start)), plan.structure.symmetric)
         size = jnp.linalg.norm(matrix)
         step = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
         return finish((y, step, jnp.zeros((), int)))
 
-    def _iterated(self, owner: Owner, start: Array, mu: Array, tolerance: Array | float) -> tuple[Array, Array, Array]:
-        """(y, step, iterations) by the plan's iteration."""
+    def _otherwise(
+        self, owner: Owner, start: Array, mu: Array, tolerance: Array | float, found: LowerSolution
+    ) -> LowerSolution:
+        """Newton's method on y where this owner's J is not diagonal plus low rank after all, or its method stopped short."""
+        begin = owner.project(jnp.where(jnp.isfinite(found.y).all(), found.y, start))
+        wanted = jnp.where(found.converged, jnp.inf, tolerance)  # nothing is left to do: side by side both are computed
+        by_newton = self._iterated(owner, begin, mu, wanted, jnp.where(found.converged, 0, POWER_STEPS))
+        again = _certified(certify, self._plan(), owner, mu, tolerance, by_newton)
+        again = again._replace(iterations=again.iterations + found.iterations)
+        return jax.tree.map(partial(jnp.where, found.converged), found, again)
+
+    def _iterated(
+        self, owner: Owner, start: Array, mu: Array, tolerance: Array | float, power_steps: Any = POWER_STEPS
+    ) -> tuple[Array, Array, Array]:
+        """(y, step, iterations) by the plan's iteration, or Newton's."""
         plan = self._plan()
         gradient = plan.facts.is_gradient
-        step, force = first_step(owner.operator, start)
+        step, force = first_step(owner.operator, start, power_steps)
         safeguard = accelerated if gradient else extragradient
         if plan.method in ("accelerated gradient", "extragradient"):
             iterate = accelerated if plan.method == "accelerated gradient" else extragradient
@@ -278,11 +301,15 @@ class ExactLower:
 
 
 def _certified(
-    plan: LowerPlan, owner: Owner, mu: Array, tolerance: Array | float, found: tuple[Array, Array, Array]
+    look: Callable[..., LowerSolution],
+    plan: LowerPlan,
+    owner: Owner,
+    mu: Array,
+    tolerance: Array | float,
+    found: tuple[Array, Array, Array],
 ) -> LowerSolution:
     """(y, step, iterations) with the evidence."""
     y, step, iterations = found
-    look = certify_direct if plan.at_once else certify
     return look(
         owner.operator,
         owner.project,

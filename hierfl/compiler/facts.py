@@ -245,8 +245,11 @@ class _Looks:
 
         Never said of averages over data. What all clients hold alike may enter.
         """
-        if self.part.from_data:
-            return False
+        return not self.part.from_data and not any(self._entering)
+
+    @cached_property
+    def _entering(self) -> tuple[bool, bool, bool]:
+        """Whether x, public parameters, and what clients hold unlike each other enter a product with J."""
         point = self.actual[0]
         leaves, form = jax.tree.flatten((point.x, point.own))
 
@@ -258,8 +261,8 @@ class _Looks:
         enters = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
         in_x, in_own = jax.tree.unflatten(form, enters)
         held = self.compiled.static_data.clients.parameters
-        alike = {leaf for leaf, values in held.items() if (values == values[:1]).all()}
-        return not in_x and not any(used for leaf, used in in_own.items() if leaf not in alike)
+        used = {leaf for leaf, enters in in_own.items() if enters}
+        return in_x, bool(used - set(held)), any((held[leaf] != held[leaf][:1]).any() for leaf in used & set(held))
 
     def structure(self) -> Structure:
         """What holds at all points; being positive is asked of actual ones alone, since the sign may be nobody's but theirs."""
@@ -279,6 +282,9 @@ class _Looks:
         """The skeleton of J at one point, if it is J's at the others, and for the other clients, as well."""
         size = self.size
         if not (symmetric or self.compiled.scope == "sample" or not self.compiled.lower_samples):
+            return None
+        mean = self.compiled.scope == "federation" and self.compiled.num_clients > 1
+        if mean and (self.part.from_data or self._entering[2]):  # of maps of low rank, it has another one
             return None
         found = Skeleton.of(self.at(self.actual[0]), size)
         if found is None:

@@ -24,6 +24,9 @@ from hierfl.compiler.program import Array
 Map = Callable[[Array], Array]
 
 
+POWER_STEPS = 15
+
+
 class LowerSolution(NamedTuple):
     """A lower-level solution with its evidence; arrays, so that it batches.
 
@@ -199,7 +202,7 @@ def extragradient(
     return final[0], final[1], final[2]
 
 
-def first_step(operator: Map, start: Array, iterations: int = 15) -> tuple[Array, Array]:
+def first_step(operator: Map, start: Array, iterations: Any = POWER_STEPS) -> tuple[Array, Array]:
     """(1/L from a power iteration on F's Jacobian at the start, F there); L from below, hence the later safeguards."""
     probe = jnp.cos(jnp.arange(1, start.size + 1, dtype=start.dtype) ** 2)
 

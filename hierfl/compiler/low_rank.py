@@ -118,8 +118,9 @@ class Skeleton(NamedTuple):
     ) -> tuple[Array, Array]:
         """U and V of any rank."""
         u, s, vt = jnp.linalg.svd(by_columns[self.rows])
-        left = by_columns @ _quotient(vt[: self.rank].T, s[: self.rank])  # wrong at the rows K, where the diagonal is
-        right = by_rows @ u[:, : self.rank]  # wrong at the columns I
+        kept = jnp.where(s > 1e-11 * s[0], s, 0.0)[: self.rank]  # the rank may be less at a point
+        left = by_columns @ _quotient(vt[: self.rank].T, kept)  # wrong at the rows K, where the diagonal is
+        right = by_rows @ jnp.where(kept > 0, u[:, : self.rank], 0.0)  # wrong at the columns I
         left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], columns_beside.T)[0].T)
         right = right.at[self.rows].set(jnp.linalg.lstsq(left[plain], rows_beside.T)[0].T)
         return left, right
@@ -221,11 +222,11 @@ def _bracketed(answer: Response, start: Array) -> tuple[Array, Array, Array]:
         inside = (full > low) & (full < high) & (known[2] % 3 != 2)
         new = jnp.where(inside | ~jnp.isfinite(middle), full, middle)
         new_value, rounding = answer.residual(new)
-        done = (jnp.linalg.norm(new_value) <= rounding) | jnp.any((new == low) | (new == high))
+        done = ~(jnp.linalg.norm(new_value) > rounding) | jnp.any((new == low) | (new == high))  # NaN ends it as well
         return new, new_value, jnp.concatenate([low, high, known[2:] + 1]), done
 
     value, rounding = answer.residual(start)
-    known, done = jnp.array([-jnp.inf, jnp.inf, 0.0], start.dtype), jnp.linalg.norm(value) <= rounding
+    known, done = jnp.array([-jnp.inf, jnp.inf, 0.0], start.dtype), ~(jnp.linalg.norm(value) > rounding)
     state: tuple[Array, ...] = (start, value, known, done)
     theta, value, known, _ = jax.lax.while_loop(unfinished, advance, state)
     return theta, value, known[2].astype(int)

@@ -44,15 +44,23 @@ def _low_rank(f: Facts) -> tuple[bool, str]:
     # Newton's method in theta stalls on skew parts of rank 2 and more
     steep = f.jacobian.parts is not None and f.jacobian.steepness > STEEPEST
     if affine and skeleton is not None and (skeleton.rank == 1 or (f.structure.symmetric and not steep)):
+        otherwise = (
+            "" if _sure(f) else "; by Newton's method on y where it is not, or where that of low rank stops short"
+        )
         return (
             True,
-            f"the Jacobian is diagonal plus rank {skeleton.rank}, over a {f.kind if f.kind == 'box' else 'free'} set",
+            f"the Jacobian is diagonal plus rank {skeleton.rank}, over a {f.kind if f.kind == 'box' else 'free'} set{otherwise}",
         )
     return (
         False,
         "needs an affine F over a box (or no constraints) whose Jacobian is diagonal plus rank 1, or symmetric and "
         "diagonal plus a rank of up to 8, in at least 8 variables and 4 for each rank",
     )
+
+
+def _sure(f: Facts) -> bool:
+    """Whether J is diagonal plus rank one everywhere: then its method cannot stop short."""
+    return f.jacobian.parts is not None and f.jacobian.parts.left.shape[1] == 1
 
 
 def _linear_system(f: Facts) -> tuple[bool, str]:
@@ -212,6 +220,11 @@ class LowerPlan:
         if self.modulus_mode == "dense":
             return safe_smallest_eigenvalue(dense(multiply, size, dtype))
         return jnp.asarray(self.constant_modulus, dtype)
+
+    @property
+    def sure(self) -> bool:
+        """Whether a Jacobian of diagonal plus low rank is so everywhere, and its method cannot stop short."""
+        return _sure(self.facts)
 
     @property
     def loses_digits(self) -> bool:
