@@ -11,6 +11,7 @@ min over x of E_server loss(x) + lam sum_i w_i min over y of [ E_i loss(y) + (mu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeVar
 
 import cvxpy as cp
@@ -28,11 +29,20 @@ class ClassificationData:
 
     The losses see ``features / scale``: pixels 0..255 may be kept as bytes with ``scale=255``, in an eighth of the memory
     of their quotients and faster to gather.
+
+    Raises
+    ------
+    DataError
+        If ``scale`` is not a positive number.
     """
 
     features: np.ndarray
     labels: np.ndarray
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, bool) or not isinstance(self.scale, (Real, np.number)) or not 0 < self.scale < np.inf:
+            raise hf.DataError(f"scale={self.scale!r}: features are divided by it; a positive number, such as 255.")
 
     def scaled(self, features: Features) -> Any:
         """Features (or the sample that stands for them) as the losses see them."""

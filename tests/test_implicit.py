@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
+from hierfl.runtime import InProcess
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 7, 300])
@@ -405,3 +406,18 @@ def test_weights_by_samples_count_the_lower_table() -> None:
         federation=hf.Federation(clients, weights="samples"),
     )
     assert problem.implicit(0.0) == pytest.approx(0.75 * 1 + 0.25 * 1)
+
+
+def test_a_value_for_another_variable_is_named() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="other")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x)), federation=hf.Federation([hf.Client()]))
+    for key in (y, "other"):
+        with pytest.raises(hf.DataError, match="x names 'other', which is none of x"):
+            problem.implicit({key: 1.0})
+
+
+def test_a_runtime_is_an_instance() -> None:
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x)), federation=hf.Federation([hf.Client()]))
+    with pytest.raises(hf.SettingError, match=r"a runtime such as hierfl.runtime.InProcess\(\)"):
+        problem.solve(rounds=1, runtime=InProcess)

@@ -57,10 +57,11 @@ class Layout:
         if isinstance(value, Mapping):
             by_id = {getattr(key, "id", key): array for key, array in value.items()}
             by_name = {key: array for key, array in value.items() if isinstance(key, str)}
+            labels = {getattr(key, "id", key): key.name() if hasattr(key, "id") else key for key in value}
             known = {v.id for v in self.variables} | {v.name() for v in self.variables}
             for key in by_id:
                 if key not in known:
-                    raise DataError(f"{what} names {key!r}, which is none of {names}.")
+                    raise DataError(f"{what} names {labels[key]!r}, which is none of {names}.")
             missing = [v.name() for v in self.variables if v.id not in by_id and v.name() not in by_name]
             if missing:
                 raise DataError(f"{what} has no value for {', '.join(missing)}: give {{variable: array}} for {names}.")

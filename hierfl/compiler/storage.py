@@ -5,7 +5,6 @@ Rows become floating-point numbers when they are gathered; the precision is that
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
 from hierfl.compiler.host import call_on_host
-from hierfl.errors import DataError
-from hierfl.language.mapped_rows import MappedRows
+from hierfl.language.mapped_rows import MappedRows, require_whole
 
 ALIGNMENT = 64
 NARROW = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "float64")
@@ -27,6 +24,7 @@ def stacked(blocks: Sequence[np.ndarray], name: str) -> np.ndarray | Stored:
     """All parties' rows of one sample, one after another: a copy in memory, or where they are if all are memory-mapped."""
     if all(isinstance(block, np.memmap | MappedRows) for block in blocks):
         return Stored(_Blocks(blocks), name)
+    require_whole(blocks, name)
     dtype = np.result_type(*{block.dtype for block in blocks})
     dtype = dtype if dtype.name in NARROW else np.dtype(float)
     rows = sum(len(block) for block in blocks)
@@ -95,14 +93,8 @@ class Stored:
         return found.reshape(*rows.shape, *self.shape[1:])
 
     def require_whole(self) -> None:
-        """No file has shrunk since it was mapped: reading beyond its end would kill the process."""
-        for file, size in _extents(self.blocks).items():
-            found = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
-            if found < size:
-                raise DataError(
-                    f"sample {self.name!r} is memory-mapped from {file}, which has {found:,} bytes now and had at least {size:,} when "
-                    f"it was mapped: restore the file, and load it again."
-                )
+        """No file has shrunk since it was mapped."""
+        require_whole(self.blocks, self.name)
 
 
 class _Blocks(tuple):
@@ -113,16 +105,3 @@ class _Blocks(tuple):
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-
-def _extents(blocks: Sequence[np.memmap | MappedRows]) -> dict[str, int]:
-    """The bytes that each file must have: a slice of a mapped array knows its file but not its place in it."""
-    extents: dict[str, int] = {}
-    for block in blocks:
-        whole = block.array if isinstance(block, MappedRows) else block
-        root: Any = whole
-        while isinstance(root.base, np.memmap):
-            root = root.base
-        last = int(root.offset) + byte_bounds(whole)[1] - byte_bounds(root)[0]
-        extents[str(root.filename)] = max(extents.get(str(root.filename), 0), last)
-    return extents

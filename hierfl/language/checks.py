@@ -33,7 +33,7 @@ def check_array(array: np.ndarray, what: str) -> None:
         if not np.isfinite(array):
             raise DataError(f"{what} is {float(array)}; expected a finite number.")
         return
-    rows = max(1, _BLOCK // max(1, array[0:1].size))
+    rows = _rows_at_once(array)
     bad = [
         start
         + np.flatnonzero(
@@ -49,7 +49,7 @@ def check_array(array: np.ndarray, what: str) -> None:
 
 
 def check_attributes(leaf: Any, array: np.ndarray, what: str) -> None:
-    """The values respect the leaf's declared attributes (sign, bounds, symmetry, definiteness).
+    """The values respect the leaf's declared attributes (sign, bounds, symmetry, definiteness); read in blocks.
 
     Raises
     ------
@@ -57,29 +57,40 @@ def check_attributes(leaf: Any, array: np.ndarray, what: str) -> None:
         Naming the attribute.
     """
     on = {name: value for name, value in leaf.attributes.items() if value is not None and value is not False}
-    broken = None
+    rows = _rows_at_once(array)
+    for start in range(0, len(array) if on else 0, rows):
+        broken = _broken(on, np.asarray(array[start : start + rows]))
+        if broken is not None:
+            raise DataError(f"{what} is declared {broken}, but its values are not.")
+
+
+def _broken(on: dict[str, Any], array: np.ndarray) -> str | None:
+    """The first of the attributes that these values do not have."""
     if "nonneg" in on and (array < 0).any():
-        broken = "nonneg"
-    elif "pos" in on and (array <= 0).any():
-        broken = "pos"
-    elif "nonpos" in on and (array > 0).any():
-        broken = "nonpos"
-    elif "neg" in on and (array >= 0).any():
-        broken = "neg"
-    elif "bounds" in on and ((array < on["bounds"][0]).any() or (array > on["bounds"][1]).any()):
-        broken = "bounds"
-    elif on.keys() & {"symmetric", "PSD", "NSD"} and not np.allclose(array, np.swapaxes(array, -1, -2)):
-        broken = "symmetric"
-    elif "PSD" in on and np.linalg.eigvalsh(array).min() < -1e-9:
-        broken = "PSD"
-    elif "NSD" in on and np.linalg.eigvalsh(array).max() > 1e-9:
-        broken = "NSD"
-    elif "integer" in on and not np.array_equal(array, np.round(array)):
-        broken = "integer"
-    elif "boolean" in on and not np.isin(array, (0, 1)).all():
-        broken = "boolean"
-    if broken:
-        raise DataError(f"{what} is declared {broken}, but its values are not.")
+        return "nonneg"
+    if "pos" in on and (array <= 0).any():
+        return "pos"
+    if "nonpos" in on and (array > 0).any():
+        return "nonpos"
+    if "neg" in on and (array >= 0).any():
+        return "neg"
+    if "bounds" in on and ((array < on["bounds"][0]).any() or (array > on["bounds"][1]).any()):
+        return "bounds"
+    if on.keys() & {"symmetric", "PSD", "NSD"} and not np.allclose(array, np.swapaxes(array, -1, -2)):
+        return "symmetric"
+    if "PSD" in on and np.linalg.eigvalsh(array.astype(float)).min() < -1e-9:
+        return "PSD"
+    if "NSD" in on and np.linalg.eigvalsh(array.astype(float)).max() > 1e-9:
+        return "NSD"
+    if "integer" in on and not np.array_equal(array, np.round(array)):
+        return "integer"
+    if "boolean" in on and not np.isin(array, (0, 1)).all():
+        return "boolean"
+    return None
+
+
+def _rows_at_once(array: np.ndarray) -> int:
+    return max(1, _BLOCK // max(1, array[0:1].size))
 
 
 def check_distribution(sample: Any, law: Any, who: str) -> None:

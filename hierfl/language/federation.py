@@ -16,7 +16,7 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.checks import check_array, check_attributes, check_distribution, is_frozen_distribution
-from hierfl.language.mapped_rows import MappedRows, rows_of
+from hierfl.language.mapped_rows import MappedRows, require_whole, rows_of
 from hierfl.language.partition import IID, Scheme
 from hierfl.language.per_client import described, parameter_value, parameters_by_client
 from hierfl.language.sample import ClientParameter, Sample
@@ -327,6 +327,8 @@ def _sample_value(sample: Any, value: Any, who: str) -> Any:
         )
     if len(array) == 0:
         raise DataError(f"{what} has no rows: every party that holds a sample needs at least one.")
+    if type(array) is not np.ndarray:
+        require_whole([array], sample.name())
     check_array(array, what)
     check_attributes(sample, array, what)
     return array

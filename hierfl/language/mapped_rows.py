@@ -1,11 +1,16 @@
-"""Some rows of a memory-mapped array, left on disk."""
+"""Memory-mapped arrays: some of their rows, left on disk, and whether their files are still whole."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from hierfl.errors import DataError
 
 
 class MappedRows(NDArrayOperatorsMixin):
@@ -62,3 +67,33 @@ def rows_of(array: Any, rows: np.ndarray) -> Any:
     if isinstance(array, MappedRows):
         return MappedRows(array.array, array.rows[rows])
     return MappedRows(array, rows) if isinstance(array, np.memmap) else array[rows]
+
+
+def require_whole(arrays: Sequence[Any], name: str) -> None:
+    """No file behind the sample's arrays has shrunk since it was mapped: reading beyond its end would kill the process.
+
+    Raises
+    ------
+    DataError
+        Naming the file.
+    """
+    mapped = [a.array if isinstance(a, MappedRows) else a for a in arrays if isinstance(a, np.memmap | MappedRows)]
+    for file, size in _extents(mapped).items():
+        found = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
+        if found < size:
+            raise DataError(
+                f"sample {name!r} is memory-mapped from {file}, which has {found:,} bytes now and had at least {size:,} when "
+                f"it was mapped: restore the file, and load it again."
+            )
+
+
+def _extents(arrays: Sequence[np.memmap]) -> dict[str, int]:
+    """The bytes that each file must have: a slice of a mapped array knows its file but not its place in it."""
+    extents: dict[str, int] = {}
+    for array in arrays:
+        root: Any = array
+        while isinstance(root.base, np.memmap):
+            root = root.base
+        last = int(root.offset) + byte_bounds(array)[1] - byte_bounds(root)[0]
+        extents[str(root.filename)] = max(extents.get(str(root.filename), 0), last)
+    return extents

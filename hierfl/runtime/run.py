@@ -24,6 +24,7 @@ from hierfl.runs import Runs
 from hierfl.runtime.cohort import cohort_size
 from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome
 from hierfl.runtime.progress import RunProgress, Waiting
+from hierfl.runtime.settings_key import settings_key
 from hierfl.runtime.starts import project_on_all, require_nonempty, start_points
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Metrics, Watch
@@ -73,7 +74,8 @@ def run(
     solver = solver if solver is not None else default_solver(compiled)
     if isinstance(solver, type) or not hasattr(solver, "bind"):
         raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
-    algorithm = compiled.keep(("algorithm", solver, rounds, queries), lambda: solver.bind(compiled, rounds, queries))
+    key = ("algorithm", settings_key(solver), rounds, queries)
+    algorithm = compiled.keep(key, lambda: solver.bind(compiled, rounds, queries))
     _require_gradient_steps(algorithm, solver, tolerance, rounds)
     compiled.data()  # every plain parameter has a value
     require_nonempty(compiled)
@@ -349,5 +351,5 @@ def _check_callables(metrics: Any, callback: Any, runtime: Any) -> None:
         raise SettingError(f"metric name {min(taken)!r} is a column of the history; choose another name.")
     if callback is not None and not callable(callback):
         raise SettingError(f"callback={callback!r}: a function (round, x, y).")
-    if runtime is not None and not hasattr(runtime, "execute"):
+    if runtime is not None and (isinstance(runtime, type) or not hasattr(runtime, "execute")):
         raise SettingError(f"runtime={runtime!r}: a runtime such as hierfl.runtime.InProcess().")

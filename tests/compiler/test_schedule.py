@@ -149,6 +149,24 @@ def test_a_second_solve_compiles_nothing(programs: list[str]) -> None:
     assert not programs
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedAvg(0.05, [3, 0, 2, 5], batch_size=2),
+        lambda: FedAvg(0.05, np.array([3, 0, 2, 5]), batch_size=2),
+        lambda: ZOHFL(0.1, 0.05, lower=ProjectedSGD(steps=[3, 0, 70, 2], batch_size=2)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+def test_lists_and_arrays_among_the_settings_compile_nothing_twice(make: object, programs: list[str]) -> None:
+    problem = bilevel("client") if isinstance(make(), ZOHFL) else flat()  # type: ignore[operator]
+    problem.solve(make(), rounds=4, seed=0, progress=False)  # type: ignore[operator]
+    kept = len(problem.compile()._kept)
+    programs.clear()
+    problem.solve(make(), rounds=4, seed=1, progress=False)  # type: ignore[operator]
+    assert not programs and len(problem.compile()._kept) == kept
+
+
 def test_the_schedule_is_chosen_by_size_and_explained() -> None:
     small, large = flat().compile(), nonsmooth_toy(9000).compile()
     assert choose_schedule(small, 4).kind == "vmap" and choose_schedule(large, 1).kind == "map"

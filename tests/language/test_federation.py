@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
+from hierfl.language import checks
 from hierfl.language.mapped_rows import MappedRows
 
 SCHEMES: dict[str, Callable[[np.ndarray], object]] = {
@@ -352,3 +353,34 @@ def test_repr_says_how_much_is_held() -> None:
     assert repr(federation) == (
         "Federation(2 clients, 1203..6012 samples of image, label; server 1800 samples of image, label; weights uniform)"
     )
+
+
+@pytest.mark.parametrize(
+    ("attributes", "good", "bad"),
+    [
+        ({"nonneg": True}, 0.0, -1.0),
+        ({"pos": True}, 1.0, 0.0),
+        ({"nonpos": True}, 0.0, 1.0),
+        ({"neg": True}, -1.0, 0.0),
+        ({"bounds": [0, 2]}, 1.0, 3.0),
+        ({"integer": True}, 2.0, 0.5),
+        ({"boolean": True}, 1.0, 2.0),
+    ],
+)
+def test_attributes_are_checked_block_by_block(
+    attributes: dict, good: float, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_BLOCK", 4)  # two rows at a time
+    u = hf.Sample(2, name="u", **attributes)
+    rows = np.full((7, 2), good)
+    hf.Client({u: rows})
+    rows[6, 1] = bad
+    with pytest.raises(hf.DataError, match=f"'u' of the client is declared {next(iter(attributes))}, but its values"):
+        hf.Client({u: rows})
+
+
+def test_definite_samples_in_half_precision() -> None:
+    u = hf.Sample((2, 2), name="u", PSD=True)
+    hf.Client({u: np.eye(2, dtype=np.float16)[None]})
+    with pytest.raises(hf.DataError, match="declared PSD"):
+        hf.Client({u: -np.eye(2, dtype=np.float16)[None]})
