@@ -52,6 +52,13 @@ class Bound:
         lower = getattr(self, "lower", None)
         return isinstance(lower, BoundExact) and lower.exact.plan is not None and lower.exact.plan.at_once
 
+    @property
+    def batch(self) -> int | None:
+        """Rows that a step of a client reads, at most; None for all of its rows."""
+        levels: list[Any] = [self.settings, getattr(self.settings, "lower", None)]
+        sizes = [level.batch_size for level in levels if hasattr(level, "batch_size")]
+        return None if None in sizes else max(sizes, default=None)
+
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """How many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none.
 

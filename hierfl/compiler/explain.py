@@ -71,7 +71,9 @@ def explain(compiled: CompiledProblem) -> Explanation:
     schedule = choose_schedule(compiled, compiled.num_clients)
     held = compiled.num_clients * (compiled.upper.size + compiled.lower.size)
     clients = Lowered(
-        "clients", f"{schedule.reason} (where all take part)", f"{held:,} scalars of x and y for all of them"
+        "clients",
+        f"{schedule.reason} (where all take part, with all their rows)",
+        f"{held:,} scalars of x and y for all of them",
     )
     return Explanation((*pieces, clients, _data(compiled)))
 

@@ -118,6 +118,7 @@ class Algorithm(Protocol):
     absent: str
     stays_in_upper_set: bool  # whether its iterates are in X, so that it begins at the projection of x0
     answers_at_once: bool  # whether its lower levels take no iterations, so that its rounds are short
+    batch: int | None  # rows that a step of a client reads; None for all of its rows
     advice: str  # what to change where the lower level was not solved
 
     def init(self, x0: Array) -> Any:

@@ -153,7 +153,7 @@ class InProcess:
             return in_shares(len(seeds), 1 if alone else core_count(), at_ends, run)
 
     def _schedule(self, problem: CompiledProblem, algorithm: Algorithm, cohort: int) -> Schedule:
-        return choose_schedule(problem, cohort, self.schedule, algorithm.answers_at_once)
+        return choose_schedule(problem, cohort, self.schedule, algorithm.answers_at_once, algorithm.batch)
 
     def _require_memory(self, problem: CompiledProblem, algorithm: Algorithm, starts: np.ndarray) -> None:
         cohort = cohort_size(algorithm.participation, problem.num_clients)

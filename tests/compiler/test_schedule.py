@@ -175,6 +175,34 @@ def test_the_schedule_is_chosen_by_size_and_explained() -> None:
     assert "side by side: together they hold 12 scalars" in str(flat().explain())
 
 
+def test_clients_whose_steps_read_much_data_are_computed_one_after_another() -> None:
+    x, u = cp.Variable(name="x"), hf.Sample(500, name="u")
+    rows = [np.zeros((300, 500), np.uint8)] * 5
+    loss = hf.E(cp.square(x - np.full(500, 0.002) @ u))
+    problem = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation([hf.Client({u: own}) for own in rows]))
+    compiled = problem.compile()
+    assert [choose_schedule(compiled, 5, batch=batch).kind for batch in (1, 50, 250, None)] == ["vmap"] * 2 + [
+        "map"
+    ] * 2
+    assert choose_schedule(compiled, 1).kind == "vmap"
+    assert "their steps together read 750,000 scalars of data" in str(problem.explain())
+
+
+@pytest.mark.parametrize(
+    ("solver", "batch"),
+    [
+        (FedAvg(batch_size=7), 7),
+        (FedAvg(batch_size=None), None),
+        (ZOHFL(batch_size=9, lower=ProjectedSGD(steps=2, batch_size=40)), 40),
+        (ZOHFL(batch_size=9, lower=ProjectedSGD(steps=2, batch_size=None)), None),
+        (ImplicitGradient(), None),
+    ],
+)
+def test_the_rows_of_a_step_are_those_of_the_solvers_batches(solver: object, batch: int | None) -> None:
+    problem = flat() if isinstance(solver, FedAvg) else bilevel("client")
+    assert solver.bind(problem.compile(), 3).batch == batch  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("settings", [{"schedule": "pmap"}, {"precision": "half"}])
 def test_unknown_schedules_are_refused(settings: dict) -> None:
     with pytest.raises(hf.SettingError, match="write one of"):
