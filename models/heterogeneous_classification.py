@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
 from hierfl.language.partition import Scheme
-
-Features = TypeVar("Features", np.ndarray, hf.Sample)
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,10 @@ class ClassificationData:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale, bool) or not isinstance(self.scale, (Real, np.number)) or not 0 < self.scale < np.inf:
+        if isinstance(self.scale, bool) or not isinstance(self.scale, Real) or not 0 < self.scale < np.inf:
             raise hf.DataError(f"scale={self.scale!r}: features are divided by it; a positive number, such as 255.")
 
-    def scaled(self, features: Features) -> Any:
+    def scaled(self, features: Any) -> Any:
         """Features (or the sample that stands for them) as the losses see them."""
         return features if self.scale == 1 else features / self.scale
 

@@ -13,6 +13,7 @@ from hierfl.compiler.game import derivative_text, player_evidence
 from hierfl.compiler.precision import double_precision
 from hierfl.compiler.schedule import choose_schedule
 from hierfl.compiler.sets.advice import advice
+from hierfl.compiler.storage import Stored
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:
@@ -200,6 +201,9 @@ def _per_pass(function: Any, argument: Any, by_sample: bool) -> str:
 def _data(compiled: CompiledProblem) -> Lowered:
     tables = compiled.static_data.clients.tables
     rows = ", ".join(str(int(table.counts.sum())) for table in tables) or "no"
-    size = sum(int(array.nbytes) for table in tables for array in table.values.values())
+    columns = [column for table in tables for column in table.values.values()]
+    on_disk = sum(column.nbytes for column in columns if isinstance(column, Stored))
+    inside = sum(int(column.nbytes) for column in columns) - on_disk
+    cost = f"{inside:,} bytes in memory" + (f", {on_disk:,} on disk" if on_disk else "")
     count = compiled.num_clients
-    return Lowered("data", f"{count} client{'s' * (count > 1)}, {rows} rows", f"{size:,} bytes")
+    return Lowered("data", f"{count} client{'s' * (count > 1)}, {rows} rows", cost)

@@ -22,8 +22,6 @@ import jax.numpy as jnp
 from hierfl.compiler.program import Array
 
 Map = Callable[[Array], Array]
-
-
 POWER_STEPS = 15
 
 

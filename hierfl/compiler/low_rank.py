@@ -118,7 +118,8 @@ class Skeleton(NamedTuple):
     ) -> tuple[Array, Array]:
         """U and V of any rank."""
         u, s, vt = jnp.linalg.svd(by_columns[self.rows])
-        kept = jnp.where(s > 1e-11 * s[0], s, 0.0)[: self.rank]  # the rank may be less at a point
+        cut = jnp.maximum(1e-11, 8 * jnp.finfo(s.dtype).eps) * s[0]
+        kept = jnp.where(s > cut, s, 0.0)[: self.rank]  # the rank may be less at a point
         left = by_columns @ _quotient(vt[: self.rank].T, kept)  # wrong at the rows K, where the diagonal is
         right = by_rows @ jnp.where(kept > 0, u[:, : self.rank], 0.0)  # wrong at the columns I
         left = left.at[self.columns].set(jnp.linalg.lstsq(right[plain], columns_beside.T)[0].T)

@@ -17,7 +17,7 @@ def settings_key(value: Any) -> Hashable:
         return (type(value), *map(settings_key, value))
     if isinstance(value, Mapping):
         return (type(value), *((name, settings_key(part)) for name, part in value.items()))
-    if is_dataclass(value) and not isinstance(value, type) and type(value).__dataclass_params__.eq:  # type: ignore[attr-defined]
+    if is_dataclass(value) and not isinstance(value, type) and type(value).__eq__ is not object.__eq__:
         return (type(value), *(settings_key(getattr(value, field.name)) for field in fields(value)))
     found: Hashable = value
     return found

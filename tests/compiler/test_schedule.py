@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -158,12 +161,14 @@ def test_a_second_solve_compiles_nothing(programs: list[str]) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
-def test_lists_and_arrays_among_the_settings_compile_nothing_twice(make: object, programs: list[str]) -> None:
-    problem = bilevel("client") if isinstance(make(), ZOHFL) else flat()  # type: ignore[operator]
-    problem.solve(make(), rounds=4, seed=0, progress=False)  # type: ignore[operator]
+def test_lists_and_arrays_among_the_settings_compile_nothing_twice(
+    make: Callable[[], Any], programs: list[str]
+) -> None:
+    problem = bilevel("client") if isinstance(make(), ZOHFL) else flat()
+    problem.solve(make(), rounds=4, seed=0, progress=False)
     kept = len(problem.compile()._kept)
     programs.clear()
-    problem.solve(make(), rounds=4, seed=1, progress=False)  # type: ignore[operator]
+    problem.solve(make(), rounds=4, seed=1, progress=False)
     assert not programs and len(problem.compile()._kept) == kept
 
 
@@ -198,9 +203,9 @@ def test_clients_whose_steps_read_much_data_are_computed_one_after_another() -> 
         (ImplicitGradient(), None),
     ],
 )
-def test_the_rows_of_a_step_are_those_of_the_solvers_batches(solver: object, batch: int | None) -> None:
+def test_the_rows_of_a_step_are_those_of_the_solvers_batches(solver: Any, batch: int | None) -> None:
     problem = flat() if isinstance(solver, FedAvg) else bilevel("client")
-    assert solver.bind(problem.compile(), 3).batch == batch  # type: ignore[attr-defined]
+    assert solver.bind(problem.compile(), 3).batch == batch
 
 
 @pytest.mark.parametrize("settings", [{"schedule": "pmap"}, {"precision": "half"}])

@@ -137,7 +137,7 @@ def test_bytes_with_a_scale_are_their_quotients(model: Callable[..., hf.Problem]
         assert kept.implicit(x) == pytest.approx(quotients.implicit(x), rel=1e-11)
 
 
-@pytest.mark.parametrize("scale", [0, -1.0, np.nan, np.inf, None, "a", True])
+@pytest.mark.parametrize("scale", [0, -1.0, np.nan, np.inf, None, "a", True, 1j, np.complex128(1)])
 def test_a_scale_is_a_positive_number(scale: object) -> None:
     with pytest.raises(hf.DataError, match="features are divided by it"):
         ClassificationData(np.ones((2, 3)), np.array([0, 1]), scale=scale)  # type: ignore[arg-type]

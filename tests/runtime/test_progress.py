@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import cvxpy as cp
 import pytest
@@ -91,21 +92,23 @@ def test_more_than_was_expected_is_not_counted(clock: Clock, capsys: pytest.Capt
     assert "128/128" in shown.out + shown.err and "129" not in shown.out + shown.err
 
 
-@pytest.mark.parametrize("make", [lambda on: Waiting("compiling", on), lambda on: RunProgress(7, "ZOHFL", on)])
+@pytest.mark.parametrize(
+    ("make", "label"),
+    [(lambda on: Waiting("compiling", on), "compiling"), (lambda on: RunProgress(7, "ZOHFL", on), "0/7")],
+)
 def test_a_bar_appears_although_nothing_is_reported(
-    make: object, terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[bool], Any], label: str, terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with make(True):  # type: ignore[operator]
+    with make(True):
         pass
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
-    with make(False):  # type: ignore[operator]
+    with make(False):
         pass
     assert not terminal.getvalue()
-    bar = make(True)  # type: ignore[operator]
+    bar = make(True)
     with pytest.raises(KeyError), bar:
-        assert appears("0:00:00", terminal)
+        assert appears(label, terminal)
         raise KeyError
-    assert "7" in terminal.getvalue() or "compiling" in terminal.getvalue()
 
 
 def test_a_solve_shows_its_compilation_and_its_final_value(
