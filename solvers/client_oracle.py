@@ -101,11 +101,15 @@ class ClientOracle:
         value = problem.client_value(x, y, party.environment, rows)
         return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
 
-    def each(self, function: Callable[..., Any], jobs: Any) -> Any:
-        """A function of y at each of some points or samples: side by side, but on a CPU one after another where y is large."""
+    @property
+    def one_by_one(self) -> bool:
+        """Whether points or samples are answered one after another: on a CPU, where the y of a sample is large."""
         large = self.problem.scope == "sample" and self.problem.lower.size >= LARGE
-        alone = large and jax.default_backend() == "cpu"
-        return jax.lax.map(function, jobs) if alone else jax.vmap(function)(jobs)
+        return large and jax.default_backend() == "cpu"
+
+    def each(self, function: Callable[..., Any], jobs: Any) -> Any:
+        """A function of y at each of some samples: side by side, or one after another."""
+        return jax.lax.map(function, jobs) if self.one_by_one else jax.vmap(function)(jobs)
 
     # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
 

@@ -10,18 +10,21 @@ seen along the v_j (a sketch in the sense of SEGA: Hanzely, Mishchenko and Richt
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 
-Array = jax.Array
+from hierfl.compiler.program import Array
+from hierfl.solvers.directions import Directions
+
 ESTIMATORS = ("forward", "central")
 
 
-def shifts_of(directions: Array, smoothing: float, estimator: str) -> Array:
-    """Where f is evaluated, relative to x: ``(points, n)`` for directions (q, n)."""
-    plus = smoothing * directions
-    other = -plus if estimator == "central" else jnp.zeros_like(plus[:1])
-    return jnp.concatenate([other, plus])
+def shifts_of(count: int, smoothing: float, estimator: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where f is evaluated for ``count`` directions, relative to x: the numbers of directions, and how far along each."""
+    numbers, plus = np.arange(count), np.full(count, smoothing)
+    if estimator == "central":
+        return np.concatenate([numbers, numbers]), np.concatenate([-plus, plus])
+    return np.concatenate([[0], numbers]), np.concatenate([[0.0], plus])
 
 
 def slopes(values: Array, smoothing: float, estimator: str) -> Array:
@@ -32,12 +35,12 @@ def slopes(values: Array, smoothing: float, estimator: str) -> Array:
     return (values[1:] - values[:1]) / smoothing
 
 
-def estimate(directions: Array, found: Array, control: Array | None, kind: str) -> tuple[Array, Array | None]:
-    """(g, next control variate) from directions (q, n) and slopes (q,)."""
-    count, size = directions.shape
+def estimate(directions: Directions, found: Array, control: Array | None, kind: str) -> tuple[Array, Array | None]:
+    """(g, next control variate) from q directions and their slopes (q,)."""
+    count, size = directions.count, directions.size
     if control is None:
-        return size / count * (found @ directions), None
-    surprise = (found - directions @ control) @ directions
+        return size / count * directions.combination(found), None
+    surprise = directions.combination(found - directions.along(control))
     share = 1.0 if kind == "orthonormal" and count <= size else 1.0 / count
     return control + size / count * surprise, control + share * surprise
 

@@ -32,7 +32,7 @@ from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
 from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
-from hierfl.solvers.directions import KINDS, draw_directions
+from hierfl.solvers.directions import KINDS, Directions
 from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock, require_federated
@@ -182,7 +182,7 @@ class Memory(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What the server draws and the federation answers for one round: v (q, n), and y at each of ``shifts_of(v)``."""
+    """What the server draws and the federation answers for one round: (x, the directions), and y at each of ``shifts_of``."""
 
     directions: Known
     y: Array
@@ -307,13 +307,15 @@ class BoundFedRZO(Bound):
         """The round's directions, and the federation's y at x and at each shifted x."""
         settings = self.settings
         v_key, y_key = split(key)
-        directions = draw_directions(v_key, settings.directions, self.problem.upper.size, settings.direction_kind)
-        if self._scalars:  # x is rebuilt, directions follow from the seed
-            known = Known((state.x, directions))
-        else:
-            known = clients.everyone.share((state.x, directions))
-        shifts = shifts_of(directions, settings.smoothing, settings.estimator)
-        points = jax.vmap(lambda v: self.oracle.query(state.x + v, clients.public))(shifts)
+        directions = self._directions(v_key, None)
+        if not self._scalars:  # there x is rebuilt, and directions follow from the seed
+            clients.everyone.charge("down", (1 + directions.count) * directions.size * self.problem.num_clients)
+        known = Known((state.x, directions))
+
+        def point(direction: Array, length: Array) -> Array:
+            return self.oracle.query(state.x + length * direction, clients.public)
+
+        points = directions.each(point, *shifts_of(directions.count, settings.smoothing, settings.estimator))
         found = self.lower.federation(clients.everyone, Known(points), state.y, self._clock(clients.round), y_key)
         return Answers(known, found.y), found
 
@@ -356,7 +358,7 @@ class BoundFedRZO(Bound):
         size, n = jnp.asarray(self.sizes, float)[clients.round], problem.upper.size
         if self._summed:
             assert answers is not None
-            return -size * n / settings.directions * (sent @ answers.directions.values[1])
+            return -size * n / settings.directions * jax.vmap(answers.directions.values[1].combination)(sent)
 
         def one(job: tuple[Array, Array]) -> Array:
             index, found = job
@@ -397,22 +399,25 @@ class BoundFedRZO(Bound):
 
     def _probe(
         self, x: Array, answers: Answers | None, keys: Array, own: Any, evaluate: Callable[[Array, Array, Array], Any]
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Directions, Any]:
         """The directions of one step, and ``evaluate(z, y, key)`` at each of their shifted points."""
         v_key, sample_key = keys
         directions = self._directions(v_key, answers)
-        shifts = shifts_of(directions, self.settings.smoothing, self.settings.estimator)
-        points = jax.vmap(lambda v: self.oracle.query(x + v, own))(shifts)
-        given = jnp.zeros((points.shape[0], 0)) if answers is None else answers.y
-        return directions, self.oracle.each(lambda at: evaluate(at[0], at[1], sample_key), (points, given))
+        numbers, lengths = shifts_of(directions.count, self.settings.smoothing, self.settings.estimator)
+        given = jnp.zeros((len(numbers), 0)) if answers is None else answers.y
 
-    def _directions(self, key: Array, answers: Answers | None) -> Array:
+        def at(direction: Array, length: Array, y: Array) -> Any:
+            return evaluate(self.oracle.query(x + length * direction, own), y, sample_key)
+
+        return directions, directions.each(at, numbers, lengths, given, one_by_one=self.oracle.one_by_one)
+
+    def _directions(self, key: Array, answers: Answers | None) -> Directions:
         """The round's, or this step's own."""
         if answers is not None:
-            found: Array = answers.directions.values[1]
+            found: Directions = answers.directions.values[1]
             return found
         settings = self.settings
-        return draw_directions(key, settings.directions, self.problem.upper.size, settings.direction_kind)
+        return Directions.draw(key, settings.directions, self.problem.upper.size, settings.direction_kind)
 
     def _estimate(self, own: Local, party: Party, answers: Answers | None, clock: Clock, keys: Array) -> Estimated:
         """At the client's own x."""

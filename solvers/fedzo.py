@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
@@ -17,7 +16,7 @@ from hierfl.compiler.data import Party
 from hierfl.compiler.draws import split
 from hierfl.compiler.program import Array
 from hierfl.solvers.checks import require_count, require_number
-from hierfl.solvers.directions import draw_directions
+from hierfl.solvers.directions import Directions
 from hierfl.solvers.estimators import estimate, shifts_of, slopes
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.local_steps import Term, require_public_set, require_single_level
@@ -63,15 +62,14 @@ class BoundFedZO(BoundFedAvg):
         """Value and estimated gradient of a term at x: the same b1 samples at all points."""
         settings = self.settings
         v_key, sample_key = split(key)
-        directions = draw_directions(v_key, settings.directions, self.problem.upper.size, "independent")
-        shifts = shifts_of(directions, settings.smoothing, "forward")
-        points = jax.vmap(lambda v: self.oracle.query(x + v, party.environment))(shifts)
+        directions = Directions.draw(v_key, settings.directions, self.problem.upper.size, "independent")
 
-        def value(z: Array) -> Array:
+        def value(direction: Array, length: Array) -> Array:
+            z = self.oracle.query(x + length * direction, party.environment)
             found: Array = term.mean(
                 lambda rows: term.value(z, None, party.environment, rows), party, sample_key, settings.batch_size
             )
             return found
 
-        values = jax.vmap(value)(points)
+        values = directions.each(value, *shifts_of(settings.directions, settings.smoothing, "forward"))
         return values[0], estimate(directions, slopes(values, settings.smoothing, "forward"), None, "independent")[0]

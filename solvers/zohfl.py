@@ -30,7 +30,7 @@ from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
 from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
-from hierfl.solvers.directions import KINDS, draw_directions
+from hierfl.solvers.directions import KINDS, Directions
 from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock
@@ -218,17 +218,19 @@ class BoundZOHFL(Bound):
             "empty": jnp.full((), -1),
         }
         if problem.client_program is not None:
-            size = clients.participants.shape[0]
-            directions = draw_directions(key, settings.directions * size, problem.upper.size, settings.direction_kind)
-            directions = directions.reshape(size, settings.directions, problem.upper.size)
+            size, count = clients.participants.shape[0], settings.directions
+            directions = Directions.draw(key, count * size, problem.upper.size, settings.direction_kind)
             if self._scalars:
-                ledger = ledger.charge(clients, size * settings.directions)
-                messages = clients.map(self.answer, Known(x), each=Known(directions))
+                ledger = ledger.charge(clients, size * count)
             else:
-                messages = clients.map(self.answer, x, each=directions)
+                clients.charge("down", directions.count * directions.size)
+            messages = clients.map(self.answer, Known(x) if self._scalars else x, each=Known(directions.parts(size)))
             differences = self._differences(x, directions, messages.payload, clients.public)
-            factor = problem.upper.size / (2 * settings.smoothing)
-            gradient = gradient + clients.mean(factor * jnp.mean(differences[..., None] * directions, axis=1))
+            weights = jax.grad(clients.mean)(
+                jnp.zeros(size, x.dtype)
+            )  # of the participants: the mean is linear in what they send
+            factor = problem.upper.size / (2 * settings.smoothing * count)
+            gradient = gradient + directions.combination(factor * (weights[:, None] * differences).ravel())
             record |= self._client_record(clients, messages.monitor, differences, value)
         step = jnp.asarray(self.step_sizes, float)[clients.round]
         record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
@@ -246,13 +248,13 @@ class BoundZOHFL(Bound):
 
     def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """Line 5 of Algorithm 1 for every direction of one client."""
-        x, directions = received.broadcast, received.own
+        x, directions = received.broadcast, received.own.values
         if self._scalars:
-            x, directions = x.values, directions.values
-        shifts = self.settings.smoothing * jnp.stack([directions, -directions], axis=1)  # (q, 2, n)
+            x = x.values
+        lengths = self.settings.smoothing * jnp.array([1.0, -1.0])
 
-        def pair(shift: Array, key: Array) -> Evaluated:
-            points = jax.vmap(lambda v: self.oracle.query(x + v, party.environment))(shift)
+        def pair(direction: Array, key: Array) -> Evaluated:
+            points = jax.vmap(lambda length: self.oracle.query(x + length * direction, party.environment))(lengths)
 
             def at(point: Array, key: Array) -> Evaluated:
                 return self.oracle.at(point, party, memory, _clock(received.round), key)
@@ -261,7 +263,7 @@ class BoundZOHFL(Bound):
                 return jax.vmap(at, in_axes=(0, None))(points, key)
             return jax.vmap(at)(points, split(key))
 
-        found = jax.vmap(pair)(shifts, split(key, directions.shape[0]))  # leading axes (q, 2)
+        found = directions.each(pair, range(directions.count), split(key, directions.count))  # leading axes (q, 2)
         new_memory = jnp.mean(found.y, axis=(0, 1)) if memory.size else memory
         monitor = {"value": jnp.mean(found.value), "residual": jnp.max(found.residual), "gap": jnp.max(found.gap)}
         return new_memory, Message(self._payload(found), monitor)
@@ -278,7 +280,7 @@ class BoundZOHFL(Bound):
     def _scalars(self) -> bool:
         return self.settings.communication == "scalars"
 
-    def _differences(self, x: Array, directions: Array, payload: Array, public: Any) -> Array:
+    def _differences(self, x: Array, directions: Directions, payload: Array, public: Any) -> Array:
         """f_2(x + eta v, y+) - f_2(x - eta v, y-), ``(participants, q)``."""
         if not self._server_evaluates:
             return payload
@@ -289,7 +291,9 @@ class BoundZOHFL(Bound):
             values = jax.vmap(lambda z, y: self.problem.client_value(z, y, public, NO_ROWS))(points, answers)
             return values[0] - values[1]
 
-        return jax.vmap(jax.vmap(difference))(directions, payload)
+        count = directions.count
+        found: Array = directions.each(difference, range(count), payload.reshape(count, *payload.shape[2:]))
+        return found.reshape(payload.shape[:2])
 
     def _client_record(
         self, clients: Clients, monitor: dict[str, Array], differences: Array, server: Array

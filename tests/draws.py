@@ -27,10 +27,16 @@ def chosen(key: jax.Array, cohort: int, total: int) -> list[int]:
     return sorted(np.argsort(words(key, total, 0, 0), kind="stable")[:cohort].tolist())
 
 
-def normals(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+def directions(key: jax.Array, count: int, size: int) -> np.ndarray:
+    """Unit vectors: a step's normals for each."""
+    normal = np.stack([normals(key, (size,), step) for step in range(count)])
+    return normal / np.linalg.norm(normal, axis=1, keepdims=True)
+
+
+def normals(key: jax.Array, shape: tuple[int, ...], step: int = 0) -> np.ndarray:
     """Standard normals, as quantiles of uniforms of 52 bits."""
     size = int(np.prod(shape))
-    pairs = zip(words(key, size, 0, 2 * NORMAL), words(key, size, 0, 2 * NORMAL + 1))
+    pairs = zip(words(key, size, step, 2 * NORMAL), words(key, size, step, 2 * NORMAL + 1))
     uniforms = [((high >> 6) * 2**26 + (low >> 6) + 0.5) / 2**52 for high, low in pairs]
     return scipy.stats.norm.ppf(uniforms).reshape(shape)
 

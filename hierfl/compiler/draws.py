@@ -63,9 +63,9 @@ def uniforms(key: Array, stream: int, step: Any, shape: tuple[int, ...]) -> Arra
     return found.reshape(shape)
 
 
-def normals(key: Array, shape: tuple[int, ...]) -> Array:
-    """Independent standard normals, as quantiles of :func:`uniforms`."""
-    return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniforms(key, NORMAL, 0, shape) - 1.0)
+def normals(key: Array, shape: tuple[int, ...], step: Any = 0) -> Array:
+    """Independent standard normals, as quantiles of :func:`uniforms`; ``step`` tells draws under the same key apart."""
+    return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniforms(key, NORMAL, step, shape) - 1.0)
 
 
 def mixed(words: Array) -> Array:

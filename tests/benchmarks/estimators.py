@@ -19,7 +19,7 @@ import scipy.special
 from rich.console import Console
 from rich.table import Table
 
-from hierfl.solvers.directions import draw_directions
+from hierfl.solvers.directions import Directions
 from hierfl.solvers.estimators import ESTIMATORS, estimate, shifts_of, slopes
 
 ETA, SETTLING = 0.1, 400
@@ -90,11 +90,11 @@ def relative_variance(function: Function, estimator: Estimator, draws: int) -> f
 
     def one(control: Array | None, key: Array) -> tuple[Array, Array | None]:
         v_key, u_key = jax.random.split(key)
-        v = draw_directions(v_key, estimator.directions, n, estimator.direction_kind)
-        shifts = shifts_of(v, ETA, estimator.kind)
-        u = jax.random.normal(u_key, (len(shifts), n), float)
+        v = Directions.draw(v_key, estimator.directions, n, estimator.direction_kind)
+        numbers, lengths = shifts_of(estimator.directions, ETA, estimator.kind)
+        u = jax.random.normal(u_key, (len(numbers), n), float)
         u = jnp.broadcast_to(u[:1], u.shape) if estimator.shared else u
-        values = jax.vmap(lambda s, u: function.value(x + s, u))(shifts, u)
+        values = v.each(lambda direction, length, u: function.value(x + length * direction, u), numbers, lengths, u)
         return estimate(v, slopes(values, ETA, estimator.kind), control, estimator.direction_kind)
 
     def settle(control: Array, key: Array) -> tuple[Array, None]:

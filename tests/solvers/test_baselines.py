@@ -13,7 +13,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, Scaffnew
-from tests.draws import chosen, normals, row_numbers, split
+from tests.draws import chosen, directions, row_numbers, split
 from tests.draws import fold_in as fold
 
 SIZES, BATCH, ROUNDS, SEED = (4, 7, 1), 2, 20, 5
@@ -143,9 +143,8 @@ def test_fedzo_agrees_with_its_paper(participation: float, x64: None) -> None:
     def final(x: np.ndarray, r: int, i: int, key: jax.Array) -> np.ndarray:
         for t in range(STEPS[i]):
             v_key, sample_key = split(fold(key, t))
-            normal = normals(v_key, (3, 2))
             samples, estimate = minibatch(sample_key, i), np.zeros(2)
-            for v in normal / np.linalg.norm(normal, axis=1, keepdims=True):
+            for v in directions(v_key, 3, 2):
                 for sample in samples:
                     estimate += 2 * v / 0.01 * (loss(x + 0.01 * v, sample) - loss(x, sample)) / (BATCH * 3)
             x = x - 0.2 * estimate
@@ -248,8 +247,8 @@ def test_fedzo_needs_values_only() -> None:
     loss = hf.BlackBox(lambda z, b: float(np.sum((z - b) ** 2)), x, a)
     clients = [hf.Client(parameters={a: np.array([t, 1.0])}) for t in (0.0, 1.0)]
     problem = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation(clients))
-    result = solve(problem, FedZO(Decay(0.5, 1.0), 2, directions=4), rounds=100)
-    np.testing.assert_allclose(result.x, [0.5, 1.0], atol=1e-2)
+    result = solve(problem, FedZO(Decay(0.5, 1.0), 2, directions=4), rounds=400)
+    np.testing.assert_allclose(result.x, [0.5, 1.0], atol=2e-2)  # over seeds the error has a standard deviation of 0.004
 
 
 def test_fedzo_does_not_look_outside_x_unless_asked_to() -> None:

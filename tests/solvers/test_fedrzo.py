@@ -31,10 +31,10 @@ from hierfl.solvers import (
     ProjectionMethod,
     client_oracle,
 )
-from hierfl.solvers.directions import draw_directions
+from hierfl.solvers.directions import Directions
 from hierfl.solvers.estimators import estimate, shifts_of, slopes
+from tests.draws import directions, row_numbers, split
 from tests.draws import fold_in as fold
-from tests.draws import normals, row_numbers, split
 
 SIZES, ETA, GAMMA, ROUNDS, STEPS, SEED = (4, 7, 1), 0.1, 0.02, 20, 3, 5
 START = np.array([0.3, -0.4])
@@ -51,8 +51,7 @@ def drawn(key: jax.Array, rows: np.ndarray, step: int = 0) -> np.ndarray:
 
 
 def direction(key: jax.Array) -> np.ndarray:
-    normal = normals(key, (2,))
-    return normal / np.linalg.norm(normal)
+    return directions(key, 1, 2)[0]
 
 
 def solve(problem: hf.Problem, solver: FedRZO, **settings: object) -> hf.Result:
@@ -325,8 +324,8 @@ def test_estimators_are_unbiased_for_the_smoothed_gradient(estimator: str, kind:
     given = jax.numpy.asarray([0.7, -0.9, 0.3]) if control else None
 
     def one(key: jax.Array) -> jax.Array:
-        v = draw_directions(key, q, n, kind)
-        values = jax.vmap(lambda s: f(x + s))(shifts_of(v, eta, estimator))
+        v = Directions.draw(key, q, n, kind)
+        values = v.each(lambda direction, length: f(x + length * direction), *shifts_of(q, eta, estimator))
         return estimate(v, slopes(values, eta, estimator), given, kind)[0]
 
     found = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), draws)))

@@ -15,8 +15,7 @@ import scipy.stats
 import hierfl as hf
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, ProjectedSGD
-from hierfl.solvers.directions import draw_directions
-from tests.draws import fold_in, normals, row_numbers, split
+from tests.draws import directions, fold_in, row_numbers, split
 
 RADIUS = 0.8
 
@@ -49,8 +48,7 @@ def transcription(
     run_key = jax.random.key(seed)
     for r in range(rounds):
         round_key = fold_in(run_key, r)
-        directions = normals(fold_in(round_key, 2**31 - 1), (m, n))
-        directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        v = directions(fold_in(round_key, 2**31 - 1), m, n)
         server_key = fold_in(round_key, 2**31 - 3)
         xi = server[row_numbers(server_key, 1, len(server))]
         gradient = (2 * (xi @ x - 1)) @ xi
@@ -59,7 +57,7 @@ def transcription(
             keys = [pair_key, pair_key] if common else split(pair_key)
             values = []
             for sign, key in zip((1, -1), keys):
-                query = x + sign * eta * directions[i]
+                query = x + sign * eta * v[i]
                 lower_key = split(key)[0]
                 y = query.copy()
                 for t in range(int(np.ceil(2 * np.sqrt(r + 1)))):
@@ -68,7 +66,7 @@ def transcription(
                     length = np.linalg.norm(y - query)
                     y = query + (y - query) * min(1.0, RADIUS / length) if length > 0 else y
                 values.append(0.5 * np.sum((query - y) ** 2))
-            gradient = gradient + (1 / m) * n / (2 * eta) * (values[0] - values[1]) * directions[i]
+            gradient = gradient + (1 / m) * n / (2 * eta) * (values[0] - values[1]) * v[i]
         x = x - 0.01 / np.sqrt(r + 1) * gradient
     return x
 
@@ -166,25 +164,6 @@ def test_private_constraints_on_x() -> None:
     result = problem.solve(FedRZO(smoothing=0.01, step_size=0.002, local_steps=5), rounds=600, progress=False)
     assert result.x == pytest.approx(1.0, abs=1e-2)  # on X, the intersection
     assert result.distances[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "directions"), [("independent", 1), ("independent", 3), ("orthonormal", 3), ("orthonormal", 7)]
-)
-def test_directions_are_uniform_on_the_sphere(kind: str, directions: int, x64: None) -> None:
-    n, draws = 5, 4000
-    keys = jax.random.split(jax.random.key(0), draws)
-    v = np.asarray(jax.vmap(lambda k: draw_directions(k, directions, n, kind))(keys))
-    np.testing.assert_allclose(np.linalg.norm(v, axis=2), 1)
-    assert np.abs(v.mean(axis=0)).max() < 6 / np.sqrt(n * draws)  # unbiased: raw QR columns would fail here
-    second = np.einsum("kqi,kqj->qij", v, v) / draws
-    assert np.abs(second - np.eye(n) / n).max() < 6 * 0.3 / np.sqrt(draws)
-    if kind == "orthonormal" and directions <= n:
-        np.testing.assert_allclose(
-            np.einsum("kpi,kqi->kpq", v, v),
-            np.broadcast_to(np.eye(directions), (draws, directions, directions)),
-            atol=1e-12,
-        )
 
 
 def test_estimator_is_unbiased_for_a_quadratic() -> None:
