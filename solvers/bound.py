@@ -9,19 +9,27 @@ import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
+from hierfl.solvers.client_oracle import ClientOracle
 from hierfl.solvers.lower.exact import BoundExact
+from hierfl.solvers.tables import Tabulated
 
 ABSENT = ("unbiased", "renormalise", "zero")
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
-    """The problem, and the settings, which say who takes part."""
+class Bound(Tabulated):
+    """The problem, the settings, which say who takes part, and how a client evaluates its term."""
 
     problem: CompiledProblem
     settings: Any
+    oracle: ClientOracle
     stays_in_upper_set: ClassVar[bool] = True
     advice: ClassVar[str] = "Give the lower solver more or larger steps (lower=...), or take lower=Exact()."
+
+    @property
+    def lower(self) -> Any:
+        """The bound lower-level solver, or None."""
+        return self.oracle.lower
 
     @property
     def theory(self) -> Prescription | None:
@@ -49,7 +57,7 @@ class Bound:
     @property
     def answers_at_once(self) -> bool:
         """Whether a lower level is answered without iterations, so that a round is short."""
-        lower = getattr(self, "lower", None)
+        lower = self.lower
         return isinstance(lower, BoundExact) and lower.exact.plan is not None and lower.exact.plan.at_once
 
     @property

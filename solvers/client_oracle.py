@@ -20,6 +20,7 @@ from hierfl.compiler.exact import LARGE
 from hierfl.compiler.program import Array, Rows
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.tables import Tabulated
 
 
 class Evaluated(NamedTuple):
@@ -32,7 +33,7 @@ class Evaluated(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ClientOracle:
+class ClientOracle(Tabulated):
     """f_i(x, y_i(x)) on minibatches.
 
     ``lower`` is a bound lower-level solver or None; ``alone`` says that each client answers by itself (client scope, or

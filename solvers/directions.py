@@ -64,7 +64,9 @@ class Directions:
         held = None if self.held is None else self.held.reshape(count, each, self.size)
         return Directions(seed, self.first + each * jnp.arange(count), held, each, self.size)
 
-    def each(self, function: Callable[..., Any], numbers: Sequence[int], *jobs: Any, one_by_one: bool = False) -> Any:
+    def each(
+        self, function: Callable[..., Any], numbers: Sequence[int] | np.ndarray, *jobs: Any, one_by_one: bool = False
+    ) -> Any:
         """``function(direction, *job)`` for some of them, stacked: side by side, or as many at a time as are made together."""
         places = np.asarray(numbers)
         if self.held is not None and not one_by_one:

@@ -10,6 +10,8 @@ seen along the v_j (a sketch in the sense of SEGA: Hanzely, Mishchenko and Richt
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,15 +21,15 @@ from hierfl.solvers.directions import Directions
 ESTIMATORS = ("forward", "central")
 
 
-def shifts_of(count: int, smoothing: float, estimator: str) -> tuple[np.ndarray, np.ndarray]:
+def shifts_of(count: int, smoothing: Any, estimator: str) -> tuple[np.ndarray, Any]:
     """Where f is evaluated for ``count`` directions, relative to x: the numbers of directions, and how far along each."""
-    numbers, plus = np.arange(count), np.full(count, smoothing)
+    numbers, plus = np.arange(count), np.ones(count)
     if estimator == "central":
-        return np.concatenate([numbers, numbers]), np.concatenate([-plus, plus])
-    return np.concatenate([[0], numbers]), np.concatenate([[0.0], plus])
+        return np.concatenate([numbers, numbers]), smoothing * np.concatenate([-plus, plus])
+    return np.concatenate([[0], numbers]), smoothing * np.concatenate([[0.0], plus])
 
 
-def slopes(values: Array, smoothing: float, estimator: str) -> Array:
+def slopes(values: Array, smoothing: Any, estimator: str) -> Array:
     """D_j (q,) from the values at ``shifts_of``, in the same order (further trailing axes are kept)."""
     if estimator == "central":
         half = values.shape[0] // 2

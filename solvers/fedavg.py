@@ -28,6 +28,7 @@ from hierfl.solvers.local_steps import (
     require_single_level,
 )
 from hierfl.solvers.schedules import Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.tables import constant, row, rows
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def require_first_order(solver: Any, problem: CompiledProblem) -> None:
 
 @dataclass(frozen=True, eq=False)
 class BoundFedAvg(LocalSteps):
-    """FedAvg on one problem: the algorithm of the runtime contract. ``counts``: H, (rounds, clients)."""
+    """FedAvg on one problem: the algorithm of the runtime contract. ``counts``: H, (rounds or 1, clients or 1)."""
 
     counts: np.ndarray
     averages_gradients: ClassVar[bool] = True  # what is averaged are gradient steps and nothing else
@@ -105,13 +106,13 @@ class BoundFedAvg(LocalSteps):
     def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
         """Schedules tabulated."""
         sizes = tabulate(settings.step_size, rounds, "step_size")
-        counts = tabulate_steps(settings.local_steps, rounds, problem.num_clients)
+        counts = constant(tabulate_steps(settings.local_steps, rounds, problem.num_clients))
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
         return cls(problem, settings, oracle, sizes, counts, **own)
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """H, where every client makes as many, over the weights by which the server divides."""
-        counts, even = self.counts[first:last], super(LocalSteps, self).gradient_steps(first, last)
+        counts, even = rows(self.counts, first, last), super(LocalSteps, self).gradient_steps(first, last)
         if even is None or not self.averages_gradients or np.any(counts != counts[:, :1]):
             return None
         clients = self.problem.total_weight if self.problem.client_program is not None else 0.0
@@ -143,7 +144,7 @@ class BoundFedAvg(LocalSteps):
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """The server's own local steps on f_1, as many as the busiest client's."""
-        count = jnp.max(jnp.asarray(self.counts, int)[received.round])
+        count = jnp.max(row(self.counts, received.round))
         return self._move(self.server_term, party, received, count, key)
 
     def _move(self, term: Term, party: Party, received: Received, count: Array, key: Array) -> tuple[Array, Array]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
@@ -21,6 +20,7 @@ from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
 from hierfl.solvers.schedules import Schedule, tabulate
+from hierfl.solvers.tables import row
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,11 @@ class BoundFedMSPP(BoundFedAvg):
 
     proximal_steps: np.ndarray
     averages_gradients: ClassVar[bool] = False
+    tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "proximal_step")
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
         """Gradient of the proximal term."""
-        return (point - start) / jnp.asarray(self.proximal_steps, float)[r]
+        return (point - start) / row(self.proximal_steps, r)
 
     def sample_key(self, key: Array, t: Array) -> Array:
         """One minibatch for the whole round."""

@@ -38,6 +38,7 @@ from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock, require_federated
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.tables import constant, row, rows
 from hierfl.solvers.theory import SCHEDULES, prescription, require_left_out
 
 
@@ -143,14 +144,17 @@ class FedRZO:
                 )
         sizes = tabulate(step_size, rounds, "step_size")
         counts = tabulate_steps(local_steps, rounds, problem.num_clients)
-        total = int(counts.max(axis=1, initial=0).sum())
+        done = np.cumsum(counts.max(axis=1, initial=0))
+        total = int(done[-1]) if rounds else 0
         lower = None
         if problem.lower.size:
             lower = (self.lower or default_lower(problem)).bind(problem, rounds, total)
         if problem.scope == "federation":
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
-        return BoundFedRZO(problem, self, sizes, counts, lower, oracle)
+        first = np.concatenate([[0], done[:-1]]).astype(int)
+        most, smoothing = max(1, int(counts.max(initial=1))), np.array(self.smoothing, float)
+        return BoundFedRZO(problem, self, oracle, sizes, constant(counts), first, smoothing, most)
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""
@@ -212,13 +216,18 @@ class Estimated(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BoundFedRZO(Bound):
-    """FedRZO on one problem: the algorithm of the runtime contract. ``sizes`` (rounds,), ``counts`` (rounds, clients)."""
+    """FedRZO on one problem: the algorithm of the runtime contract.
+
+    ``sizes`` (rounds,); ``counts`` (rounds or 1, clients or 1): local steps, at most ``most``; ``first_steps`` (rounds,): made
+    before each round, since k counts local steps over all rounds; ``smoothing`` (), eta.
+    """
 
     settings: FedRZO
     sizes: np.ndarray
     counts: np.ndarray
-    lower: Any
-    oracle: ClientOracle
+    first_steps: np.ndarray
+    smoothing: np.ndarray
+    most: int
     stays_in_upper_set: ClassVar[bool] = False
 
     @property
@@ -226,14 +235,9 @@ class BoundFedRZO(Bound):
         """Of the theorem for the declared class."""
         return self.settings.prescribed(self.problem)
 
-    @property
-    def first_steps(self) -> np.ndarray:
-        """Local steps made before each round, (rounds,): k counts local steps over all rounds."""
-        return np.concatenate([[0], np.cumsum(self.counts.max(axis=1, initial=0))[:-1]]).astype(int)
-
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """H, where every client makes as many."""
-        counts, even = self.counts[first:last], super().gradient_steps(first, last)
+        counts, even = rows(self.counts, first, last), super().gradient_steps(first, last)
         return None if even is None or np.any(counts != counts[:, :1]) else np.asarray(even * counts[:, 0])
 
     def init(self, x0: Array) -> State:
@@ -292,7 +296,7 @@ class BoundFedRZO(Bound):
             server_move, server_value = clients.server(self.server_steps, broadcast)
             move, value = move + server_move, value + server_value
             empty = jnp.where(gap > 0, jnp.maximum(empty, 0), empty)
-        size = jnp.asarray(self.sizes, float)[clients.round]
+        size = row(self.sizes, clients.round)
         record = {
             "objective": problem.sign * value,
             "gradient_norm": jnp.linalg.norm(move) / jnp.where(size > 0, size, 1.0),
@@ -315,7 +319,7 @@ class BoundFedRZO(Bound):
         def point(direction: Array, length: Array) -> Array:
             return self.oracle.query(state.x + length * direction, clients.public)
 
-        points = directions.each(point, *shifts_of(directions.count, settings.smoothing, settings.estimator))
+        points = directions.each(point, *shifts_of(directions.count, self.smoothing, settings.estimator))
         found = self.lower.federation(clients.everyone, Known(points), state.y, self._clock(clients.round), y_key)
         return Answers(known, found.y), found
 
@@ -323,8 +327,8 @@ class BoundFedRZO(Bound):
         """A participant's H local steps; it sends its move."""
         start, answers = received.broadcast
         x = answers.directions.values[0] if answers else start.values if self._scalars else start
-        size = jnp.asarray(self.sizes, float)[received.round]
-        first = jnp.asarray(self.first_steps, int)[received.round]
+        size = row(self.sizes, received.round)
+        first = row(self.first_steps, received.round)
         count, keys = steps_of(self.counts, received.round, party.index), self._step_keys(key)
 
         def step(t: Array, own: Local) -> Local:
@@ -350,12 +354,12 @@ class BoundFedRZO(Bound):
 
     def _moved(self, x: Array, gradient: Array, size: Array, project: Any) -> Array:
         """One local step."""
-        return x - size * (gradient + (x - project(x)) / self.settings.smoothing)
+        return x - size * (gradient + (x - project(x)) / self.smoothing)
 
     def _rebuilt(self, clients: Clients, x: Array, answers: Answers | None, sent: Array) -> Array:
         """Every participant's move from its slopes, as anybody with the round's key can compute it."""
         settings, problem = self.settings, self.problem
-        size, n = jnp.asarray(self.sizes, float)[clients.round], problem.upper.size
+        size, n = row(self.sizes, clients.round), problem.upper.size
         if self._summed:
             assert answers is not None
             return -size * n / settings.directions * jax.vmap(answers.directions.values[1].combination)(sent)
@@ -385,7 +389,7 @@ class BoundFedRZO(Bound):
 
     @property
     def _longest(self) -> int:
-        return max(1, int(self.counts.max(initial=1))) if self._scalars else 1
+        return self.most if self._scalars else 1
 
     def _scalars_sent(self, clients: Clients) -> Array:
         """Slopes of all participants in a round: q for every step, or for all steps together."""
@@ -394,7 +398,7 @@ class BoundFedRZO(Bound):
 
     def _step_keys(self, key: Array) -> Array:
         """(steps, 2) keys, for the directions and the samples of every local step; one by one they would cost more."""
-        steps = jnp.arange(max(1, int(self.counts.max(initial=1))))
+        steps = jnp.arange(self.most)
         return jax.vmap(lambda t: split(fold_in(key, t)))(steps)
 
     def _probe(
@@ -403,7 +407,7 @@ class BoundFedRZO(Bound):
         """The directions of one step, and ``evaluate(z, y, key)`` at each of their shifted points."""
         v_key, sample_key = keys
         directions = self._directions(v_key, answers)
-        numbers, lengths = shifts_of(directions.count, self.settings.smoothing, self.settings.estimator)
+        numbers, lengths = shifts_of(directions.count, self.smoothing, self.settings.estimator)
         given = jnp.zeros((len(numbers), 0)) if answers is None else answers.y
 
         def at(direction: Array, length: Array, y: Array) -> Any:
@@ -427,7 +431,7 @@ class BoundFedRZO(Bound):
             return self.oracle.at(z, party, start, clock, key, y)
 
         directions, found = self._probe(own.x, answers, keys, party.environment, evaluate)
-        slope = slopes(found.value, settings.smoothing, settings.estimator)
+        slope = slopes(found.value, self.smoothing, settings.estimator)
         control = own.memory.control if settings.control_variate else None
         gradient, control = estimate(directions, slope, control, settings.direction_kind)
         kept = jnp.mean(found.y, axis=0) if self.oracle.alone else start
@@ -440,8 +444,8 @@ class BoundFedRZO(Bound):
         start, answers = received.broadcast
         x = answers.directions.values[0] if answers else start
         settings, problem = self.settings, self.problem
-        size = jnp.asarray(self.sizes, float)[received.round]
-        count, keys = jnp.max(jnp.asarray(self.counts, int)[received.round]), self._step_keys(key)
+        size = row(self.sizes, received.round)
+        count, keys = jnp.max(row(self.counts, received.round)), self._step_keys(key)
 
         def project(z: Array) -> Array:  # X is the clients' affair where there are clients' terms
             return z if problem.client_program is not None else problem.project_upper(z, party.environment)
@@ -456,7 +460,7 @@ class BoundFedRZO(Bound):
         def step(t: Array, own: tuple[Array, Array]) -> tuple[Array, Array]:
             point, first = own
             directions, values = self._probe(point, answers, keys[t], party.environment, evaluate)
-            slope = slopes(values, settings.smoothing, settings.estimator)
+            slope = slopes(values, self.smoothing, settings.estimator)
             gradient, _ = estimate(directions, slope, None, settings.direction_kind)
             moved = self._moved(point, gradient, size, project)
             value = jnp.where(t == 0, central_value(values, settings.estimator), first)
@@ -473,4 +477,4 @@ class BoundFedRZO(Bound):
         return problem.client_upper_set.project(x, party.environment)
 
     def _clock(self, round_index: Array) -> Clock:
-        return Clock(round_index, jnp.asarray(self.first_steps, int)[round_index])
+        return Clock(round_index, row(self.first_steps, round_index))

@@ -51,12 +51,14 @@ class FedZO(FedAvg):
         """The algorithm for one problem; errors as for :meth:`FedAvg.bind`, but black boxes are allowed."""
         require_single_level(self, problem)
         require_public_set(self, problem)
-        return BoundFedZO.of(self, problem, rounds, queries)
+        return BoundFedZO.of(self, problem, rounds, queries, smoothing=np.array(self.smoothing, float))
 
 
 @dataclass(frozen=True, eq=False)
 class BoundFedZO(BoundFedAvg):
-    """FedZO on one problem."""
+    """FedZO on one problem. ``smoothing`` (), eta."""
+
+    smoothing: np.ndarray
 
     def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
         """Value and estimated gradient of a term at x: the same b1 samples at all points."""
@@ -71,5 +73,5 @@ class BoundFedZO(BoundFedAvg):
             )
             return found
 
-        values = directions.each(value, *shifts_of(settings.directions, settings.smoothing, "forward"))
-        return values[0], estimate(directions, slopes(values, settings.smoothing, "forward"), None, "independent")[0]
+        values = directions.each(value, *shifts_of(settings.directions, self.smoothing, "forward"))
+        return values[0], estimate(directions, slopes(values, self.smoothing, "forward"), None, "independent")[0]

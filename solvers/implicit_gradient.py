@@ -31,6 +31,7 @@ from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.contract import Clock, require_federated
 from hierfl.solvers.schedules import Schedule, tabulate
+from hierfl.solvers.tables import row
 
 EXACT = Exact()
 
@@ -89,7 +90,7 @@ class ImplicitGradient:
         if problem.scope == "federation":
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
-        return BoundImplicitGradient(problem, self, sizes, hyper, oracle)
+        return BoundImplicitGradient(problem, self, oracle, sizes, hyper)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,6 @@ class BoundImplicitGradient(Bound):
     settings: ImplicitGradient
     sizes: np.ndarray
     hyper: Hypergradient
-    oracle: ClientOracle
 
     def init(self, x0: Array) -> tuple[Array, Array]:
         """x0, and 0 for the federation's y."""
@@ -151,7 +151,7 @@ class BoundImplicitGradient(Bound):
             seed = seed + in_y if self.federated else seed
         if self.federated:
             gradient = self.hyper.adjoint(at, gradient, seed, self._mean_map(clients.everyone, at, y), y)
-        size = jnp.asarray(self.sizes, float)[clients.round]
+        size = row(self.sizes, clients.round)
         record = {
             "objective": problem.sign * value,
             "gradient_norm": jnp.linalg.norm(gradient),

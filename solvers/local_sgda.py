@@ -33,6 +33,7 @@ from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.local_steps import first_fault, require_gradients, require_public_set
 from hierfl.solvers.lower.contract import Clock
 from hierfl.solvers.schedules import Schedule, steps_of, tabulate
+from hierfl.solvers.tables import row
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _require_minimax(problem: CompiledProblem) -> None:
             "LocalSGDA needs y in the clients' terms alone, but the server term mentions it, and the lower level does not hold "
             "that term: use FedRZO, or give the term to the clients."
         )
-    if problem.client_program is None or not _is_opposed(problem):
+    if problem.client_program is None or not problem.keep("opposed", lambda: _is_opposed(problem)):
         raise IncompatibleSolverError(
             "LocalSGDA needs a minimax problem, in which y maximises what x minimises, but the lower level and the clients' "
             "terms have different objectives in y: use FedRZO or ImplicitGradient for bilevel problems."
@@ -121,6 +122,7 @@ class BoundLocalSGDA(BoundFedAvg):
 
     ascents: np.ndarray
     averages_gradients: ClassVar[bool] = False
+    tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "ascent_step")
     advice: ClassVar[str] = "Take more rounds, or a larger ascent_step."
 
     def caveat(self, rounds: int) -> str | None:
@@ -173,7 +175,7 @@ class BoundLocalSGDA(BoundFedAvg):
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H simultaneous steps in x and y; it sends both moves."""
         problem, start, r = self.problem, received.broadcast, received.round
-        size, ascent_size = self.size(r), jnp.asarray(self.ascents, float)[r]
+        size, ascent_size = self.size(r), row(self.ascents, r)
 
         def step(t: Array, own: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
             (x, y), first, first_ascent = own

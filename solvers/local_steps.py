@@ -27,8 +27,9 @@ from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.bound import Bound
-from hierfl.solvers.client_oracle import ClientOracle, first_flagged
+from hierfl.solvers.client_oracle import first_flagged
 from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.tables import row
 
 
 class Term(NamedTuple):
@@ -46,7 +47,6 @@ class Term(NamedTuple):
 class LocalSteps(Bound):
     """What all baselines do alike on one problem. ``sizes``: the step size of each round, (rounds,)."""
 
-    oracle: ClientOracle
     sizes: np.ndarray
 
     def init(self, x0: Array) -> Any:
@@ -86,7 +86,7 @@ class LocalSteps(Bound):
 
     def size(self, r: Array) -> Array:
         """Step size of a round."""
-        return jnp.asarray(self.sizes, float)[r]
+        return row(self.sizes, r)
 
     def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
         """Value and gradient of a term at x, on a minibatch."""

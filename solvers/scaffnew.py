@@ -12,7 +12,7 @@ h stays 0, and this is Algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +92,7 @@ class BoundScaffnew(LocalSteps):
 
     participation = 1.0
     absent = "unbiased"
+    tabulated: ClassVar[tuple[str, ...]] = ()  # p / gamma is a constant of the program
 
     @property
     def rate(self) -> float:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import SettingError
+from hierfl.solvers.tables import row
 
 Schedule = float | Callable[[int], float]
 
@@ -82,9 +83,10 @@ def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
 
 def steps_of(table: np.ndarray, r: Any, clients: Any) -> Any:
     """H of a client in a round, or of several clients, from the table of ``tabulate_steps``; traceable."""
-    if table.shape[1] == 1:  # not a function of the client: loops side by side then share their count
-        return jnp.broadcast_to(jnp.asarray(table[:, 0], int)[r], jnp.shape(clients) if jnp.ndim(clients) else ())
-    return jnp.asarray(table, int)[r, clients]
+    own = row(table, r)
+    if own.shape == (1,):  # not a function of the client: loops side by side then share their count
+        return jnp.broadcast_to(own[0], jnp.shape(clients))
+    return own[clients]
 
 
 def _number(value: Any, what: str) -> float:

@@ -36,6 +36,7 @@ from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.contract import Clock
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
+from hierfl.solvers.tables import row
 from hierfl.solvers.theory import SCHEDULES, prescription, require_left_out
 
 PAPER_STEP = Decay(0.01, 0.5)
@@ -131,7 +132,8 @@ class ZOHFL:
         steps = tabulate(step_size, rounds, "step_size")
         lower = self._lower(problem).bind(problem, rounds, rounds) if problem.lower.size else None
         alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
-        return BoundZOHFL(problem, self, steps, lower, ClientOracle(problem, lower, self.batch_size, queries, alone))
+        oracle = ClientOracle(problem, lower, self.batch_size, queries, alone)
+        return BoundZOHFL(problem, self, oracle, steps, np.array(self.smoothing, float))
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""
@@ -173,12 +175,11 @@ def _check_class(problem: CompiledProblem) -> None:
 
 @dataclass(frozen=True, eq=False)
 class BoundZOHFL(Bound):
-    """ZO-HFL on one problem: the algorithm of the runtime contract."""
+    """ZO-HFL on one problem: the algorithm of the runtime contract. ``step_sizes`` (rounds,), ``smoothing`` (), eta."""
 
     settings: ZOHFL
     step_sizes: np.ndarray
-    lower: Any
-    oracle: ClientOracle
+    smoothing: np.ndarray
 
     @property
     def theory(self) -> Prescription | None:
@@ -229,10 +230,10 @@ class BoundZOHFL(Bound):
             weights = jax.grad(clients.mean)(
                 jnp.zeros(size, x.dtype)
             )  # of the participants: the mean is linear in what they send
-            factor = problem.upper.size / (2 * settings.smoothing * count)
+            factor = problem.upper.size / (2 * self.smoothing * count)
             gradient = gradient + directions.combination(factor * (weights[:, None] * differences).ravel())
             record |= self._client_record(clients, messages.monitor, differences, value)
-        step = jnp.asarray(self.step_sizes, float)[clients.round]
+        step = row(self.step_sizes, clients.round)
         record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
         return (problem.project_upper(x - step * gradient, clients.public), ledger), record
 
@@ -251,7 +252,7 @@ class BoundZOHFL(Bound):
         x, directions = received.broadcast, received.own.values
         if self._scalars:
             x = x.values
-        lengths = self.settings.smoothing * jnp.array([1.0, -1.0])
+        lengths = self.smoothing * jnp.array([1.0, -1.0])
 
         def pair(direction: Array, key: Array) -> Evaluated:
             points = jax.vmap(lambda length: self.oracle.query(x + length * direction, party.environment))(lengths)
@@ -286,7 +287,7 @@ class BoundZOHFL(Bound):
             return payload
 
         def difference(direction: Array, answers: Array) -> Array:
-            shift = self.settings.smoothing * direction
+            shift = self.smoothing * direction
             points = jax.vmap(lambda z: self.oracle.query(z, public))(jnp.stack([x + shift, x - shift]))
             values = jax.vmap(lambda z, y: self.problem.client_value(z, y, public, NO_ROWS))(points, answers)
             return values[0] - values[1]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hierfl.problem import Problem
 
 Environment = Mapping[int, Any]
-RUN_KEYS = ("algorithm", "memory", "start", "block", "program", "own value")  # what a run keeps
+RUN_KEYS = ("algorithm", "start", "block", "program", "own value")  # what a run keeps
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
+from rich.filesize import decimal
 
 from hierfl.compiler.cores import core_count
 from hierfl.compiler.data import Table, chunk_size
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
 LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
 READ = 200_000  # scalars of data that steps side by side read: more of them leave the cache before they are used again
-COPIES = 4  # of x and y that a client's step holds: itself, a gradient, a move, and one for the compiler
 
 
 class Schedule(NamedTuple):
@@ -89,30 +89,29 @@ def scalars_read(problem: CompiledProblem, batch: int | None) -> int:
     return max(map(read, problem.static_data.clients.tables), default=0)
 
 
-def require_memory(problem: CompiledProblem, schedule: Schedule, cohort: int, memory: Any, seeds: int) -> None:
-    """The clients' states, and what they hold at once, fit into what is free now; ``memory`` is one client's.
+def require_memory(needed: int, problem: CompiledProblem, schedule: Schedule, seeds: int) -> None:
+    """So many bytes are free.
 
     Raises
     ------
     SettingError
         Saying how much is needed, and what needs less.
     """
-    state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
-    groups = min(cohort, core_count()) if schedule.kind == "threads" else 1
-    together = cohort if schedule.side_by_side else groups
-    at_once = together * COPIES * 8 * (problem.upper.size + problem.lower.size)
-    needed = seeds * (2 * problem.num_clients * state + at_once)
     free = available_bytes()
     if needed > free:
-        remedy = "schedule='map', fewer participants" if schedule.kind == "vmap" else "fewer clients or seeds"
+        remedy = "schedule='map', fewer participants" if schedule.side_by_side else "fewer clients or seeds"
         raise SettingError(
-            f"this run needs about {needed / 1e9:.1f} GB for {problem.num_clients:,} clients ({seeds} seed{'s' * (seeds > 1)}, "
-            f"{schedule.kind}), and {free / 1e9:.1f} GB are free: take {remedy}, or a solver whose clients remember less."
+            f"this run needs about {decimal(needed)} beside its data for {problem.num_clients:,} clients "
+            f"({seeds} seed{'s' * (seeds > 1)}, {schedule.kind}), and {decimal(free)} are free: take {remedy}, smaller batches, or a "
+            f"solver whose clients remember less."
         )
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping; all of the machine's where the system does not say."""
+    """Memory that can be had: an accelerator's, or this machine's without swapping; all of it where the system does not say."""
+    device = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in device:
+        return int(device["bytes_limit"] - device["bytes_in_use"])
     known = Path("/proc/meminfo")
     if known.exists():
         for line in known.read_text().splitlines():

@@ -8,7 +8,7 @@ so that a client in another process, which holds the same declaration, finds it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -120,6 +120,17 @@ class Algorithm(Protocol):
     answers_at_once: bool  # whether its lower levels take no iterations, so that its rounds are short
     batch: int | None  # rows that a step of a client reads; None for all of its rows
     advice: str  # what to change where the lower level was not solved
+
+    @property
+    def program_key(self) -> Hashable:
+        """Algorithms of one problem with the same key are the same program on other tables."""
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The arrays that a program takes as arguments: schedules over the rounds."""
+
+    def with_tables(self, given: dict[str, Any]) -> Algorithm:
+        """The same algorithm on other tables, or on traced ones."""
 
     def init(self, x0: Array) -> Any:
         """The server's state at round 0."""

@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core.primitives import scan_p
 
+from hierfl.compiler.ahead import Ahead
 from hierfl.compiler.program import Array
 from hierfl.compiler.traced import Traced
 
@@ -60,12 +61,17 @@ class RoundInGroups:
         found = any(_is_over_groups(equation, groups) for equation in traced.program.eqns)
         return cls(traced, groups) if found else None
 
-    def __call__(self, state: Any, memory: Any, data: Any, key: Array, first: int, count: int) -> Any:
+    @property
+    def working(self) -> int:
+        """Bytes that a block takes beside its arguments."""
+        return sum(piece.working for piece in self._pieces)
+
+    def __call__(self, tables: Any, state: Any, memory: Any, data: Any, key: Array, first: Any, count: Any) -> Any:
         """(state, memory, the records' entries stacked) after ``count`` rounds."""
         records = []
         with ThreadPoolExecutor(self._groups) as pool:
-            for index in range(first, first + count):
-                given = jax.tree.leaves((state, memory, data, key, np.asarray(index, jnp.result_type(int))))
+            for index in range(int(first), int(first + count)):
+                given = jax.tree.leaves((tables, state, memory, data, key, np.asarray(index, jnp.result_type(int))))
                 state, memory, record = jax.tree.unflatten(self._result, self._one(pool, given))
                 records.append(record)
         return state, memory, jax.tree.map(lambda *values: np.stack(values), *records) if records else {}
@@ -89,7 +95,7 @@ class _Piece:
         later: set[Var],
         groups: int,
     ) -> None:
-        self._groups, self._ready = groups if maps is not None else 0, False
+        self._groups = groups if maps is not None else 0
         asked = _inputs(maps) if maps is not None else []
         self._asked = [v for v in dict.fromkeys(asked) if v not in known]
         mapped = list(maps.outvars) if maps is not None else []
@@ -114,7 +120,12 @@ class _Piece:
             found: list[Array] = jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
             return found
 
-        self._serve, self._group = jax.jit(serve), jax.jit(group)
+        parts = [[jax.ShapeDtypeStruct(_shape(v)[1:], _dtype(v)) for v in mapped]] * self._groups
+        served = Ahead.of(serve, parts, *map(_bare_shape, self._inputs))
+        self._serve, self.working = served.run, served.working
+        if maps is not None:
+            grouped = Ahead.of(group, np.int32(0), *map(_bare_shape, self._asked))
+            self._group, self.working = grouped.run, served.working + groups * grouped.working
 
     def run(self, pool: ThreadPoolExecutor, values: Values) -> None:
         """Add what this piece makes to the values."""
@@ -126,8 +137,7 @@ class _Piece:
                 found: list[Array] = jax.block_until_ready(self._group(np.int32(place), *given))
             return found
 
-        answers = list((pool.map if self._ready else map)(one, range(self._groups)))  # the first call compiles
-        self._ready = True
+        answers = list(pool.map(one, range(self._groups)))
         values.update(zip(self._outputs, self._serve(answers, *(values[v] for v in self._inputs))))
 
 
@@ -141,10 +151,28 @@ def _bare(value: Any) -> Any:
     return jax.random.key_data(value) if jnp.issubdtype(jnp.asarray(value).dtype, jax.dtypes.prng_key) else value
 
 
+def _bare_shape(variable: Var) -> jax.ShapeDtypeStruct:
+    """The shape of what ``_bare`` gives."""
+    shape = jax.ShapeDtypeStruct(_shape(variable), _dtype(variable))
+    if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+        found: jax.ShapeDtypeStruct = jax.eval_shape(jax.random.key_data, shape)
+        return found
+    return shape
+
+
 def _keyed(variable: Var, value: Any) -> Any:
     """What ``_bare`` was given."""
+    return jax.random.wrap_key_data(value) if jnp.issubdtype(_dtype(variable), jax.dtypes.prng_key) else value
+
+
+def _shape(variable: Var) -> tuple[int, ...]:
     kind: Any = variable.aval
-    return jax.random.wrap_key_data(value) if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key) else value
+    return tuple(kind.shape)
+
+
+def _dtype(variable: Var) -> Any:
+    kind: Any = variable.aval
+    return kind.dtype
 
 
 def _inputs(equation: JaxprEqn) -> list[Var]:

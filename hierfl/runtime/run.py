@@ -22,7 +22,8 @@ from hierfl.errors import (
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
 from hierfl.runtime.cohort import cohort_size
-from hierfl.runtime.in_process import MOTION, TRAFFIC, BlockEnd, InProcess, Outcome
+from hierfl.runtime.in_process import MOTION, BlockEnd, InProcess, Outcome
+from hierfl.runtime.in_process_clients import TRAFFIC
 from hierfl.runtime.progress import RunProgress, Waiting
 from hierfl.runtime.settings_key import settings_key
 from hierfl.runtime.starts import project_on_all, require_nonempty, start_points

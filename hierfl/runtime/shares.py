@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from threading import Event, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,19 +21,26 @@ Turn = AbstractContextManager[Any]
 ALONE: Turn = nullcontext()
 
 
+class Share(NamedTuple):
+    """One of so many shares, and the turn in which it does what one thread does at a time."""
+
+    shares: int
+    turn: Turn
+
+
 def in_shares(
     count: int,
     cores: int,
     at_ends: Sequence[Callable[..., Ending | None]],
-    run: Callable[[np.ndarray, list[Any], Turn], list[Any]],
+    run: Callable[[np.ndarray, list[Any], Share], list[Any]],
 ) -> list[Any]:
-    """``run(share, its at_ends, turn)`` for shares of ``range(count)``, one for each core; the outcomes in order.
+    """``run(places, their at_ends, share)`` for shares of ``range(count)``, one for each core; the outcomes in order.
 
     An error (or Ctrl-C) in one share ends the others after their block, and is raised.
     """
-    shares = [share for share in np.array_split(np.arange(count), cores) if share.size]
+    shares = [places for places in np.array_split(np.arange(count), cores) if places.size]
     if len(shares) == 1:
-        return run(shares[0], list(at_ends), ALONE)
+        return run(shares[0], list(at_ends), Share(1, ALONE))
     turn, stopped = Lock(), Event()
 
     def taking_turns(at_end: Callable[..., Ending | None]) -> Callable[..., Ending | None]:
@@ -43,7 +50,7 @@ def in_shares(
 
         return ended
 
-    def one(share: np.ndarray) -> list[Any]:
-        return run(share, [taking_turns(at_ends[place]) for place in share], turn)
+    def one(places: np.ndarray) -> list[Any]:
+        return run(places, [taking_turns(at_ends[place]) for place in places], Share(len(shares), turn))
 
     return list(chain.from_iterable(on_cores(len(shares), one, shares, stopped=stopped)))

@@ -17,6 +17,7 @@ from hierfl.compiler.program import Array
 from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.checks import require_choice, require_number
 from hierfl.solvers.lower.contract import Clock, LowerAnswer
+from hierfl.solvers.tables import Tabulated
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Exact:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundExact:
+class BoundExact(Tabulated):
     """The solver on one problem; pure functions for traced code."""
 
     problem: CompiledProblem

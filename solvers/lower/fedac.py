@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
@@ -13,7 +12,21 @@ from hierfl.compiler.program import Array
 from hierfl.solvers.checks import require_count, require_number
 from hierfl.solvers.lower.contract import require_scope
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
+from hierfl.solvers.tables import constant
 from hierfl.solvers.theory import lower_constants
+
+
+def _point(own: Sequences, sizes: Array) -> Array:
+    (y, ahead), beta = own, sizes[2] + 1
+    return y / beta + (1 - 1 / beta) * ahead
+
+
+def _step(own: Sequences, g: Array, t: Array, sizes: Array) -> Sequences:
+    y, middle, (eta, gamma, alpha) = own[0], _point(own, sizes), sizes
+    return (1 - 1 / alpha) * y + middle / alpha - gamma * g, middle - eta * g
+
+
+ACCELERATED = Rule(lambda y: (y, y), _point, _step, lambda own: own[1], by_round=True)
 
 
 @dataclass(frozen=True)
@@ -61,20 +74,6 @@ class FedAC:
         if mu is None or eta is None:
             certified, smooth = lower_constants(problem, "FedAC")
             mu, eta = mu or certified, eta or 1 / smooth
-        return BoundFederated(problem, _accelerated(mu, eta, local), lower_rounds, local, self.batch_size)
-
-
-def _accelerated(mu: float, eta: float, local: np.ndarray) -> Rule:
-    gammas = np.maximum(np.sqrt(eta / (mu * local)), eta)
-    alphas = 1 / (gammas * mu)
-
-    def point(own: Sequences, r: Array) -> Array:
-        y, ahead = own
-        beta = jnp.asarray(alphas, float)[r] + 1
-        return y / beta + (1 - 1 / beta) * ahead
-
-    def step(own: Sequences, g: Array, t: Array, r: Array) -> Sequences:
-        y, alpha, middle = own[0], jnp.asarray(alphas, float)[r], point(own, r)
-        return (1 - 1 / alpha) * y + middle / alpha - jnp.asarray(gammas, float)[r] * g, middle - eta * g
-
-    return Rule(lambda y: (y, y), point, step, lambda own: own[1])
+        gammas = np.maximum(np.sqrt(eta / (mu * local)), eta)
+        sizes = np.stack([np.full(rounds, eta), gammas, 1 / (gammas * mu)], axis=1)
+        return BoundFederated(problem, self, ACCELERATED, constant(lower_rounds), constant(local), sizes)

@@ -23,30 +23,39 @@ from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.contract import Clock, LowerAnswer
 from hierfl.solvers.schedules import tabulate
+from hierfl.solvers.tables import Tabulated, row
 
 Sequences = tuple[Array, ...]
 LIMIT = 10_000_000
 
 
 class Rule(NamedTuple):
-    """``start(y)`` gives the sequences, ``point(sequences, round)`` says where to take g, ``step(sequences, g, t, round)``
-    moves them, ``answer(sequences)`` is y."""
+    """``start(y)`` gives the sequences, ``point(sequences, sizes)`` says where to take g, ``step(sequences, g, t, sizes)``
+    moves them, ``answer(sequences)`` is y.
+
+    ``sizes``: the table of step sizes; where they change with the round and not with t, the round's.
+    """
 
     start: Callable[[Array], Sequences]
     point: Callable[[Sequences, Array], Array]
     step: Callable[[Sequences, Array, Array, Array], Sequences]
     answer: Callable[[Sequences], Array]
+    by_round: bool
 
 
 @dataclass(frozen=True, eq=False)
-class BoundFederated:
-    """A federated lower solver on one problem. ``lower_rounds``, ``local_steps``: per upper round, (rounds,)."""
+class BoundFederated(Tabulated):
+    """A federated lower solver on one problem.
+
+    ``lower_rounds``, ``local_steps``: per upper round, (rounds or 1,); ``sizes``: the rule's step sizes, per local step or round.
+    """
 
     problem: CompiledProblem
+    settings: Any
     rule: Rule
     lower_rounds: np.ndarray
     local_steps: np.ndarray
-    batch_size: int | None
+    sizes: np.ndarray
 
     def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
         """The answers at all points, from one warm start."""
@@ -59,7 +68,7 @@ class BoundFederated:
             return jax.tree.map(lambda own, move: own + move / weight, sequences, clients.mean(moves))
 
         weight = self.problem.total_weight  # the mean's minimiser needs no more
-        count = jnp.asarray(self.lower_rounds, int)[clock.round]
+        count = row(self.lower_rounds, clock.round)
         y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
 
@@ -67,15 +76,18 @@ class BoundFederated:
         """H local steps of one client at every point, with the same minibatches."""
         points, sequences, known = received.broadcast
         index, clock = known.values
-        steps, samples = jnp.asarray(self.local_steps, int)[clock.round], self.problem.lower_samples
+        steps, samples = row(self.local_steps, clock.round), self.problem.lower_samples
+
+        sizes = row(self.sizes, clock.round) if self.rule.by_round else jnp.asarray(self.sizes, float)
+        batch_size = self.settings.batch_size
 
         def one(x: Array, start: Sequences) -> Sequences:
             def advance(t: Array, own: Sequences) -> Sequences:
-                y = self.rule.point(own, clock.round)
+                y = self.rule.point(own, sizes)
                 g = party.estimate(
-                    lambda rows: self.problem.operator(x, y, party.environment, rows), samples, key, self.batch_size, t
+                    lambda rows: self.problem.operator(x, y, party.environment, rows), samples, key, batch_size, t
                 )
-                moved = self.rule.step(own, g, index * steps + t, clock.round)
+                moved = self.rule.step(own, g, index * steps + t, sizes)
                 return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
 
             found: Sequences = jax.lax.fori_loop(0, steps, advance, start)
@@ -91,9 +103,9 @@ class BoundFederated:
         return memory, Message(None, {"force": found})
 
     def _force(self, x: Array, y: Array, party: Party, key: Array) -> Array:
-        problem = self.problem
+        problem, batch_size = self.problem, self.settings.batch_size
         found: Array = party.estimate(
-            lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples, key, self.batch_size
+            lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples, key, batch_size
         )
         return found
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
@@ -14,9 +13,20 @@ from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import require_scope
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
+from hierfl.solvers.tables import constant
 from hierfl.solvers.theory import SCHEDULES, lower_constants, require_left_out
 
 PRACTICAL_STEP = Decay(0.1, 0.5)
+
+
+def _descent(by_round: bool) -> Rule:
+    def step(own: Sequences, g: Array, t: Array, sizes: Array) -> Sequences:
+        return (own[0] - (sizes if by_round else sizes[t]) * g,)
+
+    return Rule(lambda y: (y,), lambda own, sizes: own[0], step, lambda own: own[0], by_round)
+
+
+BY_STEP, BY_ROUND = _descent(by_round=False), _descent(by_round=True)
 
 
 @dataclass(frozen=True)
@@ -65,12 +75,12 @@ class LocalSGD:
             a = np.maximum(max(problem.num_clients, 4 * smooth / mu), np.arange(rounds)) + 1
             lower_rounds = np.full(rounds, problem.num_clients)
             local = np.ceil(2 * a * np.log(a) / problem.num_clients).astype(int)
-            return BoundFederated(problem, _by_round(1 / (mu * a)), lower_rounds, local, self.batch_size)
+            return BoundFederated(problem, self, BY_ROUND, constant(lower_rounds), constant(local), 1 / (mu * a))
         lower_rounds = tabulate_counts(self.rounds, rounds, f"rounds of {name}")
         local = tabulate_counts(self.steps, rounds, f"steps of {name}")
         longest = int(np.max(lower_rounds * local, initial=1))
         sizes = tabulate(self.step_size, longest, f"step_size of {name}")
-        return BoundFederated(problem, _by_step(sizes), lower_rounds, local, self.batch_size)
+        return BoundFederated(problem, self, BY_STEP, constant(lower_rounds), constant(local), sizes)
 
 
 @dataclass(frozen=True)
@@ -91,19 +101,5 @@ class LFD(LocalSGD):
             return bound
         total = bound.lower_rounds * bound.local_steps
         local = np.ceil(total ** (2 / 3) / problem.num_clients ** (1 / 3)).astype(int)
-        return BoundFederated(problem, bound.rule, np.ceil(total / local).astype(int), local, self.batch_size)
-
-
-def _by_step(sizes: np.ndarray) -> Rule:
-    return _descent(lambda t, r: jnp.asarray(sizes, float)[t])
-
-
-def _by_round(sizes: np.ndarray) -> Rule:
-    return _descent(lambda t, r: jnp.asarray(sizes, float)[r])
-
-
-def _descent(size: Any) -> Rule:
-    def step(own: Sequences, g: Array, t: Array, r: Array) -> Sequences:
-        return (own[0] - size(t, r) * g,)
-
-    return Rule(lambda y: (y,), lambda own, r: own[0], step, lambda own: own[0])
+        lower_rounds = np.ceil(total / local).astype(int)
+        return replace(bound, lower_rounds=constant(lower_rounds), local_steps=constant(local))

@@ -22,6 +22,7 @@ from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import Clock, require_scope
 from hierfl.solvers.schedules import Decay, Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.tables import Tabulated, constant
 from hierfl.solvers.theory import SCHEDULES, lower_constants, require_left_out
 
 PAPER_STEP = Decay(0.1, 1.0)
@@ -77,7 +78,7 @@ class ProjectedSGD:
             sizes = (2 / mu) / (np.arange(longest) + 4 * (smooth / mu) ** 2)
         else:
             sizes = tabulate(self.step_size, longest, "step_size of ProjectedSGD")
-        return BoundProjectedSGD(problem, self, counts, sizes)
+        return BoundProjectedSGD(problem, self, constant(counts), sizes)
 
     def __str__(self) -> str:
         size = "by theory" if self.schedule == "theory" else self.step_size
@@ -85,8 +86,8 @@ class ProjectedSGD:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundProjectedSGD:
-    """The solver on one problem; pure functions for traced code."""
+class BoundProjectedSGD(Tabulated):
+    """The solver on one problem; pure functions for traced code. ``counts`` (rounds or 1, clients or 1), ``sizes`` (steps,)."""
 
     problem: CompiledProblem
     settings: ProjectedSGD

@@ -21,6 +21,7 @@ from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_number
 from hierfl.solvers.lower.contract import Clock, require_scope
 from hierfl.solvers.schedules import tabulate
+from hierfl.solvers.tables import Tabulated, constant, row
 from hierfl.solvers.theory import lower_constants
 
 Mapping = Callable[[Array], Array]
@@ -76,7 +77,7 @@ class ProjectionMethod:
         counts = np.ceil(tabulate(self.steps, max(1, steps), f"steps of {name}") - 1e-9).astype(int)
         if not counts.any():
             raise SettingError(f"steps of {name} are 0 at every local step: nobody would ever answer.")
-        return BoundProjections(problem, self, float(alpha), counts)
+        return BoundProjections(problem, self, float(alpha), constant(counts))
 
     @staticmethod
     def _safe_step(mu: float, size: float) -> float:
@@ -103,8 +104,8 @@ class Extragradient(ProjectionMethod):
 
 
 @dataclass(frozen=True, eq=False)
-class BoundProjections:
-    """The solver on one problem. ``counts`` (local steps over all rounds,)."""
+class BoundProjections(Tabulated):
+    """The solver on one problem. ``counts`` (local steps over all rounds, or 1)."""
 
     problem: CompiledProblem
     settings: ProjectionMethod
@@ -133,6 +134,6 @@ class BoundProjections:
             return self.problem.project_lower(x, z, own)
 
         first = project(jnp.zeros_like(start) if self.settings.start == "zero" else start)
-        count = jnp.asarray(self.counts, int)[clock.step]
+        count = row(self.counts, clock.step)
         y = jax.lax.fori_loop(0, count, lambda _, y: self.settings.advance(y, force, project, self.alpha), first)
         return y, jnp.linalg.norm(y - project(y - force(y)))

@@ -13,7 +13,7 @@ import hierfl as hf
 from hierfl.compiler.schedule import choose_schedule
 from hierfl.models import nonsmooth_toy
 from hierfl.runtime import InProcess
-from hierfl.solvers import ZOHFL, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 
 RNG = np.random.default_rng(0)
 ROWS = [RNG.standard_normal((count, 3)) for count in (4, 9, 1, 6)]
@@ -216,8 +216,25 @@ def test_unknown_schedules_are_refused(settings: dict) -> None:
 
 def test_too_little_memory_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hierfl.compiler.schedule.available_bytes", lambda: 100)
-    with pytest.raises(hf.SettingError, match=r"needs about .* GB for 4 clients .*schedule='map'"):
+    with pytest.raises(hf.SettingError, match=r"needs about .* beside its data for 4 clients .*schedule='map'"):
         flat().solve(FedRZO(), rounds=2, progress=False)
+
+
+@pytest.mark.parametrize("schedule", ["map", "vmap", "threads"])
+def test_what_a_run_needs_is_counted(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every move (8 n bytes a client) is held until the server has averaged them; what clients remember is held twice."""
+    n, x, a = 50_000, cp.Variable(50_000, name="x"), hf.ClientParameter(name="a")
+    clients = [hf.Client(parameters={a: float(i)}) for i in range(8)]
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - a)), federation=hf.Federation(clients))
+    seen: list[int] = []
+    monkeypatch.setattr("hierfl.runtime.in_process.require_memory", lambda needed, *_: seen.append(needed))
+    for solver in (FedAvg(batch_size=None), SCAFFOLD(batch_size=None)):
+        problem.solve(solver, rounds=2, runtime=InProcess(schedule=schedule), progress=False)
+    problem.solve(FedAvg(batch_size=None), rounds=2, runtime=InProcess(schedule="map"), seeds=4, progress=False)
+    plain, remembering, several, *_ = seen  # a share of the seeds for each core
+    assert 8 * 8 * n < plain < 5 * 8 * 8 * n
+    assert plain + 2 * 8 * 8 * n < remembering < 15 * 8 * 8 * n
+    assert several > 3 * 8 * 8 * n
 
 
 def test_available_memory_is_that_of_the_machine() -> None:

@@ -30,16 +30,9 @@ from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Known, Message, Question, Received, Step
-from hierfl.runtime.in_process import (
-    ROUND_STREAM,
-    SERVER_STREAM,
-    TRAFFIC,
-    VALUE_STREAM,
-    BlockEnd,
-    History,
-    Outcome,
-    motion,
-)
+from hierfl.runtime.in_process import BlockEnd, History, Outcome
+from hierfl.runtime.in_process_clients import SERVER_STREAM, TRAFFIC
+from hierfl.runtime.simulation import ROUND_STREAM, VALUE_STREAM, motion
 
 PATIENCE = 120.0  # seconds that a client may take to answer
 

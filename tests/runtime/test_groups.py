@@ -36,27 +36,29 @@ def test_answers_come_in_the_order_of_the_clients(count: int, groups: int | None
 def test_a_round_cut_at_its_groups_does_what_it_did_whole(count: int) -> None:
     scale = np.linspace(1, 2, 3)  # a constant of the program
 
-    def one_round(state: jax.Array, memory: jax.Array, data: jax.Array, key: jax.Array, index: jax.Array) -> tuple:
+    def one_round(
+        tables: dict, state: jax.Array, memory: jax.Array, data: jax.Array, key: jax.Array, index: jax.Array
+    ) -> tuple:
         def client(job: tuple) -> tuple:
             row, kept = job
             noise = jax.random.normal(jax.random.fold_in(key, index), (3,))
             return jnp.tanh(scale * row) + state, kept + jnp.sum(noise)
 
         moved, memory = in_groups(jax.vmap(client), (data, memory), 2)
-        after = state + 0.1 * jnp.mean(moved, axis=0)
+        after = state + tables["step"][index] * jnp.mean(moved, axis=0)
         again, _ = in_groups(jax.vmap(lambda row: (row @ after, row)), data, 2)
         return after, memory, {"value": jnp.sum(again), "key": jax.random.key_data(key)[0]}
 
     rng = np.random.default_rng(0)
     state, memory, data = jnp.zeros(3), jnp.zeros(count), jnp.asarray(rng.standard_normal((count, 3)))
-    key = jax.random.key(3)
+    key, tables = jax.random.key(3), {"step": jnp.linspace(0.1, 0.2, 8)}
     whole = jax.jit(one_round)
-    traced = Traced.of(one_round, state, memory, data, key, jnp.zeros((), jnp.result_type(int)))
+    traced = Traced.of(one_round, tables, state, memory, data, key, jnp.zeros((), jnp.result_type(int)))
     cut = RoundInGroups.of(traced, 2)
     assert cut is not None
-    found_state, found_memory, records = cut(state, memory, data, key, 4, 3)
+    found_state, found_memory, records = cut(tables, state, memory, data, key, 4, 3)
     for index, value in zip(range(4, 7), records["value"]):
-        state, memory, record = whole(state, memory, data, key, index)
+        state, memory, record = whole(tables, state, memory, data, key, index)
         np.testing.assert_allclose(value, record["value"], rtol=1e-6)
     np.testing.assert_allclose(found_state, state, rtol=1e-6)
     np.testing.assert_allclose(found_memory, memory, rtol=1e-6)

@@ -21,7 +21,7 @@ import scipy.stats
 import hierfl as hf
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.runtime import InProcess
-from hierfl.runtime.in_process import TRAFFIC
+from hierfl.runtime.in_process_clients import TRAFFIC
 from hierfl.solvers import (
     LFD,
     SCAFFOLD,
@@ -317,7 +317,7 @@ def test_an_invented_row_would_show(holder: int, x64: None) -> None:
 def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
     _, algorithm = bound("FedRZO, LFD", EVERYBODY)
     assert name_of(algorithm.local_steps, algorithm) == "local_steps"
-    assert name_of(algorithm.lower.local_round, algorithm) == "lower.local_round"
+    assert name_of(algorithm.lower.local_round, algorithm) == "oracle.lower.local_round"
     with pytest.raises(TypeError, match="no method of BoundFedRZO"):
         name_of(lambda party, memory, received, key: (memory, None), algorithm)
 

@@ -248,7 +248,9 @@ def test_fedzo_needs_values_only() -> None:
     clients = [hf.Client(parameters={a: np.array([t, 1.0])}) for t in (0.0, 1.0)]
     problem = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation(clients))
     result = solve(problem, FedZO(Decay(0.5, 1.0), 2, directions=4), rounds=400)
-    np.testing.assert_allclose(result.x, [0.5, 1.0], atol=2e-2)  # over seeds the error has a standard deviation of 0.004
+    np.testing.assert_allclose(
+        result.x, [0.5, 1.0], atol=2e-2
+    )  # over seeds the error has a standard deviation of 0.004
 
 
 def test_fedzo_does_not_look_outside_x_unless_asked_to() -> None:

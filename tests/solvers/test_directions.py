@@ -12,6 +12,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.simulation import Simulation
 from hierfl.solvers import ZOHFL, Exact, FedRZO, FedZO, directions
 from hierfl.solvers.directions import Directions
 from tests import draws
@@ -102,3 +103,20 @@ def test_runs_do_not_depend_on_it(
     assert np.linalg.norm(held.iterate) > 1e-3
     np.testing.assert_allclose(again.iterate, held.iterate, atol=1e-10)
     assert again.communication == held.communication
+
+
+@pytest.mark.parametrize("solver", [ZOHFL, FedRZO, FedZO])
+def test_memory_does_not_grow_with_their_number(solver: Any, x64: None) -> None:
+    """XLA's plan for a block of rounds; clients one after another, and n so large that no two directions are made together."""
+    n, x, a = 80_000, cp.Variable(80_000, name="x"), hf.ClientParameter(name="a")
+    clients = [hf.Client(parameters={a: float(i)}) for i in range(3)]
+    compiled = hf.Problem(hf.Minimize(clients=cp.norm1(x - a)), federation=hf.Federation(clients)).compile()
+
+    def working(count: int) -> int:
+        bound = solver(directions=count).bind(compiled, 4)
+        run = Simulation(compiled, bound, "map", "double")
+        return run.program(2, None, np.zeros(n), jax.random.key(0)).working
+
+    few, many = working(20), working(400)
+    assert many < few + 400 * 3 * 64  # keys, values and residuals of each remain
+    assert many < 25 * 8 * n

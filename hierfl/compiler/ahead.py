@@ -1,0 +1,30 @@
+"""Programs compiled before they are called, so that what a call needs in memory is known before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Ahead(NamedTuple):
+    """A compiled program for arguments of certain shapes, and the bytes that a call takes beside its arguments.
+
+    The bytes are those of XLA's plan; 0 on a backend that does not tell its plan.
+    """
+
+    run: Callable[..., Any]
+    working: int
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *arguments: Any) -> Ahead:
+        """Compile for arguments like these: arrays, or their shapes."""
+        compiled = jax.jit(function).lower(*arguments).compile()
+        plan = compiled.memory_analysis()
+        return cls(compiled, 0 if plan is None else int(plan.temp_size_in_bytes + plan.output_size_in_bytes))
+
+
+def size_of(tree: Any) -> int:
+    """Bytes of arrays, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

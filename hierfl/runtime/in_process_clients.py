@@ -1,0 +1,164 @@
+"""The participants of a simulated round, as an algorithm sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Data, Party, Population
+from hierfl.compiler.draws import fold_in
+from hierfl.compiler.program import Array
+from hierfl.runtime.contract import Known, Message, Question, Received, Step
+from hierfl.runtime.groups import in_groups
+
+TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
+SERVER_STREAM = 2**31 - 3  # beside the clients' indices
+
+
+def no_traffic() -> dict[str, Any]:
+    """Nothing sent yet."""
+    return dict.fromkeys(TRAFFIC, 0)
+
+
+class Place(NamedTuple):
+    """What does not change within a round."""
+
+    problem: CompiledProblem
+    data: Data
+    key: Array
+    round: Array
+    absent: str
+    side_by_side: bool
+    groups: int | None
+
+
+@dataclass
+class Shared:
+    """What does: the clients' memories (leading axis m) and the scalars sent so far."""
+
+    memory: Any
+    traffic: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class InProcessClients:
+    """The round's participants, as the algorithm sees them; lives while one round is traced."""
+
+    place: Place
+    participants: Array
+    chosen: Population  # the participants' data, in their order
+    shared: Shared
+    level: str = ""
+
+    @property
+    def key(self) -> Array:
+        """The round's key."""
+        return self.place.key
+
+    @property
+    def round(self) -> Array:
+        """Index of the round."""
+        return self.place.round
+
+    @property
+    def memory(self) -> Any:
+        """All clients' memories."""
+        return self.shared.memory
+
+    @property
+    def traffic(self) -> dict[str, Any]:
+        """Scalars sent in this round so far."""
+        return self.shared.traffic
+
+    @property
+    def public(self) -> dict[int, Array]:
+        """Values of the declaration's plain parameters."""
+        return self.place.data.clients.public
+
+    @property
+    def everyone(self) -> InProcessClients:
+        """All clients; what they send is counted as the lower level's."""
+        clients = self.place.data.clients
+        return replace(self, participants=jnp.arange(clients.size), chosen=clients, level="lower_")
+
+    def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
+        """Run a step at every participant; see the contract."""
+        seed = self.key if key is None else key
+
+        def one(job: tuple[Array, Any, Any]) -> tuple[Any, Message]:
+            place, memory, own = job
+            party = self.chosen.party(place)
+            return step(party, memory, Received(broadcast, own, self.round), fold_in(seed, party.index))
+
+        jobs = (self._places, jax.tree.map(lambda a: a[self.participants], self.memory), each)
+        changed, messages = self._run(one, jobs)
+        self.shared.memory = jax.tree.map(lambda a, new: a.at[self.participants].set(new), self.memory, changed)
+        self._count("scalars_down", broadcast, times=self.participants.shape[0])
+        self._count("scalars_down", each, times=1)
+        self._count("scalars_up", messages.payload, times=1)
+        self._count("monitor_scalars", messages.monitor, times=1)
+        return messages
+
+    def share(self, values: Any) -> Known:
+        """Count the values once."""
+        self._count("scalars_down", values, times=self.participants.shape[0])
+        return Known(values)
+
+    def charge(self, way: str, scalars: Any) -> None:
+        """Count scalars that the simulation does not send."""
+        self.shared.traffic[f"{self.level}scalars_{way}"] += scalars
+
+    def query(self, question: Question, broadcast: Any) -> Any:
+        """Ask every participant; see the contract."""
+        return self._run(lambda place: question(self.chosen.party(place), broadcast), self._places)
+
+    def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
+        """Run a step on the server's own data; nothing is transmitted."""
+        received = Received(broadcast, None, self.round)
+        return step(self.place.data.server_party, received, fold_in(self.key, SERVER_STREAM))
+
+    def mean(self, values: Any) -> Any:
+        """Weighted aggregate over participants: by default unbiased for sum_i w_i v_i over all clients."""
+        weights = self.chosen.weights
+        absent, size = self.place.absent, self.participants.shape[0]
+        if absent == "unbiased":
+            weights = weights * (self.place.problem.num_clients / size)
+        elif absent == "renormalise":
+            weights = weights * (self.place.problem.total_weight / jnp.sum(weights))
+        return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
+
+    def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
+        """``fori_loop``; the scalars of one pass count ``count`` times."""
+        before, passes = self.shared.traffic, {}
+
+        def one(index: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, self.shared.memory = carry
+            self.shared.traffic = dict.fromkeys(before, 0)
+            state = body(index, state)
+            passes.update(self.shared.traffic)
+            return state, self.shared.memory
+
+        state, self.shared.memory = jax.lax.fori_loop(0, count, one, (state, self.shared.memory))
+        self.shared.traffic = {name: before[name] + count * passes[name] for name in before}
+        return state
+
+    @property
+    def _places(self) -> Array:
+        """Of the participants among them."""
+        return jnp.arange(self.participants.shape[0])
+
+    def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
+        run = jax.vmap(one) if self.place.side_by_side else partial(jax.lax.map, one)
+        return in_groups(run, jobs, self.place.groups)
+
+    def _count(self, way: str, arrays: Any, times: int) -> None:
+        leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
+        scalars = sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))
+        self.shared.traffic[self.level + way] += times * scalars

@@ -1,0 +1,177 @@
+"""The programs of one algorithm on one problem, all clients in one process: its start, a block of rounds, its own value at any x.
+
+They are kept with the problem, and serve every algorithm that differs in its tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.ahead import Ahead, size_of
+from hierfl.compiler.alone import why_alone
+from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.cores import core_count
+from hierfl.compiler.data import Data
+from hierfl.compiler.draws import fold_in
+from hierfl.compiler.gathering import Extent, gathered_clients
+from hierfl.compiler.program import Array
+from hierfl.compiler.quick import quick_jit
+from hierfl.compiler.schedule import Schedule, choose_schedule
+from hierfl.compiler.traced import Traced
+from hierfl.errors import SettingError
+from hierfl.runtime.cohort import cohort_size, draw_participants
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.groups import RoundInGroups
+from hierfl.runtime.in_process_clients import InProcessClients, Place, Shared, no_traffic
+
+ROUND_STREAM, VALUE_STREAM = 2**31 - 1, 2**31 - 4  # beside the clients' indices
+
+Tables = dict[str, Any]
+
+
+class Block(NamedTuple):
+    """``run(tables, state, memory, data, key, first round, count)``; whether it must run alone; the same in threads."""
+
+    run: Callable[..., Any]
+    alone: bool
+    threads: RoundInGroups | None
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """``asked``: the schedule that was asked for, or None."""
+
+    problem: CompiledProblem
+    algorithm: Algorithm
+    asked: str | None
+    precision: str
+
+    @property
+    def cohort(self) -> int:
+        """Clients in a round."""
+        return cohort_size(self.algorithm.participation, self.problem.num_clients)
+
+    @property
+    def schedule(self) -> Schedule:
+        """How a round's clients are computed."""
+        algorithm = self.algorithm
+        return choose_schedule(self.problem, self.cohort, self.asked, algorithm.answers_at_once, algorithm.batch)
+
+    def tables(self) -> Tables:
+        """The algorithm's, as programs take them."""
+        found: Tables = jax.tree.map(
+            lambda table: jnp.asarray(table, float if table.dtype.kind == "f" else int), self.algorithm.tables
+        )
+        return found
+
+    def start(self, lanes: int | None) -> Any:
+        """``start(x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
+        return self._keep(
+            ("start", lanes is None), lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin))
+        )
+
+    def program(self, size: int, lanes: int | None, starts: np.ndarray, key: Array) -> Ahead:
+        """A block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
+
+        def make() -> Ahead:
+            before = jax.eval_shape(self.start(lanes), starts)
+            zero = whole(0)
+            given = (self.tables(), *before, self.problem.data(), key, zero, zero)
+            threads = lanes is None and self.schedule.kind == "threads"
+            block = self.block(size, min(core_count(), self.cohort) if threads else None)
+            if block.threads is not None:
+                return Ahead(block.threads, size_of(before) + block.threads.working)
+            axes = (None, 0, 0, None, 0, None, None)
+            found = Ahead.of(block.run if lanes is None else jax.vmap(block.run, axes), *given)
+            return Ahead(found.run, size_of(before) + found.working)
+
+        found: Ahead = self._keep(("program", size, lanes), make)
+        return found
+
+    def block(self, size: int, groups: int | None) -> Block:
+        """A block of at most ``size`` rounds of one run, with the clients in groups or not."""
+
+        def make() -> Block:
+            state, memory = jax.eval_shape(self._begin, jnp.zeros(self.problem.upper.size))
+            given = (self.tables(), state, memory, self.problem.data(), jax.random.key(0), jnp.zeros((), int))
+            traced = Traced.of(partial(self._round, groups), *given)  # here, and not again in the loop
+
+            def run(tables: Tables, state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
+                records = jax.tree.map(lambda s: jnp.zeros((size, *s.shape), s.dtype), traced.result[2])
+
+                def body(place: Array, carry: Any) -> Any:
+                    state, memory, records = carry
+                    state, memory, record = traced(tables, state, memory, data, key, jnp.asarray(first + place, int))
+                    return state, memory, jax.tree.map(lambda all_, new: all_.at[place].set(new), records, record)
+
+                return jax.lax.fori_loop(0, count, body, (state, memory, records))
+
+            reason = why_alone(traced.program)
+            threads = RoundInGroups.of(traced, groups) if groups is not None and reason is None else None
+            if self.asked == "threads" and (reason is not None or (groups is not None and threads is None)):
+                raise SettingError(
+                    "schedule='threads': the clients cannot run in threads here, because "
+                    + (reason or "a round asks nothing of them, or only in loops of its own")
+                    + ". Leave it out, or take 'map'."
+                )
+            return Block(run, reason is not None, threads)
+
+        found: Block = self._keep(("block", size, groups), make)
+        return found
+
+    def own_value(self) -> Any:
+        """``value(tables, state, memory, data, key, round, x)``: all terms at x, y by the algorithm's own lower solver."""
+
+        def value(tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array, x: Array) -> Array:
+            clients = self._clients(memory, data, key, index, None)
+            algorithm = self.algorithm.with_tables(tables)
+            return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
+
+        return self._keep(("own value",), lambda: quick_jit(value))
+
+    def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        name, *rest = key
+        return self.problem.keep((name, self.asked, self.precision, self.algorithm.program_key, *rest), make)
+
+    def _begin(self, start: Array) -> tuple[Any, Any]:
+        first = self.algorithm.memory(start)
+        memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.problem.num_clients, *jnp.shape(a))), first)
+        return self.algorithm.init(start), memory
+
+    def _round(
+        self, groups: int | None, tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array
+    ) -> Any:
+        clients = self._clients(memory, data, key, index, groups)
+        algorithm = self.algorithm.with_tables(tables)
+        after, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
+        traffic = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
+        return after, clients.memory, {**record, **traffic, **motion(algorithm, state, after)}
+
+    def _clients(self, memory: Any, data: Data, key: Array, index: Array, groups: int | None) -> InProcessClients:
+        problem, cohort = self.problem, self.cohort
+        round_key = fold_in(key, index)
+        participants = draw_participants(round_key, cohort, problem.num_clients)
+        chosen = data.clients
+        if cohort < problem.num_clients:
+            chosen = gathered_clients(chosen, participants, tuple(map(Extent.of, problem.static_data.clients.tables)))
+        together, absent = self.schedule.side_by_side, self.algorithm.absent
+        place = Place(problem, data, round_key, jnp.asarray(index), absent, together, groups)
+        return InProcessClients(place, participants, chosen, Shared(memory, no_traffic()))
+
+
+def whole(number: int) -> np.ndarray:
+    """A whole number as programs take it."""
+    return np.asarray(number, jnp.result_type(int))
+
+
+def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
+    """What a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
+    old, new = algorithm.decision(before), algorithm.decision(after)
+    return {"move": jnp.linalg.norm(new - old), "extent": jnp.max(jnp.abs(new), initial=0.0)}
