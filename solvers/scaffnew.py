@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
+from hierfl.compiler.draws import geometric
 from hierfl.compiler.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.checks import require_count, require_number
@@ -114,7 +114,7 @@ class BoundScaffnew(LocalSteps):
 
     def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:
         """The local steps up to one communication, and that communication."""
-        count = jax.random.geometric(key, self.settings.probability)
+        count = geometric(key, self.settings.probability)
         messages = clients.map(self.local_steps, (state.x, count))
         mean = state.x + clients.mean(messages.payload) / self.problem.total_weight
         x = self.problem.project_upper(mean - state.control / self.rate, clients.public)

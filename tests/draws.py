@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats
 
 WORD, GOLDEN = 2**32, 0x9E3779B9
-FOLD, SPLIT, NORMAL = 2**31 - 1, 2**31 - 2, 2**31 - 3
+FOLD, SPLIT, NORMAL, GEOMETRIC = 2**31 - 1, 2**31 - 2, 2**31 - 3, 2**31 - 4
 
 
 def fold_in(key: jax.Array, index: int) -> jax.Array:
@@ -35,10 +35,18 @@ def directions(key: jax.Array, count: int, size: int) -> np.ndarray:
 
 def normals(key: jax.Array, shape: tuple[int, ...], step: int = 0) -> np.ndarray:
     """Standard normals, as quantiles of uniforms of 52 bits."""
-    size = int(np.prod(shape))
-    pairs = zip(words(key, size, step, 2 * NORMAL), words(key, size, step, 2 * NORMAL + 1))
-    uniforms = [((high >> 6) * 2**26 + (low >> 6) + 0.5) / 2**52 for high, low in pairs]
-    return scipy.stats.norm.ppf(uniforms).reshape(shape)
+    return scipy.stats.norm.ppf(uniforms(key, int(np.prod(shape)), step, NORMAL)).reshape(shape)
+
+
+def tosses(key: jax.Array, probability: float) -> int:
+    """Tosses of a coin up to its first head."""
+    return int(scipy.stats.geom.isf(uniforms(key, 1, 0, GEOMETRIC)[0], probability))
+
+
+def uniforms(key: jax.Array, size: int, step: int, stream: int) -> list[float]:
+    """Of 52 bits."""
+    pairs = zip(words(key, size, step, 2 * stream), words(key, size, step, 2 * stream + 1))
+    return [((high >> 6) * 2**26 + (low >> 6) + 0.5) / 2**52 for high, low in pairs]
 
 
 def row_numbers(key: jax.Array, size: int, count: int, step: int = 0, table: int = 0) -> np.ndarray:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import scipy.stats
 
 import hierfl as hf
@@ -376,6 +380,49 @@ def test_a_condition_on_x_alone_is_no_constraint_of_y() -> None:
     x, y, *_ = leaves()
     with pytest.raises(hf.DeclarationError, match="x\\[0\\].*does not mention the lower variables"):
         hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [x[0] >= 0, y >= 0]))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (lambda y: y <= np.array([1.0, np.nan]), "constant that is nan"),
+        (lambda y: cp.norm(y) <= np.nan, "constant that is nan"),
+        (lambda y: y >= np.inf, r"no point satisfies y >= inf"),
+        (lambda y: y <= np.array([1.0, -np.inf]), "no point satisfies"),
+        (lambda y: y == np.inf, "no point satisfies"),
+    ],
+)
+def test_constants_of_constraints_are_numbers(constraint: Callable[[cp.Variable], Any], message: str) -> None:
+    x, y, *_ = leaves()
+    for limits, own in (([constraint(x)], []), ([], [constraint(y)])):
+        with pytest.raises(hf.DeclarationError, match=message.replace("y", "[xy]")):
+            hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, quadratic(x, y), [y >= 0, *own]), limits)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_constants_of_objectives_are_numbers(number: float) -> None:
+    x, y, *_ = leaves()
+    with pytest.raises(hf.DeclarationError, match="constant"):
+        hf.Problem(hf.Minimize(clients=cp.sum(y) + number * x[0]), hf.ArgMin(y, quadratic(x, y)))
+
+
+def test_infinite_bounds_are_none() -> None:
+    x, y, *_ = leaves()
+    bounds = [y <= np.array([np.inf, 0.2]), y >= -np.inf]
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - x), bounds))
+    assert problem.implicit(np.ones(2)) == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("pack", [sp.dia_matrix, sp.csr_array, np.asarray])
+def test_values_of_parameters(pack: Callable[[np.ndarray], Any]) -> None:
+    x, y, *_ = leaves()
+    d, b = cp.Parameter((2, 2), diag=True, name="d"), cp.Parameter(2, name="b")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(d @ y - x), [y <= b]))
+    d.value, b.value = pack(np.diag([2.0, 4.0])), np.array([np.inf, 0.1])
+    assert problem.implicit(np.ones(2)) == pytest.approx(0.6)
+    b.value = np.array([1.0, np.nan])
+    with pytest.raises(hf.DeclarationError, match="parameter 'b' has entries that are nan"):
+        problem.implicit(np.ones(2))
 
 
 def test_a_row_whose_coefficients_vanish_can_empty_the_set() -> None:

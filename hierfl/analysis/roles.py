@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
+from cvxpy.constraints import Equality, Inequality
+from scipy.sparse import issparse
 
 from hierfl.analysis.linearity import require_affine_in_averages
 from hierfl.errors import DataError, DeclarationError
@@ -51,6 +54,9 @@ class Roles:
         lower_variables = lower.variables if lower else ()
         lower_ids = {v.id for v in lower_variables}
         upper = tuple(v for v in variables if v.id not in lower_ids)
+        for part in parts:
+            if part is not None:
+                _check_constants(part)
         _check_upper(upper, lower_variables)
         _check_constraints(constraints, lower_ids)
         for term, what in ((objective.server, "server"), (objective.clients, "clients")):
@@ -92,6 +98,24 @@ def uses_black_box(parts: Iterable[Any]) -> UserAtom | None:
         if found is not None:
             return found
     return None
+
+
+def _check_constants(part: Any) -> None:
+    """Numbers are numbers; infinite ones stand in constraints that can be satisfied, as no bound at all."""
+    values = [
+        np.asarray(constant.value.todense() if issparse(constant.value) else constant.value)
+        for constant in part.constants()
+    ]
+    if any(np.isnan(value).any() for value in values):
+        raise DeclarationError(f"{expression_text(part)} has a constant that is nan.")
+    if not any(np.isinf(value).any() for value in values):
+        return
+    if not isinstance(part, (Inequality, Equality)):
+        raise DeclarationError(f"{expression_text(part)} has an infinite constant: that is no number to compute with.")
+    least, most = (arg.value if arg.is_constant() and not arg.parameters() else None for arg in part.args)
+    never = (least is not None and np.isposinf(least).any()) or (most is not None and np.isneginf(most).any())
+    if never or isinstance(part, Equality):
+        raise DeclarationError(f"no point satisfies {expression_text(part)}.")
 
 
 def _check_upper(upper: Sequence[cp.Variable], lower: Sequence[cp.Variable]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import issparse
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
@@ -133,7 +134,10 @@ class CompiledProblem:
                 raise DeclarationError(
                     f"parameter {parameter.name()!r} has no value: set {parameter.name()}.value before solving."
                 )
-            public[parameter.id] = np.asarray(parameter.value, dtype=float)
+            value = parameter.value.todense() if issparse(parameter.value) else parameter.value
+            public[parameter.id] = np.asarray(value, dtype=float)
+            if np.isnan(public[parameter.id]).any():
+                raise DeclarationError(f"parameter {parameter.name()!r} has entries that are nan.")
         data = self.keep(("data", jnp.result_type(float)), lambda: jax.device_put(self.static_data))
         for side in (data.clients, data.server):
             for table in side.tables if side is not None else ():

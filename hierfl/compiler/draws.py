@@ -19,7 +19,7 @@ from hierfl.compiler.program import Array
 
 GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: far apart even for neighbouring counters
 SALT = 0x5BD1E995  # no small multiple of GOLDEN, so that no word cancels a neighbour's
-FOLD, SPLIT, NORMAL = (2**31 - k for k in (1, 2, 3))  # streams beside the tables' and the laws'
+FOLD, SPLIT, NORMAL, GEOMETRIC = (2**31 - k for k in (1, 2, 3, 4))  # streams beside the tables' and the laws'
 
 
 def fold_in(key: Array, index: Any) -> Array:
@@ -66,6 +66,12 @@ def uniforms(key: Array, stream: int, step: Any, shape: tuple[int, ...]) -> Arra
 def normals(key: Array, shape: tuple[int, ...], step: Any = 0) -> Array:
     """Independent standard normals, as quantiles of :func:`uniforms`; ``step`` tells draws under the same key apart."""
     return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniforms(key, NORMAL, step, shape) - 1.0)
+
+
+def geometric(key: Array, probability: float) -> Array:
+    """How many tosses of a coin there are up to its first head; ``probability`` in (0, 1] is that of a head."""
+    tails = jnp.log(uniforms(key, GEOMETRIC, 0, ())) / math.log1p(-probability) if probability < 1 else jnp.zeros(())
+    return 1 + jnp.floor(tails).astype(int)
 
 
 def mixed(words: Array) -> Array:

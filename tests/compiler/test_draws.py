@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierfl.compiler.draws import fold_in, normals, row_numbers, split, uniforms
+from hierfl.compiler.draws import fold_in, geometric, normals, row_numbers, split, uniforms
 from tests import draws as in_python
 
 FALSE_ALARM, MANY = 1e-6, 400_000
@@ -136,3 +136,18 @@ def test_normals(double: bool) -> None:
     np.testing.assert_allclose(few, in_python.normals(KEY, (2, 3)), rtol=1e-12 if double else 1e-5)
     for numbers in (found.ravel(), found.sum(axis=1) / np.sqrt(200), over_seeds):
         assert scipy.stats.kstest(numbers, "norm").pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("probability", [0.03, 0.5, 0.97])
+@pytest.mark.parametrize("double", [True, False])
+def test_tosses_up_to_a_head(probability: float, double: bool) -> None:
+    with jax.enable_x64(double):
+        found = np.asarray(jax.vmap(lambda seed: geometric(jax.random.key(seed), probability))(jnp.arange(MANY)))
+        one, certain = int(geometric(KEY, probability)), int(geometric(KEY, 1.0))
+    assert (one, certain) == (in_python.tosses(KEY, probability), 1)
+    assert np.issubdtype(found.dtype, np.integer) and found.min() == 1
+    law = scipy.stats.geom(probability)
+    values = np.arange(1, int(law.isf(20 / MANY)) + 1)
+    expected = np.append(law.pmf(values), law.sf(values[-1]))
+    seen = np.append([np.sum(found == value) for value in values], np.sum(found > values[-1]))
+    assert scipy.stats.chisquare(seen, MANY * expected).pvalue > FALSE_ALARM

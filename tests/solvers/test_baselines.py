@@ -13,7 +13,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, Scaffnew
-from tests.draws import chosen, directions, row_numbers, split
+from tests.draws import chosen, directions, row_numbers, split, tosses
 from tests.draws import fold_in as fold
 
 SIZES, BATCH, ROUNDS, SEED = (4, 7, 1), 2, 20, 5
@@ -185,7 +185,7 @@ def test_scaffnew_agrees_with_its_paper(bound: float | None, x64: None) -> None:
     gamma, p = 0.1, 0.3
     x, h = [START] * 3, [np.zeros(2) for _ in DATA]
     for r in range(ROUNDS):
-        coins = [False] * (int(jax.random.geometric(fold(round_key(r), 2**31 - 1), p)) - 1) + [True]
+        coins = [False] * (tosses(fold(round_key(r), 2**31 - 1), p) - 1) + [True]
         for t, coin in enumerate(coins):
             batches = [minibatch(fold(fold(round_key(r), i), t), i) for i in range(3)]
             ahead = [x[i] - gamma * (gradient(x[i], batches[i]) - h[i]) for i in range(3)]
