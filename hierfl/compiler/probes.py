@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CLIENTS = 4  # that are looked at as they are
 ROWS = 64  # of a table in an average
 SCALARS = 10_000_000  # of a sample in a combination
+FAR = 1e3  # where bounds are looked at that are infinite
 
 
 class Probe(NamedTuple):
@@ -107,8 +108,9 @@ def _combined(table: Table, rng: np.random.Generator) -> dict[int, np.ndarray]:
 
 
 def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -> np.ndarray:
-    """A value with the parameter's attributes, near today's."""
+    """A value with the parameter's attributes, near today's; bounds that are infinite today are finite ones far away."""
     today = np.asarray(value)
+    today = np.where(np.isinf(today), np.copysign(FAR, today), today)
 
     def allowed(candidate: np.ndarray) -> np.ndarray:
         if parameter.attributes.get("sparsity"):
