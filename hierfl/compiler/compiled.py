@@ -136,8 +136,6 @@ class CompiledProblem:
                 )
             value = parameter.value.todense() if issparse(parameter.value) else parameter.value
             public[parameter.id] = np.asarray(value, dtype=float)
-            if np.isnan(public[parameter.id]).any():
-                raise DeclarationError(f"parameter {parameter.name()!r} has entries that are nan.")
         data = self.keep(("data", jnp.result_type(float)), lambda: jax.device_put(self.static_data))
         for side in (data.clients, data.server):
             for table in side.tables if side is not None else ():
