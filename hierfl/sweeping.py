@@ -84,7 +84,8 @@ def sweep(
 ) -> Sweep:
     """Solve a problem with several solvers, all seeds of each as one compiled program.
 
-    What was compiled for a solver is forgotten when it is done, so that a long sweep needs the memory of one.
+    What was compiled for a solver is forgotten when the next one has no use for it, so that a long sweep needs the memory of one;
+    solvers that differ in step sizes or smoothing alone, one after another, are compiled once.
 
     Parameters
     ----------
@@ -107,11 +108,12 @@ def sweep(
         raise SettingError("sweep needs at least one solver: {'name': FedRZO(...), ...} or a list.")
     runs: dict[str, Runs] = {}
     seconds: dict[str, float] = {}
-    for name, solver in named.items():
-        began = time.perf_counter()
-        with problem.compile().forgetting_runs():
+    with problem.compile().forgetting_runs() as forget_unused:
+        for name, solver in named.items():
+            began = time.perf_counter()
             runs[name] = _solved(problem, solver, seeds, settings)
-        seconds[name] = time.perf_counter() - began
+            forget_unused()
+            seconds[name] = time.perf_counter() - began
     return Sweep(runs, seconds)
 
 

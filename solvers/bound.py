@@ -32,6 +32,11 @@ class Bound(Tabulated):
         return self.oracle.lower
 
     @property
+    def known_by_tables(self) -> tuple[str, ...]:
+        """The lower solver too, which has a key of its own."""
+        return (*self.tabulated, "lower") if isinstance(self.lower, Tabulated) else self.tabulated
+
+    @property
     def theory(self) -> Prescription | None:
         """What the class's theorem prescribes, where the settings ask for it."""
         return None

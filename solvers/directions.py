@@ -25,8 +25,8 @@ TOGETHER = (
 class Directions:
     """``count`` unit vectors of R^size, each uniform on the sphere S.
 
-    Direction j is a function of the key and of ``first + j``. All are held as ``held`` (count, size) where they are at most
-    ``HELD`` scalars; ``held`` is None where they are more, and none outlives its use.
+    Direction j is a function of the key and of ``first + j``. All are held as ``held`` (count, size) by whoever draws them where they
+    are at most ``HELD`` scalars, or orthonormal; else ``held`` is None, and none outlives its use.
     """
 
     seed: Array  # the key's words, which any process can be sent

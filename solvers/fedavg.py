@@ -100,6 +100,7 @@ class BoundFedAvg(LocalSteps):
     """FedAvg on one problem: the algorithm of the runtime contract. ``counts``: H, (rounds or 1, clients or 1)."""
 
     counts: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps")
     averages_gradients: ClassVar[bool] = True  # what is averaged are gradient steps and nothing else
 
     @classmethod

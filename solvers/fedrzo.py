@@ -229,6 +229,7 @@ class BoundFedRZO(Bound):
     smoothing: np.ndarray
     most: int
     stays_in_upper_set: ClassVar[bool] = False
+    tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps", "smoothing", "accuracy")
 
     @property
     def theory(self) -> Prescription | None:

@@ -8,6 +8,7 @@ Every local step draws b1 samples and b2 directions v_n, uniform on the unit sph
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -59,6 +60,7 @@ class BoundFedZO(BoundFedAvg):
     """FedZO on one problem. ``smoothing`` (), eta."""
 
     smoothing: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "smoothing")
 
     def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
         """Value and estimated gradient of a term at x: the same b1 samples at all points."""

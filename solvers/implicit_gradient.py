@@ -10,7 +10,7 @@ simulation, whose questions to the clients are not counted. At kinks of f the gr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +100,7 @@ class BoundImplicitGradient(Bound):
     settings: ImplicitGradient
     sizes: np.ndarray
     hyper: Hypergradient
+    tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def init(self, x0: Array) -> tuple[Array, Array]:
         """x0, and 0 for the federation's y."""

@@ -69,7 +69,8 @@ class Scaffnew:
         require_first_order(self, problem)
         require_clients_alone(self, problem)
         oracle = ClientOracle(problem, None, self.batch_size, queries, alone=False)
-        return BoundScaffnew(problem, self, oracle, np.full(rounds, float(self.step_size)))
+        step = np.array(self.step_size, float)
+        return BoundScaffnew(problem, self, oracle, np.full(rounds, step), step)
 
 
 class State(NamedTuple):
@@ -88,16 +89,18 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BoundScaffnew(LocalSteps):
-    """Scaffnew on one problem: the algorithm of the runtime contract."""
+    """Scaffnew on one problem: the algorithm of the runtime contract. ``step`` (), gamma."""
+
+    step: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
 
     participation = 1.0
     absent = "unbiased"
-    tabulated: ClassVar[tuple[str, ...]] = ()  # p / gamma is a constant of the program
 
     @property
-    def rate(self) -> float:
+    def rate(self) -> Array:
         """p / gamma."""
-        found: float = self.settings.probability / self.settings.step_size
+        found: Array = self.settings.probability / jnp.asarray(self.step, float)
         return found
 
     def init(self, x0: Array) -> State:

@@ -1,7 +1,7 @@
-"""Schedules as tables, and what has some: a program takes the tables that it runs on as arguments.
+"""Schedules as tables that a program takes as arguments.
 
-Another step size, decay, number of rounds or radius of smoothing is another table and not another program. Numbers of local steps that never change
-stay constants of the program, which is then compiled for loops of that length.
+Another step size, decay, number of rounds or radius of smoothing is another table and not another program. Numbers of local steps
+that never change stay constants of the program, which is then compiled for loops of that length.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from hierfl.compiler.program import Array
 from hierfl.runtime.settings_key import settings_key
 
-LEAST = 64  # entries of a table; longer ones double, so that few lengths are compiled for
+LEAST = 64  # entries of a table as a program sees it; longer ones double, so that few lengths are compiled for
 PADDED = 1_000_000  # scalars of a table that is brought to such a length
 
 
 def constant(table: np.ndarray) -> np.ndarray:
-    """One row of a table of whole numbers whose rows are all the same; other tables as they are."""
+    """A table of whole numbers, by its first row alone where all rows are the same."""
     return table[:1] if len(table) and (table == table[:1]).all() else table
 
 
@@ -38,22 +38,17 @@ def rows(table: np.ndarray, first: int, last: int) -> np.ndarray:
 
 
 class Tabulated:
-    """A dataclass whose array fields are tables.
+    """A dataclass whose array fields are tables: it runs on any others in a program that was traced for it.
 
-    Two with the same ``program_key`` are the same to a traced program, given the tables. Beside arrays, settings, numbers and
-    other ``Tabulated`` a field may hold what follows from these and from the problem.
+    ``tabulated`` names the settings that traced code knows by these tables alone. Whatever else the fields hold is a constant of
+    the program, and part of its key.
     """
 
-    tabulated: ClassVar[tuple[str, ...]] = (
-        "step_size",
-        "local_steps",
-        "steps",
-        "smoothing",
-    )  # settings that only tables know
+    tabulated: ClassVar[tuple[str, ...]] = ()
 
     @property
     def tables(self) -> dict[str, Any]:
-        """What changes with the round or is no whole number, by field."""
+        """The tables that are arguments of a program, by field: all but whole numbers that never change."""
         found: dict[str, Any] = {}
         for name, value in self._own():
             if isinstance(value, Tabulated):
@@ -73,24 +68,22 @@ class Tabulated:
     @cached_property
     def program_key(self) -> Hashable:
         """All that a traced program depends on beside the problem and the tables."""
-        parts: list[Any] = [type(self)]
-        for name, value in self._own():
-            if isinstance(value, Tabulated):
-                parts.append((name, value.program_key))
-            elif name == "settings":
-                parts.append(self._settings_key(value))
-            elif _is_argument(value):
-                parts.append((name, _padded(value).shape))
-            elif value is None or isinstance(value, np.ndarray | bool | int | float | str):
-                parts.append((name, settings_key(value)))
-        return tuple(parts)
+        return (type(self), *((name, self._part(name, value)) for name, value in self._own() if name != "problem"))
 
-    def _settings_key(self, settings: Any) -> Hashable:
-        known = (
-            self.tabulated if not isinstance(getattr(self, "lower", None), Tabulated) else (*self.tabulated, "lower")
-        )
-        left = [f.name for f in fields(settings) if f.name not in known]
-        return (type(settings), *((name, settings_key(getattr(settings, name))) for name in left))
+    @property
+    def known_by_tables(self) -> tuple[str, ...]:
+        """Settings that are no part of the key."""
+        return self.tabulated
+
+    def _part(self, name: str, value: Any) -> Hashable:
+        if isinstance(value, Tabulated):
+            return value.program_key
+        if _is_argument(value):
+            return _padded(value).shape
+        if name == "settings":
+            left = [f.name for f in fields(value) if f.name not in self.known_by_tables]
+            return (type(value), *((each, settings_key(getattr(value, each))) for each in left))
+        return settings_key(value)
 
     def _own(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]

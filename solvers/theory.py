@@ -18,9 +18,9 @@ SCHEDULES = ("practical", "theory")
 
 
 def report(problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2) -> CheckReport:
-    """The problem's check, made once for each smoothing and accuracy."""
+    """The problem's check, made once for each smoothing and accuracy, and for the values that parameters have."""
     found: CheckReport = problem.keep(
-        ("check", smoothing, epsilon),
+        ("check", smoothing, epsilon, problem.parameter_values),
         lambda: problem.problem.check(smoothing=smoothing, epsilon=epsilon, progress=False),
     )
     return found

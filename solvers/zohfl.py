@@ -13,7 +13,7 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -132,6 +132,11 @@ class ZOHFL:
         steps = tabulate(step_size, rounds, "step_size")
         lower = self._lower(problem).bind(problem, rounds, rounds) if problem.lower.size else None
         alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
+        if alone and not hasattr(lower, "client"):
+            raise IncompatibleSolverError(
+                f"ZOHFL asks a client for its own y, which {self.lower} does not give: use lower=ProjectedSGD(...), Extragradient() or "
+                f"Exact()."
+            )
         oracle = ClientOracle(problem, lower, self.batch_size, queries, alone)
         return BoundZOHFL(problem, self, oracle, steps, np.array(self.smoothing, float))
 
@@ -180,6 +185,7 @@ class BoundZOHFL(Bound):
     settings: ZOHFL
     step_sizes: np.ndarray
     smoothing: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps", "smoothing", "accuracy")
 
     @property
     def theory(self) -> Prescription | None:

@@ -6,7 +6,7 @@ Objectives are oriented so that everything is minimised: a ``Maximize`` is negat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hierfl.problem import Problem
 
 Environment = Mapping[int, Any]
-RUN_KEYS = ("algorithm", "start", "block", "program", "own value")  # what a run keeps
+RUN_KEYS = ("start", "block", "program", "own value")  # what a run keeps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +54,7 @@ class CompiledProblem:
     server_program: Program | None
     lower_program: Program | None
     _kept: dict[Any, Any] = field(default_factory=dict)
+    _used: set[Any] = field(default_factory=set)  # keys, since they were last cleared
 
     def __repr__(self) -> str:
         return f"CompiledProblem({self.problem!r})"
@@ -66,18 +67,25 @@ class CompiledProblem:
             return make()
         if key not in self._kept:
             self._kept[key] = make()
+        self._used.add(key)
         return self._kept[key]
 
     @contextmanager
-    def forgetting_runs(self) -> Iterator[None]:
-        """Forget on leaving the algorithms and programs that runs within have kept."""
+    def forgetting_runs(self) -> Iterator[Callable[[], None]]:
+        """Forget on leaving the programs that runs within have kept, and at every call those that no run since the last has used."""
         before = set(self._kept)
-        try:
-            yield
-        finally:
-            for key in set(self._kept) - before:
+
+        def forget(used: set[Any]) -> None:
+            for key in set(self._kept) - before - used:
                 if isinstance(key, tuple) and key[0] in RUN_KEYS:
                     del self._kept[key]
+            self._used.clear()
+
+        self._used.clear()
+        try:
+            yield lambda: forget(set(self._used))
+        finally:
+            forget(set())
 
     @property
     def num_clients(self) -> int:
@@ -142,6 +150,11 @@ class CompiledProblem:
                 table.require_whole()
         server = None if data.server is None else replace(data.server, public=public)
         return Data(replace(data.clients, public=public), server)
+
+    @property
+    def parameter_values(self) -> Hashable:
+        """The present values of plain parameters, as a key."""
+        return tuple((leaf, value.tobytes()) for leaf, value in self.data().clients.public.items())
 
     # --- oracles -----------------------------------------------------------------------------------------------
 

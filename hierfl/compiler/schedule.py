@@ -99,10 +99,11 @@ def require_memory(needed: int, problem: CompiledProblem, schedule: Schedule, se
     """
     free = available_bytes()
     if needed > free:
-        remedy = "schedule='map', fewer participants" if schedule.side_by_side else "fewer clients or seeds"
+        clients, one_by_one = problem.num_clients, "schedule='map', " if schedule.side_by_side else ""
         raise SettingError(
-            f"this run needs about {decimal(needed)} beside its data for {problem.num_clients:,} clients "
-            f"({seeds} seed{'s' * (seeds > 1)}, {schedule.kind}), and {decimal(free)} are free: take {remedy}, smaller batches, or a "
+            f"this run needs about {decimal(needed)} beside its data for {clients:,} client{'s' * (clients > 1)} "
+            f"({seeds} seed{'s' * (seeds > 1)}, {schedule.kind}), and {decimal(free)} are free. Less is needed with "
+            f"{one_by_one}precision='single', fewer seeds, participants or directions, smaller batches, a smaller evaluate_every, or a "
             f"solver whose clients remember less."
         )
 

@@ -22,7 +22,7 @@ from hierfl.compiler.schedule import require_memory
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Algorithm, Ending
 from hierfl.runtime.shares import ALONE, Share, in_shares
-from hierfl.runtime.simulation import Simulation, whole
+from hierfl.runtime.simulation import Simulation, whole, whole_block
 
 History = dict[str, np.ndarray]
 BlockEnd = Callable[[int, Any, Any, History], Ending | None]
@@ -123,6 +123,7 @@ class InProcess:
             return self._execute(simulation, starts[places], rounds, own_seeds, block, own_ends, share)
 
         with jax.enable_x64(self.precision == "double"):
+            block = min(block, whole_block(rounds))
             alone = not rounds or simulation.block(block, groups=None).alone
             return in_shares(len(seeds), 1 if alone else core_count(), at_ends, run)
 
@@ -143,12 +144,14 @@ class InProcess:
         lanes, lane = (None, _whole) if share is None else (len(seeds), _lane)
         data, keys, tables = simulation.problem.data(), [jax.random.key(seed) for seed in seeds], simulation.tables()
         key, start = (keys[0], starts[0]) if share is None else (jnp.stack(keys), starts)
+        block = min(block, whole_block(rounds))
         if rounds:
             with ALONE if share is None else share.turn:
                 program = simulation.program(block, lanes, start, key)
             shares = 1 if share is None else share.shares
             require_memory(shares * program.working, simulation.problem, simulation.schedule, shares * len(seeds))
-        state, memory = simulation.start(lanes)(start)
+        with ALONE if share is None else share.turn:
+            state, memory = simulation.start(lanes)(start)
         runs, done = [_Run(at_end) for at_end in at_ends], 0
         while done < rounds and any(run.ended is None for run in runs):
             before, count = (tables, state, memory, data, key, whole(done)), min(block, rounds - done)

@@ -25,7 +25,6 @@ from hierfl.runtime.cohort import cohort_size
 from hierfl.runtime.in_process import MOTION, BlockEnd, InProcess, Outcome
 from hierfl.runtime.in_process_clients import TRAFFIC
 from hierfl.runtime.progress import RunProgress, Waiting
-from hierfl.runtime.settings_key import settings_key
 from hierfl.runtime.starts import project_on_all, require_nonempty, start_points
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Metrics, Watch
@@ -75,10 +74,9 @@ def run(
     solver = solver if solver is not None else default_solver(compiled)
     if isinstance(solver, type) or not hasattr(solver, "bind"):
         raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
-    key = ("algorithm", settings_key(solver), rounds, queries)
-    algorithm = compiled.keep(key, lambda: solver.bind(compiled, rounds, queries))
-    _require_gradient_steps(algorithm, solver, tolerance, rounds)
     compiled.data()  # every plain parameter has a value
+    algorithm = solver.bind(compiled, rounds, queries)
+    _require_gradient_steps(algorithm, solver, tolerance, rounds)
     require_nonempty(compiled)
     count = 1 if restarts is None else len(all_seeds)
     starts = np.broadcast_to(start_points(compiled, x0, count, seed), (len(all_seeds), compiled.upper.size))

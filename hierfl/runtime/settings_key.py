@@ -11,6 +11,8 @@ import numpy as np
 
 def settings_key(value: Any) -> Hashable:
     """A solver, or one of its settings, by value: what is compiled for it is kept, and found again."""
+    if isinstance(value, np.generic):
+        return (type(value), value.item())
     if isinstance(value, np.ndarray):
         return (np.ndarray, value.shape, value.dtype.str, value.tobytes())
     if isinstance(value, list | tuple):

@@ -171,6 +171,11 @@ def whole(number: int) -> np.ndarray:
     return np.asarray(number, jnp.result_type(int))
 
 
+def whole_block(rounds: int) -> int:
+    """A power of two, of so many rounds: a block need not be longer, and one of their very number would be another program."""
+    return max(64, 1 << max(rounds - 1, 0).bit_length())
+
+
 def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
     """What a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
     old, new = algorithm.decision(before), algorithm.decision(after)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,7 @@ class BoundFederated(Tabulated):
     lower_rounds: np.ndarray
     local_steps: np.ndarray
     sizes: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = ("rounds", "steps", "step_size", "strong_convexity")
 
     def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
         """The answers at all points, from one warm start."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +93,7 @@ class BoundProjectedSGD(Tabulated):
     settings: ProjectedSGD
     counts: np.ndarray
     sizes: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = ("steps", "step_size")
 
     def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
         """(y, natural residual on the last minibatch) of a client-scope y."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -77,14 +77,14 @@ class ProjectionMethod:
         counts = np.ceil(tabulate(self.steps, max(1, steps), f"steps of {name}") - 1e-9).astype(int)
         if not counts.any():
             raise SettingError(f"steps of {name} are 0 at every local step: nobody would ever answer.")
-        return BoundProjections(problem, self, float(alpha), constant(counts))
+        return BoundProjections(problem, self, np.array(alpha, float), constant(counts))
 
     @staticmethod
     def _safe_step(mu: float, size: float) -> float:
         return mu / size**2
 
     @staticmethod
-    def advance(y: Array, force: Mapping, project: Mapping, alpha: float) -> Array:
+    def advance(y: Array, force: Mapping, project: Mapping, alpha: Any) -> Array:
         """One step."""
         return project(y - alpha * force(y))
 
@@ -98,19 +98,20 @@ class Extragradient(ProjectionMethod):
         return 0.5 / size
 
     @staticmethod
-    def advance(y: Array, force: Mapping, project: Mapping, alpha: float) -> Array:
+    def advance(y: Array, force: Mapping, project: Mapping, alpha: Any) -> Array:
         """One step: two evaluations of F and two projections."""
         return project(y - alpha * force(project(y - alpha * force(y))))
 
 
 @dataclass(frozen=True, eq=False)
 class BoundProjections(Tabulated):
-    """The solver on one problem. ``counts`` (local steps over all rounds, or 1)."""
+    """The solver on one problem. ``alpha`` (), ``counts`` (local steps over all rounds, or 1)."""
 
     problem: CompiledProblem
     settings: ProjectionMethod
-    alpha: float
+    alpha: np.ndarray
     counts: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = ("steps", "step_size")
 
     def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
         """(y, natural residual) of a client-scope y, on all the client's data."""
@@ -134,6 +135,6 @@ class BoundProjections(Tabulated):
             return self.problem.project_lower(x, z, own)
 
         first = project(jnp.zeros_like(start) if self.settings.start == "zero" else start)
-        count = row(self.counts, clock.step)
-        y = jax.lax.fori_loop(0, count, lambda _, y: self.settings.advance(y, force, project, self.alpha), first)
+        count, alpha = row(self.counts, clock.step), jnp.asarray(self.alpha, start.dtype)
+        y = jax.lax.fori_loop(0, count, lambda _, y: self.settings.advance(y, force, project, alpha), first)
         return y, jnp.linalg.norm(y - project(y - force(y)))

@@ -241,3 +241,10 @@ def test_available_memory_is_that_of_the_machine() -> None:
     from hierfl.compiler.schedule import available_bytes
 
     assert 10**7 < available_bytes() < 10**14
+
+
+def test_a_block_is_no_longer_than_the_run() -> None:
+    settings = {"rounds": 7, "progress": False}
+    whole = flat().solve(FedAvg(), evaluate_every=10**9, **settings)
+    np.testing.assert_array_equal(whole.iterate, flat().solve(FedAvg(), **settings).iterate)
+    assert len(whole.history["objective"]) == 7

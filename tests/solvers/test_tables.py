@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -32,7 +33,9 @@ from hierfl.solvers import (
     LocalSGDA,
     LogGrowth,
     ProjectedSGD,
+    Scaffnew,
 )
+from hierfl.solvers.fedavg import BoundFedAvg
 from hierfl.solvers.tables import constant, row, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
@@ -60,6 +63,8 @@ CASES: list[tuple[str | None, Callable[[Any], Any]]] = [
     (None, lambda step: FedMSPP(0.05, 4, proximal_step=step)),
     (None, lambda step: FedZO(step, 2, directions=3)),
     (None, lambda step: SCAFFOLD(step, 2)),
+    (None, lambda step: Scaffnew(step if isinstance(step, float) else 0.05)),
+    ("client", lambda step: FedRZO(lower=Extragradient(steps=3, step_size=step if isinstance(step, float) else 0.05))),
     (None, lambda step: FedRZO(step_size=step, local_steps=2, communication="scalars")),
     (None, lambda step: ZOHFL(step_size=step)),
     (None, lambda step: ZOHFL(smoothing=step if isinstance(step, float) else 0.5)),
@@ -94,9 +99,8 @@ def test_another_schedule_or_horizon_compiles_nothing(
         for step, rounds in ((0.03, 10), (Decay(0.04), 17), (lambda r: 0.01 + 0.001 * r, 60))
     ]
     assert not programs
-    for index, (step, rounds) in enumerate(((0.03, 10), (Decay(0.04), 17), (lambda r: 0.01 + 0.001 * r, 60))):
-        anew = declared(scope).solve(solver(step), rounds=rounds, **settings).iterate
-        np.testing.assert_allclose(found[index], anew, rtol=1e-12, atol=1e-14)
+    anew = declared(scope).solve(solver(lambda r: 0.01 + 0.001 * r), rounds=60, **settings).iterate
+    np.testing.assert_allclose(found[2], anew, rtol=1e-12, atol=1e-14)
     assert np.linalg.norm(found[0] - found[1]) > 1e-6
 
 
@@ -126,6 +130,80 @@ def test_other_settings_are_other_programs() -> None:
         )
     distances = scipy.spatial.distance.pdist(np.stack(found))
     assert distances.min() > 1e-9
+
+
+def test_constants_of_a_lower_level_are_those_of_today() -> None:
+    """Step sizes by theory follow from the values of parameters."""
+
+    def stiff(value: float) -> tuple[hf.Problem, cp.Parameter]:
+        x, y, p = cp.Variable(2, name="x"), cp.Variable(2, name="y"), cp.Parameter(nonneg=True, name="p", value=value)
+        lower = hf.ArgMin(y, p * cp.sum_squares(y - 1) + cp.sum_squares(y - x), [y <= 5], scope="client")
+        clients = hf.Federation([hf.Client(), hf.Client()])
+        return hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower, [x <= 3], clients), p
+
+    settings = {"rounds": 8, "seed": 1, "progress": False}
+    for solver in (FedRZO(lower=Extragradient(steps=5)), FedRZO(lower=ProjectedSGD(steps=5, schedule="theory"))):
+        problem, p = stiff(1.0)
+        problem.solve(solver, **settings)
+        p.value = 100.0
+        iterate = problem.solve(solver, **settings).iterate
+        np.testing.assert_allclose(iterate, stiff(100.0)[0].solve(solver, **settings).iterate, rtol=1e-12)
+
+
+def test_a_schedule_is_read_in_every_solve() -> None:
+    rate, problem = {"c": 0.01}, declared(None)
+    solver = FedAvg(lambda r: rate["c"])
+    first = problem.solve(solver, rounds=5, progress=False).iterate
+    rate["c"] = 0.05
+    second = problem.solve(solver, rounds=5, progress=False).iterate
+    assert np.linalg.norm(first - second) > 1e-3
+    np.testing.assert_allclose(second, declared(None).solve(FedAvg(0.05), rounds=5, progress=False).iterate, rtol=1e-12)
+
+
+def test_a_sweep_over_step_sizes_compiles_once(programs: list[str]) -> None:
+    problem, compiled = declared(None), []
+
+    def counting(step: float) -> Callable[[int], float]:
+        def schedule(r: int) -> float:
+            if r == 0:
+                compiled.append(len(programs))
+            return step
+
+        return schedule
+
+    steps = (0.01, 0.02, 0.03, 0.04)
+    found = hf.sweep(problem, {str(s): FedAvg(counting(s)) for s in steps}, seeds=2, rounds=6, progress=False)
+    assert compiled[1] == compiled[2] == compiled[3] == len(programs) > compiled[0]
+    for step in steps:
+        alone = declared(None).solve(FedAvg(step), seeds=2, rounds=6, progress=False)
+        for run, other in zip(found.runs[str(step)], alone):
+            np.testing.assert_allclose(run.iterate, other.iterate, rtol=1e-12)
+    assert not [key for key in problem.compile()._kept if isinstance(key, tuple) and key[0] == "program"]
+
+
+@dataclass(frozen=True)
+class Damped(FedAvg):
+    """An algorithm of one's own, whose new setting is a constant of its program."""
+
+    smoothing: float = 1.0
+
+    def bind(self, problem: Any, rounds: int, queries: str = "projected") -> BoundDamped:
+        return BoundDamped.of(self, problem, rounds, queries, betas=(float(rounds), 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class BoundDamped(BoundFedAvg):
+    betas: tuple[float, float]
+
+    def pull(self, point: jax.Array, start: jax.Array, r: jax.Array) -> jax.Array:
+        return self.settings.smoothing / self.betas[0] * (point - start)
+
+
+def test_what_is_no_table_is_part_of_the_key() -> None:
+    problem, settings = declared(None), {"seed": 1, "progress": False}
+    for solver, rounds in ((Damped(0.02, smoothing=1.0), 12), (Damped(0.02, smoothing=20.0), 12), (Damped(0.02), 30)):
+        found = problem.solve(solver, rounds=rounds, **settings).iterate
+        np.testing.assert_allclose(found, declared(None).solve(solver, rounds=rounds, **settings).iterate, rtol=1e-12)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=70), st.data())

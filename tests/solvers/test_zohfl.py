@@ -14,7 +14,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
-from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, ProjectedSGD
+from hierfl.solvers import ZOHFL, Decay, Exact, FedAC, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 from tests.draws import directions, fold_in, row_numbers, split
 
 RADIUS = 0.8
@@ -324,3 +324,12 @@ def test_side_by_side_clients_give_the_same_trajectory() -> None:
         for s in ("map", "vmap")
     ]
     np.testing.assert_allclose(runs[0].x, runs[1].x, atol=1e-10)
+
+
+def test_a_lower_solver_of_the_federation_is_refused_for_a_client_alone() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), scope="federation")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower, federation=hf.Federation([hf.Client()]))
+    for solver in (FedAC(), LocalSGD()):
+        with pytest.raises(hf.IncompatibleSolverError, match="a client for its own y"):
+            problem.solve(ZOHFL(lower=solver), progress=False)
