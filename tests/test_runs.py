@@ -202,9 +202,9 @@ def test_forgotten_programs_are_freed() -> None:
     compiled = problem(None).compile()
     with compiled.forgetting_runs():
         compiled.problem.solve(FedAvg(), seeds=2, rounds=5, progress=False)
-        algorithm = next(value for key, value in compiled._kept.items() if key[0] == "algorithm")
-        gone = weakref.ref(algorithm)
-        del algorithm
+        block = next(value for key, value in compiled._kept.items() if key[0] == "block")
+        gone = weakref.ref(block.run)
+        del block
     gc.collect()
     assert gone() is None
 
