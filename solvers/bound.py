@@ -9,6 +9,7 @@ import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.schedule import Work
 from hierfl.solvers.client_oracle import ClientOracle
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.tables import Tabulated
@@ -60,17 +61,14 @@ class Bound(Tabulated):
         return found
 
     @property
-    def answers_at_once(self) -> bool:
-        """Whether a lower level is answered without iterations, so that a round is short."""
-        lower = self.lower
-        return isinstance(lower, BoundExact) and lower.exact.plan is not None and lower.exact.plan.at_once
-
-    @property
-    def batch(self) -> int | None:
-        """Rows that a step of a client reads, at most; None for all of its rows."""
-        levels: list[Any] = [self.settings, getattr(self.settings, "lower", None)]
+    def work(self) -> Work:
+        """A step of a client."""
+        lower, settings = self.lower, self.settings
+        at_once = isinstance(lower, BoundExact) and lower.exact.plan is not None and lower.exact.plan.at_once
+        levels: list[Any] = [settings, getattr(settings, "lower", None)]
         sizes = [level.batch_size for level in levels if hasattr(level, "batch_size")]
-        return None if None in sizes else max(sizes, default=None)
+        rows = None if None in sizes else max(sizes, default=None)
+        return Work(at_once, rows, getattr(settings, "directions", 1))
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """How many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none.

@@ -15,9 +15,7 @@ from hierfl.compiler.program import Array
 
 KINDS = ("independent", "orthonormal")
 HELD = 1_000_000  # scalars of directions that may be held
-TOGETHER = (
-    65_536  # scalars of those that are made together where they are not held: half a megabyte, which a cache keeps
-)
+TOGETHER = 65_536  # scalars made together where they are not held: half a megabyte, which a cache keeps
 
 
 @jax.tree_util.register_dataclass

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
 LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
+ALL_POINTS = (
+    10_000_000  # scalars of clients side by side at all points that their steps look at: 80 MB in double precision
+)
 READ = 200_000  # scalars of data that steps side by side read: more of them leave the cache before they are used again
+
+
+class Work(NamedTuple):
+    """A client's step: whether its lower level takes no iterations, the rows it reads (None for all), and at how many points."""
+
+    at_once: bool
+    rows: int | None
+    points: int
 
 
 class Schedule(NamedTuple):
@@ -34,15 +45,9 @@ class Schedule(NamedTuple):
 
 
 def choose_schedule(
-    problem: CompiledProblem,
-    cohort: int,
-    asked: str | None = None,
-    at_once: bool | None = None,
-    batch: int | None = None,
+    problem: CompiledProblem, cohort: int, asked: str | None = None, work: Work | None = None
 ) -> Schedule:
-    """How a cohort's clients are computed; ``at_once`` says that lower levels take no iterations (by default, if Exact's do not).
-
-    ``batch`` is the number of rows that a client's step reads; None for all.
+    """How a cohort's clients are computed; by default, where each reads all its rows at one point, with lower levels by Exact.
 
     On a CPU a client at a time keeps its state in cache, but pays for every step of a loop. Measured on one core: side by side
     a round takes a fifth to a half of the time where 10 to 100 clients have up to 100 scalars each, as long as that of
@@ -59,32 +64,34 @@ def choose_schedule(
         return Schedule(asked, asked == "vmap", "as asked for")
     each, cores = problem.upper.size + problem.lower.size, core_count()
     by_sample = problem.scope == "sample"
-    if at_once is None:
-        at_once = problem.exact.plan is not None and problem.exact.plan.at_once
-    small, large = SMALL_BY_SAMPLE if by_sample else SMALL, LARGE_BY_SAMPLE if by_sample and not at_once else LARGE
+    if work is None:
+        work = Work(problem.exact.plan is not None and problem.exact.plan.at_once, None, 1)
+    small, large = SMALL_BY_SAMPLE if by_sample else SMALL, LARGE_BY_SAMPLE if by_sample and not work.at_once else LARGE
     threads = asked == "threads" or (cores > 1 and cohort > 1 and each >= large)
-    held = each * (-(-cohort // cores) if threads else cohort)
-    read = scalars_read(problem, batch) * (-(-cohort // cores) if threads else cohort)
-    few = by_sample or read <= READ
-    together = problem.scope != "client" and held <= small and few
+    group = -(-cohort // cores) if threads else cohort
+    held, read = each * group, scalars_read(problem, work.rows) * group
+    few, light = by_sample or read <= READ, held * work.points <= ALL_POINTS
+    together = problem.scope != "client" and held <= small and few and light
     how, size = ("side by side", "at most") if together else ("one after another", "over")
     if threads:
         how += f" in a group for each of {cores} cores (on one where a round calls Python or factorises matrices)"
     why = f"together they hold {held:,} scalars, {size} {small:,}"
     if held <= small and not few:
         why = f"their steps together read {read:,} scalars of data, over {READ:,}"
+    elif held <= small and not light:
+        why = f"together they hold {held * work.points:,} scalars at {work.points:,} points, over {ALL_POINTS:,}"
     if problem.scope == "client":
         why = "each client solves a lower level of its own"
     kind = "threads" if threads else "vmap" if together else "map"
     return Schedule(kind, together, "as asked for" if asked else f"{how}: {why}")
 
 
-def scalars_read(problem: CompiledProblem, batch: int | None) -> int:
-    """Scalars of data that one client's step reads, in its largest table: those of a batch, or of a piece of a full pass."""
+def scalars_read(problem: CompiledProblem, rows: int | None) -> int:
+    """Scalars of data that one client's step reads, in its largest table: those of so many rows, or of a piece of a full pass."""
 
     def read(table: Table) -> int:
-        rows = chunk_size(table) if batch is None else batch
-        return rows * sum(int(np.prod(column.shape[1:], dtype=int)) for column in table.values.values())
+        count = chunk_size(table) if rows is None else rows
+        return count * sum(int(np.prod(column.shape[1:], dtype=int)) for column in table.values.values())
 
     return max(map(read, problem.static_data.clients.tables), default=0)
 

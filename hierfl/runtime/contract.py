@@ -18,6 +18,7 @@ import numpy as np
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array
+from hierfl.compiler.schedule import Work
 
 
 class Message(NamedTuple):
@@ -117,8 +118,7 @@ class Algorithm(Protocol):
     participation: float
     absent: str
     stays_in_upper_set: bool  # whether its iterates are in X, so that it begins at the projection of x0
-    answers_at_once: bool  # whether its lower levels take no iterations, so that its rounds are short
-    batch: int | None  # rows that a step of a client reads; None for all of its rows
+    work: Work  # a step of a client, for the choice of a schedule
     advice: str  # what to change where the lower level was not solved
 
     @property

@@ -61,8 +61,7 @@ class Simulation:
     @property
     def schedule(self) -> Schedule:
         """How a round's clients are computed."""
-        algorithm = self.algorithm
-        return choose_schedule(self.problem, self.cohort, self.asked, algorithm.answers_at_once, algorithm.batch)
+        return choose_schedule(self.problem, self.cohort, self.asked, self.algorithm.work)
 
     def tables(self) -> Tables:
         """The algorithm's, as programs take them."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.schedule import choose_schedule
+from hierfl.compiler.schedule import Work, choose_schedule
 from hierfl.models import nonsmooth_toy
 from hierfl.runtime import InProcess
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
@@ -186,11 +186,18 @@ def test_clients_whose_steps_read_much_data_are_computed_one_after_another() -> 
     loss = hf.E(cp.square(x - np.full(500, 0.002) @ u))
     problem = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation([hf.Client({u: own}) for own in rows]))
     compiled = problem.compile()
-    assert [choose_schedule(compiled, 5, batch=batch).kind for batch in (1, 50, 250, None)] == ["vmap"] * 2 + [
-        "map"
-    ] * 2
+    kinds = [choose_schedule(compiled, 5, work=Work(True, rows, 1)).kind for rows in (1, 50, 250, None)]
+    assert kinds == ["vmap", "vmap", "map", "map"]
     assert choose_schedule(compiled, 1).kind == "vmap"
     assert "their steps together read 750,000 scalars of data" in str(problem.explain())
+
+
+def test_clients_with_many_directions_are_computed_one_after_another() -> None:
+    compiled = flat().compile()
+    solvers = [FedRZO(directions=q).bind(compiled, 3, "any") for q in (100, 10**6)]
+    chosen = [choose_schedule(compiled, 4, work=solver.work) for solver in solvers]
+    assert [schedule.kind for schedule in chosen] == ["vmap", "map"]
+    assert "scalars at 1,000,000 points, over 10,000,000" in chosen[1].reason
 
 
 @pytest.mark.parametrize(
@@ -205,7 +212,7 @@ def test_clients_whose_steps_read_much_data_are_computed_one_after_another() -> 
 )
 def test_the_rows_of_a_step_are_those_of_the_solvers_batches(solver: Any, batch: int | None) -> None:
     problem = flat() if isinstance(solver, FedAvg) else bilevel("client")
-    assert solver.bind(problem.compile(), 3).batch == batch
+    assert solver.bind(problem.compile(), 3).work.rows == batch
 
 
 @pytest.mark.parametrize("settings", [{"schedule": "pmap"}, {"precision": "half"}])
