@@ -127,6 +127,8 @@ def _solved(problem: Problem, solver: Any, seeds: int | Sequence[int], settings:
 
 
 def _named(solvers: Sequence[Any]) -> dict[str, Any]:
+    if not isinstance(solvers, Sequence) or isinstance(solvers, str):
+        raise SettingError(f"sweep over {solvers!r}: {{'name': solver, ...}}, or a list of solvers.")
     names = [_name(solver) for solver in solvers]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

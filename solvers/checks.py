@@ -52,6 +52,18 @@ def require_flag(value: Any, name: str) -> None:
         raise SettingError(f"{name}={value!r}: True or False.")
 
 
+def require_lower(value: Any) -> None:
+    """A lower-level solver.
+
+    Raises
+    ------
+    SettingError
+        Naming some.
+    """
+    if isinstance(value, type) or not hasattr(value, "bind"):
+        raise SettingError(f"lower={value!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
+
+
 def require_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
     """One of some words.
 

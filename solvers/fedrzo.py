@@ -30,7 +30,7 @@ from hierfl.compiler.program import Array, Rows
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
-from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
+from hierfl.solvers.checks import require_choice, require_count, require_flag, require_lower, require_number
 from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, Directions
 from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
@@ -116,8 +116,8 @@ class FedRZO:
         require_choice(self.schedule, "schedule", SCHEDULES)
         require_number(self.accuracy, "accuracy", 0, np.inf)
         require_left_out(self, "step_size", "local_steps")
-        if self.lower is not None and not hasattr(self.lower, "bind"):
-            raise SettingError(f"lower={self.lower!r}: a lower-level solver such as Exact() or LocalSGD().")
+        if self.lower is not None:
+            require_lower(self.lower)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedRZO:
         """The algorithm for one problem, schedules tabulated.

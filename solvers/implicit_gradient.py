@@ -22,10 +22,10 @@ from hierfl.compiler.data import Party
 from hierfl.compiler.draws import split
 from hierfl.compiler.hypergradient import Hypergradient, LowerMap
 from hierfl.compiler.program import Array, Rows
-from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
-from hierfl.solvers.checks import require_choice, require_count, require_number
+from hierfl.solvers.checks import require_choice, require_count, require_lower, require_number
 from hierfl.solvers.client_oracle import ClientOracle, first_flagged
 from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact
@@ -71,8 +71,7 @@ class ImplicitGradient:
         require_number(self.participation, "participation", 0, 1)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
-        if not hasattr(self.lower, "bind"):
-            raise SettingError(f"lower={self.lower!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
+        require_lower(self.lower)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitGradient:
         """The algorithm for one problem, schedules tabulated."""

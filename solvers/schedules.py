@@ -8,12 +8,14 @@ from inspect import signature
 from numbers import Real
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import SettingError
 from hierfl.solvers.tables import row
 
+MOST = 10_000_000  # steps between two messages
 Schedule = float | Callable[[int], float]
 
 
@@ -34,6 +36,10 @@ class Decay:
         """The value at r = 0, 1, ..."""
         return float(self.c / (r + 1) ** self.p)
 
+    def table(self, count: int) -> np.ndarray:
+        """The values at 0, ..., count - 1."""
+        return np.asarray(self.c * np.arange(1.0, count + 1) ** -self.p)
+
 
 def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
     """The schedule's values at 0, ..., count - 1, as floats ``(count,)``.
@@ -44,18 +50,22 @@ def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
         If the schedule is neither a number nor a callable of the round that returns one, or a value is negative, NaN or infinite;
         names the place.
     """
-    if callable(schedule):
+    if isinstance(schedule, type):
+        _number(schedule, what)
+    if hasattr(schedule, "table"):
+        values = schedule.table(count)
+    elif callable(schedule):
         _require_one_argument(schedule, what)
         values = np.array([_number(schedule(r), what) for r in range(count)], dtype=float).reshape(count)
     else:
-        values = np.full(count, _number(schedule, what))
+        values = np.broadcast_to(_number(schedule, what), (count,))
     bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
     if bad.size:
         raise SettingError(f"{what} is {values[bad[0]]} at {bad[0]}: it must be finite and not negative.")
     return values
 
 
-def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
+def tabulate_steps(steps: Any, rounds: int, clients: int, what: str = "local_steps") -> np.ndarray:
     """Local steps H_{i,r} as integers, rounded up: ``(rounds, 1)`` where all clients do alike, else ``(rounds, clients)``.
 
     ``steps`` is a number or schedule for all clients, or a sequence with one number or schedule per client.
@@ -63,22 +73,35 @@ def tabulate_steps(steps: Any, rounds: int, clients: int) -> np.ndarray:
     Raises
     ------
     SettingError
-        For a wrong number of entries, a negative or non-finite value, or no steps for anybody at any round.
+        For a wrong number of entries, a negative, non-finite or huge value, or no steps for anybody at any round.
     """
     if isinstance(steps, (Sequence, np.ndarray)) and not isinstance(steps, str):
         if len(steps) != clients:
             raise SettingError(
-                f"local_steps has {len(steps)} entries for {clients} clients: give one number, or one per client."
+                f"{what} has {len(steps)} entries for {clients} clients: give one number, or one per client."
             )
-        table = np.stack([tabulate(s, rounds, f"local_steps of client {i}") for i, s in enumerate(steps)], axis=1)
+        table = np.stack([tabulate(s, rounds, f"{what} of client {i}") for i, s in enumerate(steps)], axis=1)
     else:
-        table = tabulate(steps, rounds, "local_steps")[:, None]
-    table = np.ceil(table - 1e-9).astype(int)
+        table = tabulate(steps, rounds, what)[:, None]
+    table = whole(table, what)
     if (table == table[:, :1]).all():
         table = table[:, :1]
     if table.size and not table.any():
-        raise SettingError("local_steps is 0 for every client at every round: nobody would ever answer.")
+        raise SettingError(f"{what} is 0 for every client at every round: nobody would ever answer.")
     return table
+
+
+def whole(values: np.ndarray, what: str) -> np.ndarray:
+    """Numbers of steps as integers, rounded up.
+
+    Raises
+    ------
+    SettingError
+        If there are more than anybody would wait for; names the setting.
+    """
+    if values.size and values.max() > MOST:
+        raise SettingError(f"{what}={values.max():g}: at most {MOST:,} steps.")
+    return np.ceil(values - 1e-9).astype(int)
 
 
 def steps_of(table: np.ndarray, r: Any, clients: Any) -> Any:
@@ -92,7 +115,8 @@ def steps_of(table: np.ndarray, r: Any, clients: Any) -> Any:
 def _number(value: Any, what: str) -> float:
     if type(value) is float:
         return value
-    if value is None or isinstance(value, (str, bool)) or np.ndim(value) != 0 or not np.isreal(value):
+    number = isinstance(value, (Real, np.number, np.ndarray, jax.Array)) and not isinstance(value, bool)
+    if not number or np.ndim(value) != 0 or not np.isreal(value):
         raise SettingError(f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}.")
     return float(value)
 

@@ -28,7 +28,7 @@ from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
-from hierfl.solvers.checks import require_choice, require_count, require_flag, require_number
+from hierfl.solvers.checks import require_choice, require_count, require_flag, require_lower, require_number
 from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, Directions
 from hierfl.solvers.local_steps import require_public_set
@@ -112,8 +112,8 @@ class ZOHFL:
         require_left_out(self, "step_size", "local_steps")
         if self.local_steps is not None and self.lower is not None:
             raise SettingError("local_steps is short for lower=ProjectedSGD(steps=...); give one of the two, not both.")
-        if self.lower is not None and not hasattr(self.lower, "bind"):
-            raise SettingError(f"lower={self.lower!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
+        if self.lower is not None:
+            require_lower(self.lower)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundZOHFL:
         """The algorithm for one problem, schedules tabulated.

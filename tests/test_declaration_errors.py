@@ -460,6 +460,8 @@ def test_undefined_values_are_errors_not_nan() -> None:
         {"solver": "ZOHFL"},
         {"rounds": "3"},
         {"rounds": -1},
+        {"rounds": 10**12},
+        {"seed": 2**63},
         {"seed": None},
         {"queries": "none"},
         {"runtime": "x"},

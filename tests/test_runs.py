@@ -162,6 +162,7 @@ def test_a_seed_that_diverges_leaves_the_others_alone() -> None:
         ({"seeds": 0}, "at least one"),
         ({"seeds": -3}, "at least one"),
         ({"seeds": True}, "how many"),
+        ({"seeds": [2**63]}, "whole number"),
         ({"seeds": 2.5}, "how many"),
         ({"seeds": [1, 1]}, "given once"),
         ({"seeds": [1, -1]}, "whole number"),
@@ -214,6 +215,8 @@ def test_a_list_of_solvers_is_named_by_its_settings() -> None:
     assert list(found) == ["FedAvg()", "FedAvg(local_steps=2)"] and found["FedAvg()"].seeds == (3, 5)
     with pytest.raises(hf.SettingError, match="twice"):
         hf.sweep(problem(None), [FedAvg(), FedAvg()])
+    with pytest.raises(hf.SettingError, match="or a list of solvers"):
+        hf.sweep(problem(None), FedAvg())
     with pytest.raises(hf.SettingError, match="at least one solver"):
         hf.sweep(problem(None), {})
 

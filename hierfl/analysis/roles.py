@@ -238,7 +238,8 @@ def _tables(parts: Sequence[Any], lower: LowerLevel | None) -> tuple[tuple[Sampl
     for group in groups:
         touching = [table for table in tables if any(s is t for s in group for t in table)]
         merged = list(_unique([*(s for table in touching for s in table), *group]))
-        tables = [table for table in tables if table not in touching] + [merged]
+        untouched = [table for table in tables if not any(table is t for t in touching)]
+        tables = [*untouched, merged]
     return tuple(tuple(table) for table in tables if table)
 
 

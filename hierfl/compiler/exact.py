@@ -101,11 +101,15 @@ class ExactLower:
         if plan.iterative:
             return finish(self._iterated(owner, start, mu, tolerance))
         if plan.method == "closed form":
-            diagonal = owner.multiply(jnp.ones_like(start))
-            y = owner.project(-owner.operator(jnp.zeros_like(start)) / diagonal)
-            found = finish((y, 1.0 / jnp.max(jnp.abs(diagonal)), jnp.zeros((), int)))
-            # a sign that holds on X only may fail outside
-            return found._replace(converged=found.converged & (jnp.min(diagonal) > 0))
+            diagonal, force = owner.multiply(jnp.ones_like(start)), owner.operator(jnp.zeros_like(start))
+            curved = diagonal > 0
+            flat = jnp.where(force == 0, start, -jnp.sign(force) * jnp.inf)  # an entry without curvature is at a bound
+            y = owner.project(jnp.where(curved, -force / jnp.where(curved, diagonal, 1.0), flat))
+            steepest = jnp.max(jnp.abs(diagonal))
+            found = finish((y, 1.0 / jnp.where(steepest > 0, steepest, 1.0), jnp.zeros((), int)))
+            # a sign that holds on X only may fail outside, or with other values of parameters
+            solved = diagonal >= 0 if plan.facts.kind in ("box", "free") else curved
+            return found._replace(converged=found.converged & jnp.all(solved))
         if plan.method == "diagonal plus low rank":
             parts = LowRank(*(jnp.asarray(part, x.dtype) for part in plan.low_rank(owner.multiply, start.size)))
             q, ladder = owner.operator(jnp.zeros_like(start)), plan.facts.jacobian.ladder

@@ -83,7 +83,7 @@ def _diagnose(exact: ExactLower, x: np.ndarray, solution: LowerSolution, owner: 
     if exact.plan.method == "closed form":
         raise LowerLevelError(
             f"the lower level of {_owner_name(exact, owner)} was not solved at x = {_short(x)}: its closed form divides by the "
-            f"curvature in y, which is not positive there. Keep it positive, or take Exact(method='semismooth Newton')."
+            f"curvature in y, which is not positive there. Keep it positive, bound y, or take Exact(method='semismooth Newton')."
         )
     raise LowerLevelError(
         f"the lower level of {_owner_name(exact, owner)} was not solved at x = {_short(x)}: {exact.plan.method} stopped after "

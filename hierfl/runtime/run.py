@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 OWN_VALUE_TOLERANCE = 0.01
 INSIDE = 1e-9
+MOST_ROUNDS = 100_000_000
+SEEDS = 2**63  # there are
 
 
 @double_precision
@@ -159,9 +161,11 @@ def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | Non
         found = list(seeds)
     else:
         raise SettingError(f"seeds={seeds!r}: how many (from seed on), or a sequence of seeds in place of seed.")
-    whole = all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s >= 0 for s in found)
+    whole = all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) and 0 <= s < SEEDS for s in found)
     if not found or not whole or len(set(found)) < len(found):
-        raise SettingError(f"seeds={seeds!r}: at least one, each a whole number of at least 0 and given once.")
+        raise SettingError(
+            f"seeds={seeds!r}: at least one, each a whole number of at least 0 (below 2^63) and given once."
+        )
     return [int(s) for s in found]
 
 
@@ -338,6 +342,12 @@ def _check_settings(rounds: int, evaluate_every: int, queries: str, seed: int) -
     for name, value, least in (("rounds", rounds, 0), ("evaluate_every", evaluate_every, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
+    if seed >= SEEDS:
+        raise SettingError(f"seed={seed}: a whole number below 2^63.")
+    if rounds > MOST_ROUNDS:
+        raise SettingError(
+            f"rounds={rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated; go on with x0=result.x."
+        )
     if queries not in ("projected", "raw"):
         raise SettingError(f"queries={queries!r}: write 'projected' or 'raw'.")
 

@@ -133,7 +133,7 @@ class Watch:
         if client >= 0:
             return DivergedError(
                 f"round {index}, client {client}: what it sends is NaN, infinite or beyond {TOO_LARGE:g}"
-                f"{', or its lower level was not solved' if self.compiled.lower.size else ''}. Reduce step_size (here {size:g}) or "
+                f"{', or its lower level was not solved (problem.implicit(x) says why)' if self.compiled.lower.size else ''}. Reduce step_size (here {size:g}) or "
                 f"the lower solver's step size, or check the domain of the clients term."
             )
         return DivergedError(

@@ -22,11 +22,10 @@ from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.contract import Clock, LowerAnswer
-from hierfl.solvers.schedules import tabulate
+from hierfl.solvers.schedules import MOST, tabulate, whole
 from hierfl.solvers.tables import Tabulated, row
 
 Sequences = tuple[Array, ...]
-LIMIT = 10_000_000
 
 
 class Rule(NamedTuple):
@@ -129,8 +128,8 @@ def tabulate_counts(schedule: Any, rounds: int, what: str) -> np.ndarray:
     SettingError
         Naming the setting and the round.
     """
-    table = np.ceil(tabulate(schedule, rounds, what) - 1e-9)
-    bad = np.flatnonzero((table < 1) | (table > LIMIT))
+    table = whole(tabulate(schedule, rounds, what), what)
+    bad = np.flatnonzero(table < 1)
     if bad.size:
-        raise SettingError(f"{what} is {table[bad[0]]:g} at round {bad[0]}: a whole number in 1, ..., {LIMIT}.")
-    return table.astype(int)
+        raise SettingError(f"{what} is {table[bad[0]]} at round {bad[0]}: a whole number in 1, ..., {MOST:,}.")
+    return table

@@ -71,7 +71,7 @@ class ProjectedSGD:
             raise SettingError(
                 f"start='query' begins at the queried x, but x has {problem.upper.size} scalars and y has {problem.lower.size}."
             )
-        counts = tabulate_steps(self.steps, rounds, problem.num_clients)
+        counts = tabulate_steps(self.steps, rounds, problem.num_clients, "steps of ProjectedSGD")
         longest = max(1, int(counts.max(initial=0)))
         if self.schedule == "theory":
             mu, smooth = lower_constants(problem, "ProjectedSGD")

@@ -20,7 +20,7 @@ from hierfl.compiler.program import NO_ROWS, Array
 from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_number
 from hierfl.solvers.lower.contract import Clock, require_scope
-from hierfl.solvers.schedules import tabulate
+from hierfl.solvers.schedules import tabulate, whole
 from hierfl.solvers.tables import Tabulated, constant, row
 from hierfl.solvers.theory import lower_constants
 
@@ -36,6 +36,10 @@ class LogGrowth:
     def __call__(self, k: int) -> float:
         """The value at k = 0, 1, ... (the paper's k + 1)."""
         return float(np.ceil(self.tau * np.log(k + 2) - 1e-9))
+
+    def table(self, count: int) -> np.ndarray:
+        """The values at 0, ..., count - 1."""
+        return np.asarray(np.ceil(self.tau * np.log(np.arange(2.0, count + 2)) - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class ProjectionMethod:
         if alpha == "theory":
             mu, size = lower_constants(problem, name)
             alpha = self._safe_step(mu, size)
-        counts = np.ceil(tabulate(self.steps, max(1, steps), f"steps of {name}") - 1e-9).astype(int)
+        counts = whole(tabulate(self.steps, max(1, steps), f"steps of {name}"), f"steps of {name}")
         if not counts.any():
             raise SettingError(f"steps of {name} are 0 at every local step: nobody would ever answer.")
         return BoundProjections(problem, self, np.array(alpha, float), constant(counts))

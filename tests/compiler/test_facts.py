@@ -108,6 +108,33 @@ def test_a_client_without_curvature_of_its_own(odd: int) -> None:
         assert mu[client] == 0 if client == odd else 5.9 < mu[client] <= 6
 
 
+@pytest.mark.parametrize("kind", ["box", "halfline", "free", "ball"])
+def test_a_parameter_that_takes_the_curvature_away(kind: str) -> None:
+    """A closed form chosen while all entries had curvature sends those that lose it to their bounds, where they have some."""
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    p = cp.Parameter(
+        3 if kind in ("box", "halfline", "free") else (),
+        nonneg=True,
+        name="p",
+        value=np.ones(3) if kind != "ball" else 1.0,
+    )
+    cost = p @ cp.square(y) if kind != "ball" else p * cp.sum_squares(y)
+    sets = {"box": [y >= -1, y <= 1], "halfline": [y <= 2], "free": [], "ball": [cp.norm(y) <= 1]}
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, cost - x @ y, sets[kind]))
+    assert "closed form" in str(problem.explain())
+    at = np.array([0.3, 0.2, -0.5])
+    problem.implicit(at)
+    p.value = np.array([1.0, 0.0, 2.0]) if kind != "ball" else 0.0
+    if kind in ("free", "ball"):
+        with pytest.raises(hf.LowerLevelError, match="curvature"):
+            problem.implicit(at)
+    else:
+        expected = [0.15, 1.0 if kind == "box" else 2.0, -0.125]
+        np.testing.assert_allclose(problem.implicit.response(at), expected, rtol=1e-12)
+        assert problem.implicit.certificate(at).error_bound == np.inf
+        np.testing.assert_allclose(problem.implicit.gradient(at), [0.15, 0.0, -0.0625], atol=1e-10)
+
+
 @pytest.mark.parametrize("odd", [0, 1, 2, 4])
 def test_one_client_without_the_others_coupling(odd: int) -> None:
     """All couplings are of rank one but that of one client: its certificate does not come from a part of its Hessian."""

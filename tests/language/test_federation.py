@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 
 import cvxpy as cp
 import numpy as np
@@ -384,3 +385,16 @@ def test_definite_samples_in_half_precision() -> None:
     hf.Client({u: np.eye(2, dtype=np.float16)[None]})
     with pytest.raises(hf.DataError, match="declared PSD"):
         hf.Client({u: -np.eye(2, dtype=np.float16)[None]})
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_samples_of_several_tables_in_any_order_of_their_terms(order: tuple[int, ...]) -> None:
+    """a and b are drawn apart: three values of a, two of b."""
+    x, a, b = cp.Variable(name="x"), hf.Sample(name="a"), hf.Sample(name="b")
+    terms = [hf.E(cp.square(b - x)), hf.E(cp.square(a - x)), hf.E(cp.square(a))]
+    own = {a: np.array([1.0, 2.0, 6.0]), b: np.array([0.0, 4.0])}
+    problem = hf.Problem(
+        hf.Minimize(clients=sum(terms[place] for place in order)), federation=hf.Federation([hf.Client(own)])
+    )
+    expected = np.mean((own[b] - 1) ** 2) + np.mean((own[a] - 1) ** 2) + np.mean(own[a] ** 2)
+    assert problem.implicit(1.0) == pytest.approx(expected)

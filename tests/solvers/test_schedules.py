@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import Decay, schedules
-from hierfl.solvers.schedules import tabulate
+from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, LogGrowth, schedules
+from hierfl.solvers.schedules import tabulate, tabulate_steps
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,8 @@ def test_tables(schedule: Any, expected: list[float]) -> None:
         (None, "step_size must be a number, Decay"),
         (True, "step_size must be a number, Decay"),
         ([0.1, 0.2, 0.3], "step_size must be a number, Decay"),
+        ({0: 1}, "step_size must be a number, Decay"),
+        (Decay, "step_size must be a number, Decay"),
         (1j, "step_size must be a number, Decay"),
         (lambda r: None, "step_size must be a number, Decay"),
         (lambda r: np.ones(2), "step_size must be a number, Decay"),
@@ -54,6 +56,27 @@ def test_wrong_schedules(schedule: Any, message: str) -> None:
         tabulate(schedule, 3, "step_size")
 
 
+@pytest.mark.parametrize("schedule", [Decay(0.3, 0.7), Decay(2.0, -0.5), LogGrowth(2.3)])
+def test_schedules_of_the_library_give_their_tables_at_once(schedule: Any) -> None:
+    np.testing.assert_allclose(schedule.table(1000), [schedule(r) for r in range(1000)], rtol=1e-15)
+
+
+@pytest.mark.parametrize("steps", [1e19, 1e300, lambda r: 10.0 ** (10 * r), [3, 1e19]])
+def test_more_steps_than_anybody_waits_for_are_refused(steps: Any) -> None:
+    with pytest.raises(hf.SettingError, match=r"steps of ProjectedSGD=1e\+.*: at most 10,000,000 steps"):
+        tabulate_steps(steps, 3, 2, "steps of ProjectedSGD")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda lower: ZOHFL(lower=lower), lambda lower: FedRZO(lower=lower), lambda lower: ImplicitGradient(lower=lower)],
+)
+@pytest.mark.parametrize("lower", [Exact, "Exact"])
+def test_a_lower_solver_is_an_instance(make: Any, lower: Any) -> None:
+    with pytest.raises(hf.SettingError, match=r"a lower-level solver such as Exact\(\)"):
+        make(lower)
+
+
 def test_an_error_of_the_callable_is_the_users_to_see() -> None:
     with pytest.raises(ZeroDivisionError):
         tabulate(lambda r: 1 / r, 3, "step_size")
@@ -63,4 +86,4 @@ def test_a_callable_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a callable takes as long as a hundred of its values."""
     looks: list[Any] = []
     monkeypatch.setattr(schedules, "signature", lambda of: looks.append(of) or signature(of))
-    assert len(tabulate(Decay(0.1), 1000, "step_size")) == 1000 and len(looks) == 1
+    assert len(tabulate(Decay(0.1).__call__, 1000, "step_size")) == 1000 and len(looks) == 1
