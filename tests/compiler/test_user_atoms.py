@@ -95,7 +95,9 @@ def test_nan_that_a_black_box_was_given_is_passed_on(x) -> None:
     assert np.isnan(evaluate(hf.BlackBox(np.sum, x), x)(np.full(3, np.nan)))
 
 
-def test_an_error_of_the_function_arrives_as_an_error_of_hierfl() -> None:
+def test_an_error_of_the_function_arrives_as_an_error_of_hierfl_and_is_not_logged_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class OutOfFuelError(Exception):
         pass
 
@@ -109,4 +111,5 @@ def test_an_error_of_the_function_arrives_as_an_error_of_hierfl() -> None:
     assert problem.implicit([1.0, 0.0]) == pytest.approx(1.0)
     with pytest.raises(hf.DeclarationError, match="OutOfFuelError: empty tank"):
         problem.implicit([2.0, 0.0])
+    assert "pure_callback failed" not in caplog.text
     assert problem.implicit([0.0, 1.0]) == pytest.approx(1.0)
