@@ -461,7 +461,7 @@ def test_undefined_values_are_errors_not_nan() -> None:
         {"rounds": "3"},
         {"rounds": -1},
         {"rounds": 10**12},
-        {"seed": 2**63},
+        {"seed": 2**64},
         {"seed": None},
         {"queries": "none"},
         {"runtime": "x"},

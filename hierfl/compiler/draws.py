@@ -14,12 +14,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hierfl.compiler.program import Array
 
 GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: far apart even for neighbouring counters
 SALT = 0x5BD1E995  # no small multiple of GOLDEN, so that no word cancels a neighbour's
 FOLD, SPLIT, NORMAL, GEOMETRIC = (2**31 - k for k in (1, 2, 3, 4))  # streams beside the tables' and the laws'
+
+
+def key_of(seed: int) -> Array:
+    """The key of a seed below 2^64: ``jax.random.key``'s in double precision, whose single precision drops the upper 32 bits."""
+    return jax.random.wrap_key_data(jnp.asarray(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)))
 
 
 def fold_in(key: Array, index: Any) -> Array:

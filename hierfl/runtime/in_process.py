@@ -17,6 +17,7 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.cores import core_count
+from hierfl.compiler.draws import key_of
 from hierfl.compiler.program import Array
 from hierfl.compiler.schedule import require_memory
 from hierfl.errors import SettingError
@@ -142,7 +143,7 @@ class InProcess:
         What compiles is done in the share's turn.
         """
         lanes, lane = (None, _whole) if share is None else (len(seeds), _lane)
-        data, keys, tables = simulation.problem.data(), [jax.random.key(seed) for seed in seeds], simulation.tables()
+        data, keys, tables = simulation.problem.data(), [key_of(seed) for seed in seeds], simulation.tables()
         key, start = (keys[0], starts[0]) if share is None else (jnp.stack(keys), starts)
         block = min(block, whole_block(rounds))
         if rounds:

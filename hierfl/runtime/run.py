@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OWN_VALUE_TOLERANCE = 0.01
 INSIDE = 1e-9
 MOST_ROUNDS = 100_000_000
-SEEDS = 2**63  # there are
+SEEDS = 2**64  # there are
 
 
 @double_precision
@@ -152,20 +152,20 @@ def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | Non
             raise SettingError("seeds and restarts: give one of them; every restart has a seed of its own.")
         if isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1:
             raise SettingError(f"restarts={restarts!r}: a whole number of at least 1.")
-        return list(range(seed, seed + int(restarts)))
-    if seeds is None:
-        return [int(seed)]
-    if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
+        found: list[Any] = list(range(seed, seed + int(restarts)))
+    elif seeds is None:
+        found = [seed]
+    elif isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         found = list(range(seed, seed + int(seeds)))
     elif isinstance(seeds, (Sequence, np.ndarray)) and not isinstance(seeds, str) and seed == 0:
         found = list(seeds)
     else:
         raise SettingError(f"seeds={seeds!r}: how many (from seed on), or a sequence of seeds in place of seed.")
-    whole = all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) and 0 <= s < SEEDS for s in found)
+    whole = all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s >= 0 for s in found)
     if not found or not whole or len(set(found)) < len(found):
-        raise SettingError(
-            f"seeds={seeds!r}: at least one, each a whole number of at least 0 (below 2^63) and given once."
-        )
+        raise SettingError(f"seeds={seeds!r}: at least one, each a whole number of at least 0 and given once.")
+    if max(found) >= SEEDS:
+        raise SettingError(f"a seed of {max(found)}: seeds are below 2^64.")
     return [int(s) for s in found]
 
 
@@ -342,8 +342,6 @@ def _check_settings(rounds: int, evaluate_every: int, queries: str, seed: int) -
     for name, value, least in (("rounds", rounds, 0), ("evaluate_every", evaluate_every, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
-    if seed >= SEEDS:
-        raise SettingError(f"seed={seed}: a whole number below 2^63.")
     if rounds > MOST_ROUNDS:
         raise SettingError(
             f"rounds={rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated; go on with x0=result.x."

@@ -12,11 +12,18 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierfl.compiler.draws import fold_in, geometric, normals, row_numbers, split, uniforms
+from hierfl.compiler.draws import fold_in, geometric, key_of, normals, row_numbers, split, uniforms
 from tests import draws as in_python
 
 FALSE_ALARM, MANY = 1e-6, 400_000
 KEY = jax.random.key(5)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 3 * 2**40 + 5, 2**63 - 1])
+def test_the_key_of_a_seed_is_jaxs_in_either_precision(seed: int) -> None:
+    with jax.enable_x64(True):
+        expected = jax.random.key_data(jax.random.key(seed))
+    np.testing.assert_array_equal(jax.random.key_data(key_of(seed)), expected)
 
 
 def along_the_batch(count: int, key: jax.Array = KEY, stream: int = 0, step: int = 0) -> np.ndarray:
