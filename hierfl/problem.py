@@ -352,9 +352,9 @@ class Problem:
         compiled, settings = self.compile(), {"restarts": restarts, "seed": seed}
         if x0 is not None:
             return reference(self, **settings, x0=x0, progress=progress)
-        known = tuple(p.value.tobytes() for p in self.roles.parameters if p.value is not None)
         found: Reference = compiled.keep(
-            ("reference", restarts, seed, known), lambda: reference(self, **settings, x0=None, progress=progress)
+            ("reference", restarts, seed, compiled.parameter_values),
+            lambda: reference(self, **settings, x0=None, progress=progress),
         )
         return found
 

@@ -13,13 +13,12 @@ from hierfl.solvers.lower import (
     Extragradient,
     FedAC,
     LocalSGD,
-    LogGrowth,
     ProjectedSGD,
     ProjectionMethod,
 )
 from hierfl.solvers.scaffnew import Scaffnew
 from hierfl.solvers.scaffold import SCAFFOLD
-from hierfl.solvers.schedules import Decay
+from hierfl.solvers.schedules import Decay, LogGrowth
 from hierfl.solvers.zohfl import ZOHFL
 
 __all__ = [

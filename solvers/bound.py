@@ -65,8 +65,11 @@ class Bound(Tabulated):
         """A step of a client."""
         lower, settings = self.lower, self.settings
         at_once = isinstance(lower, BoundExact) and lower.exact.plan is not None and lower.exact.plan.at_once
-        levels: list[Any] = [settings, getattr(settings, "lower", None)]
-        sizes = [level.batch_size for level in levels if hasattr(level, "batch_size")]
+        level: Any = getattr(lower, "settings", None)
+        sizes = [given.batch_size for given in (settings, level) if hasattr(given, "batch_size")]
+        without_batches = lower is not None and self.problem.scope != "sample" and not hasattr(level, "batch_size")
+        if without_batches and self.problem.lower_samples:
+            sizes.append(None)
         rows = None if None in sizes else max(sizes, default=None)
         return Work(at_once, rows, getattr(settings, "directions", 1))
 

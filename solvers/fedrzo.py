@@ -35,7 +35,7 @@ from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, Directions
 from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
-from hierfl.solvers.lower.contract import Clock, require_federated
+from hierfl.solvers.lower.contract import Clock, bind_lower, require_federated
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.tables import constant, row, rows
@@ -146,9 +146,7 @@ class FedRZO:
         counts = tabulate_steps(local_steps, rounds, problem.num_clients)
         done = np.cumsum(counts.max(axis=1, initial=0))
         total = int(done[-1]) if rounds else 0
-        lower = None
-        if problem.lower.size:
-            lower = (self.lower or default_lower(problem)).bind(problem, rounds, total)
+        lower = bind_lower(self.lower or default_lower(problem), problem, rounds, total)
         if problem.scope == "federation":
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")

@@ -29,7 +29,7 @@ from hierfl.solvers.checks import require_choice, require_count, require_lower, 
 from hierfl.solvers.client_oracle import ClientOracle, first_flagged
 from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact
-from hierfl.solvers.lower.contract import Clock, require_federated
+from hierfl.solvers.lower.contract import Clock, bind_lower, require_federated
 from hierfl.solvers.schedules import Schedule, tabulate
 from hierfl.solvers.tables import row
 
@@ -85,7 +85,7 @@ class ImplicitGradient:
         require_public_set(self, problem)
         hyper = Hypergradient.of(problem)
         sizes = tabulate(self.step_size, rounds, "step_size")
-        lower = self.lower.bind(problem, rounds, rounds) if problem.lower.size else None
+        lower = bind_lower(self.lower, problem, rounds, rounds)
         if problem.scope == "federation":
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")

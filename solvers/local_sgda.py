@@ -84,7 +84,9 @@ def _require_minimax(problem: CompiledProblem) -> None:
             "LocalSGDA needs y in the clients' terms alone, but the server term mentions it, and the lower level does not hold "
             "that term: use FedRZO, or give the term to the clients."
         )
-    if problem.client_program is None or not problem.keep("opposed", lambda: _is_opposed(problem)):
+    if problem.client_program is None or not problem.keep(
+        ("opposed", problem.parameter_values), lambda: _is_opposed(problem)
+    ):
         raise IncompatibleSolverError(
             "LocalSGDA needs a minimax problem, in which y maximises what x minimises, but the lower level and the clients' "
             "terms have different objectives in y: use FedRZO or ImplicitGradient for bilevel problems."
@@ -104,7 +106,8 @@ def _is_opposed(problem: CompiledProblem) -> bool:
         return jnp.max(jnp.abs(ascent + descent)) / (1 + jnp.max(jnp.abs(ascent)))
 
     every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
-    found = quick_jit(jax.vmap(difference, (None, 0, 0)))(problem.data().clients, every, keys)
+    program = problem.keep("opposition", lambda: quick_jit(jax.vmap(difference, (None, 0, 0))))
+    found = program(problem.data().clients, every, keys)
     seen = found[jnp.isfinite(found)]
     return bool(seen.size > 0 and jnp.all(seen <= 1e-9))
 

@@ -41,6 +41,21 @@ class Decay:
         return np.asarray(self.c * np.arange(1.0, count + 1) ** -self.p)
 
 
+@dataclass(frozen=True)
+class LogGrowth:
+    """``ceil(tau * ln(k + 1))`` steps at the local step k, counted over all rounds from 1 ([2S] Algorithm 5)."""
+
+    tau: float
+
+    def __call__(self, k: int) -> float:
+        """The value at k = 0, 1, ... (the paper's k + 1)."""
+        return float(np.ceil(self.tau * np.log(k + 2) - 1e-9))
+
+    def table(self, count: int) -> np.ndarray:
+        """The values at 0, ..., count - 1."""
+        return np.asarray(np.ceil(self.tau * np.log(np.arange(2.0, count + 2)) - 1e-9))
+
+
 def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
     """The schedule's values at 0, ..., count - 1, as floats ``(count,)``.
 
@@ -50,11 +65,9 @@ def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
         If the schedule is neither a number nor a callable of the round that returns one, or a value is negative, NaN or infinite;
         names the place.
     """
-    if isinstance(schedule, type):
-        _number(schedule, what)
-    if hasattr(schedule, "table"):
+    if type(schedule) is Decay or type(schedule) is LogGrowth:
         values = schedule.table(count)
-    elif callable(schedule):
+    elif callable(schedule) and not isinstance(schedule, type):
         _require_one_argument(schedule, what)
         values = np.array([_number(schedule(r), what) for r in range(count)], dtype=float).reshape(count)
     else:

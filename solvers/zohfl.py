@@ -33,7 +33,7 @@ from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
 from hierfl.solvers.directions import KINDS, Directions
 from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.lower.contract import Clock
+from hierfl.solvers.lower.contract import Clock, bind_lower
 from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
 from hierfl.solvers.schedules import Decay, Schedule, tabulate
 from hierfl.solvers.tables import row
@@ -130,7 +130,7 @@ class ZOHFL:
         found = self.prescribed(problem)
         step_size = self.step_size if found is None else Decay(found.step, 0.5)
         steps = tabulate(step_size, rounds, "step_size")
-        lower = self._lower(problem).bind(problem, rounds, rounds) if problem.lower.size else None
+        lower = bind_lower(self._lower(problem), problem, rounds, rounds)
         alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
         if alone and not hasattr(lower, "client"):
             raise IncompatibleSolverError(

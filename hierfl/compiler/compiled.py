@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hierfl.problem import Problem
 
 Environment = Mapping[int, Any]
-RUN_KEYS = ("start", "block", "program", "own value")  # what a run keeps
+RUN_KEYS = ("start", "block", "program", "own value", "bound lower")  # what a run keeps
 
 
 @dataclass(frozen=True, eq=False, repr=False)

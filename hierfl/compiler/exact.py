@@ -105,6 +105,7 @@ class ExactLower:
             curved = diagonal > 0
             flat = jnp.where(force == 0, start, -jnp.sign(force) * jnp.inf)  # an entry without curvature is at a bound
             y = owner.project(jnp.where(curved, -force / jnp.where(curved, diagonal, 1.0), flat))
+            y = jnp.where(jnp.isfinite(y), y, start)  # if it has one; else the certificate tells a force from rounding
             steepest = jnp.max(jnp.abs(diagonal))
             found = finish((y, 1.0 / jnp.where(steepest > 0, steepest, 1.0), jnp.zeros((), int)))
             # a sign that holds on X only may fail outside, or with other values of parameters

@@ -56,7 +56,8 @@ def player_evidence(compiled: CompiledProblem) -> tuple[PlayerEvidence, ...]:
     if not isinstance(level, Nash):
         return ()
     found: tuple[PlayerEvidence, ...] = compiled.keep(
-        "players", lambda: tuple(_evidence(compiled, known) for known in players_convexity(level))
+        ("players", compiled.parameter_values),
+        lambda: tuple(_evidence(compiled, known) for known in players_convexity(level)),
     )
     return found
 

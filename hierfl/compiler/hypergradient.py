@@ -56,7 +56,7 @@ class Hypergradient:
 
     @classmethod
     def of(cls, problem: CompiledProblem) -> Hypergradient:
-        """Made once for a problem.
+        """Made once for a problem and either case of ``envelope``, which the present values of parameters decide.
 
         Raises
         ------
@@ -64,7 +64,8 @@ class Hypergradient:
             If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
         """
         _require_smooth(problem)
-        found: Hypergradient = problem.keep("hypergradient", lambda: cls(problem, _coincide(problem)))
+        envelope = problem.keep(("envelope", problem.parameter_values), lambda: _coincide(problem))
+        found: Hypergradient = problem.keep(("hypergradient", envelope), lambda: cls(problem, envelope))
         return found
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
@@ -97,12 +98,19 @@ class Hypergradient:
 
     @staticmethod
     def _solve(multiply: Map, right: Array, symmetric: bool) -> Array:
+        """Entries that nothing determines, where the system is zero, are 0: y does not move there."""
+        open_ = multiply(_generic(right)) == 0
+
+        def closed(v: Array) -> Array:
+            return multiply(v) + jnp.where(open_, v, 0.0)
+
+        right = jnp.where(open_, 0.0, right)
         if right.size <= DENSE_LIMIT:
-            return jnp.linalg.solve(jax.vmap(multiply, out_axes=1)(jnp.eye(right.size, dtype=right.dtype)), right)
+            return jnp.linalg.solve(jax.vmap(closed, out_axes=1)(jnp.eye(right.size, dtype=right.dtype)), right)
         if symmetric:
-            found: Array = cg(multiply, right, tol=TOLERANCE, maxiter=KRYLOV_STEPS)[0]
+            found: Array = cg(closed, right, tol=TOLERANCE, maxiter=KRYLOV_STEPS)[0]
         else:
-            found = gmres(multiply, right, tol=TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
+            found = gmres(closed, right, tol=TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
         return found
 
     @property
@@ -180,9 +188,14 @@ class Hypergradient:
         return found
 
 
+def _generic(like: Array) -> Array:
+    """A vector without anything special."""
+    return jnp.cos(jnp.arange(1, like.size + 1, dtype=like.dtype) ** 2)
+
+
 def _inverse_norm(hessian: Map, like: Array) -> Array:
     """About 1 / |H|; any step is right, this one is well scaled."""
-    vector = jnp.cos(jnp.arange(1, like.size + 1, dtype=like.dtype) ** 2)
+    vector = _generic(like)
 
     def multiply(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         image = hessian(state[0])
@@ -214,7 +227,7 @@ def _coincide(problem: CompiledProblem) -> bool:
     if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
         return False
     data, rng = problem.data(), np.random.default_rng(11)
-    pairs = quick_jit(lambda x, y, data: _gradients(problem, x, y, data))
+    pairs = problem.keep("gradients in y", lambda: quick_jit(lambda x, y, data: _gradients(problem, x, y, data)))
     ratios: list[float] = []
     for _ in range(3):
         x, y = (rng.standard_normal(size) for size in (problem.upper.size, problem.lower.size))
@@ -251,9 +264,9 @@ def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tupl
     return jax.tree.map(lambda parts: (clients.weights @ parts)[None], found)
 
 
-def gradient_at(problem: CompiledProblem, x: Array, data: Data, warm: Array | None = None) -> tuple[Any, Array]:
+def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Any, Array]:
     """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
-    hyper, exact, clients = Hypergradient.of(problem), problem.exact, data.clients
+    problem, exact, clients = hyper.problem, hyper.problem.exact, data.clients
     evaluation = exact.evaluate(x, data, warm)
     answers = None if evaluation.solution is None else evaluation.solution.y
 
@@ -327,8 +340,8 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
 @double_precision
 def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
     """(value, gradient) of f at x, oriented for minimisation, checked; errors as for ``ExactLower.at``."""
-    Hypergradient.of(problem)
-    program = problem.keep("gradient program", lambda: quick_jit(lambda x, data: gradient_at(problem, x, data)))
+    hyper = Hypergradient.of(problem)
+    program = problem.keep(("gradient program", hyper), lambda: quick_jit(lambda x, data: gradient_at(hyper, x, data)))
     evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
     require_solved(problem.exact, x, evaluation)
     return float(evaluation.value), gradient

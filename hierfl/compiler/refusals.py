@@ -32,8 +32,8 @@ def require_in_x(compiled: CompiledProblem, x: np.ndarray) -> None:
     """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
     if not compiled.problem.convex_on_x_only:
         return
-    public = {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
-    away = float(np.linalg.norm(x - np.asarray(compiled.project_upper(jnp.asarray(x), public))))
+    inside = compiled.project_upper(jnp.asarray(x), compiled.data().clients.public)
+    away = float(np.linalg.norm(x - np.asarray(inside)))
     if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
         raise LowerLevelError(
             f"x = {_short(x)} is {away:.2g} outside X, and the lower level is convex only by what the constraints and "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -74,7 +75,8 @@ class Points:
 
     def gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(values (k,), gradients (k, n)) by implicit differentiation."""
-        value, gradient = self._pieces("gradients", self._gradient, points)
+        hyper = Hypergradient.of(self.compiled)
+        value, gradient = self._pieces(("gradients", hyper), partial(self._gradient, hyper), points)
         return value, gradient
 
     def projected(self, points: np.ndarray) -> np.ndarray:
@@ -131,17 +133,17 @@ class Points:
         found = exact.evaluate(x, data, None, tolerance)
         solved = jnp.ones((), bool) if found.solution is None else found.solution.converged.all()
         empty = ~(jnp.max(found.gap) <= 0)
-        flags = jnp.stack([self._away(x), empty, ~solved, ~jnp.isfinite(found.value)])
+        flags = jnp.stack([self._away(x, data), empty, ~solved, ~jnp.isfinite(found.value)])
         return found, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
 
-    def _away(self, x: Array) -> Array:
+    def _away(self, x: Array, data: Data) -> Array:
         """Whether x is outside X."""
-        return jnp.linalg.norm(x - project_on_all(self.compiled, x)) > OUTSIDE * (1 + jnp.linalg.norm(x))
+        return jnp.linalg.norm(x - project_on_all(self.compiled, x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
 
-    def _gradient(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
-        found, gradient = gradient_at(self.compiled, x, data)
+    def _gradient(self, hyper: Hypergradient, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
+        found, gradient = gradient_at(hyper, x, data)
         good = (
-            ~self._away(x)
+            ~self._away(x, data)
             & (jnp.max(found.gap) <= 0)
             & (True if found.solution is None else found.solution.converged.all())
         )
@@ -160,9 +162,9 @@ class Points:
         rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
         return 1 if self.on_host else int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
 
-    def _pieces(self, name: str, one: Callable[..., Any], points: np.ndarray) -> list[np.ndarray]:
+    def _pieces(self, name: Hashable, one: Callable[..., Any], points: np.ndarray) -> list[np.ndarray]:
         size = self._piece
-        key = (f"points: {name}", size)
+        key = ("points", name, size)
 
         def make() -> Any:
             def all_of(points: Array, data: Data, tolerance: Array) -> Any:

@@ -8,7 +8,9 @@ only. Outside X the polished function is f(P_X(x)) + |x - P_X(x)|^2 / 2: it has 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -131,12 +133,11 @@ class _Search:
     def __init__(self, compiled: CompiledProblem) -> None:
         self.compiled, self.count = compiled, 0
         self._data = jax.device_put(compiled.data())
-        try:
-            Hypergradient.of(compiled)
-        except IncompatibleSolverError:
-            self.smooth, self.how = False, "local searches by Nelder and Mead, values only"
-        else:
-            self.smooth, self.how = True, "local searches by BFGS on implicit gradients, then Nelder and Mead"
+        self.hyper: Hypergradient | None = None
+        self.how = "local searches by Nelder and Mead, values only"
+        with suppress(IncompatibleSolverError):
+            self.hyper = Hypergradient.of(compiled)
+            self.how = "local searches by BFGS on implicit gradients, then Nelder and Mead"
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
@@ -150,7 +151,7 @@ class _Search:
         return np.asarray(program(jnp.asarray(points), self._data))
 
     def _value(self, x: jax.Array, data: Any) -> jax.Array:
-        inside = self.project(x)
+        inside = project_on_all(self.compiled, x, data)
         evaluation = self.compiled.exact.evaluate(inside, data)
         return self._checked(evaluation) + 0.5 * jnp.sum((x - inside) ** 2)
 
@@ -161,21 +162,18 @@ class _Search:
             good = good & evaluation.solution.converged.all()
         return jnp.where(good, evaluation.value, jnp.inf)
 
-    def _slope(self, x: jax.Array, data: Any) -> tuple[jax.Array, jax.Array]:
-        inside, pull = jax.vjp(self.project, x)
-        evaluation, gradient = gradient_at(self.compiled, inside, data)
+    def _slope(self, hyper: Hypergradient, x: jax.Array, data: Any) -> tuple[jax.Array, jax.Array]:
+        inside, pull = jax.vjp(lambda v: project_on_all(self.compiled, v, data), x)
+        evaluation, gradient = gradient_at(hyper, inside, data)
         away = x - inside
         return self._checked(evaluation) + 0.5 * away @ away, pull(gradient)[0] + away
 
-    def project(self, x: Any) -> Any:
-        """P_X."""
-        return project_on_all(self.compiled, x)
-
     def polish(self, start: np.ndarray) -> tuple[np.ndarray, float]:
         """A local search: the point of X and its value."""
-        if not self.smooth:
+        hyper = self.hyper
+        if hyper is None:
             return self.simplex((start, np.inf))
-        program = self.compiled.keep("reference slope", lambda: jax.jit(self._slope))
+        program = self.compiled.keep(("reference slope", hyper), lambda: jax.jit(partial(self._slope, hyper)))
 
         def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
             self.count += 1
@@ -185,7 +183,7 @@ class _Search:
             )  # at a value of infinity: BFGS steps back
 
         found = scipy.optimize.minimize(slope, start, jac=True, method="BFGS", options={"gtol": 1e-9})
-        return np.asarray(self.project(jnp.asarray(found.x))), float(found.fun)
+        return np.asarray(project_on_all(self.compiled, found.x)), float(found.fun)
 
     def simplex(self, start: tuple[np.ndarray, float]) -> tuple[np.ndarray, float]:
         """Nelder and Mead's method: it sees values only, so that kinks do not stop it."""
@@ -201,7 +199,7 @@ class _Search:
             method="Nelder-Mead",
             options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 400 * len(start[0])},
         )
-        inside = np.asarray(self.project(jnp.asarray(found.x)))
+        inside = np.asarray(project_on_all(self.compiled, found.x))
         return (inside, float(found.fun)) if found.fun <= start[1] else start
 
 

@@ -106,7 +106,7 @@ class Clients(Protocol):
         """Run ``step(party, received, key)`` on the server's own data."""
 
     def mean(self, values: Any) -> Any:
-        """The weighted aggregate of per-participant values (leading axis S)."""
+        """The weighted aggregate of per-participant values (leading axis S): linear in them, and differentiable by JAX."""
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""

@@ -152,7 +152,7 @@ class InProcess:
             shares = 1 if share is None else share.shares
             require_memory(shares * program.working, simulation.problem, simulation.schedule, shares * len(seeds))
         with ALONE if share is None else share.turn:
-            state, memory = simulation.start(lanes)(start)
+            state, memory = simulation.start(lanes)(tables, start)
         runs, done = [_Run(at_end) for at_end in at_ends], 0
         while done < rounds and any(run.ended is None for run in runs):
             before, count = (tables, state, memory, data, key, whole(done)), min(block, rounds - done)

@@ -63,6 +63,7 @@ def run(
     limits = Limits(tolerance, time_limit, communication_limit)
     _check_settings(rounds, evaluate_every, queries, seed)
     _check_callables(metrics, callback, runtime)
+    rounds, evaluate_every = int(rounds), int(evaluate_every)
     all_seeds = _all_seeds(seed, seeds, restarts)
     if tolerance is not None and evaluate_every < 2:
         raise SettingError(

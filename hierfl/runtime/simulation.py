@@ -71,18 +71,19 @@ class Simulation:
         return found
 
     def start(self, lanes: int | None) -> Any:
-        """``start(x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
+        """``start(tables, x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
         return self._keep(
-            ("start", lanes is None), lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin))
+            ("start", lanes is None),
+            lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin, (None, 0))),
         )
 
     def program(self, size: int, lanes: int | None, starts: np.ndarray, key: Array) -> Ahead:
         """A block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
 
         def make() -> Ahead:
-            before = jax.eval_shape(self.start(lanes), starts)
-            zero = whole(0)
-            given = (self.tables(), *before, self.problem.data(), key, zero, zero)
+            tables, zero = self.tables(), whole(0)
+            before = jax.eval_shape(self.start(lanes), tables, starts)
+            given = (tables, *before, self.problem.data(), key, zero, zero)
             threads = lanes is None and self.schedule.kind == "threads"
             block = self.block(size, min(core_count(), self.cohort) if threads else None)
             if block.threads is not None:
@@ -98,8 +99,9 @@ class Simulation:
         """A block of at most ``size`` rounds of one run, with the clients in groups or not."""
 
         def make() -> Block:
-            state, memory = jax.eval_shape(self._begin, jnp.zeros(self.problem.upper.size))
-            given = (self.tables(), state, memory, self.problem.data(), jax.random.key(0), jnp.zeros((), int))
+            tables = self.tables()
+            state, memory = jax.eval_shape(self._begin, tables, jnp.zeros(self.problem.upper.size))
+            given = (tables, state, memory, self.problem.data(), jax.random.key(0), jnp.zeros((), int))
             traced = Traced.of(partial(self._round, groups), *given)  # here, and not again in the loop
 
             def run(tables: Tables, state: Any, memory: Any, data: Data, key: Array, first: Array, count: Array) -> Any:
@@ -139,10 +141,11 @@ class Simulation:
         name, *rest = key
         return self.problem.keep((name, self.asked, self.precision, self.algorithm.program_key, *rest), make)
 
-    def _begin(self, start: Array) -> tuple[Any, Any]:
-        first = self.algorithm.memory(start)
+    def _begin(self, tables: Tables, start: Array) -> tuple[Any, Any]:
+        algorithm = self.algorithm.with_tables(tables)
+        first = algorithm.memory(start)
         memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.problem.num_clients, *jnp.shape(a))), first)
-        return self.algorithm.init(start), memory
+        return algorithm.init(start), memory
 
     def _round(
         self, groups: int | None, tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array

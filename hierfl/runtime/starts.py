@@ -11,6 +11,7 @@ import scipy.stats
 
 from hierfl.analysis.intervals import Interval
 from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.data import Data
 from hierfl.errors import DeclarationError
 from hierfl.language.text import expression_text
 
@@ -23,11 +24,6 @@ class Box(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     bounded: bool
-
-
-def public_values(compiled: CompiledProblem) -> dict[int, Any]:
-    """Values of the declaration's plain parameters."""
-    return {p.id: jnp.asarray(p.value, float) for p in compiled.problem.roles.parameters}
 
 
 def box_around(compiled: CompiledProblem, centre: np.ndarray) -> Box:
@@ -57,20 +53,23 @@ def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
         return jax.jit(jax.vmap(known.project, in_axes=(0, None)))
 
     project = compiled.keep("projection on X", make)
-    return np.asarray(project(jnp.asarray(points), public_values(compiled)))
+    return np.asarray(project(jnp.asarray(points), compiled.data().clients.public))
 
 
-def project_on_all(compiled: CompiledProblem, x: Any) -> Any:
-    """The projection on X; with private X_i, on their intersection with the public part."""
+def project_on_all(compiled: CompiledProblem, x: Any, data: Data | None = None) -> Any:
+    """The projection on X; with private X_i, on their intersection with the public part.
+
+    A program that is kept gives its argument ``data``, so that it holds for all values of the parameters.
+    """
     known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-    return known.project(jnp.asarray(x), public_values(compiled))
+    return known.project(jnp.asarray(x), (compiled.data() if data is None else data).clients.public)
 
 
 def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
     """The flat start: the given point, or the projection of 0 on X."""
     if x0 is not None:
         return compiled.upper.flatten(x0, "x0")
-    return np.asarray(compiled.project_upper(jnp.zeros(compiled.upper.size), public_values(compiled)))
+    return np.asarray(compiled.project_upper(jnp.zeros(compiled.upper.size), compiled.data().clients.public))
 
 
 def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:
@@ -91,6 +90,6 @@ def require_nonempty(compiled: CompiledProblem) -> None:
         Naming the constraints.
     """
     known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-    if not float(known.gap(public_values(compiled))) <= 0:
+    if not float(known.gap(compiled.data().clients.public)) <= 0:
         constraints = ", ".join(map(expression_text, known.constraints))
         raise DeclarationError(f"X is empty: no x satisfies {constraints}.")

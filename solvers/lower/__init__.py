@@ -4,6 +4,6 @@ from hierfl.solvers.lower.exact import Exact
 from hierfl.solvers.lower.fedac import FedAC
 from hierfl.solvers.lower.local_sgd import LFD, LocalSGD
 from hierfl.solvers.lower.projected_sgd import ProjectedSGD
-from hierfl.solvers.lower.projection_method import Extragradient, LogGrowth, ProjectionMethod
+from hierfl.solvers.lower.projection_method import Extragradient, ProjectionMethod
 
-__all__ = ["LFD", "Exact", "Extragradient", "FedAC", "LocalSGD", "LogGrowth", "ProjectedSGD", "ProjectionMethod"]
+__all__ = ["LFD", "Exact", "Extragradient", "FedAC", "LocalSGD", "ProjectedSGD", "ProjectionMethod"]

@@ -9,6 +9,8 @@ from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Known
+from hierfl.runtime.settings_key import settings_key
+from hierfl.solvers.tables import Tabulated
 
 
 class Clock(NamedTuple):
@@ -37,6 +39,19 @@ class BoundLower(Protocol):
 
     def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
         """The y that all clients compute together at each of the points (P, n), with common random numbers."""
+
+
+def bind_lower(lower: Any, problem: CompiledProblem, rounds: int, steps: int) -> Any:
+    """The lower solver on the problem, None where it has no lower level; errors as by its ``bind``.
+
+    Programs know a bound solver by its tables, or else by itself: such a one is kept for the next solve.
+    """
+    if not problem.lower.size:
+        return None
+    bound = lower.bind(problem, rounds, steps)
+    if isinstance(bound, Tabulated):
+        return bound
+    return problem.keep(("bound lower", settings_key(lower), rounds, steps, problem.parameter_values), lambda: bound)
 
 
 def require_federated(lower: Any, solver: Any) -> None:

@@ -28,21 +28,6 @@ Mapping = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
-class LogGrowth:
-    """``ceil(tau * ln(k + 1))`` steps at the local step k, counted over all rounds from 1 ([2S] Algorithm 5)."""
-
-    tau: float
-
-    def __call__(self, k: int) -> float:
-        """The value at k = 0, 1, ... (the paper's k + 1)."""
-        return float(np.ceil(self.tau * np.log(k + 2) - 1e-9))
-
-    def table(self, count: int) -> np.ndarray:
-        """The values at 0, ..., count - 1."""
-        return np.asarray(np.ceil(self.tau * np.log(np.arange(2.0, count + 2)) - 1e-9))
-
-
-@dataclass(frozen=True)
 class ProjectionMethod:
     """Projected steps on F.
 

@@ -13,7 +13,7 @@ import hierfl as hf
 from hierfl.compiler.schedule import Work, choose_schedule
 from hierfl.models import nonsmooth_toy
 from hierfl.runtime import InProcess
-from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
+from hierfl.solvers import SCAFFOLD, ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 
 RNG = np.random.default_rng(0)
 ROWS = [RNG.standard_normal((count, 3)) for count in (4, 9, 1, 6)]
@@ -208,6 +208,8 @@ def test_clients_with_many_directions_are_computed_one_after_another() -> None:
         (ZOHFL(batch_size=9, lower=ProjectedSGD(steps=2, batch_size=40)), 40),
         (ZOHFL(batch_size=9, lower=ProjectedSGD(steps=2, batch_size=None)), None),
         (ImplicitGradient(), None),
+        (FedRZO(batch_size=1, lower=Exact()), None),
+        (FedRZO(batch_size=1), 32),
     ],
 )
 def test_the_rows_of_a_step_are_those_of_the_solvers_batches(solver: Any, batch: int | None) -> None:

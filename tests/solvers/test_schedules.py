@@ -61,6 +61,19 @@ def test_schedules_of_the_library_give_their_tables_at_once(schedule: Any) -> No
     np.testing.assert_allclose(schedule.table(1000), [schedule(r) for r in range(1000)], rtol=1e-15)
 
 
+def test_a_schedule_of_ones_own_is_asked_itself() -> None:
+    class Late(Decay):
+        def __call__(self, r: int) -> float:
+            return super().__call__(r + 1)
+
+    def listed(r: int) -> float:
+        return listed.table[r]
+
+    listed.table = [0.3, 0.2, 0.1]
+    assert tabulate(Late(1.0, 1.0), 3, "step_size").tolist() == [1 / 2, 1 / 3, 1 / 4]
+    assert tabulate(listed, 3, "step_size").tolist() == [0.3, 0.2, 0.1]
+
+
 @pytest.mark.parametrize("steps", [1e19, 1e300, lambda r: 10.0 ** (10 * r), [3, 1e19]])
 def test_more_steps_than_anybody_waits_for_are_refused(steps: Any) -> None:
     with pytest.raises(hf.SettingError, match=r"steps of ProjectedSGD=1e\+.*: at most 10,000,000 steps"):

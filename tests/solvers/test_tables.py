@@ -206,6 +206,66 @@ def test_what_is_no_table_is_part_of_the_key() -> None:
         np.testing.assert_allclose(found, declared(None).solve(solver, rounds=rounds, **settings).iterate, rtol=1e-12)
 
 
+@dataclass(frozen=True)
+class Warmed(FedAvg):
+    """An algorithm of one's own that begins by the first of its step sizes."""
+
+    def bind(self, problem: Any, rounds: int, queries: str = "projected") -> BoundWarmed:
+        return BoundWarmed.of(self, problem, rounds, queries)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundWarmed(BoundFedAvg):
+    def init(self, x0: jax.Array) -> jax.Array:
+        return x0 - self.size(0)
+
+
+def test_a_state_may_begin_by_the_tables(programs: list[str]) -> None:
+    problem = declared(None)
+    for step in (0.1, 0.3):
+        found = problem.solve(Warmed(step, local_steps=1), rounds=np.int64(1), x0=np.zeros(2), progress=False)
+        anew = declared(None).solve(Warmed(step, local_steps=1), rounds=1, x0=np.zeros(2), progress=False)
+        np.testing.assert_allclose(found.iterate, anew.iterate, rtol=1e-12)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A lower solver of one's own, whose bound form is no table."""
+
+    count: int = 3
+
+    def bind(self, problem: Any, rounds: int, steps: int) -> BoundSteps:
+        return BoundSteps(problem, self)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSteps:
+    problem: Any
+    settings: Steps
+
+    def client(self, x: Any, party: Any, start: Any, clock: Any, key: Any) -> tuple[Any, Any]:
+        y = start
+        for _ in range(self.settings.count):
+            force = party.mean(
+                lambda rows, y=y: self.problem.operator(x, y, party.environment, rows), self.problem.lower_samples
+            )
+            y = y - 0.1 * force
+        return y, jnp.zeros(())
+
+
+def test_a_lower_solver_of_ones_own_compiles_once(programs: list[str]) -> None:
+    problem, settings = declared("client"), {"rounds": 5, "progress": False}
+    problem.solve(FedRZO(lower=Steps()), seed=0, **settings)
+    programs.clear()
+    second = problem.solve(FedRZO(lower=Steps()), seed=1, **settings)
+    assert not programs
+    np.testing.assert_allclose(
+        second.iterate, declared("client").solve(FedRZO(lower=Steps()), seed=1, **settings).iterate, rtol=1e-12
+    )
+    other = problem.solve(FedRZO(lower=Steps(9)), seed=1, **settings)
+    assert np.linalg.norm(other.iterate - second.iterate) > 1e-9
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=70), st.data())
 def test_rows_of_tables(entries: list[int], data: st.DataObject) -> None:
     table = np.array(entries)
