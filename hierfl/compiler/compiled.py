@@ -6,6 +6,7 @@ Objectives are oriented so that everything is minimised: a ``Maximize`` is negat
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -153,8 +154,11 @@ class CompiledProblem:
 
     @property
     def parameter_values(self) -> Hashable:
-        """The present values of plain parameters, as a key."""
-        return tuple((leaf, value.tobytes()) for leaf, value in self.data().clients.public.items())
+        """The present values of plain parameters, as a key as short for large ones."""
+        public = self.data().clients.public
+        return tuple(
+            (leaf, hashlib.blake2b(value.tobytes(), digest_size=16).digest()) for leaf, value in public.items()
+        )
 
     # --- oracles -----------------------------------------------------------------------------------------------
 

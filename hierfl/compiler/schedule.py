@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
 LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
-ALL_POINTS = (
-    10_000_000  # scalars of clients side by side at all points that their steps look at: 80 MB in double precision
-)
+ALL_POINTS = 10_000_000  # scalars of clients side by side, at all points that their steps look at: 80 MB
 READ = 200_000  # scalars of data that steps side by side read: more of them leave the cache before they are used again
 
 
