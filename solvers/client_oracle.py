@@ -15,9 +15,9 @@ import jax.numpy as jnp
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.draws import split
 from hierfl.compiler.exact import LARGE
 from hierfl.compiler.program import Array, Rows
+from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.contract import Clock
 from hierfl.solvers.tables import Tabulated

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.draws import fold_in, normals
 from hierfl.compiler.program import Array
+from hierfl.jaxtools.keyed_random import fold_in, normals
 
 KINDS = ("independent", "orthonormal")
 HELD = 1_000_000  # scalars of directions that may be held

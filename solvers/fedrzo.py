@@ -25,9 +25,9 @@ import numpy as np
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.draws import fold_in, split
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import SettingError
+from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_lower, require_number

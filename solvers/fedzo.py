@@ -14,8 +14,8 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.draws import split
 from hierfl.compiler.program import Array
+from hierfl.jaxtools.keyed_random import split
 from hierfl.solvers.checks import require_count, require_number
 from hierfl.solvers.directions import Directions
 from hierfl.solvers.estimators import estimate, shifts_of, slopes

@@ -19,10 +19,10 @@ import numpy as np
 from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.draws import split
 from hierfl.compiler.hypergradient import Hypergradient, LowerMap
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
+from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_lower, require_number

@@ -24,8 +24,8 @@ import numpy as np
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party, Population
 from hierfl.compiler.program import Array, Rows
-from hierfl.compiler.quick import quick_jit
 from hierfl.errors import IncompatibleSolverError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.text import expression_text
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.client_oracle import first_flagged

@@ -19,8 +19,8 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.draws import geometric
 from hierfl.compiler.program import Array
+from hierfl.jaxtools.keyed_random import geometric
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.checks import require_count, require_number
 from hierfl.solvers.client_oracle import ClientOracle

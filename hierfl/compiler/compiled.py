@@ -24,10 +24,10 @@ from hierfl.analysis.roles import refuse_total_of_distribution, uses_black_box
 from hierfl.compiler.data import Data, population
 from hierfl.compiler.game import player_evidence
 from hierfl.compiler.layout import Layout
-from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array, Program, Rows
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError
+from hierfl.jaxtools.precision import double_precision
 from hierfl.language.federation import Client
 from hierfl.language.sample import ClientParameter
 

@@ -23,11 +23,11 @@ from cvxpy.settings import A, B, C, P
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.fixed_point import LowerSolution
-from hierfl.compiler.host import call_on_host
 from hierfl.compiler.polish import LinearQuadratic, Polished, polished
 from hierfl.compiler.program import Array, Program
 from hierfl.compiler.storage import gathered
 from hierfl.errors import LowerLevelError
+from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample

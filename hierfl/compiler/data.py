@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.draws import row_numbers
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.compiler.quantiles import Quantiles, quasi_random_rows
 from hierfl.compiler.storage import Stored, gathered, stacked
 from hierfl.errors import DataError
+from hierfl.jaxtools.keyed_random import row_numbers
 from hierfl.language.federation import Client
 from hierfl.language.sample import ClientParameter, Sample
 

@@ -15,8 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.alone import why_alone
-from hierfl.compiler.cores import core_count, on_cores
 from hierfl.compiler.data import Data, Party, Population
 from hierfl.compiler.fixed_point import (
     POWER_STEPS,
@@ -30,11 +28,13 @@ from hierfl.compiler.fixed_point import (
 from hierfl.compiler.low_rank import LowRank, across, solve_box
 from hierfl.compiler.owners import Owner
 from hierfl.compiler.plan import LowerPlan
-from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import Array
-from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.refusals import require_in_x, trusted
 from hierfl.compiler.semismooth import semismooth_newton
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.one_thread import why_alone
+from hierfl.jaxtools.precision import double_precision
+from hierfl.jaxtools.thread_pool import core_count, on_cores
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from hierfl.compiler.game import derivative_text, player_evidence
-from hierfl.compiler.precision import double_precision
 from hierfl.compiler.schedule import choose_schedule
 from hierfl.compiler.sets.advice import advice
 from hierfl.compiler.storage import Stored
+from hierfl.jaxtools.precision import double_precision
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:

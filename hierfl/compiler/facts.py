@@ -35,8 +35,8 @@ from hierfl.compiler.ladder import Ladder
 from hierfl.compiler.low_rank import LowRank, Skeleton
 from hierfl.compiler.probes import SCALARS, Probe, actual_probes, generic_probes
 from hierfl.compiler.program import Array, Rows
-from hierfl.compiler.quick import quick_jit
 from hierfl.errors import NotConvexError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import UserAtom
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Data, Party
-from hierfl.compiler.precision import double_precision
 from hierfl.compiler.program import NO_ROWS, Array, Rows
-from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.refusals import require_solved
 from hierfl.errors import IncompatibleSolverError
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
 
 DENSE_LIMIT = 256
 TOLERANCE = 1e-12

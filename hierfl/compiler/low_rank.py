@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.program import Array
-from hierfl.compiler.quick import quick_jit
+from hierfl.jaxtools.cheap_jit import quick_jit
 
 RANK_LIMIT = 8
 LIMIT = 200

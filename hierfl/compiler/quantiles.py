@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from hierfl.compiler.draws import uniforms
-from hierfl.compiler.host import call_on_host
+from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.keyed_random import uniforms
 from hierfl.language.sample import Sample
 
 FIRST_STREAM = 1_000  # of the first table; row numbers have the streams below

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from rich.filesize import decimal
 
-from hierfl.compiler.cores import core_count
 from hierfl.compiler.data import Table, chunk_size
 from hierfl.errors import SettingError
+from hierfl.jaxtools.thread_pool import core_count
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.host import call_on_host
+from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.mapped_rows import MappedRows, require_whole
 
 ALIGNMENT = 64

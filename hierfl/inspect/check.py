@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.findings import CheckReport, Constant, Finding
 from hierfl.inspect.lipschitz_checks import lipschitz
@@ -13,6 +12,7 @@ from hierfl.inspect.lower_checks import moduli
 from hierfl.inspect.set_checks import bounded_below, lower_sets, upper_sets
 from hierfl.inspect.study import Study
 from hierfl.inspect.theorem_checks import randomness, setting, theorem
+from hierfl.jaxtools.precision import double_precision
 from hierfl.runtime.progress import RunProgress
 
 if TYPE_CHECKING:

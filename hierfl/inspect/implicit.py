@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.hypergradient import gradient_on_host
-from hierfl.compiler.precision import double_precision
+from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Certificate, public_response
 
 if TYPE_CHECKING:

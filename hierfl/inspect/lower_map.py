@@ -13,7 +13,7 @@ import numpy as np
 
 from hierfl.compiler.data import Population
 from hierfl.compiler.program import NO_ROWS
-from hierfl.compiler.quick import quick_jit
+from hierfl.jaxtools.cheap_jit import quick_jit
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem

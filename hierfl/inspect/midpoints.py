@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.noise import rounding
 from hierfl.inspect.points import REASONS, Points, shown
 from hierfl.inspect.settings import require_positive, require_whole
 from hierfl.inspect.slice import require_inside
 from hierfl.inspect.smoothing import ball_points
+from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem

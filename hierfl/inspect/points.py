@@ -17,9 +17,9 @@ from hierfl.compiler.data import Data
 from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
 from hierfl.compiler.program import Array
-from hierfl.compiler.quick import quick_jit
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.switches import Switches, atoms_of
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import BlackBox
 from hierfl.runtime.progress import RunProgress
 from hierfl.runtime.starts import on_upper_set, project_on_all

@@ -19,9 +19,9 @@ import numpy as np
 import scipy.optimize
 
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import DivergedError, IncompatibleSolverError, LowerLevelError, SettingError
 from hierfl.inspect.points import owners
+from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Certificate, public_response
 from hierfl.runtime.progress import RunProgress
 from hierfl.runtime.starts import box_around, on_upper_set, project_on_all, sobol_points

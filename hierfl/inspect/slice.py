@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.exact import TOLERANCE
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.kink_places import effort
 from hierfl.inspect.kink_search import KinkSearch
@@ -21,6 +20,7 @@ from hierfl.inspect.kinks import Kinks, Line
 from hierfl.inspect.points import OUTSIDE, REASONS, Points, Sampled, shown
 from hierfl.inspect.settings import require_positive, require_whole
 from hierfl.inspect.smoothing import radii, smoothed_values
+from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Result
 from hierfl.runs import Runs
 from hierfl.runtime.starts import project_on_all

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import stdtrit
 
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.noise import rounding
 from hierfl.inspect.points import Points
 from hierfl.inspect.settings import require_whole
+from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.inspect.jumps import Jump, largest_jump
 from hierfl.inspect.neighbourhood import Neighbourhood
 from hierfl.inspect.points import Points, shown
 from hierfl.inspect.settings import require_positive, require_tolerance, require_whole
 from hierfl.inspect.smoothing import ball_points, smoothed_gradient
+from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem

@@ -10,13 +10,13 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from hierfl.compiler.exact import TOLERANCE
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import SettingError
 from hierfl.inspect.kink_places import EACH_PLACE, MERGE
 from hierfl.inspect.one_sided import OneSided, judge
 from hierfl.inspect.points import REASONS, Points, Sampled, shown
 from hierfl.inspect.settings import require_positive, require_whole
 from hierfl.inspect.slice import centre_of, require_window, run_of, unit_vector
+from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Result
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from hierfl.compiler.draws import fold_in, mixed, words
 from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
+from hierfl.jaxtools.keyed_random import fold_in, mixed, words
 
 COHORT_STREAM = 2**31 - 2  # beside the clients' indices
 SORTED = 128

@@ -72,7 +72,7 @@ class Clients(Protocol):
     def key(self) -> Array:
         """The round's key, a seed that all share: a client's step runs with ``fold_in(key, client)`` unless told otherwise.
 
-        ``fold_in`` is that of ``hierfl.compiler.draws``.
+        ``fold_in`` is that of ``hierfl.jaxtools.keyed_random``.
         """
 
     @property

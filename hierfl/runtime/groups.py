@@ -16,9 +16,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core.primitives import scan_p
 
-from hierfl.compiler.ahead import Ahead
 from hierfl.compiler.program import Array
-from hierfl.compiler.traced import Traced
+from hierfl.jaxtools.ahead_of_time import Ahead
+from hierfl.jaxtools.traced import Traced
 
 Values = dict[Var, Any]
 

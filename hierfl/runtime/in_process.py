@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.cores import core_count
-from hierfl.compiler.draws import key_of
 from hierfl.compiler.program import Array
 from hierfl.compiler.schedule import require_memory
 from hierfl.errors import SettingError
+from hierfl.jaxtools.keyed_random import key_of
+from hierfl.jaxtools.thread_pool import core_count
 from hierfl.runtime.contract import Algorithm, Ending
 from hierfl.runtime.shares import ALONE, Share, in_shares
 from hierfl.runtime.simulation import Simulation, whole, whole_block

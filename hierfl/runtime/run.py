@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import (
     DivergedError,
     HierflError,
@@ -19,6 +18,7 @@ from hierfl.errors import (
     SettingError,
     TheoryWarning,
 )
+from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
 from hierfl.runtime.cohort import cohort_size

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hierfl.compiler.cores import on_cores
+from hierfl.jaxtools.thread_pool import on_cores
 from hierfl.runtime.contract import Ending
 
 Turn = AbstractContextManager[Any]

@@ -14,18 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.ahead import Ahead, size_of
-from hierfl.compiler.alone import why_alone
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.cores import core_count
 from hierfl.compiler.data import Data
-from hierfl.compiler.draws import fold_in
 from hierfl.compiler.gathering import Extent, gathered_clients
 from hierfl.compiler.program import Array
-from hierfl.compiler.quick import quick_jit
 from hierfl.compiler.schedule import Schedule, choose_schedule
-from hierfl.compiler.traced import Traced
 from hierfl.errors import SettingError
+from hierfl.jaxtools.ahead_of_time import Ahead, size_of
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.jaxtools.one_thread import why_alone
+from hierfl.jaxtools.thread_pool import core_count
+from hierfl.jaxtools.traced import Traced
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.groups import RoundInGroups

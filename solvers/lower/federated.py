@@ -17,9 +17,9 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.draws import fold_in
 from hierfl.compiler.program import Array
 from hierfl.errors import SettingError
+from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.contract import Clock, LowerAnswer
 from hierfl.solvers.schedules import MOST, tabulate, whole

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hierfl.compiler.alone import why_alone
-from hierfl.compiler.host import call_on_host
+from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.one_thread import why_alone
 
 MATRIX = jnp.eye(3)
 FACTORISING: dict[str, Callable] = {

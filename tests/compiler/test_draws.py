@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierfl.compiler.draws import fold_in, geometric, key_of, normals, row_numbers, split, uniforms
+from hierfl.jaxtools.keyed_random import fold_in, geometric, key_of, normals, row_numbers, split, uniforms
 from tests import draws as in_python
 
 FALSE_ALARM, MANY = 1e-6, 400_000

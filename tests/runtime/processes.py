@@ -25,9 +25,9 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
-from hierfl.compiler.draws import fold_in
-from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
+from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Known, Message, Question, Received, Step
 from hierfl.runtime.in_process import BlockEnd, History, Outcome

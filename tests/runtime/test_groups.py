@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hierfl.compiler.traced import Traced
+from hierfl.jaxtools.traced import Traced
 from hierfl.runtime.groups import RoundInGroups, in_groups
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hierfl.compiler.precision import double_precision
 from hierfl.inspect.curves import entries
 from hierfl.inspect.points import KEPT_LIMIT, REASONS, Points
+from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
     from hierfl.inspect.slice import Slice

@@ -17,7 +17,6 @@ import sympy
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.compiler.compiled import weights_of
-from hierfl.compiler.precision import double_precision
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.symbolic.atoms import Expr, Scalars, as_array, exact, exact_array, translate
 from hierfl.inspect.symbolic.closed_form import ClosedForm, closed_form, inequalities_of
@@ -31,6 +30,7 @@ from hierfl.inspect.symbolic.kinks import (
     shortest,
 )
 from hierfl.inspect.symbolic.region import BRANCHING, Region
+from hierfl.jaxtools.precision import double_precision
 from hierfl.language.federation import Client
 from hierfl.language.latex import expression_latex
 from hierfl.language.text import expression_text

@@ -9,12 +9,12 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.host import call_on_host
 from hierfl.compiler.program import Array
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members import Opaque, Origin, names
 from hierfl.compiler.sets.rows import Values
 from hierfl.errors import IncompatibleSolverError
+from hierfl.jaxtools.host_callback import call_on_host
 
 _TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
 

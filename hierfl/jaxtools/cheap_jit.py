@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hierfl.compiler.cores import core_count
+from hierfl.jaxtools.thread_pool import core_count
 
 
 def quick_jit(function: Callable[..., Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-from hierfl.compiler.host import as_raised
+from hierfl.jaxtools.host_callback import as_raised
 
 P = ParamSpec("P")
 R = TypeVar("R")

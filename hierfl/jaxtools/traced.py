@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from hierfl.compiler.matrices import as_matrices
+from hierfl.jaxtools.product_rewriting import as_matrices
 
 
 @dataclass(frozen=True, eq=False)
