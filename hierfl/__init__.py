@@ -22,12 +22,12 @@ from hierfl.errors import (
     UnsupportedAtomError,
 )
 from hierfl.language.expectation import E, total
-from hierfl.language.federation import Client, Federation
+from hierfl.language.federation.federation import Client, Federation
+from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
 from hierfl.language.function import BlackBox, Function
-from hierfl.language.game import Nash, Player
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium
+from hierfl.language.nash import Nash, Player
 from hierfl.language.objective import Maximize, Minimize
-from hierfl.language.partition import IID, ByGroup, Dirichlet, Quantity, Shards
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.problem import Problem
 from hierfl.result import Result

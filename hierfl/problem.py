@@ -25,13 +25,13 @@ from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.intervals import Interval
 from hierfl.analysis.players import players_convexity
-from hierfl.analysis.roles import Roles
 from hierfl.errors import DataError, DeclarationError, NotConvexError
-from hierfl.language.federation import Federation
-from hierfl.language.game import Nash
+from hierfl.language.federation.federation import Federation
 from hierfl.language.levels import LowerLevel, constraint_tuple
+from hierfl.language.nash import Nash
 from hierfl.language.objective import Objective
-from hierfl.language.render import problem_latex, problem_text
+from hierfl.language.printing.render import problem_latex, problem_text
+from hierfl.language.roles import Roles
 from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:

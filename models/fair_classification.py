@@ -12,7 +12,7 @@ from __future__ import annotations
 import cvxpy as cp
 
 import hierfl as hf
-from hierfl.language.partition import Scheme
+from hierfl.language.federation.partition_schemes import Scheme
 from hierfl.models.heterogeneous_classification import ClassificationData
 from hierfl.models.relu_network import parity, squared_error
 

@@ -18,7 +18,7 @@ import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
-from hierfl.language.partition import Scheme
+from hierfl.language.federation.partition_schemes import Scheme
 
 
 @dataclass(frozen=True)

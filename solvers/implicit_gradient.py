@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.hypergradient import Hypergradient, LowerMap
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
+from hierfl.language.roles import uses_black_box
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_lower, require_number

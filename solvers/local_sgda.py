@@ -26,7 +26,7 @@ from hierfl.compiler.data import Party, Population
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.client_oracle import first_flagged
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.analysis.roles import uses_black_box
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.language.roles import uses_black_box
 from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.bound import Bound
 from hierfl.solvers.client_oracle import first_flagged

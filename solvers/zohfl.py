@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.analysis.roles import uses_black_box
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Party
 from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import split
+from hierfl.language.roles import uses_black_box
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.bound import ABSENT, Bound
 from hierfl.solvers.checks import require_choice, require_count, require_flag, require_lower, require_number

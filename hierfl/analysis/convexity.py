@@ -12,7 +12,7 @@ from cvxpy.expressions.expression import Expression
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, own_domain
 from hierfl.analysis.hoist import hoist
 from hierfl.errors import DeclarationError, NotConvexError
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 _REFUSED = ("boolean", "integer", "complex", "imag", "hermitian", "sparsity")
 

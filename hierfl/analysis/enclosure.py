@@ -34,8 +34,8 @@ from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.intervals import EPS, Interval, matmul
 from hierfl.analysis.intervals import total as interval_sum
+from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.expectation import SampleAverage, total
-from hierfl.language.jax_derivative import Pullback
 
 Known = Mapping[int, Interval]
 NOTHING_KNOWN: Known = {}

@@ -23,7 +23,7 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known
 from hierfl.errors import UnsupportedAtomError
 from hierfl.language.expectation import SampleAverage
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 
 @dataclass(frozen=True)

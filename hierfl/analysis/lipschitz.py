@@ -1,7 +1,7 @@
 """Lipschitz constants on the declared sets: bounds on gradients and on mixed second derivatives, by intervals.
 
 A differentiable function on a convex set is Lipschitz with the largest norm of its gradient there. The gradients are
-expressions (``hierfl.language.derivative``), so that intervals through them bound every value on the boxes that
+expressions (``hierfl.language.calculus.derivative``), so that intervals through them bound every value on the boxes that
 contain X and Y(x). Infinity says that no bound follows.
 """
 
@@ -19,7 +19,7 @@ from cvxpy.expressions.expression import Expression
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import copy_with
 from hierfl.analysis.intervals import EPS, Interval
-from hierfl.language.derivative import depends, gradient
+from hierfl.language.calculus.derivative import depends, gradient
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.levels import averages_of
 

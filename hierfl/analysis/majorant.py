@@ -18,9 +18,9 @@ from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.curvature import averaged
+from hierfl.analysis.curvature_bounds import averaged
 from hierfl.analysis.hoist import copy_with
-from hierfl.language.algebra import plus
+from hierfl.language.calculus.algebra import plus
 from hierfl.language.expectation import SampleAverage
 
 

@@ -16,11 +16,11 @@ from hierfl.analysis.convexity import attribute_constraints, check_attributes
 from hierfl.analysis.enclosure import Enclosure, own_domain
 from hierfl.analysis.hoist import hoist
 from hierfl.errors import NotConvexError
-from hierfl.language.algebra import constant_value
-from hierfl.language.derivative import gradient
-from hierfl.language.game import Nash, Player
-from hierfl.language.own_derivative import separable_gradient
-from hierfl.language.text import expression_text
+from hierfl.language.calculus.algebra import constant_value
+from hierfl.language.calculus.derivative import gradient
+from hierfl.language.calculus.own_derivative import separable_gradient
+from hierfl.language.nash import Nash, Player
+from hierfl.language.printing.text import expression_text
 
 
 @dataclass(frozen=True)

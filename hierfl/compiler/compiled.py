@@ -20,7 +20,6 @@ from scipy.sparse import issparse
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.roles import refuse_total_of_distribution, uses_black_box
 from hierfl.compiler.data import Data, population
 from hierfl.compiler.game import player_evidence
 from hierfl.compiler.layout import Layout
@@ -28,7 +27,8 @@ from hierfl.compiler.program import NO_ROWS, Array, Program, Rows
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.federation import Client
+from hierfl.language.federation.federation import Client
+from hierfl.language.roles import refuse_total_of_distribution, uses_black_box
 from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:

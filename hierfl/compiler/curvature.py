@@ -16,7 +16,7 @@ import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.unary_operators import NegExpression
 
-from hierfl.analysis.curvature import is_quadratic
+from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.program import Array, Program

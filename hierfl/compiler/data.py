@@ -21,7 +21,7 @@ from hierfl.compiler.quantiles import Quantiles, quasi_random_rows
 from hierfl.compiler.storage import Stored, gathered, stacked
 from hierfl.errors import DataError
 from hierfl.jaxtools.keyed_random import row_numbers
-from hierfl.language.federation import Client
+from hierfl.language.federation.federation import Client
 from hierfl.language.sample import ClientParameter, Sample
 
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside

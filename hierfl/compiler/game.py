@@ -15,8 +15,8 @@ from hierfl.analysis.players import PlayerConvexity, players_convexity
 from hierfl.compiler.data import Data, Party
 from hierfl.compiler.program import Array
 from hierfl.errors import NotConvexError
-from hierfl.language.game import Nash, Player
-from hierfl.language.jax_derivative import Pullback
+from hierfl.language.calculus.jax_derivative import Pullback
+from hierfl.language.nash import Nash, Player
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem

@@ -1,6 +1,6 @@
 """The curvature of a declared function in one group of variables, numerically, for each party with its own data.
 
-The quadratic bounds of ``hierfl.analysis.curvature`` are compiled once; their Hessians multiply vectors for any client
+The quadratic bounds of ``hierfl.analysis.curvature_bounds`` are compiled once; their Hessians multiply vectors for any client
 (a mean over its rows) or any single sample, and their spectra give mu from below and L from above.
 """
 
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.analysis.curvature import CurvatureBounds, End, curvature_bounds
+from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bounds
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.lipschitz import addends
 from hierfl.analysis.majorant import majorant

@@ -21,7 +21,7 @@ from hierfl.inspect.hessians import Curvature
 from hierfl.inspect.holders import Holder
 from hierfl.inspect.lower_checks import Moduli
 from hierfl.inspect.study import Study
-from hierfl.language.derivative import depends
+from hierfl.language.calculus.derivative import depends
 from hierfl.language.function import UserAtom
 from hierfl.language.sample import Sample
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hierfl.analysis.curvature import moves_slopes
+from hierfl.analysis.curvature_bounds import moves_slopes
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.intervals import EPS
 from hierfl.analysis.spectrum import DENSE_LIMIT, Edge
@@ -17,7 +17,7 @@ from hierfl.inspect.hessians import Curvature, Spectrum
 from hierfl.inspect.holders import Holder
 from hierfl.inspect.lower_map import JACOBIAN_LIMIT, Weighted
 from hierfl.inspect.study import Study
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 _ASSUMPTION = {
     "bl": "[2S] Assumption 2 (ii)",

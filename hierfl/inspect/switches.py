@@ -26,8 +26,8 @@ from hierfl.compiler.data import Data
 from hierfl.compiler.program import Array, Program
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import BlackBox, Function
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
-from hierfl.language.text import expression_text
 
 TOLERANCE, HOST_TOLERANCE = 1e-11, 1e-6  # projections are exact on their boundary; what CVXPY returns is not
 ROUNDING = 4e-16

@@ -69,7 +69,7 @@ class SampleAverage(AffAtom):
         return self._refuse()
 
     def _refuse(self) -> NoReturn:
-        from hierfl.language.text import expression_text  # rendering reads the classes of this module
+        from hierfl.language.printing.text import expression_text  # rendering reads the classes of this module
 
         raise DeclarationError(
             f"{expression_text(self)} is a mean over private samples: CVXPY can neither evaluate nor solve it. "

@@ -226,6 +226,6 @@ def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
 
 
 def _text(part: Any) -> str:
-    from hierfl.language.text import expression_text  # rendering reads the classes of this module
+    from hierfl.language.printing.text import expression_text  # rendering reads the classes of this module
 
     return expression_text(part)

@@ -13,7 +13,7 @@ from hierfl.analysis.intervals import Interval
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.compiler.data import Data
 from hierfl.errors import DeclarationError
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 SCALE = 10.0  # half the width of the box where X is unbounded
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
 from hierfl.errors import DivergedError, EmptyLowerSetError, SettingError
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 from hierfl.result import public_response
 from hierfl.runtime.contract import Algorithm, Ending
 from hierfl.runtime.in_process import History

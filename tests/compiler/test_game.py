@@ -17,9 +17,9 @@ import hierfl as hf
 from hierfl.compiler.game import derivative_text, player_evidence
 from hierfl.compiler.program import Program
 from hierfl.errors import NotConvexError
-from hierfl.language.derivative import gradient
-from hierfl.language.jax_derivative import OwnGradient
-from hierfl.language.own_derivative import own_gradient
+from hierfl.language.calculus.derivative import gradient
+from hierfl.language.calculus.jax_derivative import OwnGradient
+from hierfl.language.calculus.own_derivative import own_gradient
 from hierfl.models import stackelberg_cournot, stackelberg_cournot_game
 
 RNG = np.random.default_rng(0)

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.language import checks
-from hierfl.language.mapped_rows import MappedRows
+from hierfl.language.federation.mapped_rows import MappedRows
 
 SCHEMES: dict[str, Callable[[np.ndarray], object]] = {
     "iid": lambda labels: hf.IID(),

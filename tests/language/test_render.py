@@ -8,7 +8,7 @@ import pytest
 from matplotlib.mathtext import MathTextParser
 
 import hierfl as hf
-from hierfl.language.render import problem_latex, problem_text
+from hierfl.language.printing.render import problem_latex, problem_text
 
 A_SERVER = object()
 x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")

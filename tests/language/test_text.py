@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), name="X"), cp.Variable((3, 3), name="Y")

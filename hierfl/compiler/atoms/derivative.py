@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from hierfl.compiler.registry import arguments_of, lowering_of, lowers
 from hierfl.errors import UnsupportedAtomError
-from hierfl.language.jax_derivative import OwnGradient, Pullback, leaves_of
+from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
 
 
 @lowers(Pullback, shared=False)

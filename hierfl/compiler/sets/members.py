@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from hierfl.compiler.program import Array
 from hierfl.compiler.sets.families import Family
 from hierfl.compiler.sets.rows import AffineMap, Rows, Values, merged
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 from hierfl.projections.emptiness import beyond
 
 

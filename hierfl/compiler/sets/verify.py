@@ -11,7 +11,7 @@ import numpy as np
 
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.errors import HierflError
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 if TYPE_CHECKING:
     from hierfl.compiler.sets.compiled_set import CompiledSet

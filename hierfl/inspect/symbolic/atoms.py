@@ -26,7 +26,7 @@ from cvxpy.expressions.leaf import Leaf
 
 from hierfl.errors import SymbolicError
 from hierfl.language.expectation import SampleAverage
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 Expr = Any  # a SymPy expression; SymPy has no types of its own
 Scalars = np.ndarray  # of SymPy expressions, dtype object

@@ -17,7 +17,7 @@ from cvxpy import constraints as cones
 from hierfl.errors import SymbolicError
 from hierfl.inspect.symbolic.atoms import Expr, Scalars
 from hierfl.inspect.symbolic.region import Region
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 Translator = Any  # CVXPY expression -> Scalars
 

@@ -31,9 +31,9 @@ from hierfl.inspect.symbolic.kinks import (
 )
 from hierfl.inspect.symbolic.region import BRANCHING, Region
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.federation import Client
-from hierfl.language.latex import expression_latex
-from hierfl.language.text import expression_text
+from hierfl.language.federation.federation import Client
+from hierfl.language.printing.latex import expression_latex
+from hierfl.language.printing.text import expression_text
 from hierfl.runtime.starts import on_upper_set
 
 if TYPE_CHECKING:

@@ -32,12 +32,12 @@ from cvxpy.atoms.elementwise.elementwise import Elementwise
 from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
-from hierfl.language.algebra import expanded, product, times, vanishes
-from hierfl.language.derivative import Gradients, Variables, collect, depends, gradient, mean_of, pull, sweep
+from hierfl.language.calculus.algebra import expanded, product, times, vanishes
+from hierfl.language.calculus.derivative import Gradients, Variables, collect, depends, gradient, mean_of, pull, sweep
+from hierfl.language.calculus.jax_derivative import OwnGradient, leaves_of
 from hierfl.language.expectation import SampleAverage
-from hierfl.language.jax_derivative import OwnGradient, leaves_of
 from hierfl.language.levels import averages_of
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 DENSE_PLAYERS = 200
 """Up to so many players, a cost outside the table is differentiated player by player."""
@@ -78,7 +78,7 @@ def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ..
     Raises
     ------
     DeclarationError
-        As :func:`hierfl.language.derivative.gradient`; and for more than ``DENSE_PLAYERS`` players if the players are
+        As :func:`hierfl.language.calculus.derivative.gradient`; and for more than ``DENSE_PLAYERS`` players if the players are
         coupled by an atom outside the table, which it names.
     """
     try:

@@ -14,14 +14,14 @@ import numpy as np
 from cvxpy.constraints import Equality, Inequality
 from scipy.sparse import issparse
 
-from hierfl.analysis.linearity import require_affine_in_averages
 from hierfl.errors import DataError, DeclarationError
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, averages_of, bare_samples
+from hierfl.language.linearity import require_affine_in_averages
 from hierfl.language.objective import Objective
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample
-from hierfl.language.text import expression_text
 
 
 @dataclass(frozen=True)

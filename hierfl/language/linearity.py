@@ -12,7 +12,7 @@ from cvxpy.expressions.expression import Expression
 from hierfl.errors import DeclarationError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.levels import averages_of
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 
 def require_affine_in_averages(expression: Expression, what: str) -> None:

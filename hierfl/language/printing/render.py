@@ -1,6 +1,6 @@
 r"""A declared problem on paper: ``problem_text`` for the terminal, ``problem_latex`` for a notebook.
 
-Both lay out the same :class:`hierfl.language.statement.Statement`, in the order: objective, lower level, constraints,
+Both lay out the same :class:`hierfl.language.printing.statement.Statement`, in the order: objective, lower level, constraints,
 parties.
 """
 
@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hierfl.language.latex import domain_latex, write_latex
-from hierfl.language.notation import Node
-from hierfl.language.statement import Answer, Condition, Contender, Game, Inequality, Program, Statement, statement
-from hierfl.language.symbols import escaped
-from hierfl.language.text import domain_text, write_text
+from hierfl.language.printing.latex import domain_latex, write_latex
+from hierfl.language.printing.notation import Node
+from hierfl.language.printing.statement import (
+    Answer,
+    Condition,
+    Contender,
+    Game,
+    Inequality,
+    Program,
+    Statement,
+    statement,
+)
+from hierfl.language.printing.symbols import escaped
+from hierfl.language.printing.text import domain_text, write_text
 
 _INDENT = "    "
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hierfl.language.notation import Node, number, read
-from hierfl.language.symbols import escaped, symbol
-from hierfl.language.text import index_text
+from hierfl.language.printing.notation import Node, number, read
+from hierfl.language.printing.symbols import escaped, symbol
+from hierfl.language.printing.text import index_text
 
 RELATION, SUM, ELEMENTWISE, PRODUCT, POWER, ATOM = range(6)
 """Precedences, loosest first. POWER is whatever may not take another superscript: powers and applied functions."""
@@ -126,7 +126,7 @@ def expression_latex(expr: Any) -> str:
 
 
 def write_latex(node: Node) -> str:
-    """A node of :mod:`hierfl.language.notation` as LaTeX."""
+    """A node of :mod:`hierfl.language.printing.notation` as LaTeX."""
     return _write(node).text
 
 

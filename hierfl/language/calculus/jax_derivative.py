@@ -8,7 +8,7 @@ import cvxpy as cp
 from cvxpy.atoms.atom import Atom
 
 from hierfl.errors import NotConvexError
-from hierfl.language.text import expression_text
+from hierfl.language.printing.text import expression_text
 
 
 class JaxDerivative(Atom):

@@ -14,12 +14,12 @@ import cvxpy as cp
 from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
-from hierfl.language.derivative import gradient, require_differentiable
-from hierfl.language.jax_derivative import OwnGradient
+from hierfl.language.calculus.derivative import gradient, require_differentiable
+from hierfl.language.calculus.jax_derivative import OwnGradient
+from hierfl.language.calculus.own_derivative import own_gradient
 from hierfl.language.levels import LowerLevel, constraint_tuple, variable_tuple
-from hierfl.language.own_derivative import own_gradient
-from hierfl.language.owners import couples
-from hierfl.language.text import expression_text
+from hierfl.language.player_rows import couples
+from hierfl.language.printing.text import expression_text
 
 _COUPLING = ("symmetric", "PSD", "NSD", "diag", "sparsity")
 

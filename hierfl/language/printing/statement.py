@@ -13,9 +13,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.language.game import Nash, Player
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, averages_of
-from hierfl.language.notation import Node, added, marked, negated, number, read, value_node
+from hierfl.language.nash import Nash, Player
+from hierfl.language.printing.notation import Node, added, marked, negated, number, read, value_node
 from hierfl.language.sample import ClientParameter, Sample
 
 Nodes = tuple[Node, ...]

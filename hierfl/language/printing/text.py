@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hierfl.language.notation import Node, read
+from hierfl.language.printing.notation import Node, read
 
 RELATION, SUM, PRODUCT, POWER, ATOM = range(5)
 """Precedences, loosest first; an operand that binds looser than its place asks for is put in parentheses."""
@@ -45,7 +45,7 @@ def expression_text(expr: Any) -> str:
 
 
 def write_text(node: Node) -> str:
-    """A node of :mod:`hierfl.language.notation` as text."""
+    """A node of :mod:`hierfl.language.printing.notation` as text."""
     return _write(node).text
 
 

@@ -24,7 +24,7 @@ from cvxpy.atoms.affine.vstack import Vstack
 from cvxpy.atoms.affine.wraps import Wrap
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 
-from hierfl.language.derivative import Variables, depends
+from hierfl.language.calculus.derivative import Variables, depends
 
 NOBODY, SEVERAL = -1.0, -2.0
 

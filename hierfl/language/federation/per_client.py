@@ -13,8 +13,8 @@ import cvxpy as cp
 import numpy as np
 
 from hierfl.errors import DataError
-from hierfl.language.checks import check_array, check_attributes
 from hierfl.language.sample import ClientParameter
+from hierfl.language.value_checks import check_array, check_attributes
 
 
 def parameter_value(parameter: Any, value: Any, who: str) -> np.ndarray:

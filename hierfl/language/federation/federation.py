@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
-from hierfl.language.checks import check_array, check_attributes, check_distribution, is_frozen_distribution
-from hierfl.language.mapped_rows import MappedRows, require_whole, rows_of
-from hierfl.language.partition import IID, Scheme
-from hierfl.language.per_client import described, parameter_value, parameters_by_client
+from hierfl.language.federation.mapped_rows import MappedRows, require_whole, rows_of
+from hierfl.language.federation.partition_schemes import IID, Scheme
+from hierfl.language.federation.per_client import described, parameter_value, parameters_by_client
 from hierfl.language.sample import ClientParameter, Sample
+from hierfl.language.value_checks import check_array, check_attributes, check_distribution, is_frozen_distribution
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -11,7 +11,7 @@ from cvxpy.atoms.affine.binary_operators import multiply
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
 
-from hierfl.language.jax_derivative import uses_jax
+from hierfl.language.calculus.jax_derivative import uses_jax
 
 
 def constant_value(expression: Any) -> np.ndarray | None:

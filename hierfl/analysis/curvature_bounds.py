@@ -27,11 +27,11 @@ from cvxpy.expressions.expression import Expression
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose, exponent_of
 from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.analysis.intervals import Interval
-from hierfl.language.algebra import inverse, minus, plus, times, vanishes
+from hierfl.language.calculus.algebra import inverse, minus, plus, times, vanishes
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.function import UserAtom
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
-from hierfl.language.text import expression_text
 
 _PRODUCTS = (MulExpression, multiply, DivExpression, cp.kron, cp.conv, cp.convolve)
 
