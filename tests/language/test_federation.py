@@ -370,7 +370,7 @@ def test_repr_says_how_much_is_held() -> None:
 def test_attributes_are_checked_block_by_block(
     attributes: dict, good: float, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_BLOCK", 4)  # two rows at a time
+    monkeypatch.setattr(value_checks, "_BLOCK", 4)  # two rows at a time
     u = hf.Sample(2, name="u", **attributes)
     rows = np.full((7, 2), good)
     hf.Client({u: rows})
