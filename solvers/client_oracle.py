@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
+from hierfl.compiler.data.tables import Party
 from hierfl.compiler.exact import LARGE
-from hierfl.compiler.program import Array, Rows
+from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.contract import Clock

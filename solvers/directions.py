@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in, normals
 
 KINDS = ("independent", "orthonormal")

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.directions import Directions
 
 ESTIMATORS = ("forward", "central")

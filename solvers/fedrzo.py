@@ -24,8 +24,8 @@ import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array, Rows
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Known, Message, Received

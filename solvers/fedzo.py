@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import split
 from hierfl.solvers.checks import require_count, require_number
 from hierfl.solvers.directions import Directions

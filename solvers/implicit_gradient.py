@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.compiler.hypergradient import Hypergradient, LowerMap
-from hierfl.compiler.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.roles import uses_black_box

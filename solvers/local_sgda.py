@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party, Population
-from hierfl.compiler.program import Array, Rows
+from hierfl.compiler.data.tables import Party, Population
+from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array, Rows
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.language.roles import uses_black_box

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import geometric
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.checks import require_count, require_number

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.settings_key import settings_key
 
 LEAST = 64  # entries of a table as a program sees it; longer ones double, so that few lengths are compiled for

@@ -21,8 +21,8 @@ import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.roles import uses_black_box

@@ -20,10 +20,10 @@ from scipy.sparse import issparse
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
-from hierfl.compiler.data import Data, population
+from hierfl.compiler.data.tables import Data, population
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Program, Rows
 from hierfl.compiler.game import player_evidence
 from hierfl.compiler.layout import Layout
-from hierfl.compiler.program import NO_ROWS, Array, Program, Rows
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError
 from hierfl.jaxtools.precision import double_precision

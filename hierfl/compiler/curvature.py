@@ -19,7 +19,7 @@ from cvxpy.atoms.affine.unary_operators import NegExpression
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
-from hierfl.compiler.program import Array, Program
+from hierfl.compiler.expressions.program import Array, Program
 from hierfl.language.levels import LowerLevel, averages_of
 
 DENSE_LIMIT = 400

@@ -22,10 +22,10 @@ from cvxpy.settings import A, B, C, P
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.compiler.data.storage import gathered
+from hierfl.compiler.expressions.program import Array, Program
 from hierfl.compiler.fixed_point import LowerSolution
 from hierfl.compiler.polish import LinearQuadratic, Polished, polished
-from hierfl.compiler.program import Array, Program
-from hierfl.compiler.storage import gathered
 from hierfl.errors import LowerLevelError
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.expectation import SampleAverage, total

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.data import Data, Party, Population
+from hierfl.compiler.data.tables import Data, Party, Population
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.fixed_point import (
     POWER_STEPS,
     LowerSolution,
@@ -28,7 +29,6 @@ from hierfl.compiler.fixed_point import (
 from hierfl.compiler.low_rank import LowRank, across, solve_box
 from hierfl.compiler.owners import Owner
 from hierfl.compiler.plan import LowerPlan
-from hierfl.compiler.program import Array
 from hierfl.compiler.refusals import require_in_x, trusted
 from hierfl.compiler.semismooth import semismooth_newton
 from hierfl.jaxtools.cheap_jit import quick_jit

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.game import derivative_text, player_evidence
 from hierfl.compiler.schedule import choose_schedule
 from hierfl.compiler.sets.advice import advice
-from hierfl.compiler.storage import Stored
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.sample import Sample
 

@@ -31,10 +31,10 @@ from hierfl.compiler.curvature import (
     quadratic_part,
     safe_smallest_eigenvalue,
 )
+from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.compiler.ladder import Ladder
 from hierfl.compiler.low_rank import LowRank, Skeleton
 from hierfl.compiler.probes import SCALARS, Probe, actual_probes, generic_probes
-from hierfl.compiler.program import Array, Rows
 from hierfl.errors import NotConvexError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import UserAtom

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 
 Map = Callable[[Array], Array]
 POWER_STEPS = 15

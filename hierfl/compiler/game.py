@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.players import PlayerConvexity, players_convexity
-from hierfl.compiler.data import Data, Party
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Data, Party
+from hierfl.compiler.expressions.program import Array
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.nash import Nash, Player

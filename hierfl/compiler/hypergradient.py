@@ -24,8 +24,8 @@ import numpy as np
 from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Data, Party
-from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.data.tables import Data, Party
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.compiler.refusals import require_solved
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.low_rank import LowRank
-from hierfl.compiler.program import Array
 
 
 class Ladder(NamedTuple):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.cheap_jit import quick_jit
 
 RANK_LIMIT = 8

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hierfl.compiler.data import Party, Population
-from hierfl.compiler.program import NO_ROWS, Array
+from hierfl.compiler.data.tables import Party, Population
+from hierfl.compiler.expressions.program import NO_ROWS, Array
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from hierfl.compiler.curvature import QuadraticPart, Structure, dense, safe_smallest_eigenvalue
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.compiler.facts import Facts, quadratic_operator, with_transpose
 from hierfl.compiler.low_rank import LowRank
-from hierfl.compiler.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, NotConvexError
 from hierfl.language.function import UserAtom
 

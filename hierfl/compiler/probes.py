@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy import Parameter
 
-from hierfl.compiler.data import Population, Table
-from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.data.tables import Population, Table
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled import CompiledProblem

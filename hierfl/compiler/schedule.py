@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from rich.filesize import decimal
 
-from hierfl.compiler.data import Table, chunk_size
+from hierfl.compiler.data.tables import Table, chunk_size
 from hierfl.errors import SettingError
 from hierfl.jaxtools.thread_pool import core_count
 

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.sparse.linalg import cg, gmres
 
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.fixed_point import Map, target
-from hierfl.compiler.program import Array
 
 DENSE_LIMIT = 64
 LIMIT = 200

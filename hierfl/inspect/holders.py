@@ -13,7 +13,7 @@ from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.intervals import Interval
-from hierfl.compiler.data import Data, Population
+from hierfl.compiler.data.tables import Data, Population
 from hierfl.language.expectation import total
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.data import Population
-from hierfl.compiler.program import NO_ROWS
+from hierfl.compiler.data.tables import Population
+from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.jaxtools.cheap_jit import quick_jit
 
 if TYPE_CHECKING:

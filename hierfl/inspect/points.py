@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Data
+from hierfl.compiler.data.tables import Data
 from hierfl.compiler.exact import TOLERANCE
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.hypergradient import Hypergradient, gradient_at
-from hierfl.compiler.program import Array
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.switches import Switches, atoms_of
 from hierfl.jaxtools.cheap_jit import quick_jit

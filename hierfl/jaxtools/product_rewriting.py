@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import dot_general_p
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 
 
 def as_matrices(program: ClosedJaxpr) -> ClosedJaxpr:

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from hierfl.analysis.theorems import Prescription
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.schedule import Work
 
 

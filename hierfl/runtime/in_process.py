@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.schedule import require_memory
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import key_of

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Data, Party, Population
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Data, Party, Population
+from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
 from hierfl.runtime.groups import in_groups

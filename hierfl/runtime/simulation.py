@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Data
-from hierfl.compiler.gathering import Extent, gathered_clients
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.cohort_rows import Extent, gathered_clients
+from hierfl.compiler.data.tables import Data
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.schedule import Schedule, choose_schedule
 from hierfl.errors import SettingError
 from hierfl.jaxtools.ahead_of_time import Ahead, size_of

@@ -11,7 +11,7 @@ import scipy.stats
 
 from hierfl.analysis.intervals import Interval
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Data
+from hierfl.compiler.data.tables import Data
 from hierfl.errors import DeclarationError
 from hierfl.language.printing.text import expression_text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Known
 from hierfl.runtime.settings_key import settings_key

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients, Known, Message, Received

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import require_scope
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts

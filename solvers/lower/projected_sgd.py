@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import NO_ROWS, Array, Rows
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.errors import SettingError
 from hierfl.solvers.checks import require_choice, require_count
 from hierfl.solvers.lower.contract import Clock, require_scope

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Population, chunk_size
-from hierfl.compiler.gathering import FEW_BYTES, Extent, Pieces, gathered_clients
+from hierfl.compiler.data.cohort_rows import FEW_BYTES, Extent, Pieces, gathered_clients
+from hierfl.compiler.data.tables import Population, chunk_size
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import draw_participants
 from hierfl.runtime.in_process import InProcess

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.compiler.program import Program, Rows
+from hierfl.compiler.expressions.program import Program, Rows
 
 pytestmark = pytest.mark.usefixtures("x64")
 

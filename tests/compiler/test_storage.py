@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.storage import Stored
+from hierfl.compiler.data.storage import Stored
 from hierfl.solvers import FedAvg
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.program import Program
+from hierfl.compiler.expressions.program import Program
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled import CompiledProblem
-from hierfl.compiler.data import Party
-from hierfl.compiler.program import Array
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import cohort_size, draw_participants

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.compiler.program import Program
+from hierfl.compiler.expressions.program import Program
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
-from hierfl.compiler.program import Array, Program
+from hierfl.compiler.expressions.program import Array, Program
 from hierfl.compiler.sets.blocks.base import Block
 from hierfl.compiler.sets.blocks.condition import ConditionBlock
 from hierfl.compiler.sets.blocks.cvxpy import CvxpyBlock

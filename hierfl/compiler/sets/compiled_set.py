@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array, Program
+from hierfl.compiler.expressions.program import Array, Program
 from hierfl.compiler.sets.blocks.affine import AffineBlock
 from hierfl.compiler.sets.blocks.base import Block, Product
 from hierfl.compiler.sets.blocks.box import BoxBlock

@@ -12,7 +12,7 @@ from typing import Protocol
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.projections import (
     ball,
     ellipsoid,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.families import Family
 from hierfl.compiler.sets.rows import AffineMap, Rows, Values, merged
 from hierfl.language.printing.text import expression_text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.members import Bands, names
 from hierfl.compiler.sets.rows import Values
 from hierfl.projections import slab

@@ -9,7 +9,7 @@ from typing import Protocol
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.rows import Values
 
 

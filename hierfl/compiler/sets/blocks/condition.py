@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.members import Origin, names
 from hierfl.compiler.sets.rows import Rows, Values
 from hierfl.projections.emptiness import beyond

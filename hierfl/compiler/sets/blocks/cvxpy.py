@@ -9,7 +9,7 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members import Opaque, Origin, names
 from hierfl.compiler.sets.rows import Values

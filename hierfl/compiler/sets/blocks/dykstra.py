@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.blocks.base import Product, checked, largest_gap
 from hierfl.compiler.sets.rows import Values
 from hierfl.projections import dykstra

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.families import L1Ball, L2Ball, is_uniform, safe_sqrt
 from hierfl.compiler.sets.frames import EntryFrame, Frame, RotatedFrame
 from hierfl.compiler.sets.members import CompiledMembership, names

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import Array
+from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.blocks.base import Product, checked
 from hierfl.compiler.sets.blocks.image import ImageBlock
 from hierfl.compiler.sets.members import Bands, names

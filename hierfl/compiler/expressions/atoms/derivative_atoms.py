@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hierfl.compiler.registry import arguments_of, lowering_of, lowers
+from hierfl.compiler.expressions.registry import arguments_of, lowering_of, lowers
 from hierfl.errors import UnsupportedAtomError
 from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
 
@@ -28,7 +28,7 @@ def _pullback(atom: Any, adjoint: Any, *values: Any) -> Any:
 
 @lowers(OwnGradient, shared=False)
 def _own_gradient(atom: Any, *values: Any) -> Any:
-    from hierfl.compiler.program import Program  # programs are built from this table
+    from hierfl.compiler.expressions.program import Program  # programs are built from this table
 
     program = Program([atom.cost])
     environment = dict(zip((leaf.id for leaf in leaves_of(atom.cost)), values))

@@ -14,8 +14,8 @@ from cvxpy.atoms.elementwise.normcdf import normcdf
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.atoms.elementwise.trig import cos, sin, tan
 
-from hierfl.compiler.atoms.safe import steep
-from hierfl.compiler.registry import lowers, refuses, refuses_when
+from hierfl.compiler.expressions.atoms.safe import steep
+from hierfl.compiler.expressions.registry import lowers, refuses, refuses_when
 
 _DECIMALS = 4  # CVXPY rounds to its ATOM_EVAL_TOL before ceil and floor
 

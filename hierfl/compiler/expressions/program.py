@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.compiler.registry import arguments_of, is_shared, lowering_of
+from hierfl.compiler.expressions.registry import arguments_of, is_shared, lowering_of
 from hierfl.errors import DeclarationError
 from hierfl.language.expectation import SampleAverage, total
 

@@ -13,8 +13,8 @@ from cvxpy.atoms.geo_mean import GeoMean, GeoMeanApprox
 from cvxpy.atoms.prod import Prod
 from cvxpy.settings import ATOM_EVAL_TOL
 
-from hierfl.compiler.atoms.safe import first_largest, norm2, reduced_first, steep
-from hierfl.compiler.registry import lowers
+from hierfl.compiler.expressions.atoms.safe import first_largest, norm2, reduced_first, steep
+from hierfl.compiler.expressions.registry import lowers
 
 
 @lowers(cp.max)

@@ -21,8 +21,8 @@ from cvxpy.atoms.suppfunc import SuppFuncAtom
 from cvxpy.atoms.tr_inv import tr_inv
 from cvxpy.atoms.von_neumann_entr import von_neumann_entr
 
-from hierfl.compiler.atoms.spectral import eigenvalue_sum, symmetric
-from hierfl.compiler.registry import lowers, refuses
+from hierfl.compiler.expressions.atoms.spectral_values import eigenvalue_sum, symmetric
+from hierfl.compiler.expressions.registry import lowers, refuses
 
 _LARGEST = (1.0,)
 _SQUARINGS = 40

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from cvxpy.atoms.perspective import perspective
 
-from hierfl.compiler.registry import lowers, refuses_when
+from hierfl.compiler.expressions.registry import lowers, refuses_when
 
 
 @lowers(perspective, shared=False)
@@ -29,7 +29,7 @@ def _perspective(atom: Any, t: Any, *points: Any) -> Any:
 
 
 def _scaled(atom: Any, expression: Any, t: Any, points: Any) -> Any:
-    from hierfl.compiler.program import Program
+    from hierfl.compiler.expressions.program import Program
 
     program = Program([expression])
     environment = {variable.id: point / t for variable, point in zip(atom.f.variables(), points)}

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.registry import lowers
+from hierfl.compiler.expressions.registry import lowers
 from hierfl.errors import DeclarationError, DivergedError
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.function import BlackBox, Function

@@ -40,7 +40,7 @@ from cvxpy.atoms.affine.wraps import (
     symmetric_wrap,
 )
 
-from hierfl.compiler.registry import lowers
+from hierfl.compiler.expressions.registry import lowers
 
 
 @lowers(AddExpression)

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.program import NO_ROWS, Array, Rows
-from hierfl.compiler.quantiles import Quantiles, quasi_random_rows
-from hierfl.compiler.storage import Stored, gathered, stacked
+from hierfl.compiler.data.distributions import Quantiles, quasi_random_rows
+from hierfl.compiler.data.storage import Stored, gathered, stacked
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.errors import DataError
 from hierfl.jaxtools.keyed_random import row_numbers
 from hierfl.language.federation.federation import Client

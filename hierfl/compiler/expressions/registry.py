@@ -68,7 +68,7 @@ def lowering_of(atom: Any) -> Lowering:
     UnsupportedAtomError
         For an atom in no table or of a refused kind; names it and gives the reason.
     """
-    import hierfl.compiler.atoms  # noqa: F401 - fills the tables
+    import hierfl.compiler.expressions.atoms  # noqa: F401 - fills the tables
 
     kind = type(atom)
     reason = _CONDITIONS[kind](atom) if kind in _CONDITIONS else None
@@ -81,13 +81,13 @@ def lowering_of(atom: Any) -> Lowering:
 
 def lowered_atoms() -> frozenset[type]:
     """All atom classes that are compiled."""
-    import hierfl.compiler.atoms  # noqa: F401 - fills the tables
+    import hierfl.compiler.expressions.atoms  # noqa: F401 - fills the tables
 
     return frozenset(_LOWERINGS)
 
 
 def refused_atoms() -> dict[type, str]:
     """All atom classes that are refused by name, with the reason."""
-    import hierfl.compiler.atoms  # noqa: F401 - fills the tables
+    import hierfl.compiler.expressions.atoms  # noqa: F401 - fills the tables
 
     return dict(_UNSUPPORTED)

@@ -11,9 +11,9 @@ from cvxpy.atoms.norm_nuc import normNuc
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 from cvxpy.atoms.sigma_max import sigma_max
 
-from hierfl.compiler.atoms.safe import first_largest, norm2, steep
-from hierfl.compiler.atoms.spectral import largest_singular_value, singular_value_sum
-from hierfl.compiler.registry import lowers
+from hierfl.compiler.expressions.atoms.safe import first_largest, norm2, steep
+from hierfl.compiler.expressions.atoms.spectral_values import largest_singular_value, singular_value_sum
+from hierfl.compiler.expressions.registry import lowers
 
 
 @lowers(cp.norm1)
