@@ -35,7 +35,7 @@ from hierfl.language.roles import Roles
 from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.compiler.explain import Explanation
     from hierfl.inspect.findings import CheckReport
     from hierfl.inspect.implicit import ImplicitFunction
@@ -131,7 +131,7 @@ class Problem:
 
     @cached_property
     def _compiled(self) -> CompiledProblem:
-        from hierfl.compiler.compiled import compile_problem
+        from hierfl.compiler.compiled_problem import compile_problem
 
         return compile_problem(self)
 

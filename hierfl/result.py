@@ -14,8 +14,8 @@ import numpy as np
 from hierfl.errors import DataError, HierflError, SettingError
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.exact import Evaluation
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.exact_lower import Evaluation
     from hierfl.problem import Problem
 
 FORMAT = 2

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hierfl.analysis.theorems import Prescription
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.schedule import Work
 from hierfl.solvers.client_oracle import ClientOracle
 from hierfl.solvers.lower.exact import BoundExact

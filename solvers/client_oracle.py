@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.exact import LARGE
 from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.contract import Clock

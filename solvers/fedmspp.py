@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order

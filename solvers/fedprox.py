@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.checks import require_number
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order

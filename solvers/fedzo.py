@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import split

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.theorems import Prescription
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError

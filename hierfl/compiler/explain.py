@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from hierfl.compiler.data.storage import Stored
-from hierfl.compiler.game import derivative_text, player_evidence
+from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
 from hierfl.compiler.schedule import choose_schedule
 from hierfl.compiler.sets.advice import advice
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.plan import LowerPlan
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.choice import LowerPlan
     from hierfl.compiler.sets import CompiledSet
 
 

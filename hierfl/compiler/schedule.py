@@ -15,7 +15,7 @@ from hierfl.errors import SettingError
 from hierfl.jaxtools.thread_pool import core_count
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
 
 SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
 LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample

@@ -27,7 +27,7 @@ from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.inspect.holders import Holder
 
 

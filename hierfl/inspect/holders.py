@@ -17,7 +17,7 @@ from hierfl.compiler.data.tables import Data, Population
 from hierfl.language.expectation import total
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
 
 GROUPS = 64
 SAMPLE_LIMIT = 64

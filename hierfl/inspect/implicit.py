@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hierfl.compiler.exact import TOLERANCE
-from hierfl.compiler.hypergradient import gradient_on_host
+from hierfl.compiler.lower_level.exact_lower import TOLERANCE
+from hierfl.compiler.lower_level.implicit_differentiation import gradient_on_host
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Certificate, public_response
 
 if TYPE_CHECKING:
-    from hierfl.compiler.exact import Evaluation
+    from hierfl.compiler.lower_level.exact_lower import Evaluation
     from hierfl.inspect.midpoints import Midpoints
     from hierfl.inspect.slice import Slice
     from hierfl.inspect.stationarity import Stationarity
@@ -53,7 +53,7 @@ class ImplicitFunction:
         """The gradient of f at x by implicit differentiation, in the shapes of x.
 
         Exact where the active constraints and the branches of nonsmooth atoms are locally constant; at a kink an element
-        that depends on conventions (see ``hierfl.compiler.hypergradient``).
+        that depends on conventions (see ``hierfl.compiler.lower_level.implicit_differentiation``).
 
         Raises
         ------

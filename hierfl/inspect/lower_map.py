@@ -16,7 +16,7 @@ from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.jaxtools.cheap_jit import quick_jit
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.inspect.holders import Holder
 
 JACOBIAN_LIMIT = 400

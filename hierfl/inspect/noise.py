@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 
 ENLARGED = 2.0**29
 EPS = float(np.finfo(float).eps)

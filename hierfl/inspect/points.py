@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.exact import TOLERANCE
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.hypergradient import Hypergradient, gradient_at
+from hierfl.compiler.lower_level.exact_lower import TOLERANCE
+from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, gradient_at
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.switches import Switches, atoms_of
 from hierfl.jaxtools.cheap_jit import quick_jit

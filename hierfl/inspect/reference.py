@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from hierfl.compiler.hypergradient import Hypergradient, gradient_at
+from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, gradient_at
 from hierfl.errors import DivergedError, IncompatibleSolverError, LowerLevelError, SettingError
 from hierfl.inspect.points import owners
 from hierfl.jaxtools.precision import double_precision
@@ -27,7 +27,7 @@ from hierfl.runtime.progress import RunProgress
 from hierfl.runtime.starts import box_around, on_upper_set, project_on_all, sobol_points
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.problem import Problem
 
 SIZE_LIMIT = 100

@@ -12,7 +12,7 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.exact import TOLERANCE
+from hierfl.compiler.lower_level.exact_lower import TOLERANCE
 from hierfl.errors import SettingError
 from hierfl.inspect.kink_places import effort
 from hierfl.inspect.kink_search import KinkSearch

@@ -16,7 +16,7 @@ from hierfl.inspect.holders import Holder, Holders
 from hierfl.inspect.lower_map import LowerMap, Weighted
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.language.levels import LowerLevel
 
 _CLASSES = {None: "nn", "federation": "bl", "sample": "2s", "client": "hfl"}

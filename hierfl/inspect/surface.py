@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.spatial import cKDTree
 
-from hierfl.compiler.exact import TOLERANCE
+from hierfl.compiler.lower_level.exact_lower import TOLERANCE
 from hierfl.errors import SettingError
 from hierfl.inspect.kink_places import EACH_PLACE, MERGE
 from hierfl.inspect.one_sided import OneSided, judge

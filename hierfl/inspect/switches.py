@@ -21,7 +21,7 @@ from cvxpy.constraints import PSD, SOC, Equality, ExpCone, Inequality, NonNeg, N
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array, Program
 from hierfl.language.expectation import SampleAverage

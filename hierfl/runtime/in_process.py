@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.schedule import require_memory
 from hierfl.errors import SettingError

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party, Population
 from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in

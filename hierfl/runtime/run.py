@@ -10,7 +10,7 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import (
     DivergedError,
     HierflError,
@@ -30,7 +30,7 @@ from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Metrics, Watch
 
 if TYPE_CHECKING:
-    from hierfl.compiler.exact import Evaluation
+    from hierfl.compiler.lower_level.exact_lower import Evaluation
     from hierfl.problem import Problem
 
 OWN_VALUE_TOLERANCE = 0.01

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import Extent, gathered_clients
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.stats
 
 from hierfl.analysis.intervals import Interval
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.errors import DeclarationError
 from hierfl.language.printing.text import expression_text

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import DivergedError, EmptyLowerSetError, SettingError
 from hierfl.language.printing.text import expression_text
 from hierfl.result import public_response

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.exact import TOLERANCE, ExactLower
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.owners import Owner
-from hierfl.compiler.plan import METHODS
+from hierfl.compiler.lower_level.choice import METHODS
+from hierfl.compiler.lower_level.copies import Owner
+from hierfl.compiler.lower_level.exact_lower import TOLERANCE, ExactLower
 from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.checks import require_choice, require_number
 from hierfl.solvers.lower.contract import Clock, LowerAnswer

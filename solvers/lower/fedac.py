@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.checks import require_count, require_number
 from hierfl.solvers.lower.contract import require_scope

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array
 from hierfl.errors import SettingError

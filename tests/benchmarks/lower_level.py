@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.runtime.in_process import InProcess
 from hierfl.solvers import ZOHFL, ProjectedSGD

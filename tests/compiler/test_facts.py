@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 
 N = 12
 

@@ -15,7 +15,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.game import derivative_text, player_evidence
+from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.derivative import gradient
 from hierfl.language.calculus.jax_derivative import OwnGradient

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import FEW_BYTES, Extent, Pieces, gathered_clients
 from hierfl.compiler.data.tables import Population, chunk_size
 from hierfl.jaxtools.keyed_random import fold_in

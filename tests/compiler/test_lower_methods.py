@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.compiler.fixed_point import LowerSolution, certify, certify_direct
-from hierfl.compiler.ladder import Ladder
-from hierfl.compiler.low_rank import LowRank, Skeleton, solve_box
+from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution, certify, certify_direct
+from hierfl.compiler.lower_level.methods.ladder import Ladder
+from hierfl.compiler.lower_level.methods.low_rank import LowRank, Skeleton, solve_box
 from hierfl.runtime import InProcess
 from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import Exact

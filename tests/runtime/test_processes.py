@@ -19,7 +19,7 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime import InProcess
 from hierfl.runtime.in_process_clients import TRAFFIC
 from hierfl.solvers import (

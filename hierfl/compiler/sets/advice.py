@@ -12,7 +12,7 @@ from hierfl.compiler.sets.blocks.polyhedron import PolyhedronBlock
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.compiler.sets.compiled_set import CompiledSet
 
 _FAMILIES = (

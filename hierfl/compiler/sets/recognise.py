@@ -21,7 +21,7 @@ from cvxpy.constraints.psd import PSD
 from cvxpy.constraints.second_order import SOC
 from cvxpy.constraints.zero import Equality, Zero
 
-from hierfl.compiler.curvature import addends
+from hierfl.compiler.lower_level.quadratic_part import addends
 from hierfl.compiler.sets.families import (
     Family,
     GroupBall,

@@ -16,7 +16,7 @@ import numpy as np
 import sympy
 
 from hierfl.analysis.convexity import attribute_constraints
-from hierfl.compiler.compiled import weights_of
+from hierfl.compiler.compiled_problem import weights_of
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.symbolic.atoms import Expr, Scalars, as_array, exact, exact_array, translate
 from hierfl.inspect.symbolic.closed_form import ClosedForm, closed_form, inequalities_of

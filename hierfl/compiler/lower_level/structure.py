@@ -20,7 +20,11 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Enclosure
-from hierfl.compiler.curvature import (
+from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.lower_level.methods.ladder import Ladder
+from hierfl.compiler.lower_level.methods.low_rank import LowRank, Skeleton
+from hierfl.compiler.lower_level.probe_points import SCALARS, Probe, actual_probes, generic_probes
+from hierfl.compiler.lower_level.quadratic_part import (
     CONSTANT_DENSE_LIMIT,
     DENSE_LIMIT,
     QuadraticPart,
@@ -31,16 +35,12 @@ from hierfl.compiler.curvature import (
     quadratic_part,
     safe_smallest_eigenvalue,
 )
-from hierfl.compiler.expressions.program import Array, Rows
-from hierfl.compiler.ladder import Ladder
-from hierfl.compiler.low_rank import LowRank, Skeleton
-from hierfl.compiler.probes import SCALARS, Probe, actual_probes, generic_probes
 from hierfl.errors import NotConvexError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import UserAtom
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.language.levels import LowerLevel
 
 _SMOOTH = (cp.log_sum_exp, cp.logistic, cp.huber, cp.exp, cp.QuadForm, cp.quad_over_lin)

@@ -19,8 +19,8 @@ from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.nash import Nash, Player
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.owners import Owner
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.copies import Owner
 
 POINTS = 8
 SAMPLED_PLAYERS = 16

@@ -20,7 +20,7 @@ from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
 
 CLIENTS = 4  # that are looked at as they are
 ROWS = 64  # of a table in an average

@@ -22,8 +22,8 @@ from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
 from hierfl.compiler.data.tables import Data, population
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Program, Rows
-from hierfl.compiler.game import player_evidence
 from hierfl.compiler.layout import Layout
+from hierfl.compiler.lower_level.player_convexity import player_evidence
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError
 from hierfl.jaxtools.precision import double_precision
@@ -32,8 +32,8 @@ from hierfl.language.roles import refuse_total_of_distribution, uses_black_box
 from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:
-    from hierfl.compiler.exact import ExactLower
     from hierfl.compiler.explain import Explanation
+    from hierfl.compiler.lower_level.exact_lower import ExactLower
     from hierfl.problem import Problem
 
 Environment = Mapping[int, Any]
@@ -276,7 +276,7 @@ class CompiledProblem:
     @cached_property
     def exact(self) -> ExactLower:
         """The exact lower level: method, certificate and the compiled implicit function."""
-        from hierfl.compiler.exact import ExactLower
+        from hierfl.compiler.lower_level.exact_lower import ExactLower
 
         return ExactLower(self)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.fixed_point import Map, target
+from hierfl.compiler.lower_level.methods.fixed_point import Map, target
 
 DENSE_LIMIT = 64
 LIMIT = 200

@@ -17,7 +17,10 @@ import numpy as np
 
 from hierfl.compiler.data.tables import Data, Party, Population
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.fixed_point import (
+from hierfl.compiler.lower_level.choice import LowerPlan
+from hierfl.compiler.lower_level.copies import Owner
+from hierfl.compiler.lower_level.diagnosis import require_in_x, trusted
+from hierfl.compiler.lower_level.methods.fixed_point import (
     POWER_STEPS,
     LowerSolution,
     accelerated,
@@ -26,18 +29,15 @@ from hierfl.compiler.fixed_point import (
     extragradient,
     first_step,
 )
-from hierfl.compiler.low_rank import LowRank, across, solve_box
-from hierfl.compiler.owners import Owner
-from hierfl.compiler.plan import LowerPlan
-from hierfl.compiler.refusals import require_in_x, trusted
-from hierfl.compiler.semismooth import semismooth_newton
+from hierfl.compiler.lower_level.methods.low_rank import LowRank, across, solve_box
+from hierfl.compiler.lower_level.methods.semismooth import semismooth_newton
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.precision import double_precision
 from hierfl.jaxtools.thread_pool import core_count, on_cores
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
+    from hierfl.compiler.compiled_problem import CompiledProblem
 
 TOLERANCE = 1e-9
 ITERATION_LIMIT = 20_000

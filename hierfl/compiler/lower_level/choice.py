@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from hierfl.compiler.curvature import QuadraticPart, Structure, dense, safe_smallest_eigenvalue
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
-from hierfl.compiler.facts import Facts, quadratic_operator, with_transpose
-from hierfl.compiler.low_rank import LowRank
+from hierfl.compiler.lower_level.methods.low_rank import LowRank
+from hierfl.compiler.lower_level.quadratic_part import QuadraticPart, Structure, dense, safe_smallest_eigenvalue
+from hierfl.compiler.lower_level.structure import Facts, quadratic_operator, with_transpose
 from hierfl.errors import IncompatibleSolverError, NotConvexError
 from hierfl.language.function import UserAtom
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.cvxpy_lower import CvxpyLower
-    from hierfl.compiler.fixed_point import LowerSolution
-    from hierfl.compiler.owners import Owner
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.copies import Owner
+    from hierfl.compiler.lower_level.methods.cvxpy_lower import CvxpyLower
+    from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution
 
 _LINEAR_SYSTEM_LIMIT = 1000
 STEEPEST = 1e6  # of a coupling of rank 2 and more: Newton's method in theta stalls beyond
@@ -253,7 +253,7 @@ def _has_user_atom(expressions: Any) -> bool:
 def _host(compiled: CompiledProblem, method: str, reason: str) -> CvxpyLower | None:
     if method != "cvxpy":
         return None
-    from hierfl.compiler.cvxpy_lower import CvxpyLower
+    from hierfl.compiler.lower_level.methods.cvxpy_lower import CvxpyLower
 
     level = compiled.problem.lower_level
     if level is not None and _has_user_atom(level.expressions):

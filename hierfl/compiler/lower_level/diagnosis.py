@@ -11,9 +11,9 @@ from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
 from hierfl.language.printing.text import expression_text
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.exact import Evaluation, ExactLower
-    from hierfl.compiler.fixed_point import LowerSolution
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.exact_lower import Evaluation, ExactLower
+    from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution
 
 OUTSIDE_TOLERANCE = 1e-6
 SHARPER = 1e-13

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.sparse.linalg import cg, gmres
 
-from hierfl.compiler.compiled import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
-from hierfl.compiler.refusals import require_solved
+from hierfl.compiler.lower_level.diagnosis import require_solved
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision

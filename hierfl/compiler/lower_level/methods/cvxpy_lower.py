@@ -24,8 +24,8 @@ from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.data.storage import gathered
 from hierfl.compiler.expressions.program import Array, Program
-from hierfl.compiler.fixed_point import LowerSolution
-from hierfl.compiler.polish import LinearQuadratic, Polished, polished
+from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution
+from hierfl.compiler.lower_level.methods.polish import LinearQuadratic, Polished, polished
 from hierfl.errors import LowerLevelError
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.expectation import SampleAverage, total
@@ -33,8 +33,8 @@ from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.owners import Owner
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.copies import Owner
 
 ROW_LIMIT = 20_000
 TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}

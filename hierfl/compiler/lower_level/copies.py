@@ -12,8 +12,8 @@ from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import NO_ROWS, Array
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled import CompiledProblem
-    from hierfl.compiler.plan import LowerPlan
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.choice import LowerPlan
 
 
 class Owner(NamedTuple):

@@ -1,0 +1,1 @@
+"""The exact methods for a lower level, and the mathematics that they share."""
