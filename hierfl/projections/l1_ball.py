@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.projections import strip
+from hierfl.projections import box_with_hyperplane
 from hierfl.projections.emptiness import beyond
 
 
@@ -23,7 +23,7 @@ def shortened(sizes: Array, weights: Array, radius: Array) -> Array:
     """Projection of ``sizes`` (n,) >= 0 on {size >= 0 : weights'size <= radius}."""
     infinite = jnp.asarray(jnp.inf, sizes.dtype)
     none, unbounded = jnp.zeros_like(sizes), jnp.full_like(sizes, infinite)
-    return strip.project(sizes, weights, -infinite, jnp.maximum(radius, 0.0), none, unbounded)
+    return box_with_hyperplane.project(sizes, weights, -infinite, jnp.maximum(radius, 0.0), none, unbounded)
 
 
 def gap(radius: Array) -> Array:

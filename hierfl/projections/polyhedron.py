@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.projections import box
+from hierfl.projections.box_with_hyperplane import Line
 from hierfl.projections.emptiness import beyond
 from hierfl.projections.norm import norm
-from hierfl.projections.strip import Line
 
 LIMIT = 500
 SLACK = 1e2  # weight of a row against its slack's proximal term, rows having norm 1

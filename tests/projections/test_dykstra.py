@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hierfl.projections import ball, box, dykstra, strip
+from hierfl.projections import ball, box, box_with_hyperplane, dykstra
 from tests.projections.reference import check_derivatives, check_projection, nearest
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -19,8 +19,8 @@ def three_sets(z, centre, radius, offsets):
     """A box with one row, a halfspace and a ball."""
     infinite = jnp.full(N, jnp.inf)
     sets = [
-        lambda y: strip.project(y, A[0], offsets[0], offsets[0] + 0.5, LOWER, UPPER),
-        lambda y: strip.project(y, A[1], -jnp.inf, offsets[1], -infinite, infinite),
+        lambda y: box_with_hyperplane.project(y, A[0], offsets[0], offsets[0] + 0.5, LOWER, UPPER),
+        lambda y: box_with_hyperplane.project(y, A[1], -jnp.inf, offsets[1], -infinite, infinite),
         lambda y: ball.project(y, centre, radius),
     ]
     return dykstra.project(z, sets, tolerance=1e-13, limit=20000)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hierfl.projections import ball, box, intersection, simplex, strip
+from hierfl.projections import ball, box, box_with_hyperplane, intersection, simplex
 from tests.projections.reference import check_derivatives, check_projection, nearest
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -96,7 +96,7 @@ def test_a_box_cut_by_a_strip_is_the_strip_family():
     def project(z, a, low, high, lower, upper):
         return intersection.with_strip(lambda y: box.project(y, lower, upper), z, a, low, high)[0]
 
-    in_one = jax.jit(strip.project)
+    in_one = jax.jit(box_with_hyperplane.project)
     for z in 3 * rng.standard_normal((20, N)):
         a, lower, upper = rng.standard_normal(N), -rng.random(N), rng.random(N)
         value = float(a @ (lower + upper) / 2)
@@ -114,7 +114,7 @@ def test_a_matrix_set():
 
     z = np.random.default_rng(3).standard_normal((4, 4))
     p, residual = intersection.with_strip(spectral, z, jnp.eye(4), 1.5, 1.5)
-    values = np.asarray(strip.project(np.linalg.eigvalsh((z + z.T) / 2), np.ones(4), 1.5, 1.5, np.zeros(4), np.ones(4)))
+    values = np.asarray(box_with_hyperplane.project(np.linalg.eigvalsh((z + z.T) / 2), np.ones(4), 1.5, 1.5, np.zeros(4), np.ones(4)))
     np.testing.assert_allclose(np.linalg.eigvalsh(p), np.sort(values), atol=1e-13)
     assert float(residual) <= 1e-15
 

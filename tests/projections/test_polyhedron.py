@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from hierfl.projections import polyhedron, strip
+from hierfl.projections import box_with_hyperplane, polyhedron
 from tests.projections.reference import check_derivatives, check_projection, nearest
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -93,7 +93,7 @@ def test_agrees_with_cvxpy(kind):
 
 def test_one_row_is_a_strip():
     rng = np.random.default_rng(2)
-    in_one = jax.jit(strip.project)
+    in_one = jax.jit(box_with_hyperplane.project)
     for z in 5 * rng.standard_normal((20, N)):
         matrix, low, high, lower, upper = example(rng, "vertex", k=1)
         expected = in_one(z, matrix[0], low[0], high[0], lower, upper)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hierfl.compiler.sets.blocks.affine import AffineBlock
-from hierfl.compiler.sets.blocks.base import Block
-from hierfl.compiler.sets.blocks.cvxpy import CvxpyBlock
-from hierfl.compiler.sets.blocks.dykstra import DykstraBlock
-from hierfl.compiler.sets.blocks.polyhedron import PolyhedronBlock
+from hierfl.compiler.sets.blocks.affine_block import AffineBlock
+from hierfl.compiler.sets.blocks.block import Block
+from hierfl.compiler.sets.blocks.cvxpy_block import CvxpyBlock
+from hierfl.compiler.sets.blocks.dykstra_block import DykstraBlock
+from hierfl.compiler.sets.blocks.polyhedron_block import PolyhedronBlock
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:

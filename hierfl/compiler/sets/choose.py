@@ -6,16 +6,16 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 
-from hierfl.compiler.sets.blocks.affine import AffineBlock
-from hierfl.compiler.sets.blocks.bands import BandBlock
-from hierfl.compiler.sets.blocks.base import Block, Product
-from hierfl.compiler.sets.blocks.box import BoxBlock
-from hierfl.compiler.sets.blocks.dykstra import DykstraBlock
-from hierfl.compiler.sets.blocks.image import ImageBlock
-from hierfl.compiler.sets.blocks.intersection import CutByBall, CutByBand
-from hierfl.compiler.sets.blocks.isotonic import IsotonicBlock
-from hierfl.compiler.sets.blocks.polyhedron import ROW_LIMIT, PolyhedronBlock
-from hierfl.compiler.sets.blocks.strip import StripBlock
+from hierfl.compiler.sets.blocks.affine_block import AffineBlock
+from hierfl.compiler.sets.blocks.bands_block import BandBlock
+from hierfl.compiler.sets.blocks.block import Block, Product
+from hierfl.compiler.sets.blocks.box_block import BoxBlock
+from hierfl.compiler.sets.blocks.box_with_hyperplane_block import StripBlock
+from hierfl.compiler.sets.blocks.dykstra_block import DykstraBlock
+from hierfl.compiler.sets.blocks.image_block import ImageBlock
+from hierfl.compiler.sets.blocks.intersection_block import CutByBall, CutByBand
+from hierfl.compiler.sets.blocks.isotonic_block import IsotonicBlock
+from hierfl.compiler.sets.blocks.polyhedron_block import ROW_LIMIT, PolyhedronBlock
 from hierfl.compiler.sets.components import Component, Member, components
 from hierfl.compiler.sets.members import Bands, Bounds
 

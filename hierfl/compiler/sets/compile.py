@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.expressions.program import Array, Program
-from hierfl.compiler.sets.blocks.base import Block
+from hierfl.compiler.sets.blocks.block import Block
 from hierfl.compiler.sets.blocks.condition import ConditionBlock
-from hierfl.compiler.sets.blocks.cvxpy import CvxpyBlock
+from hierfl.compiler.sets.blocks.cvxpy_block import CvxpyBlock
 from hierfl.compiler.sets.choose import choose
 from hierfl.compiler.sets.coefficients import Draw, coefficients, random_draw
 from hierfl.compiler.sets.compiled_set import CompiledSet

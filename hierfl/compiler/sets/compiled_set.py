@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.expressions.program import Array, Program
-from hierfl.compiler.sets.blocks.affine import AffineBlock
-from hierfl.compiler.sets.blocks.base import Block, Product
-from hierfl.compiler.sets.blocks.box import BoxBlock
+from hierfl.compiler.sets.blocks.affine_block import AffineBlock
+from hierfl.compiler.sets.blocks.block import Block, Product
+from hierfl.compiler.sets.blocks.box_block import BoxBlock
 from hierfl.compiler.sets.verify import verify
 
 

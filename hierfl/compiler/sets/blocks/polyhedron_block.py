@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.sets.blocks.base import checked
+from hierfl.compiler.sets.blocks.block import checked
 from hierfl.compiler.sets.members import Bands, Bounds, limits, names
 from hierfl.compiler.sets.rows import Values
 from hierfl.projections import box, polyhedron

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.sets.blocks.base import Product, checked
-from hierfl.compiler.sets.blocks.image import ImageBlock
+from hierfl.compiler.sets.blocks.block import Product, checked
+from hierfl.compiler.sets.blocks.image_block import ImageBlock
 from hierfl.compiler.sets.members import Bands, names
 from hierfl.compiler.sets.rows import Values
 from hierfl.projections import box, intersection

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hierfl.projections import strip
+from hierfl.projections import box_with_hyperplane
 from tests.projections.reference import check_derivatives, check_projection, nearest
 
 pytestmark = pytest.mark.usefixtures("x64")
-PROJECT, GAP = jax.jit(strip.project), jax.jit(strip.gap)
+PROJECT, GAP = jax.jit(box_with_hyperplane.project), jax.jit(box_with_hyperplane.gap)
 ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 N = 8
 
@@ -158,21 +158,21 @@ def test_a_single_point():
 
 
 def on_hyperplane(z, a, b, lower, upper):
-    return strip.project(z, a, b, b, lower, upper)
+    return box_with_hyperplane.project(z, a, b, b, lower, upper)
 
 
 def in_halfspace(z, a, b, lower, upper):
-    return strip.project(z, a, -np.inf, b, lower, upper)
+    return box_with_hyperplane.project(z, a, -np.inf, b, lower, upper)
 
 
 def with_pins(z, a, low, high, lower, upper):
     """Pinned entries keep their two bounds together when these move."""
-    return strip.project(z, a, low, high, lower, jnp.where(np.arange(N) < 3, lower, upper))
+    return box_with_hyperplane.project(z, a, low, high, lower, jnp.where(np.arange(N) < 3, lower, upper))
 
 
 @pytest.mark.parametrize(
     ("kind", "function"),
-    [("slab", strip.project), ("pinned slab", with_pins), ("hyperplane", on_hyperplane), ("halfspace", in_halfspace)],
+    [("slab", box_with_hyperplane.project), ("pinned slab", with_pins), ("hyperplane", on_hyperplane), ("halfspace", in_halfspace)],
 )
 def test_derivatives(kind, function):
     rng = np.random.default_rng(5)
@@ -186,18 +186,18 @@ def test_the_derivative_on_a_hyperplane_is_tangential():
     """Also at a point that already lies there, where the projection is not the identity in a neighbourhood."""
     ones, bounds = np.ones(4), (np.zeros(4), np.full(4, np.inf))
     z = np.asarray([0.1, 0.2, 0.3, 0.4])
-    jacobian = jax.jacobian(lambda z: strip.project(z, ones, 1.0, 1.0, *bounds))(z)
+    jacobian = jax.jacobian(lambda z: box_with_hyperplane.project(z, ones, 1.0, 1.0, *bounds))(z)
     np.testing.assert_allclose(jacobian, np.eye(4) - 0.25, atol=1e-15)
 
 
 def test_a_batch_of_a_thousand_and_single_precision():
     rng = np.random.default_rng(2)
     z = rng.standard_normal((1000, N))
-    batch = jax.jit(jax.vmap(lambda z: strip.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N))))(z)
+    batch = jax.jit(jax.vmap(lambda z: box_with_hyperplane.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N))))(z)
     single = np.stack([PROJECT(row, np.ones(N), 1.0, 1.0, np.zeros(N), np.ones(N)) for row in z[:20]])
     np.testing.assert_allclose(batch[:20], single, atol=1e-15)
     with jax.enable_x64(False):
-        half = jax.vmap(lambda z: strip.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N)))(
+        half = jax.vmap(lambda z: box_with_hyperplane.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N)))(
             jnp.asarray(z, jnp.float32)
         )
         assert half.dtype == jnp.float32

@@ -13,7 +13,7 @@ from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members import Bands, Bounds, limits, names
 from hierfl.compiler.sets.rows import Values
-from hierfl.projections import box, simplex, strip
+from hierfl.projections import box, box_with_hyperplane, simplex
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class StripBlock:
             assert self.weights is not None
             return jax.vmap(simplex.project)(grouped, low / self.weights[:, 0]).ravel()
         lower, upper, _ = self._limits(values)
-        return jax.vmap(strip.project)(grouped, self._normals(values), low, high, lower, upper).ravel()
+        return jax.vmap(box_with_hyperplane.project)(grouped, self._normals(values), low, high, lower, upper).ravel()
 
     def gap(self, values: Values) -> Array:
         """Positive when a box is empty or its band misses it."""
@@ -83,7 +83,7 @@ class StripBlock:
             assert self.weights is not None
             return jnp.maximum(jnp.max(simplex.gap(low / self.weights[:, 0])), box.gap(low, high))
         lower, upper, broken = self._limits(values)
-        missed = jax.vmap(strip.gap)(self._normals(values), low, high, lower, upper)
+        missed = jax.vmap(box_with_hyperplane.gap)(self._normals(values), low, high, lower, upper)
         return jnp.maximum(jnp.max(missed), jnp.maximum(broken, jnp.maximum(box.gap(lower, upper), box.gap(low, high))))
 
     def explain(self) -> str:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.sets.blocks.base import Product, checked, largest_gap
+from hierfl.compiler.sets.blocks.block import Product, checked, largest_gap
 from hierfl.compiler.sets.rows import Values
 from hierfl.projections import dykstra
 
