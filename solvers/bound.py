@@ -9,7 +9,7 @@ import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.schedule import Work
+from hierfl.runtime.in_process.schedule import Work
 from hierfl.solvers.client_oracle import ClientOracle
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.tables import Tabulated

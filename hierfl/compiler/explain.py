@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
-from hierfl.compiler.schedule import choose_schedule
 from hierfl.compiler.sets.advice import advice
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.sample import Sample
+from hierfl.runtime.in_process.schedule import choose_schedule
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem

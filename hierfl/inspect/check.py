@@ -13,7 +13,7 @@ from hierfl.inspect.set_checks import bounded_below, lower_sets, upper_sets
 from hierfl.inspect.study import Study
 from hierfl.inspect.theorem_checks import randomness, setting, theorem
 from hierfl.jaxtools.precision import double_precision
-from hierfl.runtime.progress import RunProgress
+from hierfl.progress import RunProgress
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem

@@ -17,12 +17,12 @@ from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.exact_lower import TOLERANCE
 from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, gradient_at
+from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.switches import Switches, atoms_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import BlackBox
-from hierfl.runtime.progress import RunProgress
-from hierfl.runtime.starts import on_upper_set, project_on_all
+from hierfl.progress import RunProgress
 
 PIECE_SCALARS = 2_000_000
 PIECE = 64

@@ -19,12 +19,12 @@ import numpy as np
 import scipy.optimize
 
 from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, gradient_at
+from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points
 from hierfl.errors import DivergedError, IncompatibleSolverError, LowerLevelError, SettingError
 from hierfl.inspect.points import owners
 from hierfl.jaxtools.precision import double_precision
+from hierfl.progress import RunProgress
 from hierfl.result import Certificate, public_response
-from hierfl.runtime.progress import RunProgress
-from hierfl.runtime.starts import box_around, on_upper_set, project_on_all, sobol_points
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem

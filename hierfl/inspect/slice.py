@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.lower_level.exact_lower import TOLERANCE
+from hierfl.compiler.starting_points import project_on_all
 from hierfl.errors import SettingError
 from hierfl.inspect.kink_places import effort
 from hierfl.inspect.kink_search import KinkSearch
@@ -23,7 +24,6 @@ from hierfl.inspect.smoothing import radii, smoothed_values
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Result
 from hierfl.runs import Runs
-from hierfl.runtime.starts import project_on_all
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem

@@ -1,5 +1,5 @@
 """Where the clients run."""
 
-from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.in_process.execution import InProcess
 
 __all__ = ["InProcess"]

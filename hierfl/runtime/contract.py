@@ -18,7 +18,7 @@ import numpy as np
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.schedule import Work
+from hierfl.runtime.in_process.schedule import Work
 
 
 class Message(NamedTuple):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.starting_points import project_on_all, require_nonempty, start_points
 from hierfl.errors import (
     DivergedError,
     HierflError,
@@ -19,13 +20,12 @@ from hierfl.errors import (
     TheoryWarning,
 )
 from hierfl.jaxtools.precision import double_precision
+from hierfl.progress import RunProgress, Waiting
 from hierfl.result import Certificate, Result, public_response
 from hierfl.runs import Runs
 from hierfl.runtime.cohort import cohort_size
-from hierfl.runtime.in_process import MOTION, BlockEnd, InProcess, Outcome
-from hierfl.runtime.in_process_clients import TRAFFIC
-from hierfl.runtime.progress import RunProgress, Waiting
-from hierfl.runtime.starts import project_on_all, require_nonempty, start_points
+from hierfl.runtime.in_process.clients import TRAFFIC
+from hierfl.runtime.in_process.execution import MOTION, BlockEnd, InProcess, Outcome
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Metrics, Watch
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import SettingError
-from hierfl.runtime.in_process import MOTION, History
-from hierfl.runtime.in_process_clients import TRAFFIC
+from hierfl.runtime.in_process.clients import TRAFFIC
+from hierfl.runtime.in_process.execution import MOTION, History
 
 CONFIDENCE = 0.95
 SENT = tuple(name for name in TRAFFIC if not name.endswith("monitor_scalars"))

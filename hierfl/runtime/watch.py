@@ -13,10 +13,10 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import DivergedError, EmptyLowerSetError, SettingError
 from hierfl.language.printing.text import expression_text
+from hierfl.progress import RunProgress
 from hierfl.result import public_response
 from hierfl.runtime.contract import Algorithm, Ending
-from hierfl.runtime.in_process import History
-from hierfl.runtime.progress import RunProgress
+from hierfl.runtime.in_process.execution import History
 from hierfl.runtime.stopping import Limits, gradient_bound, scalars_sent
 
 Metrics = Mapping[str, Callable[..., float]]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from hierfl.models import stackelberg_cournot
-from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers import Exact, FedRZO, LogGrowth, ProjectionMethod
 from tests.benchmarks.harness import Row, least_times, publish
 

@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 
 import hierfl as hf
 from hierfl.models import ClassificationData, heterogeneous_classification
-from hierfl.runtime.in_process import InProcess
-from hierfl.runtime.progress import RunProgress
+from hierfl.progress import RunProgress
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.run import Watch
 from hierfl.runtime.stopping import Limits
 from hierfl.solvers import ZOHFL, Decay, ProjectedSGD

@@ -16,7 +16,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.models import ClassificationData, heterogeneous_classification
-from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers import ZOHFL, ProjectedSGD
 from tests.benchmarks.harness import Row, least_times, publish
 

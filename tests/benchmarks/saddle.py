@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 import hierfl as hf
-from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers import LocalSGDA
 from tests.benchmarks.harness import Row, least_times, publish
 

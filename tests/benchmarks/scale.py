@@ -13,7 +13,7 @@ import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
-from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers import FedAvg
 from tests.benchmarks.harness import Row, publish
 

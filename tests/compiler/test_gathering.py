@@ -19,7 +19,7 @@ from hierfl.compiler.data.cohort_rows import FEW_BYTES, Extent, Pieces, gathered
 from hierfl.compiler.data.tables import Population, chunk_size
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import draw_participants
-from hierfl.runtime.in_process import InProcess
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers import FedAvg
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.schedule import Work, choose_schedule
 from hierfl.models import nonsmooth_toy
 from hierfl.runtime import InProcess
+from hierfl.runtime.in_process.schedule import Work, choose_schedule
 from hierfl.solvers import SCAFFOLD, ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 
 RNG = np.random.default_rng(0)
@@ -224,7 +224,7 @@ def test_unknown_schedules_are_refused(settings: dict) -> None:
 
 
 def test_too_little_memory_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hierfl.compiler.schedule.available_bytes", lambda: 100)
+    monkeypatch.setattr("hierfl.runtime.in_process.schedule.available_bytes", lambda: 100)
     with pytest.raises(hf.SettingError, match=r"needs about .* beside its data for 4 clients .*schedule='map'"):
         flat().solve(FedRZO(), rounds=2, progress=False)
 
@@ -236,7 +236,7 @@ def test_what_a_run_needs_is_counted(schedule: str, monkeypatch: pytest.MonkeyPa
     clients = [hf.Client(parameters={a: float(i)}) for i in range(8)]
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - a)), federation=hf.Federation(clients))
     seen: list[int] = []
-    monkeypatch.setattr("hierfl.runtime.in_process.require_memory", lambda needed, *_: seen.append(needed))
+    monkeypatch.setattr("hierfl.runtime.in_process.execution.require_memory", lambda needed, *_: seen.append(needed))
     for solver in (FedAvg(batch_size=None), SCAFFOLD(batch_size=None)):
         problem.solve(solver, rounds=2, runtime=InProcess(schedule=schedule), progress=False)
     problem.solve(FedAvg(batch_size=None), rounds=2, runtime=InProcess(schedule="map"), seeds=4, progress=False)
@@ -247,7 +247,7 @@ def test_what_a_run_needs_is_counted(schedule: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_available_memory_is_that_of_the_machine() -> None:
-    from hierfl.compiler.schedule import available_bytes
+    from hierfl.runtime.in_process.schedule import available_bytes
 
     assert 10**7 < available_bytes() < 10**14
 

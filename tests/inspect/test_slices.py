@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.inspect.slice import Slice
 from hierfl.models import coupled_minimax, nonsmooth_toy
-from hierfl.runtime.progress import RunProgress
+from hierfl.progress import RunProgress
 from hierfl.solvers import FedAvg, FedRZO
 
 mpl.use("Agg")

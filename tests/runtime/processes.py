@@ -30,9 +30,9 @@ from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm, Known, Message, Question, Received, Step
-from hierfl.runtime.in_process import BlockEnd, History, Outcome
-from hierfl.runtime.in_process_clients import SERVER_STREAM, TRAFFIC
-from hierfl.runtime.simulation import ROUND_STREAM, VALUE_STREAM, motion
+from hierfl.runtime.in_process.clients import SERVER_STREAM, TRAFFIC
+from hierfl.runtime.in_process.execution import BlockEnd, History, Outcome
+from hierfl.runtime.in_process.simulation import ROUND_STREAM, VALUE_STREAM, motion
 
 PATIENCE = 120.0  # seconds that a client may take to answer
 

@@ -21,7 +21,7 @@ import scipy.stats
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime import InProcess
-from hierfl.runtime.in_process_clients import TRAFFIC
+from hierfl.runtime.in_process.clients import TRAFFIC
 from hierfl.solvers import (
     LFD,
     SCAFFOLD,

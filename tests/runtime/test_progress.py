@@ -12,8 +12,8 @@ import pytest
 import rich
 
 import hierfl as hf
-from hierfl.runtime import progress
-from hierfl.runtime.progress import RunProgress, Waiting
+from hierfl import progress
+from hierfl.progress import RunProgress, Waiting
 from hierfl.solvers import ZOHFL
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.runtime.in_process import InProcess
-from hierfl.runtime.simulation import Simulation
+from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.in_process.simulation import Simulation
 from hierfl.solvers import ZOHFL, Exact, FedRZO, FedZO, directions
 from hierfl.solvers.directions import Directions
 from tests import draws

@@ -17,6 +17,7 @@ import sympy
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.compiler.compiled_problem import weights_of
+from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.symbolic.atoms import Expr, Scalars, as_array, exact, exact_array, translate
 from hierfl.inspect.symbolic.closed_form import ClosedForm, closed_form, inequalities_of
@@ -34,7 +35,6 @@ from hierfl.jaxtools.precision import double_precision
 from hierfl.language.federation.federation import Client
 from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.text import expression_text
-from hierfl.runtime.starts import on_upper_set
 
 if TYPE_CHECKING:
     from hierfl.problem import Problem

@@ -16,7 +16,7 @@ from hierfl.compiler.data.tables import Data, Party, Population
 from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
-from hierfl.runtime.groups import in_groups
+from hierfl.runtime.in_process.groups import in_groups
 
 TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
 SERVER_STREAM = 2**31 - 3  # beside the clients' indices

@@ -18,7 +18,6 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import Extent, gathered_clients
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.schedule import Schedule, choose_schedule
 from hierfl.errors import SettingError
 from hierfl.jaxtools.ahead_of_time import Ahead, size_of
 from hierfl.jaxtools.cheap_jit import quick_jit
@@ -28,8 +27,9 @@ from hierfl.jaxtools.thread_pool import core_count
 from hierfl.jaxtools.traced import Traced
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.groups import RoundInGroups
-from hierfl.runtime.in_process_clients import InProcessClients, Place, Shared, no_traffic
+from hierfl.runtime.in_process.clients import InProcessClients, Place, Shared, no_traffic
+from hierfl.runtime.in_process.groups import RoundInGroups
+from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
 
 ROUND_STREAM, VALUE_STREAM = 2**31 - 1, 2**31 - 4  # beside the clients' indices
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.schedule import require_memory
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.thread_pool import core_count
 from hierfl.runtime.contract import Algorithm, Ending
+from hierfl.runtime.in_process.schedule import require_memory
+from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
 from hierfl.runtime.shares import ALONE, Share, in_shares
-from hierfl.runtime.simulation import Simulation, whole, whole_block
 
 History = dict[str, np.ndarray]
 BlockEnd = Callable[[int, Any, Any, History], Ending | None]
@@ -72,7 +72,7 @@ class InProcess:
     ----------
     schedule
         ``"map"``: participants one after another; ``"vmap"``: side by side; ``"threads"``: in a group for each core, one after
-        another or side by side. None chooses (``hierfl.compiler.schedule``), and ``problem.explain()`` says which. Draws are the
+        another or side by side. None chooses (``hierfl.runtime.in_process.schedule``), and ``problem.explain()`` says which. Draws are the
         same; sums side by side are rounded in another order, which steps that are too large amplify from round to round.
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
