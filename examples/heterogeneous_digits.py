@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 import hierfl as hf
-from hierfl.inspect.partition import plot_partition
-from hierfl.inspect.style import house_style
+from hierfl.inspect.pictures.partition_plot import plot_partition
+from hierfl.inspect.pictures.style import house_style
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 

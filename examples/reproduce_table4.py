@@ -24,7 +24,7 @@ from reporting import command_line, console, print_table, save
 from stackelberg_cournot import INNER, optimum
 
 import hierfl as hf
-from hierfl.inspect.style import house_style
+from hierfl.inspect.pictures.style import house_style
 from hierfl.models import stackelberg_cournot
 from hierfl.solvers import Exact, FedRZO, LogGrowth, ProjectionMethod
 

@@ -37,9 +37,9 @@ from hierfl.language.sample import ClientParameter
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.compiler.explain import Explanation
-    from hierfl.inspect.findings import CheckReport
-    from hierfl.inspect.implicit import ImplicitFunction
-    from hierfl.inspect.reference import Reference
+    from hierfl.inspect.assumptions.findings import CheckReport
+    from hierfl.inspect.implicit.implicit_function import ImplicitFunction
+    from hierfl.inspect.implicit.reference import Reference
     from hierfl.result import Result
     from hierfl.runs import Runs
 
@@ -151,7 +151,7 @@ class Problem:
     @cached_property
     def implicit(self) -> ImplicitFunction:
         """The implicit function f(x), with the lower level solved exactly."""
-        from hierfl.inspect.implicit import ImplicitFunction
+        from hierfl.inspect.implicit.implicit_function import ImplicitFunction
 
         return ImplicitFunction(self)
 
@@ -200,7 +200,7 @@ class Problem:
         SettingError
             For arguments out of range.
         """
-        from hierfl.inspect.check import check
+        from hierfl.inspect.assumptions.check import check
 
         return check(self, epsilon=epsilon, smoothing=smoothing, samples=samples, seed=seed, progress=progress)
 
@@ -347,7 +347,7 @@ class Problem:
         DivergedError
             If f seems unbounded below on X.
         """
-        from hierfl.inspect.reference import reference
+        from hierfl.inspect.implicit.reference import reference
 
         compiled, settings = self.compile(), {"restarts": restarts, "seed": seed}
         if x0 is not None:

@@ -171,7 +171,7 @@ class Result:
 
     def plot(self, ax: Any = None) -> Any:
         """Convergence: the objective's estimate by round, and the metrics. Returns the matplotlib figure."""
-        from hierfl.inspect.convergence import plot_result
+        from hierfl.inspect.pictures.convergence import plot_result
 
         return plot_result(self, ax)
 
@@ -216,7 +216,7 @@ class Result:
         MissingPackageError
             If plotly is not installed.
         """
-        from hierfl.inspect.report.settings import ReportSettings
+        from hierfl.inspect.report.report_settings import ReportSettings
         from hierfl.inspect.report.write import write_report
 
         settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)

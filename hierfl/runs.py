@@ -142,7 +142,7 @@ class Runs:
 
     def plot(self, ax: Any = None) -> Any:
         """Mean over the seeds with its 95% band: the objective's estimate and the metrics. Returns the figure."""
-        from hierfl.inspect.convergence import plot_runs
+        from hierfl.inspect.pictures.convergence import plot_runs
 
         return plot_runs({"": self}, ax)
 
@@ -162,7 +162,7 @@ class Runs:
 
         Parameters, returned path and errors as for ``Result.report``.
         """
-        from hierfl.inspect.report.settings import ReportSettings
+        from hierfl.inspect.report.report_settings import ReportSettings
         from hierfl.inspect.report.write import write_report
 
         settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)

@@ -67,7 +67,7 @@ class Sweep:
 
     def plot(self, ax: Any = None) -> Any:
         """One line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure."""
-        from hierfl.inspect.convergence import plot_runs
+        from hierfl.inspect.pictures.convergence import plot_runs
 
         return plot_runs(self.runs, ax)
 

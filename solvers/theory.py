@@ -12,7 +12,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 
 if TYPE_CHECKING:
-    from hierfl.inspect.findings import CheckReport
+    from hierfl.inspect.assumptions.findings import CheckReport
 
 SCHEDULES = ("practical", "theory")
 

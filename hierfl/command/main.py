@@ -114,7 +114,7 @@ def _explain(chosen: argparse.Namespace) -> None:
 def _inspect(chosen: argparse.Namespace) -> None:
     from hierfl.command.loading import load_point
     from hierfl.errors import SettingError
-    from hierfl.inspect.settings import writable_picture
+    from hierfl.inspect.argument_checks import writable_picture
     from hierfl.result import Result
 
     for path in (chosen.slice, chosen.surface):
@@ -142,7 +142,7 @@ def _inspect(chosen: argparse.Namespace) -> None:
 
 def _solve(chosen: argparse.Namespace) -> None:
     from hierfl.command.loading import load_point, load_solver
-    from hierfl.inspect.settings import writable, writable_picture
+    from hierfl.inspect.argument_checks import writable, writable_picture
     from hierfl.runs import Runs
 
     for path, require in ((chosen.save, writable), (chosen.plot, writable_picture), (chosen.report, writable)):

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.inspect.partition import label_counts, plot_partition
+from hierfl.inspect.pictures.partition_plot import label_counts, plot_partition
 
 matplotlib.use("Agg")
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.inspect.slice import Slice
+from hierfl.inspect.pictures.slice import Slice
 from hierfl.models import coupled_minimax, nonsmooth_toy
 from hierfl.progress import RunProgress
 from hierfl.solvers import FedAvg, FedRZO
@@ -456,7 +456,7 @@ def test_a_search_for_kinks_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch)
         def advance(self, count: int) -> None:
             counted.append(count)
 
-    monkeypatch.setattr("hierfl.inspect.points.RunProgress", Watched)
+    monkeypatch.setattr("hierfl.inspect.implicit.points.RunProgress", Watched)
     line = nonsmooth_toy(1).implicit.slice(np.zeros(1), points=41)
     plane = nonsmooth_toy(2).implicit.surface([0.01, 0.02], points=5, progress=False)
     before = len(counted)

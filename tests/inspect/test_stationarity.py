@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.inspect.neighbourhood import Neighbourhood
-from hierfl.inspect.points import Points
-from hierfl.inspect.shortest import shortest
-from hierfl.inspect.smoothing import ball_points
+from hierfl.inspect.implicit.neighbourhood import Neighbourhood
+from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.implicit.shortest import shortest
+from hierfl.inspect.implicit.smoothing import ball_points
 from hierfl.models import coupled_minimax, nonsmooth_toy
 
 

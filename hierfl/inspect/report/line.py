@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.inspect.curves import Curve, curve, line_label
+from hierfl.inspect.pictures.curves import Curve, curve, line_label
+from hierfl.inspect.pictures.style import COLOURS
 from hierfl.inspect.report.page import escaped, plotly
+from hierfl.inspect.report.page_style import faint, outline, styled
 from hierfl.inspect.report.places import Place
-from hierfl.inspect.report.style import faint, outline, styled
-from hierfl.inspect.style import COLOURS
 
 if TYPE_CHECKING:
-    from hierfl.inspect.slice import Gap, Slice, Smoothed
+    from hierfl.inspect.pictures.slice import Gap, Slice, Smoothed
 
 STEPS = 401  # places of the slider
 WIDEST = 56  # characters of a line in a hover box

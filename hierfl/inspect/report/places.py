@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hierfl.inspect.curves import entries
-from hierfl.inspect.points import KEPT_LIMIT, REASONS, Points
+from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points
+from hierfl.inspect.pictures.curves import entries
 from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
-    from hierfl.inspect.slice import Slice
+    from hierfl.inspect.pictures.slice import Slice
 
 SCALARS = 4  # entries of x and of y that are written out
 CONSTRAINTS = 4

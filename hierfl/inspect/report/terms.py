@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.inspect.curves import broken, line_label
+from hierfl.inspect.pictures.curves import broken, line_label
+from hierfl.inspect.pictures.style import COLOURS
 from hierfl.inspect.report.page import escaped, plotly
-from hierfl.inspect.report.style import faint, outline, styled
-from hierfl.inspect.style import COLOURS
+from hierfl.inspect.report.page_style import faint, outline, styled
 
 if TYPE_CHECKING:
-    from hierfl.inspect.slice import Slice
+    from hierfl.inspect.pictures.slice import Slice
 
 SERVER = "#000000"
 PALETTE = tuple(colour for colour in COLOURS if colour != SERVER)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.errors import HierflError, SettingError
-from hierfl.inspect.report import tables
-from hierfl.inspect.report.convergence import convergence_figure, quantities, title
+from hierfl.inspect.argument_checks import require_whole, writable
+from hierfl.inspect.implicit.smoothing import radii
+from hierfl.inspect.pictures.slice import require_window
+from hierfl.inspect.report import tables_part
+from hierfl.inspect.report.convergence_part import convergence_figure, quantities, title
 from hierfl.inspect.report.page import Html, Section, drawn, element, joined, notice, number, page, paragraph, plotly
-from hierfl.inspect.report.settings import ReportSettings
-from hierfl.inspect.report.slice import line_section, report_slice
-from hierfl.inspect.settings import require_whole, writable
-from hierfl.inspect.slice import require_window
-from hierfl.inspect.smoothing import radii
+from hierfl.inspect.report.report_settings import ReportSettings
+from hierfl.inspect.report.slice_part import line_section, report_slice
 from hierfl.runs import scalars, summary
 from hierfl.runtime.run import OWN_VALUE_TOLERANCE
 
@@ -39,15 +39,15 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     require_whole("seed", settings.seed, 0)
     radii(settings.smoothing, settings.samples)
     sections = [
-        Section("mathematics", "Declared mathematics", tables.mathematics(problem)),
+        Section("mathematics", "Declared mathematics", tables_part.mathematics(problem)),
         Section("check", "Check of the assumptions", _check(problem, settings)),
-        Section("lowering", "Lowering", tables.lowering(problem.explain())),
+        Section("lowering", "Lowering", tables_part.lowering(problem.explain())),
         Section("convergence", "Convergence", _convergence(result, runs)),
         *_line_sections(result, settings),
-        Section("communication", "Communication", tables.communication(result)),
-        Section("certificate", "Certificate", tables.certificate(result)),
-        Section("settings", "Settings and seeds", tables.settings(result, runs, settings.seed)),
-        Section("environment", "Environment", tables.environment()),
+        Section("communication", "Communication", tables_part.communication(result)),
+        Section("certificate", "Certificate", tables_part.certificate(result)),
+        Section("settings", "Settings and seeds", tables_part.settings(result, runs, settings.seed)),
+        Section("environment", "Environment", tables_part.environment()),
     ]
     written = page(_title(result), _summary(result, runs), sections)
     target.write_text(written, encoding="utf-8")
@@ -81,7 +81,7 @@ def _summary(result: Result, runs: Runs | None) -> Html:
         [
             element("h1", _title(result)),
             element("p", subtitle, class_="subtitle"),
-            *tables.warnings_of(result, _differs(result)),
+            *tables_part.warnings_of(result, _differs(result)),
             element("dl", joined(boxes), class_="numbers"),
         ]
     )
@@ -100,7 +100,7 @@ def _differs(result: Result) -> bool:
 def _check(problem: Problem, settings: ReportSettings) -> Html:
     if not settings.check:
         return paragraph("Not run: the report was written with check=False.")
-    return _or_why(lambda: tables.findings(problem.check(seed=settings.seed, progress=settings.progress)), "The check")
+    return _or_why(lambda: tables_part.findings(problem.check(seed=settings.seed, progress=settings.progress)), "The check")
 
 
 def _convergence(result: Result, runs: Runs | None) -> Html:
@@ -127,7 +127,7 @@ def _line_sections(result: Result, settings: ReportSettings) -> list[Section]:
     """The slice with its sliders, and the table of its kinks."""
     try:
         shown, note = report_slice(result, settings)
-        body, kinks = line_section(shown, note), tables.kinks(shown.kinks)
+        body, kinks = line_section(shown, note), tables_part.kinks(shown.kinks)
     except SettingError:
         raise
     except HierflError as error:

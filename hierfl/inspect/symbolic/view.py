@@ -22,7 +22,8 @@ from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingE
 from hierfl.inspect.symbolic.atoms import Expr, Scalars, as_array, exact, exact_array, translate
 from hierfl.inspect.symbolic.closed_form import ClosedForm, closed_form, inequalities_of
 from hierfl.inspect.symbolic.formula_text import formula_text
-from hierfl.inspect.symbolic.kinks import (
+from hierfl.inspect.symbolic.region import BRANCHING, Region
+from hierfl.inspect.symbolic.symbolic_kinks import (
     SymbolicKink,
     find_kinks,
     one_sided_derivatives,
@@ -30,7 +31,6 @@ from hierfl.inspect.symbolic.kinks import (
     random_rational,
     shortest,
 )
-from hierfl.inspect.symbolic.region import BRANCHING, Region
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.federation.federation import Client
 from hierfl.language.printing.latex import expression_latex

@@ -1,0 +1,122 @@
+"""What every part of ``problem.check()`` works with: the compiled problem, the holders of data, points of X."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.analysis.intervals import Interval
+from hierfl.analysis.moving import Movement, movement
+from hierfl.inspect.assumptions.holders import Holder, Holders
+from hierfl.inspect.assumptions.lower_map import LowerMap, Weighted
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.language.levels import LowerLevel
+
+_CLASSES = {None: "nn", "federation": "bl", "sample": "2s", "client": "hfl"}
+_SCALES = (0.1, 1.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """One check of one problem; ``samples`` points are tried where nothing is proved."""
+
+    compiled: CompiledProblem
+    smoothing: float
+    samples: int
+    seed: int
+
+    @property
+    def problem_class(self) -> str:
+        """``"nn"``, ``"bl"``, ``"mm"``, ``"2s"`` or ``"hfl"``, as the papers call them."""
+        level = self.level
+        if level is not None and level.kind == "argmax" and level.scope == "federation":
+            return "mm"
+        return _CLASSES[self.compiled.scope]
+
+    @property
+    def level(self) -> LowerLevel | None:
+        """The lower level."""
+        return self.compiled.problem.lower_level
+
+    @cached_property
+    def holders(self) -> Holders:
+        """Who holds data."""
+        return Holders(self.compiled)
+
+    @cached_property
+    def lower(self) -> LowerMap:
+        """F at points."""
+        return LowerMap(self.compiled)
+
+    @cached_property
+    def owners(self) -> tuple[tuple[str, Weighted], ...]:
+        """Every owner of a y, by label: the federation, the clients, or the samples."""
+        clients = self.holders.clients
+        if self.compiled.scope == "federation":
+            weights = self.holders.data.clients.weights
+            return (("the federation", tuple((float(w), h) for w, h in zip(weights, clients))),)
+        each = self.holders.samples if self.compiled.scope == "sample" else clients
+        return tuple((holder.label, ((1.0, holder),)) for holder in each)
+
+    @cached_property
+    def set_owners(self) -> tuple[tuple[str, Weighted], ...]:
+        """Owners with different sets Y(x): one, if neither clients nor samples enter the constraints."""
+        roles, lower_set = self.compiled.problem.roles, self.compiled.lower_set
+        used = frozenset() if lower_set is None else lower_set.depends_on
+        if any(s.id in used for s in roles.lower_samples):
+            return self.owners
+        if any(p.id in used for p in roles.client_parameters):
+            return tuple({owner[0][1].index: (label, owner) for label, owner in reversed(self.owners)}.values())[::-1]
+        return self.owners[:1]
+
+    @property
+    def y_holders(self) -> tuple[Holder, ...]:
+        """Those whose lower objectives the assumptions are about: clients, or samples."""
+        return self.holders.samples if self.compiled.scope == "sample" else self.holders.clients
+
+    @cached_property
+    def movement(self) -> Movement:
+        """How Y(x) moves with x."""
+        assert self.level is not None
+        return movement(self.level.constraints, self.level.variables, self.compiled.upper.variables)
+
+    @cached_property
+    def x_points(self) -> np.ndarray:
+        """Points of X ``(k, n)``: projections of normal draws at several scales, and of corners of the box around X."""
+        rng = np.random.default_rng(self.seed)
+        size = self.compiled.upper.size
+        draws = np.concatenate([scale * rng.standard_normal((max(1, self.samples // 8), size)) for scale in _SCALES])
+        box = self.x_box
+        low, high = (np.where(np.isfinite(end), end, 10.0 * sign) for end, sign in ((box.lo, -1), (box.hi, 1)))
+        corners = np.where(rng.random((max(1, self.samples // 2), size)) < 0.5, low, high)
+        middle = 0.5 * (low + high)
+        starts = np.concatenate([np.zeros((1, size)), middle[None], low[None], high[None], draws, corners])
+        return np.stack([self.project_x(z) for z in starts[: max(self.samples, 4)]])
+
+    @cached_property
+    def x_box(self) -> Interval:
+        """The box around X, flat."""
+        known = self.compiled.problem.known_bounds
+        parts = [known[v.id] for v in self.compiled.upper.variables]
+        return Interval(np.concatenate([p.lo.ravel() for p in parts]), np.concatenate([p.hi.ravel() for p in parts]))
+
+    def project_x(self, z: Any) -> np.ndarray:
+        """The nearest point of the public X."""
+        return np.asarray(self._project(jnp.asarray(z), self.holders.clients[0].own))
+
+    @cached_property
+    def _project(self) -> Any:
+        return jax.jit(self.compiled.project_upper) if self.compiled.upper_set.is_exact else self.compiled.project_upper
+
+    def y_points(self, x: np.ndarray, owner: Weighted, count: int) -> np.ndarray:
+        """Points of Y(x) ``(count, size)``, projections of normal draws."""
+        rng = np.random.default_rng(self.seed + 1)
+        draws = rng.standard_normal((count, self.compiled.lower.size)) * rng.choice(_SCALES, (count, 1))
+        return np.stack([self.lower.project(x, z, owner) for z in draws])

@@ -1,0 +1,282 @@
+"""The implicit function f(x) of a problem: its values, its response y(x), and its smoothing f^eta."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hierfl.compiler.lower_level.exact_lower import TOLERANCE
+from hierfl.compiler.lower_level.implicit_differentiation import gradient_on_host
+from hierfl.jaxtools.precision import double_precision
+from hierfl.result import Certificate, public_response
+
+if TYPE_CHECKING:
+    from hierfl.compiler.lower_level.exact_lower import Evaluation
+    from hierfl.inspect.implicit.midpoints import Midpoints
+    from hierfl.inspect.implicit.stationarity import Stationarity
+    from hierfl.inspect.pictures.slice import Slice
+    from hierfl.inspect.pictures.surface import Surface
+    from hierfl.inspect.symbolic.view import SymbolicView
+    from hierfl.problem import Problem
+
+
+class ImplicitFunction:
+    """f(x) = f_1(x) + sum_i w_i f_i(x, y_i(x)) with the lower level solved exactly.
+
+    ``x`` is an array for one upper variable, else ``{variable: array}``.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __call__(self, x: Any) -> float:
+        """f(x).
+
+        Raises
+        ------
+        EmptyLowerSetError, LowerLevelError, DataError
+            If Y(x) is empty, the lower level cannot be solved, or x has the wrong shape.
+        """
+        return self._compiled.sign * float(self._evaluate(x).value)
+
+    def response(self, x: Any) -> Any:
+        """y(x), in the shapes of ``Result.y``; None without a lower level. Errors as for calling."""
+        solution = self._evaluate(x).solution
+        return None if solution is None else public_response(self._compiled, solution.y)
+
+    def certificate(self, x: Any) -> Certificate:
+        """How the lower level is solved at x, and how accurately. Errors as for calling."""
+        return Certificate.of(self._compiled, self._evaluate(x))
+
+    @double_precision
+    def gradient(self, x: Any) -> Any:
+        """The gradient of f at x by implicit differentiation, in the shapes of x.
+
+        Exact where the active constraints and the branches of nonsmooth atoms are locally constant; at a kink an element
+        that depends on conventions (see ``hierfl.compiler.lower_level.implicit_differentiation``).
+
+        Raises
+        ------
+        IncompatibleSolverError
+            If the lower level is not smooth or has no projection to differentiate.
+        EmptyLowerSetError, LowerLevelError, DataError
+            As for calling.
+        """
+        compiled = self._compiled
+        flat = compiled.upper.flatten(x, "x")
+        return compiled.upper.unflatten(compiled.sign * gradient_on_host(compiled, flat)[1])
+
+    def slice(
+        self,
+        center: Any = None,
+        direction: Any = None,
+        radius: float = 1.0,
+        points: int = 401,
+        smoothing: float | Sequence[float] | None = None,
+        *,
+        samples: int = 256,
+        seed: int = 0,
+        tolerance: float = TOLERANCE,
+        progress: bool = True,
+    ) -> Slice:
+        """f(center + t direction) for t in [-radius, radius], the lower level solved exactly at every point.
+
+        Parameters
+        ----------
+        center
+            A point of X (default: the projection of 0), or a ``Result`` of this problem, whose iterates are shown as well.
+        direction
+            In the shapes of x, made a unit vector; by default the leading principal direction of the result's iterates, else a
+            random unit vector of this seed. ``chosen`` says which.
+        radius
+            Half the length of the window.
+        points
+            How many points, equally spaced, both ends included.
+        smoothing
+            eta, or several: f^eta is added, by Monte Carlo with ``samples`` antithetic draws in the ball, shared by all points.
+        samples, seed
+            Of these draws.
+        tolerance
+            Of the exact lower level; a looser one makes costly slices faster, and kinks coarser.
+        progress
+            Show a progress bar if it takes long.
+
+        Returns
+        -------
+        Slice
+            Values, terms, responses; ``kinks``, ``gaps``, ``plot()``.
+
+        Raises
+        ------
+        SettingError
+            For a centre outside X, a direction that is zero, a radius or tolerance that is not positive, a seed that is no
+            whole number, a result of another problem.
+        DataError
+            For arrays of the wrong shape.
+        """
+        from hierfl.inspect.pictures.slice import slice_of
+
+        return slice_of(
+            self._problem,
+            center,
+            direction,
+            radius,
+            points,
+            smoothing,
+            samples=samples,
+            seed=seed,
+            tolerance=tolerance,
+            progress=progress,
+        )
+
+    def surface(
+        self,
+        center: Any = None,
+        directions: Any = None,
+        radius: float = 1.0,
+        points: int = 101,
+        *,
+        seed: int = 0,
+        tolerance: float = TOLERANCE,
+        progress: bool = True,
+    ) -> Surface:
+        """f(center + s d_1 + t d_2) on a grid of ``points`` by ``points``, |s|, |t| <= radius.
+
+        Parameters
+        ----------
+        center
+            A point of X (default: the projection of 0), or a ``Result`` of this problem, whose iterates are shown as well.
+        directions
+            Two, each in the shapes of x, made orthonormal; by default the coordinates where x has two scalars, else the
+            principal directions of the result's iterates, else random ones of this seed. ``chosen`` says which.
+        radius, points, seed, tolerance, progress
+            As for :meth:`slice`.
+
+        Returns
+        -------
+        Surface
+            ``value``, ``kink_points`` and ``plot()``.
+
+        Raises
+        ------
+        SettingError, DataError
+            As for :meth:`slice`; for an x of one scalar, and for parallel directions.
+        """
+        from hierfl.inspect.pictures.surface import surface_of
+
+        settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
+        return surface_of(self._problem, center, directions, radius, points, **settings)
+
+    def stationarity(
+        self,
+        x: Any,
+        eta: float,
+        *,
+        samples: int | None = None,
+        tolerance: float = 1e-3,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> Stationarity:
+        """How stationary x is on X, from gradients sampled within eta of it (Goldstein's subdifferential).
+
+        A normal of X at one of its points within eta counts as well.
+
+        Parameters
+        ----------
+        x
+            A point of X.
+        eta
+            Radius of the ball.
+        samples
+            How many gradients; by default 64, or twice the number of upper scalars if that is more.
+        tolerance
+            An absolute slope, in units of f per unit of x, with which the verdict compares ``distance``.
+        seed, progress
+            Of the sampling; show a progress bar if it takes long.
+
+        Returns
+        -------
+        Stationarity
+            ``distance``, an upper bound on the distance to stationarity, and ||grad f^eta|| with its 95% interval.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            If f has no implicit gradients.
+        SettingError
+            For a point outside X and arguments out of range.
+        """
+        from hierfl.inspect.implicit.stationarity import stationarity_of
+
+        settings: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
+        return stationarity_of(self._problem, x, eta, **settings)
+
+    def convexity(
+        self, center: Any, radius: float = 1.0, *, samples: int = 256, seed: int = 0, progress: bool = True
+    ) -> Midpoints:
+        """Search the ball for a violated midpoint inequality f((a + b) / 2) <= (f(a) + f(b)) / 2.
+
+        Parameters
+        ----------
+        center, radius
+            Of the ball; points are projected on X.
+        samples
+            Pairs in each of 13 turns: the first all over the ball, the others around the worst pair so far.
+        seed, progress
+            Of the sampling; show a progress bar if it takes long.
+
+        Returns
+        -------
+        Midpoints
+            The witness, or the pair that comes closest; no violation proves nothing.
+
+        Raises
+        ------
+        SettingError
+            For a point outside X and arguments out of range.
+        """
+        from hierfl.inspect.implicit.midpoints import midpoints_of
+
+        return midpoints_of(self._problem, center, radius, samples=samples, seed=seed, progress=progress)
+
+    def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:
+        """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo).
+
+        f is queried at projections on X, as algorithms do by default.
+
+        Raises
+        ------
+        SettingError
+            If eta is not positive, there are fewer than four samples, or the seed is no whole number of at least 0.
+        EmptyLowerSetError, LowerLevelError, DataError
+            As for calling, at a drawn point.
+        """
+        from hierfl.inspect.implicit.smoothing import smoothed_at
+
+        return smoothed_at(self._problem, x, eta, samples, seed)
+
+    def symbolic(self) -> SymbolicView:
+        """y(x) and f(x) as SymPy formulas, with kinks and one-sided derivatives exact, for small separable problems.
+
+        The lower level must be separable, ``sum h_i(x) y_i^2 / 2 + g_i(x) y_i`` (or an equilibrium with that derivative),
+        over bounds ``l_i(x) <= y_i <= u_i(x)`` or, with one curvature h for all entries, over a ball; x may enter in any way
+        that SymPy can solve for. Without a lower level f is the declared objective itself. What is returned has been
+        compared with this function at random points of X, and holds on X.
+
+        Raises
+        ------
+        SymbolicError
+            Where no formula is derived: the problem has data, more than 200 scalars or more than 20 of x in one term,
+            entries of y that meet in the objective or in a constraint, or an atom that SymPy cannot treat; the message says
+            which.
+        """
+        from hierfl.inspect.symbolic.view import symbolic
+
+        return symbolic(self._problem)
+
+    @property
+    def _compiled(self) -> Any:
+        return self._problem.compile()
+
+    def _evaluate(self, x: Any) -> Evaluation:
+        return self._compiled.exact.at(self._compiled.upper.flatten(x, "x"))

@@ -1,0 +1,116 @@
+"""A search for a violated midpoint inequality: a witness that f is not convex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.errors import SettingError
+from hierfl.inspect.argument_checks import require_positive, require_whole
+from hierfl.inspect.implicit.noise import rounding
+from hierfl.inspect.implicit.points import REASONS, Points, shown
+from hierfl.inspect.implicit.smoothing import ball_points
+from hierfl.inspect.pictures.slice import require_inside
+from hierfl.jaxtools.precision import double_precision
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem
+
+ROUNDS, SHRINK = 12, 0.7
+NOISE = 1e-8  # of |f|, for what the lower level's tolerance leaves
+NEAR = 8  # points of a witness at which rounding is measured
+
+
+@dataclass(frozen=True)
+class Midpoints:
+    """The worst pair found: ``violation`` = f((a + b) / 2) - (f(a) + f(b)) / 2, positive where f is not convex.
+
+    ``a``, ``b`` and ``middle`` are in the shapes of x; ``pairs`` is how many were compared, ``undefined`` how many more could not be
+    because f has no value at one of the three points. ``violated`` asks for more than rounding and the lower level's tolerance may
+    make of f there (rounding is measured). No violation proves nothing.
+    """
+
+    a: Any
+    b: Any
+    middle: Any
+    violation: float
+    violated: bool
+    pairs: int
+    undefined: int = 0
+
+    def __str__(self) -> str:
+        if not self.violated:
+            lost = f" ({self.undefined:,} more have no value at one of their points)" if self.undefined else ""
+            return f"no midpoint inequality is violated among {self.pairs:,} pairs{lost}, which does not prove that f is convex"
+        return f"not convex: f at the middle of a = {self.a} and b = {self.b} is {self.violation:.4g} above the mean of f at the two"
+
+
+@double_precision
+def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, seed: int, progress: bool) -> Midpoints:
+    """The search; arguments and errors as for ``ImplicitFunction.convexity``."""
+    radius = require_positive("radius", radius)
+    samples, seed = require_whole("samples", samples, 1), require_whole("seed", seed, 0)
+    compiled = problem.compile()
+    centre = compiled.upper.flatten(center, "center")
+    require_inside(compiled, centre)
+    rng, size = np.random.default_rng(seed), centre.size
+    best: tuple[float, np.ndarray] = (-np.inf, np.stack([centre, centre]))
+    scale, compared, values = 1.0, 0, np.zeros(0)
+    with shown(3 * samples * (ROUNDS + 1) + 3, "midpoints", progress) as bar:
+        points = Points(compiled, progress=bar)
+        for turn in range(ROUNDS + 1):
+            if turn == 0:
+                pairs = centre + radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
+            else:  # around the worst so far, ever closer
+                scale *= SHRINK
+                near = best[1] + scale * radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
+                pairs = centre + _within(near - centre, radius)
+            pairs = points.projected(pairs.reshape(-1, size)).reshape(pairs.shape)
+            violation, noise, found = _violations(points, pairs)
+            values = found if turn == 0 else values
+            compared += int(np.sum(np.isfinite(violation)))
+            worst = int(np.argmax(violation - noise))
+            if violation[worst] - noise[worst] > best[0]:
+                best = float(violation[worst] - noise[worst]), pairs[worst]
+        if compared == 0:
+            raise _nowhere(points, centre, radius, samples * (ROUNDS + 1))
+        violation, noise, _ = _violations(points, best[1][None])
+    beyond = float(violation[0] - noise[0])
+    violated = beyond > 0 and beyond > _rounding(points, best[1], values)
+    a, b, middle = (compiled.upper.unflatten(x) for x in (*best[1], best[1].mean(axis=0)))
+    return Midpoints(a, b, middle, float(violation[0]), violated, compared, samples * (ROUNDS + 1) - compared)
+
+
+def _rounding(points: Points, pair: np.ndarray, values: np.ndarray) -> float:
+    """What rounding may make of the violation of a pair (2, n), measured at points of the segment, where numbers are not round."""
+    shares = np.random.default_rng(0).random((NEAR, 1))
+    return 2 * rounding(points.compiled, np.concatenate([pair, pair[0] + shares * (pair[1] - pair[0])]), values)
+
+
+def _nowhere(points: Points, centre: np.ndarray, radius: float, tried: int) -> SettingError:
+    reason = REASONS[int(points.values(centre[None]).reason[0])]
+    at_center = f": at center {reason}" if reason else ""
+    return SettingError(
+        f"f has no value at one or more points of every one of the {tried:,} pairs within radius={radius:g} of center{at_center}. "
+        "Take a center where f has a value, or another radius."
+    )
+
+
+def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(f(middle) - mean of f, what the lower level's tolerance may make of it, all values of f) of pairs (k, 2, n).
+
+    Minus infinity where one of the three has no value.
+    """
+    triples = np.concatenate([pairs, pairs.mean(axis=1, keepdims=True)], axis=1)
+    value = points.values(triples.reshape(-1, pairs.shape[-1])).value.reshape(-1, 3)
+    violation = value[:, 2] - value[:, :2].mean(axis=1)
+    good = np.isfinite(violation)
+    noise = NOISE * (1.0 + np.max(np.abs(np.where(good[:, None], value, 0)), axis=1))
+    return np.where(good, violation, -np.inf), noise, value.ravel()
+
+
+def _within(shift: np.ndarray, radius: float) -> np.ndarray:
+    length = np.linalg.norm(shift, axis=-1, keepdims=True)
+    return np.asarray(shift * np.minimum(1.0, radius / np.where(length > 0, length, 1.0)))

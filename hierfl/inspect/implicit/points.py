@@ -1,0 +1,198 @@
+"""The implicit function at many points: one compiled program, called on pieces of equal size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Data
+from hierfl.compiler.expressions.program import Array
+from hierfl.compiler.lower_level.exact_lower import TOLERANCE
+from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, gradient_at
+from hierfl.compiler.starting_points import on_upper_set, project_on_all
+from hierfl.errors import IncompatibleSolverError
+from hierfl.inspect.kinks.switches import Switches, atoms_of
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.language.function import BlackBox
+from hierfl.progress import RunProgress
+
+PIECE_SCALARS = 2_000_000
+PIECE = 64
+KEPT_LIMIT = 100_000
+OUTSIDE = 1e-9
+REASONS = ("", "x is outside X", "Y(x) is empty", "the lower level was not solved", "a term is undefined")
+
+
+class Sampled(NamedTuple):
+    """f at points, leading axis k; values as declared (sign included), NaN where ``reason`` is not 0.
+
+    ``answers`` (k, owners, size) is y(x) and ``signature`` (k, switches) the signs of the switches, both empty where a point
+    has more than 100,000; ``residual`` and ``error_bound`` are the worst over the owners of a y; ``reason`` indexes
+    ``REASONS``.
+    """
+
+    value: np.ndarray
+    server: np.ndarray
+    clients: np.ndarray
+    answers: np.ndarray
+    signature: np.ndarray
+    residual: np.ndarray
+    error_bound: np.ndarray
+    reason: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Evaluates a problem's implicit function; ``tolerance`` is that of the exact lower level."""
+
+    compiled: CompiledProblem
+    tolerance: float = TOLERANCE
+    progress: RunProgress | None = None
+
+    # --- what can be asked ---------------------------------------------------------------------------------------
+
+    def values(self, points: np.ndarray) -> Sampled:
+        """f, its terms and y at points (k, n)."""
+        return Sampled(*self._pieces("values", self._value, points))
+
+    def switch_values(self, points: np.ndarray) -> np.ndarray:
+        """The values of all switches at points (k, n): (k, switches), NaN where f has none."""
+        (found,) = self._pieces("switch values", self._switch_values, points)
+        return found
+
+    def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values (k,), derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
+        value, gradient = self.gradients(points)
+        return value, np.sum(gradient * directions, axis=1)
+
+    def gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values (k,), gradients (k, n)) by implicit differentiation."""
+        hyper = Hypergradient.of(self.compiled)
+        value, gradient = self._pieces(("gradients", hyper), partial(self._gradient, hyper), points)
+        return value, gradient
+
+    def projected(self, points: np.ndarray) -> np.ndarray:
+        """Projections of points (k, n) on X, in pieces of one size: each size is compiled anew."""
+        missing = -len(points) % PIECE
+        padded = np.concatenate([points, np.repeat(points[-1:], missing, axis=0)])
+        pieces = [on_upper_set(self.compiled, padded[i : i + PIECE]) for i in range(0, len(padded), PIECE)]
+        return np.concatenate([points[:0], *pieces])[: len(points)]
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients can be had by implicit differentiation; a ``BlackBox`` has values only."""
+        if any(isinstance(atom, BlackBox) for atom in atoms_of(self.compiled)):
+            return False
+        try:
+            Hypergradient.of(self.compiled)
+        except IncompatibleSolverError:
+            return False
+        return True
+
+    @property
+    def on_host(self) -> bool:
+        """Whether every lower-level solution is a call of CVXPY."""
+        plan = self.compiled.exact.plan
+        return plan is not None and plan.method == "cvxpy"
+
+    @property
+    def switches(self) -> Switches:
+        """The switches of the problem."""
+        found: Switches = self.compiled.keep("switches", lambda: Switches.of(self.compiled))
+        return found
+
+    # --- at one point, traceable ---------------------------------------------------------------------------------
+
+    def _value(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, ...]:
+        found, reason = self._evaluate(x, data, tolerance)
+        sign = self.compiled.sign * jnp.where(reason == 0, 1.0, jnp.nan)
+        terms = tuple(sign * term for term in (found.value, found.server, found.clients))
+        solution, empty = found.solution, jnp.zeros(0)
+        answers = None if solution is None else solution.y
+        signature = self.switches.signature(x, answers, data) if self.switches.entries <= KEPT_LIMIT else empty
+        if solution is None:
+            return *terms, empty, signature, jnp.zeros(()), jnp.zeros(()), reason
+        kept = jnp.where(reason == 0, solution.y, jnp.nan) if self._answer_size <= KEPT_LIMIT else empty
+        return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), reason
+
+    def _switch_values(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
+        found, reason = self._evaluate(x, data, tolerance)
+        answers = None if found.solution is None else found.solution.y
+        return (jnp.where(reason == 0, self.switches.values(x, answers, data), jnp.nan),)
+
+    def _evaluate(self, x: Array, data: Data, tolerance: Array) -> tuple[Any, Array]:
+        exact = self.compiled.exact
+        found = exact.evaluate(x, data, None, tolerance)
+        solved = jnp.ones((), bool) if found.solution is None else found.solution.converged.all()
+        empty = ~(jnp.max(found.gap) <= 0)
+        flags = jnp.stack([self._away(x, data), empty, ~solved, ~jnp.isfinite(found.value)])
+        return found, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
+
+    def _away(self, x: Array, data: Data) -> Array:
+        """Whether x is outside X."""
+        return jnp.linalg.norm(x - project_on_all(self.compiled, x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
+
+    def _gradient(self, hyper: Hypergradient, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
+        found, gradient = gradient_at(hyper, x, data)
+        good = (
+            ~self._away(x, data)
+            & (jnp.max(found.gap) <= 0)
+            & (True if found.solution is None else found.solution.converged.all())
+        )
+        factor = self.compiled.sign * jnp.where(good, 1.0, jnp.nan)
+        return factor * found.value, factor * gradient
+
+    # --- many points ---------------------------------------------------------------------------------------------
+
+    @property
+    def _answer_size(self) -> int:
+        return self.compiled.lower.size * owners(self.compiled)
+
+    @property
+    def _piece(self) -> int:
+        """Points in one call: as many as fit, one where the host solves each by itself."""
+        rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
+        return 1 if self.on_host else int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
+
+    def _pieces(self, name: Hashable, one: Callable[..., Any], points: np.ndarray) -> list[np.ndarray]:
+        size = self._piece
+        key = ("points", name, size)
+
+        def make() -> Any:
+            def all_of(points: Array, data: Data, tolerance: Array) -> Any:
+                return jax.vmap(lambda x: one(x, data, tolerance))(points)
+
+            return quick_jit(all_of)
+
+        program, data = self.compiled.keep(key, make), jax.device_put(self.compiled.data())
+        parts = []
+        for start in range(0, len(points), size):
+            piece = points[start : start + size]
+            padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
+            parts.append([np.asarray(a)[: len(piece)] for a in program(jnp.asarray(padded), data, self.tolerance)])
+            if self.progress is not None:
+                self.progress.advance(len(piece))
+        return [np.concatenate(arrays) for arrays in zip(*parts)]
+
+
+def owners(compiled: CompiledProblem) -> int:
+    """How many lower-level problems one evaluation of f solves."""
+    clients = compiled.static_data.clients
+    if compiled.scope == "sample":
+        return int(np.sum(clients.tables[compiled.exact.row_table(clients)].counts))
+    return clients.size if compiled.scope == "client" else 1
+
+
+@contextmanager
+def shown(total: int, what: str, progress: bool) -> Iterator[RunProgress]:
+    """A progress bar over points."""
+    with RunProgress(total, what, progress, "points") as bar:
+        yield bar

@@ -1,0 +1,121 @@
+"""f^eta(x) = E f(x + eta u), u uniform in the unit ball, by antithetic Monte Carlo, f queried on X as algorithms ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from hierfl.errors import SettingError
+from hierfl.inspect.argument_checks import require_whole
+from hierfl.inspect.implicit.noise import rounding
+from hierfl.inspect.implicit.points import Points
+from hierfl.jaxtools.precision import double_precision
+
+if TYPE_CHECKING:
+    from hierfl.problem import Problem
+
+LEAST_SAMPLES = 4
+UNLIKELY = float(np.log(1 / 0.05))
+
+
+@double_precision
+def smoothed_at(problem: Problem, x: Any, eta: float, samples: int, seed: int) -> float:
+    """f^eta at one point; errors as for ``ImplicitFunction.smoothed``."""
+    require_whole("seed", seed, 0)
+    (radius,) = radii([eta], samples)
+    compiled = problem.compile()
+    points, centre = Points(compiled), compiled.upper.flatten(x, "x")
+    value = float(smoothed_values(points, centre[None], radius, samples, seed)[0][0])
+    if not np.isfinite(value):
+        shifts = radius * ball_points(np.random.default_rng(seed), samples // 2, centre.size)
+        for at in points.projected(centre + np.concatenate([shifts, -shifts])):
+            compiled.exact.at(at)  # says what is wrong at the first point without a value
+    return value
+
+
+def smoothed_values(
+    points: Points, centres: np.ndarray, eta: float, samples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(f^eta (k,), half the width of its 95% interval (k,)) at centres (k, n): the same antithetic pairs for every centre."""
+    shifts = eta * ball_points(np.random.default_rng(seed), samples // 2, centres.shape[1])
+    at = (centres[:, None, None] + np.stack([shifts, -shifts], axis=1)).reshape(-1, centres.shape[1])
+    values = points.values(points.projected(at)).value.reshape(len(centres), len(shifts), 2).mean(axis=2)
+    quantile = float(stdtrit(len(shifts) - 1, 0.975))
+    return values.mean(axis=1), quantile * values.std(axis=1, ddof=1) / np.sqrt(len(shifts))
+
+
+def smoothed_gradient(
+    points: Points,
+    centre: np.ndarray,
+    eta: float,
+    pairs: int,
+    guess: np.ndarray,
+    steepest: float,
+    rng: np.random.Generator,
+) -> tuple[float, tuple[float, float]]:
+    """(||grad (f o P_X)^eta||, its 95% interval) from values on the sphere: (n / 2 eta) E (f(x + eta v) - f(x - eta v)) v.
+
+    They count jumps as well. What ``guess`` (n,), drawn independently, says of the differences is taken off, and added to the mean,
+    which it does not change. In one dimension the two values say it all, up to rounding. In more, the interval is the tail bound of
+    Laurent and Massart (2000) for a weighted sum of squares, wider by what a piece that no pair met, of probability up to
+    -log(0.05) / pairs, could add if f is no steeper there than ``steepest`` and between the pairs.
+
+    Raises
+    ------
+    SettingError
+        If f has no value at one of the points.
+    """
+    directions = sphere_points(rng, pairs, centre.size) if centre.size > 1 else np.ones((1, 1))
+    at = points.projected(centre + eta * np.concatenate([directions, -directions]))
+    values = points.values(at).value
+    if not np.isfinite(values).all():
+        raise SettingError(f"f has no value at some of the points within eta={eta:g} of x: take a smaller eta.")
+    slopes = (values[: len(directions)] - values[len(directions) :]) / (2 * eta)
+    if centre.size == 1:
+        norm, radius = abs(float(slopes[0])), rounding(points.compiled, at, values) / eta
+    else:
+        estimates = guess + centre.size * (slopes - directions @ guess)[:, None] * directions
+        norm = float(np.linalg.norm(estimates.mean(axis=0)))
+        radius = _tail(estimates) + UNLIKELY / pairs * max(steepest, float(np.max(np.abs(slopes))))
+    return norm, (max(0.0, norm - radius), norm + radius)
+
+
+def _tail(estimates: np.ndarray) -> float:
+    """How far the mean of vectors (k, n) is from its expectation, with 95% confidence."""
+    count = len(estimates)
+    spread = np.linalg.svd(estimates - estimates.mean(axis=0), compute_uv=False) ** 2 / (count - 1)
+    squared = np.sum(spread) + 2 * np.sqrt(UNLIKELY * np.sum(spread**2)) + 2 * UNLIKELY * np.max(spread, initial=0.0)
+    return float(np.sqrt(squared / count))
+
+
+def sphere_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """Uniform draws from the unit sphere, ``(count, size)``."""
+    normal = rng.standard_normal((count, size))
+    return np.asarray(normal / np.linalg.norm(normal, axis=1, keepdims=True))
+
+
+def ball_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """Uniform draws from the unit ball, ``(count, size)``."""
+    normal = rng.standard_normal((count, size))
+    return np.asarray(rng.random((count, 1)) ** (1 / size) * normal / np.linalg.norm(normal, axis=1, keepdims=True))
+
+
+def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
+    """One eta or several, as numbers; none for None.
+
+    Raises
+    ------
+    SettingError
+        Naming the argument.
+    """
+    given = smoothing if isinstance(smoothing, (Sequence, np.ndarray)) and np.ndim(smoothing) else [smoothing]
+    etas = () if smoothing is None else tuple(given)
+    if not all(isinstance(eta, (int, float, np.number)) and not isinstance(eta, bool) for eta in etas) or not all(
+        0 < eta < np.inf for eta in etas
+    ):
+        raise SettingError(f"smoothing={smoothing!r}: radii eta, finite numbers above 0.")
+    require_whole("samples", samples, LEAST_SAMPLES)
+    return tuple(map(float, etas))

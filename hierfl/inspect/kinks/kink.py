@@ -1,0 +1,156 @@
+"""Kinks and jumps of f along a line, and what could be told apart; ``kink_search`` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hierfl.inspect.kinks.switches import Cause
+
+
+@dataclass(frozen=True)
+class Kink:
+    """f has two slopes at ``t``: ``left_slope`` before it and ``right_slope`` after, along the line, possibly infinite.
+
+    ``causes`` are the constraints and atoms that change there; empty where nothing that hierfl can see into does.
+    """
+
+    t: float
+    x: Any
+    value: float
+    left_slope: float
+    right_slope: float
+    causes: tuple[Cause, ...]
+
+    @property
+    def convex(self) -> bool:
+        """Whether f bends up."""
+        return self.right_slope > self.left_slope
+
+    @property
+    def bend(self) -> str:
+        """``"up"``, ``"down"``, or ``"vertical"`` where both slopes are the same infinity."""
+        return "vertical" if self.left_slope == self.right_slope else "up" if self.convex else "down"
+
+    @property
+    def sharpness(self) -> float:
+        """By how much the slope jumps; infinite where a slope is."""
+        return np.inf if self.bend == "vertical" else abs(self.right_slope - self.left_slope)
+
+    @property
+    def cause(self) -> str:
+        """The first cause in words, and how many more."""
+        return _in_words(self.causes)
+
+    def __str__(self) -> str:
+        bend = "is vertical" if self.bend == "vertical" else f"bends {self.bend}"
+        return f"t = {round(self.t, 9) + 0.0:.6g}: slope {self.left_slope:.6g} to {self.right_slope:.6g}, {bend}; {self.cause}"
+
+
+@dataclass(frozen=True)
+class Jump:
+    """f itself jumps at ``t``, from ``left`` to ``right``: y(x) is not continuous there."""
+
+    t: float
+    x: Any
+    left: float
+    right: float
+    causes: tuple[Cause, ...]
+
+    @property
+    def cause(self) -> str:
+        """The first cause in words, and how many more."""
+        return _in_words(self.causes)
+
+    def __str__(self) -> str:
+        return f"t = {round(self.t, 9) + 0.0:.6g}: f jumps from {self.left:.6g} to {self.right:.6g}; {self.cause}"
+
+
+@dataclass(frozen=True)
+class SampledKinks:
+    """Rows of a distribution's quasi-random sample change branch along the line: tiny kinks of the sample's mean.
+
+    The expectation itself may have none of them, so they are counted and not looked at one by one.
+    """
+
+    count: int
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} changes of branch of a distribution's quasi-random sample, for t in [{self.low:.4g}, {self.high:.4g}]: "
+            f"tiny kinks that the expectation smooths as the sample grows"
+        )
+
+
+class Resolution(NamedTuple):
+    """What could be told apart: least slope jump (relative to 1 + |slope|), least separation in t, and what is opaque.
+
+    Smooth bends narrower than ``bend`` in t are taken for kinks. Inside what is ``opaque`` kinks are told from the slopes on
+    the window's points, and jumps from the values, ``spacing`` apart: two between neighbouring points are taken for one, or for
+    none if they cancel. Slopes that grow up to a distance of ``bend`` are taken for infinite. Gaps narrower than the spacing
+    are not seen, nor is a constraint of Y(x) that lets go and holds again between two points. ``dropped`` is how many places
+    were too many to be looked at.
+    """
+
+    slope_jump: float
+    separation: float
+    bend: float
+    spacing: float
+    opaque: tuple[str, ...]
+    dropped: int = 0
+
+    def __str__(self) -> str:
+        text = f"slope jumps above {self.slope_jump:.0e} (1 + |slope|), {self.separation:.1e} apart or more"
+        if self.opaque:
+            text += f"; inside {', '.join(self.opaque)} only what stands out on points {self.spacing:.1e} apart"
+        if self.dropped:
+            text += f"; at least {self.dropped} further places were not looked at: take a smaller window"
+        return text
+
+
+class Kinks(Sequence[Kink]):
+    """The kinks of a slice in order, with its jumps, and what was aggregated or could not be resolved."""
+
+    def __init__(
+        self, kinks: Sequence[Kink], jumps: Sequence[Jump], sampled: SampledKinks | None, resolution: Resolution
+    ) -> None:
+        self._kinks = tuple(kinks)
+        self.jumps, self.sampled, self.resolution = tuple(jumps), sampled, resolution
+
+    def __len__(self) -> int:
+        return len(self._kinks)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._kinks[place]
+
+    def __str__(self) -> str:
+        lines = [*map(str, self._kinks), *map(str, self.jumps)] or ["no kinks"]
+        if self.sampled is not None:
+            lines.append(str(self.sampled))
+        return "\n".join([*lines, f"resolved: {self.resolution}"])
+
+    __repr__ = __str__
+
+
+class Line(NamedTuple):
+    """x(t) = centre + t direction, t in [-radius, radius]."""
+
+    centre: np.ndarray
+    direction: np.ndarray
+    radius: float
+
+    def at(self, t: Any) -> np.ndarray:
+        """Points ``(k, n)``."""
+        return np.asarray(self.centre + np.asarray(t)[..., None] * self.direction)
+
+
+def _in_words(causes: tuple[Cause, ...]) -> str:
+    if not causes:
+        return "no constraint or atom in sight changes"
+    more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+    return f"{causes[0]}{more}"

@@ -1,0 +1,1 @@
+"""Slices, surfaces and curves of runs: what is computed for them, and the figures."""

@@ -1,0 +1,77 @@
+"""The picture of a slice: f, its kinks with one-sided tangents, gaps, smoothings, and a run's iterates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.inspect.pictures.curves import curve, line_label
+from hierfl.inspect.pictures.style import COLOURS, GAPS, house_style, line_style, require_axes
+
+if TYPE_CHECKING:
+    from hierfl.inspect.pictures.slice import Slice
+
+TANGENT = 0.08  # half the length of a tangent, in radii
+KINKS_SHOWN = 40
+
+
+def plot_slice(shown: Slice, ax: Any = None, **style: Any) -> Any:
+    """Draw a slice; ``style`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
+    import matplotlib.pyplot as plt
+
+    require_axes(ax)
+    look = line_style(style)
+    with house_style():
+        figure, panel = plt.subplots(figsize=(6.4, 4.0)) if ax is None else (ax.figure, ax)
+        drawn = curve(shown)
+        panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
+        for place, smooth in enumerate(shown.smoothed):
+            colour = COLOURS[1 + place % (len(COLOURS) - 1)]
+            panel.plot(shown.t, smooth.value, "--", color=colour, label=f"$f^\\eta$, η = {smooth.eta:g}")
+            low, high = smooth.value - smooth.half_width, smooth.value + smooth.half_width
+            panel.fill_between(shown.t, low, high, color=colour, alpha=0.2, linewidth=0)
+        _draw_kinks(panel, shown)
+        _draw_gaps(panel, shown)
+        if len(shown.iterates):
+            inside = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
+            panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
+        panel.set(xlabel=line_label(shown), ylabel="f", title="implicit function")
+        panel.legend(fontsize=8, frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
+    return figure
+
+
+def _draw_kinks(panel: Any, shown: Slice) -> None:
+    """Dots, and the tangents on either side; where there are very many, the sharpest ones."""
+    kinks = sorted(shown.kinks, key=lambda kink: -kink.sharpness)[:KINKS_SHOWN]
+    apart = np.diff([kink.t for kink in shown.kinks])
+    reach = min(TANGENT * shown.line.radius, max(2 * float(np.min(apart, initial=np.inf)), 0.02 * shown.line.radius))
+    for number, kink in enumerate(kinks):
+        label = {"label": _kink_label(shown)} if number == 0 else {}
+        panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=4.5, zorder=4, **label)
+        for slope, far in ((kink.left_slope, reach), (kink.right_slope, -reach)):
+            if np.isinf(slope):
+                continue  # the curve itself is upright there
+            # each tangent is carried past the kink, where it leaves the curve
+            at = np.array([kink.t, kink.t + far])
+            panel.plot(at, kink.value + slope * (at - kink.t), color=COLOURS[1], linewidth=1.0, linestyle=":", zorder=3)
+    for number, jump in enumerate(shown.kinks.jumps):
+        label = {"label": "jump"} if number == 0 else {}
+        panel.plot([jump.t, jump.t], [jump.left, jump.right], color=COLOURS[6], linestyle=":", **label)
+
+
+def _kink_label(shown: Slice) -> str:
+    count = len(shown.kinks)
+    more = f", the {KINKS_SHOWN} sharpest" if count > KINKS_SHOWN else ""
+    return f"{count} kink{'s' if count != 1 else ''}{more}"
+
+
+def _draw_gaps(panel: Any, shown: Slice) -> None:
+    reasons = list(dict.fromkeys(gap.reason for gap in shown.gaps))
+    for number, reason in enumerate(reasons):
+        grey, hatch = GAPS[number % len(GAPS)]
+        for place, gap in enumerate(gap for gap in shown.gaps if gap.reason == reason):
+            label = {"label": f"no value: {reason}"} if place == 0 else {}
+            panel.axvspan(
+                gap.low, gap.high, facecolor=grey, hatch=hatch, edgecolor="white", linewidth=0, zorder=0, **label
+            )
