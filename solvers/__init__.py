@@ -16,9 +16,9 @@ from hierfl.solvers.lower import (
     ProjectedSGD,
     ProjectionMethod,
 )
+from hierfl.solvers.parts.schedules import Decay, LogGrowth
 from hierfl.solvers.scaffnew import Scaffnew
 from hierfl.solvers.scaffold import SCAFFOLD
-from hierfl.solvers.schedules import Decay, LogGrowth
 from hierfl.solvers.zohfl import ZOHFL
 
 __all__ = [

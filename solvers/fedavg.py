@@ -16,10 +16,9 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.bound import ABSENT
-from hierfl.solvers.checks import require_choice, require_count, require_number
-from hierfl.solvers.client_oracle import ClientOracle
-from hierfl.solvers.local_steps import (
+from hierfl.solvers.parts.bound import ABSENT
+from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.local_steps import (
     LocalSteps,
     Term,
     first_fault,
@@ -27,8 +26,9 @@ from hierfl.solvers.local_steps import (
     require_public_set,
     require_single_level,
 )
-from hierfl.solvers.schedules import Schedule, steps_of, tabulate, tabulate_steps
-from hierfl.solvers.tables import constant, row, rows
+from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.parts.setting_checks import require_choice, require_count, require_number
+from hierfl.solvers.parts.step_tables import constant, row, rows
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,23 @@ from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Known, Message, Received
-from hierfl.solvers.bound import ABSENT, Bound
-from hierfl.solvers.checks import require_choice, require_count, require_flag, require_lower, require_number
-from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
-from hierfl.solvers.directions import KINDS, Directions
-from hierfl.solvers.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
-from hierfl.solvers.lower.contract import Clock, bind_lower, require_federated
-from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
-from hierfl.solvers.schedules import Schedule, steps_of, tabulate, tabulate_steps
-from hierfl.solvers.tables import constant, row, rows
-from hierfl.solvers.theory import SCHEDULES, prescription, require_left_out
+from hierfl.solvers.lower.lower_solver import Clock, bind_lower, require_federated
+from hierfl.solvers.parts.bound import ABSENT, Bound
+from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated, first_flagged
+from hierfl.solvers.parts.directions import KINDS, Directions
+from hierfl.solvers.parts.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
+from hierfl.solvers.parts.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
+from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.parts.setting_checks import (
+    require_choice,
+    require_count,
+    require_flag,
+    require_lower,
+    require_number,
+)
+from hierfl.solvers.parts.step_tables import constant, row, rows
+from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
 
 
 @dataclass(frozen=True)

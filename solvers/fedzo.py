@@ -16,11 +16,11 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import split
-from hierfl.solvers.checks import require_count, require_number
-from hierfl.solvers.directions import Directions
-from hierfl.solvers.estimators import estimate, shifts_of, slopes
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
-from hierfl.solvers.local_steps import Term, require_public_set, require_single_level
+from hierfl.solvers.parts.directions import Directions
+from hierfl.solvers.parts.estimators import estimate, shifts_of, slopes
+from hierfl.solvers.parts.local_steps import Term, require_public_set, require_single_level
+from hierfl.solvers.parts.setting_checks import require_count, require_number
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.roles import uses_black_box
 from hierfl.runtime.contract import Clients, Known, Message, Received
-from hierfl.solvers.bound import ABSENT, Bound
-from hierfl.solvers.checks import require_choice, require_count, require_lower, require_number
-from hierfl.solvers.client_oracle import ClientOracle, first_flagged
-from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact
-from hierfl.solvers.lower.contract import Clock, bind_lower, require_federated
-from hierfl.solvers.schedules import Schedule, tabulate
-from hierfl.solvers.tables import row
+from hierfl.solvers.lower.lower_solver import Clock, bind_lower, require_federated
+from hierfl.solvers.parts.bound import ABSENT, Bound
+from hierfl.solvers.parts.client_oracle import ClientOracle, first_flagged
+from hierfl.solvers.parts.local_steps import require_public_set
+from hierfl.solvers.parts.schedules import Schedule, tabulate
+from hierfl.solvers.parts.setting_checks import require_choice, require_count, require_lower, require_number
+from hierfl.solvers.parts.step_tables import row
 
 EXACT = Exact()
 

@@ -28,12 +28,12 @@ from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.client_oracle import first_flagged
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
-from hierfl.solvers.local_steps import first_fault, require_gradients, require_public_set
-from hierfl.solvers.lower.contract import Clock
-from hierfl.solvers.schedules import Schedule, steps_of, tabulate
-from hierfl.solvers.tables import row
+from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.solvers.parts.client_oracle import first_flagged
+from hierfl.solvers.parts.local_steps import first_fault, require_gradients, require_public_set
+from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate
+from hierfl.solvers.parts.step_tables import row
 
 
 @dataclass(frozen=True)

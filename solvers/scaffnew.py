@@ -22,10 +22,10 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import geometric
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.checks import require_count, require_number
-from hierfl.solvers.client_oracle import ClientOracle
 from hierfl.solvers.fedavg import require_first_order
-from hierfl.solvers.local_steps import LocalSteps, first_fault, require_clients_alone
+from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.local_steps import LocalSteps, first_fault, require_clients_alone
+from hierfl.solvers.parts.setting_checks import require_count, require_number
 
 
 @dataclass(frozen=True)

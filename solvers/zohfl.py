@@ -27,17 +27,23 @@ from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.roles import uses_black_box
 from hierfl.runtime.contract import Clients, Known, Message, Received
-from hierfl.solvers.bound import ABSENT, Bound
-from hierfl.solvers.checks import require_choice, require_count, require_flag, require_lower, require_number
-from hierfl.solvers.client_oracle import ClientOracle, Evaluated, first_flagged
-from hierfl.solvers.directions import KINDS, Directions
-from hierfl.solvers.local_steps import require_public_set
 from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.lower.contract import Clock, bind_lower
-from hierfl.solvers.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
-from hierfl.solvers.schedules import Decay, Schedule, tabulate
-from hierfl.solvers.tables import row
-from hierfl.solvers.theory import SCHEDULES, prescription, require_left_out
+from hierfl.solvers.lower.lower_solver import Clock, bind_lower
+from hierfl.solvers.parts.bound import ABSENT, Bound
+from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated, first_flagged
+from hierfl.solvers.parts.directions import KINDS, Directions
+from hierfl.solvers.parts.local_steps import require_public_set
+from hierfl.solvers.parts.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
+from hierfl.solvers.parts.schedules import Decay, Schedule, tabulate
+from hierfl.solvers.parts.setting_checks import (
+    require_choice,
+    require_count,
+    require_flag,
+    require_lower,
+    require_number,
+)
+from hierfl.solvers.parts.step_tables import row
+from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
 
 PAPER_STEP = Decay(0.01, 0.5)
 

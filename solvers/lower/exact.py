@@ -15,9 +15,9 @@ from hierfl.compiler.lower_level.choice import METHODS
 from hierfl.compiler.lower_level.copies import Owner
 from hierfl.compiler.lower_level.exact_lower import TOLERANCE, ExactLower
 from hierfl.runtime.contract import Clients, Known
-from hierfl.solvers.checks import require_choice, require_number
-from hierfl.solvers.lower.contract import Clock, LowerAnswer
-from hierfl.solvers.tables import Tabulated
+from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
+from hierfl.solvers.parts.setting_checks import require_choice, require_number
+from hierfl.solvers.parts.step_tables import Tabulated
 
 
 @dataclass(frozen=True)

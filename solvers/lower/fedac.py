@@ -9,11 +9,11 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
-from hierfl.solvers.checks import require_count, require_number
-from hierfl.solvers.lower.contract import require_scope
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
-from hierfl.solvers.tables import constant
-from hierfl.solvers.theory import lower_constants
+from hierfl.solvers.lower.lower_solver import require_scope
+from hierfl.solvers.parts.setting_checks import require_count, require_number
+from hierfl.solvers.parts.step_tables import constant
+from hierfl.solvers.parts.theory import lower_constants
 
 
 def _point(own: Sequences, sizes: Array) -> Array:

@@ -9,12 +9,12 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
-from hierfl.solvers.checks import require_choice, require_count
-from hierfl.solvers.lower.contract import require_scope
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
-from hierfl.solvers.schedules import Decay, Schedule, tabulate
-from hierfl.solvers.tables import constant
-from hierfl.solvers.theory import SCHEDULES, lower_constants, require_left_out
+from hierfl.solvers.lower.lower_solver import require_scope
+from hierfl.solvers.parts.schedules import Decay, Schedule, tabulate
+from hierfl.solvers.parts.setting_checks import require_choice, require_count
+from hierfl.solvers.parts.step_tables import constant
+from hierfl.solvers.parts.theory import SCHEDULES, lower_constants, require_left_out
 
 PRACTICAL_STEP = Decay(0.1, 0.5)
 

@@ -18,11 +18,11 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array
 from hierfl.errors import SettingError
-from hierfl.solvers.checks import require_choice, require_number
-from hierfl.solvers.lower.contract import Clock, require_scope
-from hierfl.solvers.schedules import tabulate, whole
-from hierfl.solvers.tables import Tabulated, constant, row
-from hierfl.solvers.theory import lower_constants
+from hierfl.solvers.lower.lower_solver import Clock, require_scope
+from hierfl.solvers.parts.schedules import tabulate, whole
+from hierfl.solvers.parts.setting_checks import require_choice, require_number
+from hierfl.solvers.parts.step_tables import Tabulated, constant, row
+from hierfl.solvers.parts.theory import lower_constants
 
 Mapping = Callable[[Array], Array]
 

@@ -13,8 +13,9 @@ import pytest
 import hierfl as hf
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.in_process.simulation import Simulation
-from hierfl.solvers import ZOHFL, Exact, FedRZO, FedZO, directions
-from hierfl.solvers.directions import Directions
+from hierfl.solvers import ZOHFL, Exact, FedRZO, FedZO
+from hierfl.solvers.parts import directions
+from hierfl.solvers.parts.directions import Directions
 from tests import draws
 
 SIZES = (3, 1, 4)

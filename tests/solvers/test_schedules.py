@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, LogGrowth, schedules
-from hierfl.solvers.schedules import tabulate, tabulate_steps
+from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, LogGrowth
+from hierfl.solvers.parts import schedules
+from hierfl.solvers.parts.schedules import tabulate, tabulate_steps
 
 
 @pytest.mark.parametrize(

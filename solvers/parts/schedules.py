@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import SettingError
-from hierfl.solvers.tables import row
+from hierfl.solvers.parts.step_tables import row
 
 MOST = 10_000_000  # steps between two messages
 Schedule = float | Callable[[int], float]

@@ -10,7 +10,7 @@ from hierfl.compiler.expressions.program import Array
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Known
 from hierfl.runtime.settings_key import settings_key
-from hierfl.solvers.tables import Tabulated
+from hierfl.solvers.parts.step_tables import Tabulated
 
 
 class Clock(NamedTuple):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.expressions.program import Array
-from hierfl.solvers.directions import Directions
+from hierfl.solvers.parts.directions import Directions
 
 ESTIMATORS = ("forward", "central")
 

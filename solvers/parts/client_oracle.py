@@ -19,8 +19,8 @@ from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.lower.contract import Clock
-from hierfl.solvers.tables import Tabulated
+from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.solvers.parts.step_tables import Tabulated
 
 
 class Evaluated(NamedTuple):

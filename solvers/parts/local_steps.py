@@ -26,10 +26,10 @@ from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.language.roles import uses_black_box
 from hierfl.runtime.contract import Clients, Message
-from hierfl.solvers.bound import Bound
-from hierfl.solvers.client_oracle import first_flagged
-from hierfl.solvers.lower.contract import Clock
-from hierfl.solvers.tables import row
+from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.solvers.parts.bound import Bound
+from hierfl.solvers.parts.client_oracle import first_flagged
+from hierfl.solvers.parts.step_tables import row
 
 
 class Term(NamedTuple):

@@ -10,9 +10,9 @@ import numpy as np
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime.in_process.schedule import Work
-from hierfl.solvers.client_oracle import ClientOracle
 from hierfl.solvers.lower.exact import BoundExact
-from hierfl.solvers.tables import Tabulated
+from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.step_tables import Tabulated
 
 ABSENT = ("unbiased", "renormalise", "zero")
 
