@@ -6,11 +6,7 @@ says what to write instead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hierfl.result import Result
-    from hierfl.runs import Runs
+from typing import Any
 
 
 class HierflError(Exception):
@@ -47,13 +43,13 @@ class DivergedError(HierflError):
     Attributes
     ----------
     result
-        The run up to the failing round, with the last finite x; None where not even that x has a value (a note says why).
+        A ``hierfl.Result``: the run up to the failing round, with the last finite x; None where not even that x has a value (a note says why).
     runs
-        With several seeds: all runs, the diverged ones as above.
+        With several seeds, ``hierfl.Runs``: all runs, the diverged ones as above.
     """
 
-    result: Result | None = None
-    runs: Runs | None = None
+    result: Any = None
+    runs: Any = None
 
 
 class IncompatibleSolverError(HierflError):

@@ -1,38 +1,26 @@
 """``Problem``: an objective, a lower level, constraints on x and a federation, together.
 
-The class is the front door; each method hands over to the package that does the work and loads it when needed, so
-that the arrows between the packages stay one-way (language, analysis, compiler, then solvers, runtime, inspect).
+The class is the front door; each method hands over to the package that does the work and loads it when needed. Nobody behind it
+knows it: they take its :class:`~hierfl.language.declaration.Declaration`, or what is compiled of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import cvxpy as cp
-import numpy as np
 
-from hierfl.analysis.bounds import bounds_of
-from hierfl.analysis.convexity import (
-    attribute_constraints,
-    require_concave,
-    require_convex,
-    require_convex_set,
-    require_domain,
-)
-from hierfl.analysis.enclosure import Known
-from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.intervals import Interval
-from hierfl.analysis.players import players_convexity
-from hierfl.errors import DataError, DeclarationError, NotConvexError
+from hierfl.analysis.declare import declare
+from hierfl.errors import DivergedError
+from hierfl.language.declaration import Declaration
 from hierfl.language.federation.federation import Federation
-from hierfl.language.levels import LowerLevel, constraint_tuple
-from hierfl.language.nash import Nash
+from hierfl.language.levels import LowerLevel
 from hierfl.language.objective import Objective
 from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.language.roles import Roles
-from hierfl.language.sample import ClientParameter
+from hierfl.run_settings import RunSettings, SolveSettings
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
@@ -42,23 +30,6 @@ if TYPE_CHECKING:
     from hierfl.inspect.implicit.reference import Reference
     from hierfl.result import Result
     from hierfl.runs import Runs
-
-
-class SolveSettings(TypedDict, total=False):
-    """The settings of ``Problem.solve`` beside the solver and ``seeds``."""
-
-    rounds: int
-    seed: int
-    x0: Any
-    runtime: Any
-    queries: str
-    metrics: Mapping[str, Callable[..., float]] | None
-    evaluate_every: int
-    callback: Callable[..., Any] | None
-    tolerance: float | None
-    time_limit: float | None
-    communication_limit: float | None
-    progress: bool
 
 
 class Problem:
@@ -89,35 +60,46 @@ class Problem:
         constraints: Any = (),
         federation: Federation | None = None,
     ) -> None:
-        if not isinstance(objective, Objective):
-            raise DeclarationError(
-                f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {type(objective).__name__}"
-                f"{' of cvxpy' if isinstance(objective, (cp.Minimize, cp.Maximize)) else ''}."
-            )
-        if lower is not None and not isinstance(lower, LowerLevel):
-            raise DeclarationError(
-                f"lower must be one hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash (several lower variables go into one level as a "
-                f"list), not {type(lower).__name__}."
-            )
-        if federation is not None and not isinstance(federation, Federation):
-            raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")
-        self.objective = objective
-        self.lower_level = lower
-        self.constraints = constraint_tuple(constraints, "Problem")
-        self.federation = federation
-        self.roles = Roles.of(objective, lower, self.constraints)
-        self._check_convexity()
-        self._check_holders()
+        self.declaration: Declaration = declare(objective, lower, constraints, federation)
+
+    # --- the declaration ---------------------------------------------------------------------------------------------
 
     @property
-    def upper_variables(self) -> tuple[cp.Variable, ...]:
-        """The variables that the top decides: all that no lower level names."""
-        return self.roles.upper
+    def objective(self) -> Objective:
+        """The upper objective."""
+        return self.declaration.objective
+
+    @property
+    def lower_level(self) -> LowerLevel | None:
+        """The lower level; None for a problem in x alone."""
+        return self.declaration.lower_level
 
     @property
     def lower(self) -> tuple[LowerLevel, ...]:
         """The lower level as a tuple of one, or empty."""
-        return (self.lower_level,) if self.lower_level else ()
+        return self.declaration.lower
+
+    @property
+    def constraints(self) -> tuple[Any, ...]:
+        """The constraints on x."""
+        return self.declaration.constraints
+
+    @property
+    def federation(self) -> Federation | None:
+        """Who holds which data; None for one client without data."""
+        return self.declaration.federation
+
+    @property
+    def roles(self) -> Roles:
+        """Which variables are upper and lower, and which tables of samples belong to whom."""
+        return self.declaration.roles
+
+    @property
+    def upper_variables(self) -> tuple[cp.Variable, ...]:
+        """The variables that the top decides: all that no lower level names."""
+        return self.declaration.upper_variables
+
+    # --- what is compiled of it --------------------------------------------------------------------------------------
 
     def compile(self) -> CompiledProblem:
         """The oracles of the problem; compiled once and kept.
@@ -133,34 +115,25 @@ class Problem:
     def _compiled(self) -> CompiledProblem:
         from hierfl.compiler.compiled_problem import compile_problem
 
-        return compile_problem(self)
-
-    @cached_property
-    def known_bounds(self) -> dict[int, Interval]:
-        """Bounds by leaf id: of the upper variables on the public X, and of the client parameters over the clients."""
-        constraints = [*self.constraints, *attribute_constraints(self.roles.upper)]
-        public = [c for c in constraints if not any(isinstance(p, ClientParameter) for p in c.parameters())]
-        clients = self.federation.clients if self.federation else ()
-        given = {
-            p.id: Interval.hull(np.stack([client.parameters[p] for client in clients]))
-            for p in self.roles.client_parameters
-            if clients and all(p in client.parameters for client in clients)
-        }
-        return given | bounds_of(public, self.roles.upper)
+        return compile_problem(self.declaration)
 
     @cached_property
     def implicit(self) -> ImplicitFunction:
-        """The implicit function f(x), with the lower level solved exactly."""
+        """The implicit function f(x), with the lower level solved exactly; compiled when first asked for a value."""
         from hierfl.inspect.implicit.implicit_function import ImplicitFunction
 
-        return ImplicitFunction(self)
+        return ImplicitFunction(self.compile)
 
     def explain(self) -> Explanation:
         """How each piece of the problem was lowered, what it costs, and what to write for a better oracle.
 
         The result prints as text and iterates over its pieces (``piece``, ``how``, ``cost``, ``advice``).
         """
-        return self.compile().explain()
+        from hierfl.compiler.explain import explain
+        from hierfl.runtime.in_process.schedule import how_clients_run
+
+        compiled = self.compile()
+        return explain(compiled, how_clients_run(compiled))
 
     def check(
         self,
@@ -202,7 +175,9 @@ class Problem:
         """
         from hierfl.inspect.assumptions.check import check
 
-        return check(self, epsilon=epsilon, smoothing=smoothing, samples=samples, seed=seed, progress=progress)
+        return check(
+            self.compile(), epsilon=epsilon, smoothing=smoothing, samples=samples, seed=seed, progress=progress
+        )
 
     @overload
     def solve(
@@ -224,25 +199,7 @@ class Problem:
         self, solver: Any = None, *, seeds: None = None, restarts: int, **settings: Unpack[SolveSettings]
     ) -> Runs: ...
 
-    def solve(
-        self,
-        solver: Any = None,
-        *,
-        rounds: int = 500,
-        seed: int = 0,
-        seeds: int | Sequence[int] | None = None,
-        restarts: int | None = None,
-        x0: Any = None,
-        runtime: Any = None,
-        queries: str = "projected",
-        metrics: Mapping[str, Callable[..., float]] | None = None,
-        evaluate_every: int = 10,
-        callback: Callable[..., Any] | None = None,
-        tolerance: float | None = None,
-        time_limit: float | None = None,
-        communication_limit: float | None = None,
-        progress: bool = True,
-    ) -> Result | Runs:
+    def solve(self, solver: Any = None, **settings: Any) -> Result | Runs:
         """Run a federated algorithm on the problem.
 
         Parameters
@@ -298,26 +255,23 @@ class Problem:
         SettingError
             For arguments out of range.
         """
+        from hierfl.progress import Waiting
         from hierfl.runtime.run import run
+        from hierfl.runtime.stopping import Limits
 
-        return run(
-            self,
-            solver,
-            rounds=rounds,
-            seed=seed,
-            seeds=seeds,
-            restarts=restarts,
-            x0=x0,
-            runtime=runtime,
-            queries=queries,
-            metrics=metrics,
-            evaluate_every=evaluate_every,
-            callback=callback,
-            tolerance=tolerance,
-            time_limit=time_limit,
-            communication_limit=communication_limit,
-            progress=progress,
-        )
+        asked = RunSettings.of(settings)
+        limits = Limits(asked.tolerance, asked.time_limit, asked.communication_limit)
+        with Waiting("compiling", asked.progress):
+            compiled = self.compile()
+        try:
+            outcome = run(compiled, default_solver(compiled) if solver is None else solver, asked, limits)
+        except DivergedError as error:
+            error.result = None if error.result is None else error.result.of(self)
+            error.runs = None if error.runs is None else error.runs.of(self)
+            raise
+        return outcome.of(self)
+
+    solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
 
     def reference(self, *, restarts: int = 8, seed: int = 0, x0: Any = None, progress: bool = True) -> Reference:
         """A trustworthy minimum of the implicit function of a small problem, to compare algorithms with.
@@ -349,90 +303,28 @@ class Problem:
         """
         from hierfl.inspect.implicit.reference import reference
 
-        compiled, settings = self.compile(), {"restarts": restarts, "seed": seed}
-        if x0 is not None:
-            return reference(self, **settings, x0=x0, progress=progress)
-        found: Reference = compiled.keep(
-            ("reference", restarts, seed, compiled.parameter_values),
-            lambda: reference(self, **settings, x0=None, progress=progress),
-        )
-        return found
+        return reference(self.compile(), restarts=restarts, seed=seed, x0=x0, progress=progress)
+
+    # --- how it prints -----------------------------------------------------------------------------------------------
 
     def latex(self) -> str:
         """The declared mathematics as LaTeX (an ``aligned`` display)."""
-        return problem_latex(self)
+        return problem_latex(self.declaration)
 
     def _repr_latex_(self) -> str:
         return f"$${self.latex()}$$"
 
     def __str__(self) -> str:
-        return problem_text(self)
+        return problem_text(self.declaration)
 
     def __repr__(self) -> str:
         upper = ", ".join(v.name() for v in self.upper_variables)
         level = f", lower={self.lower_level!r}" if self.lower_level else ""
         return f"Problem({self.objective.sense} over {upper}{level}, federation={self.federation!r})"
 
-    @cached_property
-    def convex_on_x_only(self) -> bool:
-        """Whether the lower level is convex by what constraints and attributes say of x, so that nothing is known outside X."""
-        level = self.lower_level
-        if level is None or isinstance(level, Nash):
-            return False
-        anywhere = {x: cp.Variable(x.shape, name=x.name()) for x in self.roles.upper}
-        known = {leaf: bounds for leaf, bounds in self.known_bounds.items() if leaf not in {x.id for x in anywhere}}
-        expressions = instantiate(level.expressions, anywhere)
-        try:
-            self._require_convex_level(level, expressions, instantiate(level.constraints, anywhere), known)
-        except (NotConvexError, DeclarationError):
-            return True
-        return False
 
-    def _check_convexity(self) -> None:
-        require_convex_set(self.constraints, self.roles.upper, "the constraints on x")
-        level = self.lower_level
-        if level is None:
-            return
-        self._require_convex_level(level, level.expressions, level.constraints, self.known_bounds)
-        if isinstance(level, Nash):
-            players_convexity(level)
+def default_solver(compiled: CompiledProblem) -> Any:
+    """The papers' algorithm for the declared class: ZO-HFL for client scope, FedRZO for others and private X_i."""
+    from hierfl.solvers import ZOHFL, FedRZO
 
-    @staticmethod
-    def _require_convex_level(level: LowerLevel, expressions: Any, constraints: Any, known: Known) -> None:
-        parts = constraints if level.kind == "equilibrium" else (*constraints, *expressions)
-        require_domain(parts, level.variables, f"the {type(level).__name__}", known)
-        require_convex_set(constraints, level.variables, f"Y(x) of {type(level).__name__}", known)
-        if level.kind == "argmin":
-            require_convex(expressions[0], level.variables, "the objective of ArgMin", known)
-        elif level.kind == "argmax":
-            require_concave(expressions[0], level.variables, "the objective of ArgMax", known)
-
-    def _check_holders(self) -> None:
-        federation, roles = self.federation, self.roles
-        client_samples = [sample for table in roles.client_tables for sample in table]
-        server_samples = [sample for table in roles.server_tables for sample in table]
-        if federation is None:
-            needed = [*client_samples, *server_samples, *roles.client_parameters]
-            if needed:
-                raise DataError(
-                    f"nobody holds {type(needed[0]).__name__} {needed[0].name()!r}: give Problem(..., federation=hf.Federation(...))."
-                )
-            return
-        for index, client in enumerate(federation.clients):
-            for sample in client_samples:
-                if not client.holds(sample):
-                    raise DataError(
-                        f"client {index} holds no data for sample {sample.name()!r}; add it to Client(samples=...)."
-                    )
-            for parameter in roles.client_parameters:
-                if parameter not in client.parameters:
-                    raise DataError(
-                        f"client {index} has no value for client parameter {parameter.name()!r}; add it to "
-                        f"Client(parameters=...) or Federation.split(parameters=...)."
-                    )
-        for sample in server_samples:
-            if federation.server is None or not federation.server.holds(sample):
-                raise DataError(
-                    f"the server holds no data for sample {sample.name()!r}: give Federation(server=hf.Client(...)) or "
-                    f"split(server_fraction=...)."
-                )
+    return ZOHFL() if compiled.scope == "client" and compiled.private_set is None else FedRZO()

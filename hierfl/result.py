@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ from hierfl.errors import DataError, HierflError, SettingError
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.exact_lower import Evaluation
+    from hierfl.compiler.lower_level.evaluation import Evaluation
     from hierfl.problem import Problem
 
 FORMAT = 2
+OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 
@@ -41,10 +42,10 @@ class Certificate:
     def of(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
         """The certificate of one evaluation of the implicit function."""
         solution = evaluation.solution
-        if solution is None or compiled.exact.plan is None:
+        if solution is None or compiled.exact.method is None:
             return cls("no lower level", 0.0, 0.0, float("nan"), 0)
         return cls(
-            method=compiled.exact.plan.method,
+            method=compiled.exact.method.name,
             lower_residual=float(np.max(solution.residual)),
             error_bound=float(np.max(solution.error_bound)),
             strong_convexity=float(np.min(solution.strong_convexity)),
@@ -126,6 +127,10 @@ class Result:
         reference = self.require_problem("gap").reference()
         sign = 1.0 if self.problem is None or self.problem.objective.sense == "minimize" else -1.0
         return sign * (self.value - reference.value)
+
+    def of(self, problem: Problem) -> Result:
+        """The same, as a result of this problem."""
+        return replace(self, problem=problem)
 
     def require_problem(self, what: str) -> Problem:
         """The declared problem.
@@ -294,21 +299,6 @@ class Result:
                 f"{path} belongs to another problem, or to other data: its value is {self.value:.8g}, and f at its x is {value:.8g}. "
                 f"Give the problem that it was saved from."
             )
-
-
-def public_response(compiled: CompiledProblem, y: Any) -> Any:
-    """The owners' flat y (owners, size) in the public shapes of ``Result.y``."""
-    if compiled.scope == "federation" or (compiled.scope == "client" and compiled.num_clients == 1):
-        return compiled.lower.unflatten(np.asarray(y)[0])
-    if compiled.scope == "client":
-        return compiled.lower.unflatten(y)
-    clients = compiled.static_data.clients
-    table = clients.tables[compiled.exact.row_table(clients)]
-    pieces = np.split(np.asarray(y), np.asarray(table.offsets)[1:])
-    per_client = [compiled.lower.unflatten(piece) for piece in pieces]
-    if len(compiled.lower.variables) == 1:
-        return per_client
-    return {variable: [piece[variable] for piece in per_client] for variable in compiled.lower.variables}
 
 
 def _store(arrays: dict[str, np.ndarray], name: str, value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from hierfl.errors import SettingError
 
 if TYPE_CHECKING:
+    from hierfl.problem import Problem
     from hierfl.result import Result
 
 FINAL = ("value", "own_value")
@@ -48,6 +49,10 @@ class Runs:
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
+
+    def of(self, problem: Problem) -> Runs:
+        """The same, as results of this problem."""
+        return replace(self, results=tuple(result.of(problem) for result in self.results))
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from hierfl.errors import DivergedError, SettingError
 from hierfl.runs import Runs, aligned, scalars, summary
 
 if TYPE_CHECKING:
-    from hierfl.problem import Problem, SolveSettings
+    from hierfl.problem import Problem
+    from hierfl.run_settings import SolveSettings
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def sweep(
         raise SettingError("sweep needs at least one solver: {'name': FedRZO(...), ...} or a list.")
     runs: dict[str, Runs] = {}
     seconds: dict[str, float] = {}
-    with problem.compile().forgetting_runs() as forget_unused:
+    with problem.compile().programs.forgetting_runs() as forget_unused:
         for name, solver in named.items():
             began = time.perf_counter()
             runs[name] = _solved(problem, solver, seeds, settings)

@@ -75,7 +75,7 @@ class ImplicitGradient:
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitGradient:
         """The algorithm for one problem, schedules tabulated."""
-        terms = [term for term in problem.problem.objective.terms if term is not None]
+        terms = [term for term in problem.declaration.objective.terms if term is not None]
         box = uses_black_box(terms)
         if box is not None:
             raise IncompatibleSolverError(

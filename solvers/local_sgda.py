@@ -78,13 +78,13 @@ def _require_minimax(problem: CompiledProblem) -> None:
             f"LocalSGDA needs one y that all clients share, but the lower level has {problem.scope} scope: use ZOHFL or "
             f"FedRZO, or write scope='federation'."
         )
-    server, lower_ids = problem.problem.objective.server, {v.id for v in problem.lower.variables}
+    server, lower_ids = problem.declaration.objective.server, {v.id for v in problem.lower.variables}
     if server is not None and any(v.id in lower_ids for v in server.variables()):
         raise IncompatibleSolverError(
             "LocalSGDA needs y in the clients' terms alone, but the server term mentions it, and the lower level does not hold "
             "that term: use FedRZO, or give the term to the clients."
         )
-    if problem.client_program is None or not problem.keep(
+    if problem.client_program is None or not problem.programs.keep(
         ("opposed", problem.parameter_values), lambda: _is_opposed(problem)
     ):
         raise IncompatibleSolverError(
@@ -106,7 +106,7 @@ def _is_opposed(problem: CompiledProblem) -> bool:
         return jnp.max(jnp.abs(ascent + descent)) / (1 + jnp.max(jnp.abs(ascent)))
 
     every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
-    program = problem.keep("opposition", lambda: quick_jit(jax.vmap(difference, (None, 0, 0))))
+    program = problem.programs.keep("opposition", lambda: quick_jit(jax.vmap(difference, (None, 0, 0))))
     found = program(problem.data().clients, every, keys)
     seen = found[jnp.isfinite(found)]
     return bool(seen.size > 0 and jnp.all(seen <= 1e-9))
@@ -130,7 +130,7 @@ class BoundLocalSGDA(BoundFedAvg):
 
     def caveat(self, rounds: int) -> str | None:
         """A set that moves with x."""
-        upper, level = {v.id for v in self.problem.upper.variables}, self.problem.problem.lower_level
+        upper, level = {v.id for v in self.problem.upper.variables}, self.problem.declaration.lower_level
         for constraint in level.constraints if level is not None else ():
             if upper & {v.id for v in constraint.variables()}:
                 return (

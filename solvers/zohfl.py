@@ -157,7 +157,7 @@ class ZOHFL:
             return ProjectedSGD(steps=Decay(found.local_steps, -0.5), schedule="theory")
         if self.local_steps is not None:
             return ProjectedSGD(steps=self.local_steps)
-        level = problem.problem.lower_level
+        level = problem.declaration.lower_level
         without_data = level is not None and (level.scope == "sample" or not problem.lower_samples)
         return Exact() if without_data else ProjectedSGD()
 
@@ -169,7 +169,7 @@ def _check_class(problem: CompiledProblem) -> None:
             f"{problem.num_clients} clients: one y that all clients compute together. Use FedRZO, or write scope='client' if "
             f"every client answers by itself."
         )
-    server = problem.problem.objective.server
+    server = problem.declaration.objective.server
     lower_ids = {v.id for v in problem.lower.variables}
     if server is not None and any(v.id in lower_ids for v in server.variables()):
         raise IncompatibleSolverError(

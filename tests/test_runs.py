@@ -186,10 +186,10 @@ def test_a_sweep_compares_solvers_and_forgets_their_programs() -> None:
     declared = problem(None)
     kept = FedAvg(step_size=0.02)
     declared.solve(kept, rounds=5, progress=False)
-    before = set(declared.compile()._kept)
+    before = set(declared.compile().programs)
     solvers = {f"H = {h}": FedAvg(step_size=0.05, local_steps=h) for h in (1, 4)} | {"wild": FedAvg(step_size=1e60)}
     found = hf.sweep(declared, solvers, seeds=4, rounds=40, x0=START, progress=False)
-    assert set(declared.compile()._kept) == before
+    assert set(declared.compile().programs) == before
     assert list(found) == list(solvers) and len(found) == 3
     lines = found.table().splitlines()
     assert len(lines) == 4 and "±" in lines[1] and "none (4 of 4 diverged)" in lines[3]
@@ -201,10 +201,11 @@ def test_a_sweep_compares_solvers_and_forgets_their_programs() -> None:
 
 
 def test_forgotten_programs_are_freed() -> None:
-    compiled = problem(None).compile()
-    with compiled.forgetting_runs():
-        compiled.problem.solve(FedAvg(), seeds=2, rounds=5, progress=False)
-        block = next(value for key, value in compiled._kept.items() if key[0] == "block")
+    declared = problem(None)
+    programs = declared.compile().programs
+    with programs.forgetting_runs():
+        declared.solve(FedAvg(), seeds=2, rounds=5, progress=False)
+        block = next(programs[key] for key in programs if key[0] == "block")
         gone = weakref.ref(block.run)
         del block
     gc.collect()

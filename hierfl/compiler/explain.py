@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
+from hierfl.compiler.sets import CompiledSet
 from hierfl.compiler.sets.advice import advice
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.sample import Sample
-from hierfl.runtime.in_process.schedule import choose_schedule
-
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.choice import LowerPlan
-    from hierfl.compiler.sets import CompiledSet
 
 
 @dataclass(frozen=True)
@@ -59,8 +55,8 @@ class Explanation:
 
 
 @double_precision
-def explain(compiled: CompiledProblem) -> Explanation:
-    """The pieces of a compiled problem."""
+def explain(compiled: CompiledProblem, clients: Lowered) -> Explanation:
+    """The pieces of a compiled problem; the runtime says of ``clients`` how they are computed."""
     pieces = [*_decision(compiled, "x"), *_set("X", compiled.upper_set, compiled)]
     if compiled.private_set is not None:
         pieces += _set("X_i", compiled.private_set, compiled)
@@ -69,13 +65,6 @@ def explain(compiled: CompiledProblem) -> Explanation:
             pieces.append(Lowered(name, f"a JAX program of {len(program)} operations", _program_cost(compiled, name)))
     if compiled.lower_set is not None and compiled.lower_program is not None:
         pieces += [*_decision(compiled, "y"), *_set("Y(x)", compiled.lower_set, compiled), *_lower_level(compiled)]
-    schedule = choose_schedule(compiled, compiled.num_clients)
-    held = compiled.num_clients * (compiled.upper.size + compiled.lower.size)
-    clients = Lowered(
-        "clients",
-        f"{schedule.reason} (where all take part, with all their rows)",
-        f"{held:,} scalars of x and y for all of them",
-    )
     return Explanation((*pieces, clients, _data(compiled)))
 
 
@@ -102,7 +91,7 @@ def _set(name: str, compiled_set: CompiledSet, compiled: CompiledProblem) -> lis
 
 
 def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
-    roles, level = compiled.problem.roles, compiled.problem.lower_level
+    roles, level = compiled.declaration.roles, compiled.declaration.lower_level
     kinds = []
     if any(v.id in compiled_set.depends_on for v in compiled.upper.variables):
         kinds.append("x")
@@ -114,55 +103,17 @@ def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
 
 
 def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
-    plan, program = compiled.exact.plan, compiled.lower_program
-    assert plan is not None and program is not None
+    method, program = compiled.exact.method, compiled.lower_program
+    assert method is not None and program is not None
     players = [
         Lowered(f"player {e.player.label}", f"{derivative_text(e.player)}; {e}", "part of the lower mapping")
-        for e in player_evidence(compiled)
+        for e in player_evidence(compiled.exact)
     ]
     return [
         *players,
         Lowered("lower objective", f"a JAX program of {len(program)} operations", _operator_cost(compiled)),
-        Lowered(
-            "lower level",
-            f"solved exactly by {plan.method}: {plan.reason}; {_modulus(plan, compiled.scope)}",
-            _METHOD_COSTS[plan.method],
-            _advice(plan),
-        ),
+        Lowered("lower level", method.explain(compiled.scope), method.cost, method.advice()),
     ]
-
-
-_METHOD_COSTS = {
-    "closed form": "one projection",
-    "diagonal plus low rank": "some steps of O(n)",
-    "linear system": "a factorisation, O(n^3)",
-    "semismooth Newton": "some Newton steps; each takes tens of products with the Hessian, of the cost of a gradient",
-    "accelerated gradient": "a full pass over the data and a projection in each step, until the residual is met",
-    "extragradient": "two passes and two projections in each step, until the residual is met",
-    "cvxpy": "a conic program on the host, for each owner of a y",
-}
-
-
-def _modulus(plan: LowerPlan, scope: str | None) -> str:
-    if plan.modulus_mode == "constant" and plan.constant_modulus > 0:
-        return f"mu = {plan.constant_modulus:.6g}"
-    if plan.modulus_mode in ("unknown", "constant"):
-        return "mu unknown"
-    return f"mu computed for each {scope} ({plan.modulus_mode} Hessian of the quadratic part)"
-
-
-def _advice(plan: LowerPlan) -> str:
-    found = []
-    if plan.method == "cvxpy":
-        found.append(
-            "a smooth objective (cp.huber for abs, cp.logistic for hinge losses) over a set with an exact projection needs no "
-            "CVXPY"
-        )
-    if plan.modulus_mode == "unknown" or (plan.modulus_mode == "constant" and plan.constant_modulus <= 0):
-        found.append(
-            "errors of y are not bounded without strong convexity: add a term such as 0.5 * eps * cp.sum_squares(y)"
-        )
-    return "; ".join(found)
 
 
 def _program_cost(compiled: CompiledProblem, name: str) -> str:

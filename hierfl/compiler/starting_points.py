@@ -28,7 +28,7 @@ class Box(NamedTuple):
 
 def box_around(compiled: CompiledProblem, centre: np.ndarray) -> Box:
     """The known bounds of X; where there are none, ``SCALE`` around the centre."""
-    known = compiled.problem.known_bounds
+    known = compiled.declaration.known_bounds
     boxes = [known.get(v.id, Interval.free(v.shape)) for v in compiled.upper.variables]
     low = np.concatenate([np.ravel(box.lo) for box in boxes])
     high = np.concatenate([np.ravel(box.hi) for box in boxes])
@@ -52,7 +52,7 @@ def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
         known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
         return jax.jit(jax.vmap(known.project, in_axes=(0, None)))
 
-    project = compiled.keep("projection on X", make)
+    project = compiled.programs.keep("projection on X", make)
     return np.asarray(project(jnp.asarray(points), compiled.data().clients.public))
 
 

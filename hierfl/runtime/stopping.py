@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,27 +18,12 @@ SENT = tuple(name for name in TRAFFIC if not name.endswith("monitor_scalars"))
 
 @dataclass(frozen=True)
 class Limits:
-    """What ``solve`` was given; None where there is no limit. ``began``: when the clock started.
-
-    Raises
-    ------
-    SettingError
-        For a limit that is not a positive number.
-    """
+    """What ``solve`` was given; None where there is no limit. ``began`` is when the clock started."""
 
     tolerance: float | None = None
     seconds: float | None = None
     communication: float | None = None
     began: float = field(default_factory=time.perf_counter)
-
-    def __post_init__(self) -> None:
-        for name, value in (
-            ("tolerance", self.tolerance),
-            ("time_limit", self.seconds),
-            ("communication_limit", self.communication),
-        ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value > 0):
-                raise SettingError(f"{name}={value!r}: a positive number, or None.")
 
     @property
     def time_is_up(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -11,15 +10,15 @@ import jax
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.public_response import public_response
 from hierfl.errors import DivergedError, EmptyLowerSetError, SettingError
 from hierfl.language.printing.text import expression_text
 from hierfl.progress import RunProgress
-from hierfl.result import public_response
+from hierfl.run_settings import RunSettings
 from hierfl.runtime.contract import Algorithm, Ending
 from hierfl.runtime.in_process.execution import History
 from hierfl.runtime.stopping import Limits, gradient_bound, scalars_sent
 
-Metrics = Mapping[str, Callable[..., float]]
 TOO_LARGE = 1e50
 TRAJECTORY_SCALARS = 2_000_000
 
@@ -28,19 +27,16 @@ TRAJECTORY_SCALARS = 2_000_000
 class Watch:
     """Watches one run: what a runtime calls at the end of a block.
 
-    ``status`` is the one of the result; ``error`` says where a run diverged; ``start`` is the flat x0; ``rounds`` are asked for.
+    ``status`` is the one of the result; ``error`` says where a run diverged; ``start`` is the flat x0.
     """
 
     compiled: CompiledProblem
     solver: Any
     algorithm: Algorithm
-    queries: str
+    settings: RunSettings
     limits: Limits
-    metrics: Metrics
-    callback: Callable[..., Any] | None
     progress: RunProgress
     start: np.ndarray
-    rounds: int
     status: str = "completed"
     ending: Ending | None = None
     error: DivergedError | None = None
@@ -61,18 +57,18 @@ class Watch:
             self.error = self._divergence(first + failing, history, failing)
             return self._end("diverged", first + failing)
         self.spent += int(np.sum(scalars_sent(history)))
-        if kept < count or (self.spent == self.limits.communication and done < self.rounds):
+        if kept < count or (self.spent == self.limits.communication and done < self.settings.rounds):
             return self._end("communication limit reached", first + kept)
         self.follow(done, x)
         self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
         self.measure(done, state, memory)
-        if self.callback is not None and self.callback(done, *self._public(state, memory)):
+        if self.settings.callback is not None and self.settings.callback(done, *self._public(state, memory)):
             return self._end("stopped by callback", done)
         if self.limits.tolerance is not None:
             self.gradient_at_most = gradient_bound(before, x, history, self._gradient_steps(first, done))
             if self.gradient_at_most <= self.limits.tolerance:
                 return self._end("gradient tolerance reached", done)
-        return self._end("time limit reached", done) if self.limits.time_is_up and done < self.rounds else None
+        return self._end("time limit reached", done) if self.limits.time_is_up and done < self.settings.rounds else None
 
     def follow(self, done: int, x: np.ndarray) -> None:
         """Keep the iterate; every other one is dropped where they take too much room."""
@@ -87,13 +83,13 @@ class Watch:
 
     def measure(self, done: int, state: Any, memory: Any) -> None:
         """Evaluate the user's metrics, once for each round; ``memory`` None stands for the clients' first one."""
-        if not self.metrics or (self.measured and self.measured["round"][-1] == done):
+        if not self.settings.metrics or (self.measured and self.measured["round"][-1] == done):
             return
         self.measured.setdefault("round", []).append(done)
         if memory is None:
             first = self.algorithm.memory(self.algorithm.decision(state))
             memory = jax.tree.map(lambda a: np.broadcast_to(a, (self.compiled.num_clients, *np.shape(a))), first)
-        for name, metric in self.metrics.items():
+        for name, metric in self.settings.metrics.items():
             value = metric(*self._public(state, memory))
             number = np.ndim(value) == 0 and isinstance(value, (Real, np.generic, np.ndarray, jax.Array))
             if not number or np.asarray(value).dtype.kind not in "biuf":
@@ -114,14 +110,14 @@ class Watch:
 
     def _require_answers(self, first: int, x: np.ndarray, history: History) -> None:
         """Y(x) was nowhere empty."""
-        level = self.compiled.problem.lower_level
+        level = self.compiled.declaration.lower_level
         for place, client in enumerate(history["empty"]):
             if client >= 0:
                 constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
                 near = np.array2string(x, threshold=8, precision=6)
                 raise EmptyLowerSetError(
                     f"round {first + place}, client {int(client)}: Y(x) is empty at a queried point within the smoothing radius of "
-                    f"x near {near} (queries={self.queries!r}): no y satisfies {constraints}. Declare the x for which it is not "
+                    f"x near {near} (queries={self.settings.queries!r}): no y satisfies {constraints}. Declare the x for which it is not "
                     f"empty in Problem(constraints=...)."
                 )
 

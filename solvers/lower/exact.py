@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
+from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.choice import METHODS
-from hierfl.compiler.lower_level.copies import Owner
-from hierfl.compiler.lower_level.exact_lower import TOLERANCE, ExactLower
+from hierfl.compiler.lower_level.exact_lower import ExactLower
+from hierfl.compiler.lower_level.owner import Owner
 from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
 from hierfl.solvers.parts.setting_checks import require_choice, require_number
@@ -49,9 +50,7 @@ class Exact:
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundExact:
         """The solver for one problem."""
-        exact = problem.exact.by(self.method)
-        _ = exact.plan  # refuses what the method cannot treat
-        return BoundExact(problem, exact, self)
+        return BoundExact(problem, problem.exact.by(self.method), self)
 
     def __str__(self) -> str:
         method = "" if self.method is None else f"method={self.method!r}, "

@@ -51,7 +51,9 @@ def bind_lower(lower: Any, problem: CompiledProblem, rounds: int, steps: int) ->
     bound = lower.bind(problem, rounds, steps)
     if isinstance(bound, Tabulated):
         return bound
-    return problem.keep(("bound lower", settings_key(lower), rounds, steps, problem.parameter_values), lambda: bound)
+    return problem.programs.keep(
+        ("bound lower", settings_key(lower), rounds, steps, problem.parameter_values), lambda: bound, of_run=True
+    )
 
 
 def require_federated(lower: Any, solver: Any) -> None:

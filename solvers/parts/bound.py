@@ -64,7 +64,7 @@ class Bound(Tabulated):
     def work(self) -> Work:
         """A step of a client."""
         lower, settings = self.lower, self.settings
-        at_once = isinstance(lower, BoundExact) and lower.exact.plan is not None and lower.exact.plan.at_once
+        at_once = isinstance(lower, BoundExact) and lower.exact.method is not None and lower.exact.method.at_once
         level: Any = getattr(lower, "settings", None)
         sizes = [given.batch_size for given in (settings, level) if hasattr(given, "batch_size")]
         without_batches = lower is not None and self.problem.scope != "sample" and not hasattr(level, "batch_size")

@@ -89,7 +89,7 @@ class ClientOracle(Tabulated):
     def _answered(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Array, Array]:
         """(value, weighted residual, weighted gap) of rows with their answers."""
         problem = self.problem
-        table, zero = problem.exact.row_samples, jnp.zeros(problem.lower.size, x.dtype)
+        table, zero = problem.row_samples, jnp.zeros(problem.lower.size, x.dtype)
         if not set(table) & set(rows.values):
             return problem.client_value(x, None, party.environment, rows), jnp.zeros(()), jnp.zeros(())
 

@@ -178,7 +178,10 @@ def require_gradients(solver: Any, problem: CompiledProblem) -> None:
     IncompatibleSolverError
         Naming the term's black box.
     """
-    for side, term in (("server", problem.problem.objective.server), ("clients'", problem.problem.objective.clients)):
+    for side, term in (
+        ("server", problem.declaration.objective.server),
+        ("clients'", problem.declaration.objective.clients),
+    ):
         box = uses_black_box([term]) if term is not None else None
         if box is not None:
             raise IncompatibleSolverError(

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-
-if TYPE_CHECKING:
-    from hierfl.inspect.assumptions.findings import CheckReport
+from hierfl.inspect.assumptions.check import check
+from hierfl.inspect.assumptions.findings import CheckReport
 
 SCHEDULES = ("practical", "theory")
 
 
 def report(problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2) -> CheckReport:
     """The problem's check, made once for each smoothing and accuracy, and for the values that parameters have."""
-    found: CheckReport = problem.keep(
+    return problem.programs.keep(
         ("check", smoothing, epsilon, problem.parameter_values),
-        lambda: problem.problem.check(smoothing=smoothing, epsilon=epsilon, progress=False),
+        lambda: check(problem, smoothing=smoothing, epsilon=epsilon, progress=False),
     )
-    return found
 
 
 def lower_constants(problem: CompiledProblem, solver: str) -> tuple[float, float]:

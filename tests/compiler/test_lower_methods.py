@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution, certify, certify_direct
-from hierfl.compiler.lower_level.methods.ladder import Ladder
-from hierfl.compiler.lower_level.methods.low_rank import LowRank, Skeleton, solve_box
+from hierfl.compiler.lower_level.certificate import LowerSolution, certify, certify_direct
+from hierfl.compiler.lower_level.ladder import Ladder
+from hierfl.compiler.lower_level.low_rank_map import LowRank, Skeleton
+from hierfl.compiler.lower_level.methods.low_rank_equation import solve_box
 from hierfl.runtime import InProcess
 from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import Exact

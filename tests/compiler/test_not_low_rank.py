@@ -27,9 +27,9 @@ def declared(
 
 
 def method(problem: hf.Problem) -> str:
-    plan = problem.compile().exact.plan
-    assert plan is not None
-    return plan.method
+    chosen = problem.compile().exact.method
+    assert chosen is not None
+    return chosen.name
 
 
 def test_a_mean_of_clients_with_couplings_of_their_own() -> None:

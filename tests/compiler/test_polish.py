@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 import hierfl as hf
-from hierfl.compiler.lower_level.methods.polish import LinearQuadratic, polished
+from hierfl.compiler.lower_level.methods.active_set_polish import LinearQuadratic, polished
 
 
 def on_a_box(target: np.ndarray) -> LinearQuadratic:

@@ -166,10 +166,10 @@ def test_lists_and_arrays_among_the_settings_compile_nothing_twice(
 ) -> None:
     problem = bilevel("client") if isinstance(make(), ZOHFL) else flat()
     problem.solve(make(), rounds=4, seed=0, progress=False)
-    kept = len(problem.compile()._kept)
+    kept = len(problem.compile().programs)
     programs.clear()
     problem.solve(make(), rounds=4, seed=1, progress=False)
-    assert not programs and len(problem.compile()._kept) == kept
+    assert not programs and len(problem.compile().programs) == kept
 
 
 def test_the_schedule_is_chosen_by_size_and_explained() -> None:

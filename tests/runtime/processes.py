@@ -262,7 +262,7 @@ class RemoteClients:
     @property
     def public(self) -> dict[int, Array]:
         """Values of the declaration's plain parameters."""
-        return {p.id: jnp.asarray(p.value, float) for p in self.server_side.problem.problem.roles.parameters}
+        return {p.id: jnp.asarray(p.value, float) for p in self.server_side.problem.declaration.roles.parameters}
 
     @property
     def everyone(self) -> RemoteClients:

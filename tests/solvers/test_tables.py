@@ -178,7 +178,7 @@ def test_a_sweep_over_step_sizes_compiles_once(programs: list[str]) -> None:
         alone = declared(None).solve(FedAvg(step), seeds=2, rounds=6, progress=False)
         for run, other in zip(found.runs[str(step)], alone):
             np.testing.assert_allclose(run.iterate, other.iterate, rtol=1e-12)
-    assert not [key for key in problem.compile()._kept if isinstance(key, tuple) and key[0] == "program"]
+    assert not [key for key in problem.compile().programs if isinstance(key, tuple) and key[0] == "program"]
 
 
 @dataclass(frozen=True)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.lower_level.certificate import LowerSolution
+from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.methods.method import ExactMethod
+from hierfl.compiler.oracles import Oracles
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
 from hierfl.language.printing.text import expression_text
 
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.exact_lower import Evaluation, ExactLower
-    from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution
-
 OUTSIDE_TOLERANCE = 1e-6
-SHARPER = 1e-13
 
 
-def trusted(exact: ExactLower, x: np.ndarray, evaluation: Evaluation) -> Evaluation:
-    """The evaluation, if it can be trusted."""
-    require_solved(exact, x, evaluation)
-    _require_attained(exact, x, evaluation)
-    if np.isnan(evaluation.value):
-        raise DivergedError(f"f is not defined (NaN) at x = {_short(x)}: a term is outside its domain there.")
-    return evaluation
-
-
-def require_in_x(compiled: CompiledProblem, x: np.ndarray) -> None:
+def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
     """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
-    if not compiled.problem.convex_on_x_only:
+    if not oracles.convex_on_x_only:
         return
-    inside = compiled.project_upper(jnp.asarray(x), compiled.data().clients.public)
+    inside = oracles.project_upper(jnp.asarray(x), oracles.data().clients.public)
     away = float(np.linalg.norm(x - np.asarray(inside)))
     if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
         raise LowerLevelError(
@@ -41,72 +28,71 @@ def require_in_x(compiled: CompiledProblem, x: np.ndarray) -> None:
         )
 
 
-def _require_attained(exact: ExactLower, x: np.ndarray, evaluation: Evaluation) -> None:
-    """Without a modulus a small residual may also mean an infimum at infinity: then a sharper one moves y a long way."""
-    solution, plan = evaluation.solution, exact.plan
-    if solution is None or plan is None or not plan.iterative:
-        return
-    doubtful = (np.asarray(solution.strong_convexity) <= 0) & (np.asarray(solution.residual) > 0)
-    if not doubtful.any():
-        return
-    sharper = exact.compiled_evaluation(jnp.asarray(x), exact.compiled.data(), solution.y, tolerance=SHARPER).solution
-    assert sharper is not None
-    moved = np.linalg.norm(np.asarray(sharper.y) - solution.y, axis=1)
-    away = np.flatnonzero(doubtful & ~(moved <= 0.1 * (1.0 + np.linalg.norm(solution.y, axis=1))))
-    if away.size:
-        raise LowerLevelError(
-            f"the lower level of {_owner_name(exact, int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
-            f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
-        )
-
-
-def require_solved(exact: ExactLower, x: np.ndarray, evaluation: Evaluation) -> None:
+def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, evaluation: Evaluation) -> None:
     """Raise the named error for an empty set or an unsolved lower level."""
     if evaluation.solution is None:
         return
     empty = np.flatnonzero(~(np.asarray(evaluation.gap) <= 0))
     if empty.size:
-        raise EmptyLowerSetError(_empty_message(exact, x, int(empty[0])))
+        raise EmptyLowerSetError(_empty_message(oracles, x, int(empty[0])))
     solution = evaluation.solution
     bad = np.flatnonzero(~np.asarray(solution.converged) | ~np.isfinite(solution.y).all(axis=1))
     if bad.size:
-        _diagnose(exact, x, solution, int(bad[0]))
+        assert method is not None
+        _diagnose(oracles, method, x, solution, int(bad[0]))
 
 
-def _diagnose(exact: ExactLower, x: np.ndarray, solution: LowerSolution, owner: int) -> None:
-    compiled = exact.compiled
-    assert exact.plan is not None
-    if compiled.lower_set is not None and not compiled.lower_set.is_exact and compiled.scope != "sample":
-        own = compiled.data().clients.party(owner if compiled.scope == "client" else 0).environment
-        if float(compiled.lower_set.gap(compiled.environment(jnp.asarray(x), None, own))) > 0:
-            raise EmptyLowerSetError(_empty_message(exact, x, owner))
-    if exact.plan.method == "closed form":
+def doubtful_infima(method: ExactMethod | None, solution: LowerSolution | None) -> np.ndarray:
+    """Of which owners a small residual may also mean an infimum at infinity: there is no modulus, and y was iterated to."""
+    if solution is None or method is None or not method.iterative:
+        return np.zeros(0, bool)
+    return (np.asarray(solution.strong_convexity) <= 0) & (np.asarray(solution.residual) > 0)
+
+
+def require_attained(
+    oracles: Oracles, x: np.ndarray, solution: LowerSolution, sharper: np.ndarray, doubtful: np.ndarray
+) -> None:
+    """A residual that is asked to shrink (``sharper`` has y then) moves y a long way only where the infimum is not attained."""
+    moved = np.linalg.norm(sharper - solution.y, axis=1)
+    away = np.flatnonzero(doubtful & ~(moved <= 0.1 * (1.0 + np.linalg.norm(solution.y, axis=1))))
+    if away.size:
         raise LowerLevelError(
-            f"the lower level of {_owner_name(exact, owner)} was not solved at x = {_short(x)}: its closed form divides by the "
-            f"curvature in y, which is not positive there. Keep it positive, bound y, or take Exact(method='semismooth Newton')."
+            f"the lower level of {_owner_name(oracles, int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
+            f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
         )
+
+
+def require_defined(x: np.ndarray, evaluation: Evaluation) -> None:
+    """The value is a number."""
+    if np.isnan(evaluation.value):
+        raise DivergedError(f"f is not defined (NaN) at x = {_short(x)}: a term is outside its domain there.")
+
+
+def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: LowerSolution, owner: int) -> None:
+    if oracles.lower_set is not None and not oracles.lower_set.is_exact and oracles.scope != "sample":
+        own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
+        if float(oracles.lower_set.gap(oracles.environment(jnp.asarray(x), None, own))) > 0:
+            raise EmptyLowerSetError(_empty_message(oracles, x, owner))
     raise LowerLevelError(
-        f"the lower level of {_owner_name(exact, owner)} was not solved at x = {_short(x)}: {exact.plan.method} stopped after "
-        f"{int(solution.iterations[owner])} iterations with natural residual {float(solution.residual[owner]):.2e}. It may "
-        f"be unbounded below, not strongly convex, or badly scaled; add a strongly convex term or a bounded set."
+        f"the lower level of {_owner_name(oracles, owner)} was not solved at x = {_short(x)}: {method.unsolved(solution, owner)}"
     )
 
 
-def _empty_message(exact: ExactLower, x: np.ndarray, owner: int) -> str:
+def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
     """What an ``EmptyLowerSetError`` says."""
-    level = exact.compiled.problem.lower_level
+    level = oracles.declaration.lower_level
     constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
-    return f"Y(x) of {_owner_name(exact, owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
+    return f"Y(x) of {_owner_name(oracles, owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
 
 
-def _owner_name(exact: ExactLower, owner: int) -> str:
+def _owner_name(oracles: Oracles, owner: int) -> str:
     """How a message names it."""
-    if exact.compiled.scope == "federation":
+    if oracles.scope == "federation":
         return "the federation"
-    if exact.compiled.scope == "client":
+    if oracles.scope == "client":
         return f"client {owner}"
-    clients = exact.compiled.static_data.clients
-    offsets = np.asarray(clients.tables[exact.row_table(clients)].offsets)
+    clients = oracles.static_data.clients
+    offsets = np.asarray(clients.tables[oracles.row_table(clients)].offsets)
     client = int(np.searchsorted(offsets, owner, side="right") - 1)
     return f"client {client}, sample {owner - int(offsets[client])}"
 

@@ -20,16 +20,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Data, Party
+from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
-from hierfl.compiler.lower_level.diagnosis import require_solved
+from hierfl.compiler.lower_level.envelope import gradients_coincide
 from hierfl.errors import IncompatibleSolverError
-from hierfl.jaxtools.cheap_jit import quick_jit
-from hierfl.jaxtools.precision import double_precision
 
 DENSE_LIMIT = 256
 TOLERANCE = 1e-12
@@ -64,9 +61,9 @@ class Hypergradient:
             If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
         """
         _require_smooth(problem)
-        envelope = problem.keep(("envelope", problem.parameter_values), lambda: _coincide(problem))
-        found: Hypergradient = problem.keep(("hypergradient", envelope), lambda: cls(problem, envelope))
-        return found
+        keep = problem.programs.keep
+        envelope = keep(("envelope", problem.parameter_values), lambda: gradients_coincide(problem))
+        return keep(("hypergradient", envelope), lambda: cls(problem, envelope))
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
         """grad f from its partial gradients in x and y."""
@@ -115,8 +112,8 @@ class Hypergradient:
 
     @property
     def _symmetric(self) -> bool:
-        plan = self.problem.exact.plan
-        return plan is not None and plan.facts.is_gradient
+        method = self.problem.exact.method
+        return method is not None and method.structure.is_gradient
 
     # --- one party ---------------------------------------------------------------------------------------------------
 
@@ -158,7 +155,7 @@ class Hypergradient:
         self, x: Array, party: Party, rows: Rows, answer: Callable[[dict[int, Array]], Array]
     ) -> tuple[Array, Array]:
         """(value, gradient) of a client's term on rows that a sample-scope lower level answers, one y each."""
-        problem, table = self.problem, self.problem.exact.row_samples
+        problem, table = self.problem, self.problem.row_samples
         if not set(table) & set(rows.values):
             return jax.value_and_grad(lambda v: problem.client_value(v, None, party.environment, rows))(x)
         given = {leaf: rows.values[leaf] for leaf in table}
@@ -208,10 +205,10 @@ def _inverse_norm(hessian: Map, like: Array) -> Array:
 
 
 def _require_smooth(problem: CompiledProblem) -> None:
-    plan, lower_set = problem.exact.plan, problem.lower_set
-    if plan is None:
+    method, lower_set = problem.exact.method, problem.lower_set
+    if method is None:
         return
-    why = plan.reason if plan.method == "cvxpy" else None
+    why = method.reason if method.on_host else None
     if lower_set is not None and not lower_set.is_exact:
         why = f"projecting on Y(x): {'; '.join(block.explain() for block in lower_set.blocks if not block.exact)}"
     if why is not None:
@@ -219,129 +216,3 @@ def _require_smooth(problem: CompiledProblem) -> None:
             f"implicit gradients need a lower level with a differentiable gradient and projection, but this one goes to CVXPY "
             f"({why}): use FedRZO or ZOHFL, which ask for values only."
         )
-
-
-@double_precision
-def _coincide(problem: CompiledProblem) -> bool:
-    """Whether the clients' upper terms and the lower level have proportional gradients in y, at random points."""
-    if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
-        return False
-    data, rng = problem.data(), np.random.default_rng(11)
-    pairs = problem.keep("gradients in y", lambda: quick_jit(lambda x, y, data: _gradients(problem, x, y, data)))
-    ratios: list[float] = []
-    for _ in range(3):
-        x, y = (rng.standard_normal(size) for size in (problem.upper.size, problem.lower.size))
-        for upper, lower in zip(*map(np.asarray, pairs(x, y, data))):
-            size = float(lower @ lower)
-            if not np.isfinite(size) or size == 0:
-                return False
-            ratios.append(float(upper @ lower) / size)
-            if not np.linalg.norm(upper - ratios[0] * lower) <= 1e-9 * (np.linalg.norm(upper) + np.linalg.norm(lower)):
-                return False
-    return bool(np.ptp(ratios) <= 1e-9 * max(1.0, abs(ratios[0])))
-
-
-def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tuple[Array, Array]:
-    """(grad_y f_i, F) of every client on all its data, in federation scope of their mean: (owners, size) each."""
-    clients = data.clients
-    x = problem.project_upper(x, clients.party(0).environment)
-
-    def one(index: Array) -> tuple[Array, Array]:
-        party = clients.party(index)
-        inside = problem.project_lower(x, y, party.environment)
-
-        def upper(rows: Rows) -> Array:
-            return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)
-
-        def lower(rows: Rows) -> Array:
-            return problem.operator(x, inside, party.environment, rows)
-
-        return party.mean(upper, problem.upper_samples), party.mean(lower, problem.lower_samples)
-
-    found = jax.lax.map(one, jnp.arange(clients.size))
-    if problem.scope != "federation":
-        return found
-    return jax.tree.map(lambda parts: (clients.weights @ parts)[None], found)
-
-
-def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Any, Array]:
-    """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
-    problem, exact, clients = hyper.problem, hyper.problem.exact, data.clients
-    evaluation = exact.evaluate(x, data, warm)
-    answers = None if evaluation.solution is None else evaluation.solution.y
-
-    def one(index: Array) -> Any:
-        party = clients.party(index)
-
-        def mean(function: Callable[[Rows], Any]) -> Any:
-            return party.mean(function, problem.upper_samples)
-
-        if problem.scope == "sample":
-
-            def answer(row: dict[int, Array]) -> Array:
-                owner = exact.sample_owner(x, {**party.environment, **row})
-                return exact.solve(x, owner, jnp.zeros(problem.lower.size, x.dtype)).y
-
-            return mean(lambda rows: hyper.rows(x, party, rows, answer)[1]), jnp.zeros(problem.lower.size)
-        y = jnp.zeros(0) if answers is None else answers[0] if problem.scope == "federation" else answers[index]
-        if problem.scope == "federation":
-            return hyper.partials(x, y, party, mean)[1:]
-        return hyper.client(x, y, party, mean)[1], jnp.zeros_like(y)
-
-    gradients, seeds = (
-        jax.lax.map(one, jnp.arange(clients.size))
-        if problem.client_program is not None
-        else (
-            jnp.zeros((clients.size, x.size)),
-            jnp.zeros((clients.size, problem.lower.size)),
-        )
-    )
-    gradient, seed = clients.weights @ gradients, clients.weights @ seeds
-    if data.server is not None:
-        in_x, in_y = server_partials(problem, x, answers, data.server_party)
-        gradient, seed = gradient + in_x, seed + in_y
-    if problem.scope == "federation":
-        assert answers is not None
-        gradient = hyper.adjoint(x, gradient, seed, _mean_map(hyper, x, answers[0], data), answers[0])
-    return evaluation, gradient
-
-
-def server_partials(problem: CompiledProblem, x: Array, answers: Array | None, party: Party) -> tuple[Array, Array]:
-    """Gradients of the server's term in x and in the federation's y (zeros in other scopes)."""
-    shared = answers[0] if answers is not None and problem.scope == "federation" else jnp.zeros(problem.lower.size)
-
-    def at(rows: Rows) -> tuple[Array, Array]:
-        return jax.grad(lambda v, y: problem.server_value(v, y, party.environment, rows), argnums=(0, 1))(x, shared)
-
-    found: tuple[Array, Array] = party.mean(at)
-    return found
-
-
-def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
-    """The federation's lower level: the weighted mean over the clients."""
-    clients = data.clients
-
-    def mean(of: Callable[[LowerMap], Array], like: Array) -> Array:
-        def add(index: Array, carry: Array) -> Array:
-            party = clients.party(index)
-            return carry + party.weight * of(hyper.lower_map(x, y, party))
-
-        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros_like(like))
-
-    public = clients.party(0).environment
-    return LowerMap(
-        mean(lambda part: part.force, y),
-        lambda v: mean(lambda part: part.hessian(v), y),
-        lambda v: mean(lambda part: part.cross(v), x),
-        lambda x, z: hyper.problem.project_lower(x, z, public),
-    )
-
-
-@double_precision
-def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
-    """(value, gradient) of f at x, oriented for minimisation, checked; errors as for ``ExactLower.at``."""
-    hyper = Hypergradient.of(problem)
-    program = problem.keep(("gradient program", hyper), lambda: quick_jit(lambda x, data: gradient_at(hyper, x, data)))
-    evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
-    require_solved(problem.exact, x, evaluation)
-    return float(evaluation.value), gradient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import jax
@@ -14,13 +14,12 @@ import numpy as np
 from hierfl.analysis.players import PlayerConvexity, players_convexity
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Array
+from hierfl.compiler.lower_level.exact_lower import ExactLower
+from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.nash import Nash, Player
-
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.copies import Owner
 
 POINTS = 8
 SAMPLED_PLAYERS = 16
@@ -44,7 +43,7 @@ class PlayerEvidence:
         return f"convex in {self.player.label}: supported by sampling, smallest own curvature {self.smallest:.3g} at {self.points} points"
 
 
-def player_evidence(compiled: CompiledProblem) -> tuple[PlayerEvidence, ...]:
+def player_evidence(exact: ExactLower) -> tuple[PlayerEvidence, ...]:
     """The evidence for each player, computed once.
 
     Raises
@@ -52,14 +51,13 @@ def player_evidence(compiled: CompiledProblem) -> tuple[PlayerEvidence, ...]:
     NotConvexError
         If a player's objective curves the wrong way at a sampled point; names the player, the point and the curvature.
     """
-    level = compiled.problem.lower_level
+    oracles, level = exact.oracles, exact.oracles.declaration.lower_level
     if not isinstance(level, Nash):
         return ()
-    found: tuple[PlayerEvidence, ...] = compiled.keep(
-        ("players", compiled.parameter_values),
-        lambda: tuple(_evidence(compiled, known) for known in players_convexity(level)),
+    return oracles.programs.keep(
+        ("players", oracles.parameter_values),
+        lambda: tuple(_evidence(exact, known) for known in players_convexity(level)),
     )
-    return found
 
 
 def derivative_text(player: Player) -> str:
@@ -75,20 +73,20 @@ def _pullbacks(expression: Any) -> list[Pullback]:
     return [expression, *inner] if isinstance(expression, Pullback) else inner
 
 
-def _evidence(compiled: CompiledProblem, known: PlayerConvexity) -> PlayerEvidence:
+def _evidence(exact: ExactLower, known: PlayerConvexity) -> PlayerEvidence:
     if known.proof is not None:
         return PlayerEvidence(known.player, known.proof)
     player, smallest, points = known.player, np.inf, 0
-    hessian_of = _own_hessian(compiled)
+    oracles, hessian_of = exact.oracles, _own_hessian(exact)
     for seed in range(POINTS):
-        x, y, data, index = _point(compiled, seed)
+        x, y, data, index = _point(oracles, seed)
         for row in _rows(player, seed):
-            hessian = np.asarray(hessian_of(x, y, data, index, _places(compiled, player, row)))
+            hessian = np.asarray(hessian_of(x, y, data, index, _places(oracles, player, row)))
             if not np.isfinite(hessian).all():
                 continue  # outside the domain of the objective: this point says nothing
             values = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
             if values[0] < -1e-8 * (1.0 + np.abs(values).max()):
-                raise NotConvexError(_witness(compiled, player, row, float(values[0]), x, y))
+                raise NotConvexError(_witness(oracles, player, row, float(values[0]), x, y))
             smallest, points = min(smallest, float(values[0])), points + 1
     return PlayerEvidence(player, None, smallest, points)
 
@@ -101,39 +99,39 @@ def _rows(player: Player, seed: int) -> list[int | None]:
     return [int(j) for j in np.sort(chosen)]
 
 
-def _own_hessian(compiled: CompiledProblem) -> Callable[..., Array]:
+def _own_hessian(exact: ExactLower) -> Callable[..., Array]:
     """The Hessian of a player's cost in the given entries of y, its own; compiled once for each number of entries."""
 
     @jax.jit
     def hessian(x: Array, y: Array, data: Data, index: Array, places: Array) -> Array:
         def mapping(part: Array) -> Array:
-            return _owner(compiled, x, data, index).operator(y.at[places].set(part))[places]
+            return _owner(exact, x, data, index).operator(y.at[places].set(part))[places]
 
         return jax.jacfwd(mapping)(y[places])
 
     return hessian
 
 
-def _owner(compiled: CompiledProblem, x: Array, data: Data, index: Array) -> Owner:
+def _owner(exact: ExactLower, x: Array, data: Data, index: Array) -> Owner:
     """The federation, a client, or one of its samples."""
-    if compiled.scope == "federation":
-        return compiled.exact.federation_owner(x, data.clients)
+    if exact.oracles.scope == "federation":
+        return exact.federation_owner(x, data.clients)
     party = data.clients.party(index)
-    if compiled.scope == "client":
-        return compiled.exact.client_owner(x, party)
-    return compiled.exact.sample_owner(x, _with_sample(compiled, party, index))
+    if exact.oracles.scope == "client":
+        return exact.client_owner(x, party)
+    return exact.sample_owner(x, _with_sample(exact.oracles, party, index))
 
 
-def _with_sample(compiled: CompiledProblem, party: Party, seed: Any) -> dict[int, Any]:
-    rows = party.batch(jax.random.key(seed), 1, compiled.lower_samples)
+def _with_sample(oracles: Oracles, party: Party, seed: Any) -> dict[int, Any]:
+    rows = party.batch(jax.random.key(seed), 1, oracles.lower_samples)
     return {**party.environment, **{leaf: value[0] for leaf, value in rows.values.items()}}
 
 
-def _places(compiled: CompiledProblem, player: Player, row: int | None) -> np.ndarray:
+def _places(oracles: Oracles, player: Player, row: int | None) -> np.ndarray:
     """Where the player's own entries are in the flat y."""
     found, start = [], 0
     owned = {v.id for v in player.variables}
-    for variable in compiled.lower.variables:
+    for variable in oracles.lower.variables:
         entries = start + np.arange(variable.size).reshape(variable.shape)
         if variable.id in owned:
             found.append(np.ravel(entries if row is None else entries[row]))
@@ -144,19 +142,19 @@ def _places(compiled: CompiledProblem, player: Player, row: int | None) -> np.nd
     return places
 
 
-def _point(compiled: CompiledProblem, seed: int) -> tuple[Array, Array, Data, Array]:
+def _point(oracles: Oracles, seed: int) -> tuple[Array, Array, Data, Array]:
     """A point of X, a point of Y(x), the data and a client's number."""
     key_x, key_y = jax.random.split(jax.random.key(seed))
-    data = compiled.data()
+    data = oracles.data()
     index = jnp.asarray(seed % data.clients.size)
     party = data.clients.party(index)
-    own = _with_sample(compiled, party, index) if compiled.scope == "sample" else party.environment
-    x = compiled.project_upper(jax.random.normal(key_x, (compiled.upper.size,), float), own)
-    y = compiled.project_lower(x, (1 + seed) * jax.random.normal(key_y, (compiled.lower.size,), float), own)
+    own = _with_sample(oracles, party, index) if oracles.scope == "sample" else party.environment
+    x = oracles.project_upper(jax.random.normal(key_x, (oracles.upper.size,), float), own)
+    y = oracles.project_lower(x, (1 + seed) * jax.random.normal(key_y, (oracles.lower.size,), float), own)
     return x, y, data, index
 
 
-def _witness(compiled: CompiledProblem, player: Player, row: int | None, curvature: float, x: Array, y: Array) -> str:
+def _witness(oracles: Oracles, player: Player, row: int | None, curvature: float, x: Array, y: Array) -> str:
     which = player.label if row is None else f"{player.label}[{row}]"
     wanted, found = ("convex", curvature) if player.sense == "minimize" else ("concave", -curvature)
 
@@ -166,5 +164,5 @@ def _witness(compiled: CompiledProblem, player: Player, row: int | None, curvatu
 
     return (
         f"the objective of player {which!r} must be {wanted} in {which} given the others', but its curvature there is {found:.6g} at "
-        f"{shown(compiled.upper.variables, x)}, {shown(compiled.lower.variables, y)}."
+        f"{shown(oracles.upper.variables, x)}, {shown(oracles.lower.variables, y)}."
     )

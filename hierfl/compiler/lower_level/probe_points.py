@@ -8,7 +8,7 @@ parameters, of samples, of values that a ``cp.Parameter`` may take; so they keep
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,7 @@ from cvxpy import Parameter
 
 from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
-
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.oracles import Oracles
 
 CLIENTS = 4  # that are looked at as they are
 ROWS = 64  # of a table in an average
@@ -36,55 +34,55 @@ class Probe(NamedTuple):
     rows: Rows
 
 
-def actual_probes(compiled: CompiledProblem, from_data: bool) -> list[Probe]:
+def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Some clients (in sample scope: a row of each) with today's parameters, at generic points of X."""
-    clients = compiled.data().clients
+    clients = oracles.data().clients
     chosen = np.unique(np.linspace(0, clients.size - 1, CLIENTS).astype(int))
-    points = _points_of_x(compiled, len(chosen), seed=0)
-    return [_of_client(compiled, clients, int(client), x, from_data) for client, x in zip(chosen, points)]
+    points = _points_of_x(oracles, len(chosen), seed=0)
+    return [_of_client(oracles, clients, int(client), x, from_data) for client, x in zip(chosen, points)]
 
 
-def generic_probes(compiled: CompiledProblem, from_data: bool) -> tuple[Probe, Probe]:
+def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
     """Two points without anything special in common."""
-    clients = replace(compiled.static_data.clients, public=compiled.data().clients.public)
+    clients = replace(oracles.static_data.clients, public=oracles.data().clients.public)
     first, second = (
-        Probe(x, *_generic_owner(compiled, clients, np.random.default_rng(seed), from_data))
-        for seed, x in enumerate(_points_of_x(compiled, 2, seed=1))
+        Probe(x, *_generic_owner(oracles, clients, np.random.default_rng(seed), from_data))
+        for seed, x in enumerate(_points_of_x(oracles, 2, seed=1))
     )
     return first, second
 
 
-def _points_of_x(compiled: CompiledProblem, count: int, seed: int) -> list[Array]:
+def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[Array]:
     """Combinations of projections, in pairs on opposite sides of one: X may lie far from 0."""
-    rng, own = np.random.default_rng(seed), compiled.data().clients.party(0).environment
+    rng, own = np.random.default_rng(seed), oracles.data().clients.party(0).environment
 
     def project(x: np.ndarray) -> np.ndarray:
-        return np.asarray(compiled.project_upper(jnp.asarray(x, float), own))
+        return np.asarray(oracles.project_upper(jnp.asarray(x, float), own))
 
-    middle = project(rng.standard_normal(compiled.upper.size))
+    middle = project(rng.standard_normal(oracles.upper.size))
     moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))
     ends = np.array([project(middle + sign * move) for move in moves for sign in (1.0, -1.0)])
     return [jnp.asarray(weights @ ends) for weights in rng.dirichlet(np.ones(len(ends)), count)]
 
 
-def _of_client(compiled: CompiledProblem, clients: Population, client: int, x: Array, from_data: bool) -> Probe:
+def _of_client(oracles: Oracles, clients: Population, client: int, x: Array, from_data: bool) -> Probe:
     party = clients.party(client)
-    if compiled.scope == "sample":
-        drawn = party.batch(jax.random.key(client), 1, compiled.lower_samples).values
+    if oracles.scope == "sample":
+        drawn = party.batch(jax.random.key(client), 1, oracles.lower_samples).values
         return Probe(x, {**party.environment, **{leaf: value[0] for leaf, value in drawn.items()}}, NO_ROWS)
-    rows = party.batch(jax.random.key(client), ROWS, compiled.lower_samples) if from_data else NO_ROWS
+    rows = party.batch(jax.random.key(client), ROWS, oracles.lower_samples) if from_data else NO_ROWS
     return Probe(x, dict(party.environment), rows)
 
 
 def _generic_owner(
-    compiled: CompiledProblem, clients: Population, rng: np.random.Generator, from_data: bool
+    oracles: Oracles, clients: Population, rng: np.random.Generator, from_data: bool
 ) -> tuple[dict[int, Any], Rows]:
     weights = rng.dirichlet(np.ones(clients.size))
-    parameters = {p.id: p for p in compiled.problem.roles.parameters}
+    parameters = {p.id: p for p in oracles.declaration.roles.parameters}
     own = {leaf: _generic_value(parameters[leaf], value, rng) for leaf, value in clients.public.items()}
     own |= {leaf: np.tensordot(weights, values, axes=1) for leaf, values in clients.parameters.items()}
-    tables = [table for table in clients.tables if set(table.samples) & set(compiled.lower_samples)]
-    if compiled.scope == "sample":
+    tables = [table for table in clients.tables if set(table.samples) & set(oracles.lower_samples)]
+    if oracles.scope == "sample":
         for table in tables:
             own |= _combined(table, rng)
         return own, NO_ROWS

@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.unary_operators import NegExpression
 
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
-from hierfl.compiler.expressions.program import Array, Program
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment, Program, Rows
+from hierfl.compiler.oracles import Oracles
+from hierfl.language.addends import addends
 from hierfl.language.levels import LowerLevel, averages_of
 
 DENSE_LIMIT = 400
@@ -38,14 +38,14 @@ class QuadraticPart:
     complete: bool
     from_data: bool
 
-
-def addends(expression: Any) -> list[Any]:
-    """Top-level terms of a sum, signs included."""
-    if isinstance(expression, AddExpression):
-        return [term for argument in expression.args for term in addends(argument)]
-    if isinstance(expression, NegExpression):
-        return [-term for term in addends(expression.args[0])]
-    return [expression]
+    def operator(self, oracles: Oracles, x: Array, y: Array, own: Environment, rows: Rows = NO_ROWS) -> Array:
+        """The affine map of the quadratic part (a gradient, or the mapping itself)."""
+        program, sign = self.program, self.gradient_of
+        if program is None:
+            return jnp.zeros(oracles.lower.size, x.dtype)
+        if sign is None:
+            return jnp.concatenate([jnp.ravel(value) for value in program(oracles.environment(x, y, own), rows)])
+        return jax.grad(lambda flat: sign * jnp.reshape(program(oracles.environment(x, flat, own), rows)[0], ()))(y)
 
 
 def quadratic_part(level: LowerLevel, with_data: bool, known: Known = NOTHING_KNOWN) -> QuadraticPart:
@@ -62,7 +62,7 @@ def quadratic_part(level: LowerLevel, with_data: bool, known: Known = NOTHING_KN
 
 
 @dataclass(frozen=True)
-class Structure:
+class Pattern:
     """What random probes of the Jacobian of an affine map F showed; ``positive`` is about J times ones (a diagonal J)."""
 
     diagonal: bool
@@ -71,8 +71,8 @@ class Structure:
     positive: bool
 
 
-def probe(multiply: Any, size: int, seed: int = 0) -> Structure:
-    """Structure of the linear map ``multiply`` (vector -> vector) from products with random vectors.
+def probe(multiply: Any, size: int, seed: int = 0) -> Pattern:
+    """The pattern of the linear map ``multiply`` (vector -> vector) from products with random vectors.
 
     A map that is not diagonal (isotropic, symmetric) is taken for one with probability zero, up to rounding.
     """
@@ -85,7 +85,7 @@ def probe(multiply: Any, size: int, seed: int = 0) -> Structure:
         bool((np.abs(image - diagonal * vector) <= 1e-12 * np.abs(diagonal)).all())
         for vector, image in ((u, image_u), (v, image_v))
     )
-    return Structure(
+    return Pattern(
         diagonal=is_diagonal,
         isotropic=is_diagonal and bool(np.ptp(diagonal) <= 1e-12 * np.abs(diagonal).max()),
         positive=bool((diagonal > 0).all()),

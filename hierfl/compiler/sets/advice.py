@@ -36,7 +36,7 @@ def advice(block: Block, compiled_set: CompiledSet, compiled: CompiledProblem) -
         )
     if isinstance(block, PolyhedronBlock) and block.matrix is None:
         found.append("keep the rows constant and let x enter their right-hand sides only")
-    level = compiled.problem.lower_level
+    level = compiled.declaration.lower_level
     leaves = dict.fromkeys(level.leaves) if level is not None else {}
     samples = [p for p in leaves if isinstance(p, Sample) and p.id in compiled_set.depends_on]
     if samples:

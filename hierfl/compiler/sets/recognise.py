@@ -21,7 +21,6 @@ from cvxpy.constraints.psd import PSD
 from cvxpy.constraints.second_order import SOC
 from cvxpy.constraints.zero import Equality, Zero
 
-from hierfl.compiler.lower_level.quadratic_part import addends
 from hierfl.compiler.sets.families import (
     Family,
     GroupBall,
@@ -38,6 +37,7 @@ from hierfl.compiler.sets.families import (
     svec_map,
 )
 from hierfl.compiler.sets.pieces import AffineRows, Membership, Other, Piece, all_rows, rows_along
+from hierfl.language.addends import addends
 
 
 def pieces_of(constraint: Any) -> list[Piece]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Finding
 from hierfl.inspect.assumptions.lipschitz_checks import lipschitz
@@ -14,9 +15,6 @@ from hierfl.inspect.assumptions.study import Study
 from hierfl.inspect.assumptions.theorem_checks import randomness, setting, theorem
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress
-
-if TYPE_CHECKING:
-    from hierfl.problem import Problem
 
 _TITLES = {
     "nn": "nonsmooth nonconvex federated problem without a lower level: [NN], [2S] section 2",
@@ -29,14 +27,20 @@ _TITLES = {
 
 @double_precision
 def check(
-    problem: Problem, *, epsilon: float, smoothing: float, samples: int, seed: int, progress: bool
+    compiled: CompiledProblem,
+    *,
+    epsilon: float = 1e-2,
+    smoothing: float = 0.1,
+    samples: int = 64,
+    seed: int = 0,
+    progress: bool = True,
 ) -> CheckReport:
     """The report; arguments as for ``Problem.check``."""
     if not epsilon > 0 or not smoothing > 0 or samples < 1:
         raise SettingError(
             f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
         )
-    study = Study(problem.compile(), smoothing, samples, seed)
+    study = Study(compiled, smoothing, samples, seed)
     findings: list[Finding] = []
     constants: list[Constant] = []
     stages = 6 if study.level is not None else 4

@@ -69,7 +69,7 @@ class Holders:
     @cached_property
     def samples(self) -> tuple[Holder, ...]:
         """The samples of a sample-scope level, at most ``SAMPLE_LIMIT`` of each client (evenly spread)."""
-        place = self.compiled.exact.row_table(self.data.clients)
+        place = self.compiled.row_table(self.data.clients)
         table = self.data.clients.tables[place]
         found = []
         for client in self.clients:
@@ -85,7 +85,7 @@ class Holders:
     @property
     def every_sample(self) -> bool:
         """Whether :attr:`samples` leaves none out, and none stands for a distribution."""
-        table = self.data.clients.tables[self.compiled.exact.row_table(self.data.clients)]
+        table = self.data.clients.tables[self.compiled.row_table(self.data.clients)]
         return table.quantiles is None and int(np.max(table.counts)) <= SAMPLE_LIMIT
 
     def groups(self, holder: Holder, samples: tuple[int, ...]) -> list[tuple[float, Known]]:
@@ -111,7 +111,7 @@ class Holders:
     def _client(self, population: Population, index: int, label: str) -> Holder:
         party = population.party(index)
         own = dict(party.environment)
-        known: dict[int, Interval] = {**self.compiled.problem.known_bounds}
+        known: dict[int, Interval] = {**self.compiled.declaration.known_bounds}
         known |= {leaf: Interval.of(np.asarray(value)) for leaf, value in own.items()}
         rows = 1
         for table in population.tables:
@@ -136,7 +136,7 @@ class Holders:
 
     def _supports(self, population: Population, index: int, samples: tuple[int, ...]) -> dict[int, Interval]:
         """The supports of a party's distributions."""
-        federation = self.compiled.problem.federation
+        federation = self.compiled.declaration.federation
         assert federation is not None
         party = federation.clients[index] if population is self.data.clients else federation.server
         assert party is not None
@@ -148,7 +148,7 @@ class Holders:
         return found
 
     def _with_lower(self, known: dict[int, Interval]) -> Known:
-        level = self.compiled.problem.lower_level
+        level = self.compiled.declaration.lower_level
         if level is None:
             return known
         constraints = [*level.constraints, *attribute_constraints(level.variables)]

@@ -50,7 +50,7 @@ class Lipschitz:
 
 def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
     """The constants of Assumption (i), of y(x) and of the implicit function."""
-    term, level = study.compiled.problem.objective.clients, study.level
+    term, level = study.compiled.declaration.objective.clients, study.level
     assumption = _FIRST[study.problem_class]
     upper, lower = study.compiled.upper.variables, study.compiled.lower.variables
     f_x, who_x, each_x = _worst(study, term, upper)
@@ -139,7 +139,7 @@ def _mixed(study: Study) -> float:
     x_ids, y_ids = ({v.id for v in group} for group in (upper, lower))
     terms = [t for t in addends(level.expression) if depends(t, x_ids) and depends(t, y_ids)]
     joint = level.sign * sum(terms[1:], start=terms[0])
-    (hoisted,) = hoist([joint], [*upper, *lower], compiled.problem.known_bounds).expressions
+    (hoisted,) = hoist([joint], [*upper, *lower], compiled.declaration.known_bounds).expressions
     if not hoisted.is_convex():
         return np.inf
     halves = [Curvature(compiled, joint, group, study.holders.clients[0].known) for group in (upper, lower)]

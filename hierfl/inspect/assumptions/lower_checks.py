@@ -117,7 +117,7 @@ def _data_exact(study: Study, used: set[int]) -> bool:
     """Whether the numbers are those of the declared problem, not of a sample that stands for it."""
     if used & study.holders.distributed:
         return False
-    sampled = {s.id for s in study.compiled.problem.roles.lower_samples}
+    sampled = {s.id for s in study.compiled.declaration.roles.lower_samples}
     return study.compiled.scope != "sample" or study.holders.every_sample or not used & sampled
 
 
@@ -125,7 +125,7 @@ def _mapping_spectra(study: Study) -> _Spectra:
     level = study.level
     assert level is not None
     ids = {v.id for v in level.variables}
-    hoisted = hoist(level.expressions, level.variables, study.compiled.problem.known_bounds).expressions
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     nothing = Spectrum(None, None)
     if not all(e.is_affine() for e in hoisted):
         curved = next(e for e, h in zip(level.expressions, hoisted) if not h.is_affine())
@@ -155,7 +155,7 @@ def _mapping_spectra(study: Study) -> _Spectra:
 
 def _slope_key(study: Study, holder: Holder, used: set[int]) -> Any:
     """Equal for holders whose Jacobians are equal, because no private number of theirs is in the slopes."""
-    roles = study.compiled.problem.roles
+    roles = study.compiled.declaration.roles
     if any(s.id in used for s in roles.lower_samples):
         return holder.label
     return holder.index if any(p.id in used for p in roles.client_parameters) else 0
@@ -293,7 +293,7 @@ def _symmetry(study: Study) -> Finding:
         return Finding("symmetry of the mapping", "unknown", "the Jacobian is too large to form")
     level = study.level
     assert level is not None
-    hoisted = hoist(level.expressions, level.variables, study.compiled.problem.known_bounds).expressions
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     fixed = all(e.is_affine() for e in hoisted) and not any(
         moves_slopes(e, {v.id for v in level.variables}) for e in level.expressions
     )

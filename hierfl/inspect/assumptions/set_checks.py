@@ -94,7 +94,7 @@ def _dissimilar(nonempty: Finding, finding: Finding, b1: float, b2: float, rule:
 
 def _spread_of_sets(study: Study) -> float:
     """Diameter D of a box around all X_i: dist(x, X_i) <= |x - mean of P_i(x)| + D."""
-    problem = study.compiled.problem
+    problem = study.compiled.declaration
     constraints = [*problem.constraints, *attribute_constraints(problem.roles.upper)]
     parts = []
     for variable in problem.roles.upper:
@@ -301,7 +301,7 @@ def bounded_below(study: Study, mu: float) -> Finding:
         return Finding(name, "proved", "strongly convex (monotone) over a closed convex set")
     if np.isfinite(diameter(study)):
         return Finding(name, "proved", "continuous over a compact convex set")
-    hoisted = hoist(level.expressions, level.variables, study.compiled.problem.known_bounds).expressions
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     if level.kind == "equilibrium" or not hoisted[0].is_affine():
         return Finding(name, "unknown", "neither strongly convex nor over a bounded set")
     points = 0

@@ -43,7 +43,7 @@ class Study:
     @property
     def level(self) -> LowerLevel | None:
         """The lower level."""
-        return self.compiled.problem.lower_level
+        return self.compiled.declaration.lower_level
 
     @cached_property
     def holders(self) -> Holders:
@@ -68,7 +68,7 @@ class Study:
     @cached_property
     def set_owners(self) -> tuple[tuple[str, Weighted], ...]:
         """Owners with different sets Y(x): one, if neither clients nor samples enter the constraints."""
-        roles, lower_set = self.compiled.problem.roles, self.compiled.lower_set
+        roles, lower_set = self.compiled.declaration.roles, self.compiled.lower_set
         used = frozenset() if lower_set is None else lower_set.depends_on
         if any(s.id in used for s in roles.lower_samples):
             return self.owners
@@ -103,7 +103,7 @@ class Study:
     @cached_property
     def x_box(self) -> Interval:
         """The box around X, flat."""
-        known = self.compiled.problem.known_bounds
+        known = self.compiled.declaration.known_bounds
         parts = [known[v.id] for v in self.compiled.upper.variables]
         return Interval(np.concatenate([p.lo.ravel() for p in parts]), np.concatenate([p.hi.ravel() for p in parts]))
 

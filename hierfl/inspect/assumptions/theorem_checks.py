@@ -98,7 +98,7 @@ class Randomness:
 
 def randomness(study: Study) -> Randomness:
     """Unbiasedness, variances, and the smoothness of the server's term."""
-    clients, problem = study.holders.clients, study.compiled.problem
+    clients, problem = study.holders.clients, study.compiled.declaration
     first = "[NN] Assumption 1 (ii)" if study.problem_class == "nn" else ""
     findings = [
         Finding(
@@ -143,7 +143,7 @@ def randomness(study: Study) -> Randomness:
 
 def setting(study: Study) -> tuple[Finding, ...]:
     """Whether the declaration has the form of the papers' class."""
-    problem = study.compiled.problem
+    problem = study.compiled.declaration
     weights = study.holders.data.clients.weights
     equal = bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12))
     findings = [Finding("uniform weights", "proved" if equal else "violated", "the papers' weights are 1/m")]
@@ -258,7 +258,7 @@ def _values(study: Study, constants: Mapping[str, Constant]) -> Constants:
 
 def _range(study: Study) -> tuple[float, float]:
     """Bounds on f over X, oriented for minimisation."""
-    compiled, objective = study.compiled, study.compiled.problem.objective
+    compiled, objective = study.compiled, study.compiled.declaration.objective
     parts: list[tuple[float, Interval]] = []
     if objective.clients is not None:
         term = compiled.sign * objective.clients
@@ -284,7 +284,7 @@ def _lower_variance(study: Study, holder: Any) -> float:
 
 def _server(study: Study) -> tuple[float, float]:
     """(L_1^{f_1}, sigma^2) of the server's term; zeros without one."""
-    term, holder = study.compiled.problem.objective.server, study.holders.server
+    term, holder = study.compiled.declaration.objective.server, study.holders.server
     if term is None or holder is None:
         return 0.0, 0.0
     upper = study.compiled.upper.variables

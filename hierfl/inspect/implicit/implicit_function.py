@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hierfl.compiler.lower_level.exact_lower import TOLERANCE
-from hierfl.compiler.lower_level.implicit_differentiation import gradient_on_host
+from hierfl.compiler.lower_level.certificate import TOLERANCE
+from hierfl.compiler.lower_level.hypergradient import gradient_on_host
+from hierfl.compiler.public_response import public_response
 from hierfl.jaxtools.precision import double_precision
-from hierfl.result import Certificate, public_response
+from hierfl.result import Certificate
 
 if TYPE_CHECKING:
-    from hierfl.compiler.lower_level.exact_lower import Evaluation
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.evaluation import Evaluation
     from hierfl.inspect.implicit.midpoints import Midpoints
     from hierfl.inspect.implicit.stationarity import Stationarity
     from hierfl.inspect.pictures.slice import Slice
     from hierfl.inspect.pictures.surface import Surface
     from hierfl.inspect.symbolic.view import SymbolicView
-    from hierfl.problem import Problem
 
 
 class ImplicitFunction:
@@ -26,8 +27,8 @@ class ImplicitFunction:
     ``x`` is an array for one upper variable, else ``{variable: array}``.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+    def __init__(self, compiled: Callable[[], CompiledProblem]) -> None:
+        self._compiled_when_asked = compiled
 
     def __call__(self, x: Any) -> float:
         """f(x).
@@ -117,7 +118,7 @@ class ImplicitFunction:
         from hierfl.inspect.pictures.slice import slice_of
 
         return slice_of(
-            self._problem,
+            self._compiled,
             center,
             direction,
             radius,
@@ -165,7 +166,7 @@ class ImplicitFunction:
         from hierfl.inspect.pictures.surface import surface_of
 
         settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
-        return surface_of(self._problem, center, directions, radius, points, **settings)
+        return surface_of(self._compiled, center, directions, radius, points, **settings)
 
     def stationarity(
         self,
@@ -209,7 +210,7 @@ class ImplicitFunction:
         from hierfl.inspect.implicit.stationarity import stationarity_of
 
         settings: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
-        return stationarity_of(self._problem, x, eta, **settings)
+        return stationarity_of(self._compiled, x, eta, **settings)
 
     def convexity(
         self, center: Any, radius: float = 1.0, *, samples: int = 256, seed: int = 0, progress: bool = True
@@ -237,7 +238,7 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.midpoints import midpoints_of
 
-        return midpoints_of(self._problem, center, radius, samples=samples, seed=seed, progress=progress)
+        return midpoints_of(self._compiled, center, radius, samples=samples, seed=seed, progress=progress)
 
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:
         """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo).
@@ -253,7 +254,7 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.smoothing import smoothed_at
 
-        return smoothed_at(self._problem, x, eta, samples, seed)
+        return smoothed_at(self._compiled, x, eta, samples, seed)
 
     def symbolic(self) -> SymbolicView:
         """y(x) and f(x) as SymPy formulas, with kinks and one-sided derivatives exact, for small separable problems.
@@ -272,11 +273,11 @@ class ImplicitFunction:
         """
         from hierfl.inspect.symbolic.view import symbolic
 
-        return symbolic(self._problem)
+        return symbolic(self._compiled)
 
     @property
-    def _compiled(self) -> Any:
-        return self._problem.compile()
+    def _compiled(self) -> CompiledProblem:
+        return self._compiled_when_asked()
 
     def _evaluate(self, x: Any) -> Evaluation:
         return self._compiled.exact.at(self._compiled.upper.flatten(x, "x"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.noise import rounding
@@ -14,9 +15,6 @@ from hierfl.inspect.implicit.points import REASONS, Points, shown
 from hierfl.inspect.implicit.smoothing import ball_points
 from hierfl.inspect.pictures.slice import require_inside
 from hierfl.jaxtools.precision import double_precision
-
-if TYPE_CHECKING:
-    from hierfl.problem import Problem
 
 ROUNDS, SHRINK = 12, 0.7
 NOISE = 1e-8  # of |f|, for what the lower level's tolerance leaves
@@ -48,11 +46,12 @@ class Midpoints:
 
 
 @double_precision
-def midpoints_of(problem: Problem, center: Any, radius: float, *, samples: int, seed: int, progress: bool) -> Midpoints:
+def midpoints_of(
+    compiled: CompiledProblem, center: Any, radius: float, *, samples: int, seed: int, progress: bool
+) -> Midpoints:
     """The search; arguments and errors as for ``ImplicitFunction.convexity``."""
     radius = require_positive("radius", radius)
     samples, seed = require_whole("samples", samples, 1), require_whole("seed", seed, 0)
-    compiled = problem.compile()
     centre = compiled.upper.flatten(center, "center")
     require_inside(compiled, centre)
     rng, size = np.random.default_rng(seed), centre.size

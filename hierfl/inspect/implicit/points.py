@@ -15,8 +15,9 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.lower_level.exact_lower import TOLERANCE
-from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, gradient_at
+from hierfl.compiler.lower_level.certificate import TOLERANCE
+from hierfl.compiler.lower_level.hypergradient import gradient_at
+from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.kinks.switches import Switches, atoms_of
@@ -100,13 +101,13 @@ class Points:
     @property
     def on_host(self) -> bool:
         """Whether every lower-level solution is a call of CVXPY."""
-        plan = self.compiled.exact.plan
-        return plan is not None and plan.method == "cvxpy"
+        method = self.compiled.exact.method
+        return method is not None and method.on_host
 
     @property
     def switches(self) -> Switches:
         """The switches of the problem."""
-        found: Switches = self.compiled.keep("switches", lambda: Switches.of(self.compiled))
+        found: Switches = self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
         return found
 
     # --- at one point, traceable ---------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ class Points:
 
             return quick_jit(all_of)
 
-        program, data = self.compiled.keep(key, make), jax.device_put(self.compiled.data())
+        program, data = self.compiled.programs.keep(key, make), jax.device_put(self.compiled.data())
         parts = []
         for start in range(0, len(points), size):
             piece = points[start : start + size]
@@ -187,7 +188,7 @@ def owners(compiled: CompiledProblem) -> int:
     """How many lower-level problems one evaluation of f solves."""
     clients = compiled.static_data.clients
     if compiled.scope == "sample":
-        return int(np.sum(clients.tables[compiled.exact.row_table(clients)].counts))
+        return int(np.sum(clients.tables[compiled.row_table(clients)].counts))
     return clients.size if compiled.scope == "client" else 1
 
 

@@ -11,24 +11,23 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, gradient_at
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.hypergradient import gradient_at
+from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient
+from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points
 from hierfl.errors import DivergedError, IncompatibleSolverError, LowerLevelError, SettingError
 from hierfl.inspect.implicit.points import owners
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress
-from hierfl.result import Certificate, public_response
-
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.problem import Problem
+from hierfl.result import Certificate
 
 SIZE_LIMIT = 100
 GRID = {1: 2001, 2: 61}  # points along each axis
@@ -70,10 +69,16 @@ class Reference:
         return f"f = {self.value:.10g}\n{self.certificate}\n{self.guarantee}"
 
 
+def reference(compiled: CompiledProblem, *, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
+    """The reference, kept unless a start of one's own is given; arguments and errors as for ``Problem.reference``."""
+    if x0 is not None:
+        return _searched(compiled, restarts, seed, x0, progress)
+    key = ("reference", restarts, seed, compiled.parameter_values)
+    return compiled.programs.keep(key, lambda: _searched(compiled, restarts, seed, None, progress))
+
+
 @double_precision
-def reference(problem: Problem, *, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
-    """The reference; arguments and errors as for ``Problem.reference``."""
-    compiled = problem.compile()
+def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
     size = compiled.upper.size
     if size > SIZE_LIMIT:
         raise SettingError(
@@ -147,7 +152,7 @@ class _Search:
         def all_values(points: jax.Array, data: Any) -> jax.Array:
             return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
 
-        program = self.compiled.keep("reference values", lambda: jax.jit(all_values))
+        program = self.compiled.programs.keep("reference values", lambda: jax.jit(all_values))
         return np.asarray(program(jnp.asarray(points), self._data))
 
     def _value(self, x: jax.Array, data: Any) -> jax.Array:
@@ -173,7 +178,7 @@ class _Search:
         hyper = self.hyper
         if hyper is None:
             return self.simplex((start, np.inf))
-        program = self.compiled.keep(("reference slope", hyper), lambda: jax.jit(partial(self._slope, hyper)))
+        program = self.compiled.programs.keep(("reference slope", hyper), lambda: jax.jit(partial(self._slope, hyper)))
 
         def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
             self.count += 1
@@ -187,7 +192,7 @@ class _Search:
 
     def simplex(self, start: tuple[np.ndarray, float]) -> tuple[np.ndarray, float]:
         """Nelder and Mead's method: it sees values only, so that kinks do not stop it."""
-        one = self.compiled.keep("reference value", lambda: jax.jit(self._value))
+        one = self.compiled.programs.keep("reference value", lambda: jax.jit(self._value))
 
         def value(x: np.ndarray) -> float:
             self.count += 1

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_whole
 from hierfl.inspect.implicit.noise import rounding
 from hierfl.inspect.implicit.points import Points
 from hierfl.jaxtools.precision import double_precision
 
-if TYPE_CHECKING:
-    from hierfl.problem import Problem
-
 LEAST_SAMPLES = 4
 UNLIKELY = float(np.log(1 / 0.05))
 
 
 @double_precision
-def smoothed_at(problem: Problem, x: Any, eta: float, samples: int, seed: int) -> float:
+def smoothed_at(compiled: CompiledProblem, x: Any, eta: float, samples: int, seed: int) -> float:
     """f^eta at one point; errors as for ``ImplicitFunction.smoothed``."""
     require_whole("seed", seed, 0)
     (radius,) = radii([eta], samples)
-    compiled = problem.compile()
     points, centre = Points(compiled), compiled.upper.flatten(x, "x")
     value = float(smoothed_values(points, centre[None], radius, samples, seed)[0][0])
     if not np.isfinite(value):

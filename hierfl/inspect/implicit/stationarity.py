@@ -14,10 +14,11 @@ nor on faces of X, which may lie on one: only points drawn from the relative int
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.inspect.argument_checks import require_positive, require_tolerance, require_whole
 from hierfl.inspect.implicit.neighbourhood import Neighbourhood
@@ -25,9 +26,6 @@ from hierfl.inspect.implicit.points import Points, shown
 from hierfl.inspect.implicit.smoothing import ball_points, smoothed_gradient
 from hierfl.inspect.kinks.jumps import Jump, largest_jump
 from hierfl.jaxtools.precision import double_precision
-
-if TYPE_CHECKING:
-    from hierfl.problem import Problem
 
 LEAST_SAMPLES = 64
 PAIRS = 4  # of values for the gradient of f^eta, for each gradient
@@ -78,7 +76,7 @@ class Stationarity:
 
 @double_precision
 def stationarity_of(
-    problem: Problem, x: Any, eta: float, *, samples: int | None, tolerance: float, seed: int, progress: bool
+    compiled: CompiledProblem, x: Any, eta: float, *, samples: int | None, tolerance: float, seed: int, progress: bool
 ) -> Stationarity:
     """The picture; arguments and errors as for ``ImplicitFunction.stationarity``.
 
@@ -86,7 +84,6 @@ def stationarity_of(
     """
     eta, tolerance = require_positive("eta", eta), require_tolerance("tolerance", tolerance)
     seed = require_whole("seed", seed, 0)
-    compiled = problem.compile()
     centre = compiled.upper.flatten(x, "x")
     enough = max(LEAST_SAMPLES, 2 * centre.size)
     count = enough if samples is None else require_whole("samples", samples, 2)

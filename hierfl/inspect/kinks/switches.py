@@ -73,7 +73,7 @@ def switches_of(expression: Any, per_row: bool = False) -> Iterator[tuple[Switch
 
 def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
     """The constraints of Y(x), each with whose it is: a federation's Y(x) has every client's own."""
-    level, federation = compiled.problem.lower_level, compiled.problem.federation
+    level, federation = compiled.declaration.lower_level, compiled.declaration.federation
     assert level is not None
     for constraint in [*level.constraints, *attribute_constraints(level.variables)]:
         private = any(isinstance(p, ClientParameter) for p in constraint.parameters())
@@ -86,7 +86,7 @@ def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
 
 def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
     """Every expression within the declared terms and the lower level."""
-    problem, level = compiled.problem, compiled.problem.lower_level
+    problem, level = compiled.declaration, compiled.declaration.lower_level
     trees: list[Any] = [term for term in (problem.objective.server, problem.objective.clients) if term is not None]
     trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
     for tree in trees:
@@ -213,7 +213,7 @@ class Switches:
     @classmethod
     def of(cls, compiled: CompiledProblem) -> Switches:
         """Collected from the declaration."""
-        problem, level = compiled.problem, compiled.problem.lower_level
+        problem, level = compiled.declaration, compiled.declaration.lower_level
         upper = {"server": problem.objective.server, "clients": problem.objective.clients}
         found: dict[tuple[str, int | None], list[Switch]] = {}
         for side, term in upper.items():
@@ -233,8 +233,8 @@ class Switches:
     @property
     def tolerance(self) -> float:
         """What counts as zero."""
-        plan = self.compiled.exact.plan
-        return HOST_TOLERANCE if plan is not None and plan.method == "cvxpy" else TOLERANCE
+        method = self.compiled.exact.method
+        return HOST_TOLERANCE if method is not None and method.on_host else TOLERANCE
 
     def values(self, x: Array, answers: Array | None, data: Data) -> Array:
         """The value of every switch at x, ``(entries,)``; traceable."""
@@ -336,7 +336,7 @@ class Switches:
         compiled = self.compiled
         if compiled.scope != "sample" or group.side == "server" or group.table is None:
             return False
-        return group.table == compiled.exact.row_table(compiled.static_data.clients)
+        return group.table == compiled.row_table(compiled.static_data.clients)
 
     def _holders(self, group: Group) -> int:
         static = self.compiled.static_data
@@ -373,7 +373,7 @@ def _table(compiled: CompiledProblem, side: str, switch: Switch, per_row: bool) 
         if leaves & set(table.samples):
             return place
     if compiled.scope == "sample" and side != "server" and (leaves & lower):
-        return compiled.exact.row_table(compiled.static_data.clients)
+        return compiled.row_table(compiled.static_data.clients)
     return None
 
 

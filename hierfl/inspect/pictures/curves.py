@@ -52,7 +52,7 @@ def entries(layout: Layout) -> Iterable[str]:
 
 def line_label(shown: Slice) -> str:
     """What t is, in the declared names: ``t   (x = 0.3 + t)`` where one scalar moves, else with centre and direction."""
-    layout = shown.problem.compile().upper
+    layout = shown.compiled.upper
     (moving,) = np.nonzero(np.abs(shown.direction) > ON_THE_LINE)
     if len(moving) > 1:
         names = ", ".join(variable.name() for variable in layout.variables)

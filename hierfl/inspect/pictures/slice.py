@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.lower_level.exact_lower import TOLERANCE
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.starting_points import project_on_all
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
@@ -24,9 +25,6 @@ from hierfl.inspect.kinks.kink_search import KinkSearch
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Result
 from hierfl.runs import Runs
-
-if TYPE_CHECKING:
-    from hierfl.problem import Problem
 
 GAP_WIDTH = 1e-7
 
@@ -74,7 +72,7 @@ class Slice:
         (t, distance from the line, round) of a run's iterates, (k, 3); empty without a run.
     """
 
-    problem: Problem
+    compiled: CompiledProblem
     line: Line
     chosen: str
     t: np.ndarray
@@ -129,7 +127,7 @@ class Slice:
     def kinks(self) -> Kinks:
         """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.kink.Kinks`. Computed when first asked for."""
         with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar:
-            points = Points(self.problem.compile(), self.tolerance, bar)
+            points = Points(self.compiled, self.tolerance, bar)
             return KinkSearch(points, self.line).find(self.t, self.sampled)
 
     @cached_property
@@ -137,7 +135,7 @@ class Slice:
     def gaps(self) -> tuple[Gap, ...]:
         """Where f has no value, to 1e-7 radii, and why."""
         reason, found = self.sampled.reason, []
-        points = Points(self.problem.compile(), self.tolerance)
+        points = Points(self.compiled, self.tolerance)
         edges = [0, *(np.flatnonzero(np.diff(reason) != 0) + 1), len(reason)]
         for first, last in pairwise(edges):
             if reason[first] != 0:
@@ -165,7 +163,7 @@ class Slice:
             For what is no variable of the lower level; without a lower level, or where y has more than 100,000 scalars at
             a point.
         """
-        lower = self.problem.compile().lower
+        lower = self.compiled.lower
         if not lower.size or not self.answers.shape[-1]:
             raise SettingError("this slice holds no response: there is no lower level, or y has over 100,000 scalars.")
         chosen = lower.variables[0] if variable is None else variable
@@ -186,7 +184,7 @@ class Slice:
         count = len(self.t)
         if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not -count <= place < count:
             raise SettingError(f"place={place!r}: an index of the slice's {count} points, 0 to {count - 1}.")
-        switches, signature = Points(self.problem.compile()).switches, self.sampled.signature[place]
+        switches, signature = Points(self.compiled).switches, self.sampled.signature[place]
         if not signature.size or self.sampled.reason[place] != 0:
             return ()
         return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
@@ -224,7 +222,7 @@ class Slice:
 
 @double_precision
 def slice_of(
-    problem: Problem,
+    compiled: CompiledProblem,
     center: Any,
     direction: Any = None,
     radius: float = 1.0,
@@ -239,8 +237,7 @@ def slice_of(
     """The slice; arguments and errors as for ``ImplicitFunction.slice``."""
     require_whole("seed", seed, 0)
     require_positive("tolerance", tolerance)
-    compiled = problem.compile()
-    run = run_of(problem, center)
+    run = run_of(compiled, center)
     require_window(radius, points)
     etas = radii(smoothing, samples)
     start = centre_of(compiled, center)
@@ -253,7 +250,7 @@ def slice_of(
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         found = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, found))
-    return Slice(problem, line, chosen, t, sampled, smoothed, _projected(line, run), tolerance, progress)
+    return Slice(compiled, line, chosen, t, sampled, smoothed, _projected(line, run), tolerance, progress)
 
 
 def centre_of(compiled: Any, center: Any) -> np.ndarray:
@@ -316,7 +313,7 @@ def _projected(line: Line, run: Result | None) -> np.ndarray:
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def run_of(problem: Problem, center: Any) -> Result | None:
+def run_of(compiled: CompiledProblem, center: Any) -> Result | None:
     """The centre as a run of the problem; None for a point.
 
     Raises
@@ -328,7 +325,7 @@ def run_of(problem: Problem, center: Any) -> Result | None:
         raise SettingError("center holds the runs of several seeds: give one of them, such as runs.best or runs[0].")
     if not isinstance(center, Result):
         return None
-    if center.require_problem("a picture of a result") is not problem:
+    if center.require_problem("a picture of a result").compile() is not compiled:
         raise SettingError("this result belongs to another problem: use result.problem.implicit.")
     return center
 

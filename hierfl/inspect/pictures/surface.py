@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.spatial import cKDTree
 
-from hierfl.compiler.lower_level.exact_lower import TOLERANCE
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled, shown
@@ -18,9 +19,6 @@ from hierfl.inspect.kinks.one_sided import OneSided, judge
 from hierfl.inspect.pictures.slice import centre_of, require_window, run_of, unit_vector
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Result
-
-if TYPE_CHECKING:
-    from hierfl.problem import Problem
 
 PARALLEL = 1e-12  # the sine of the angle between two directions
 CLOSE = 1e-9  # in radii: to within this a change on an edge is found
@@ -101,7 +99,7 @@ class Surface:
         Whether a search for kinks shows a progress bar if it takes long.
     """
 
-    problem: Problem
+    compiled: CompiledProblem
     plane: Plane
     chosen: str
     s: np.ndarray
@@ -133,7 +131,7 @@ class Surface:
         if not len(edges.low):
             return np.zeros((0, 2))
         with shown(len(edges.low) * (edges.halvings(self.plane) + EACH_PLACE), "kinks", self.progress) as bar:
-            points = Points(self.problem.compile(), self.tolerance, bar)
+            points = Points(self.compiled, self.tolerance, bar)
             at, along, apart = edges.crossings(points, self.plane)
             width, directions = np.full(len(at), CLOSE * self.plane.radius), along @ self.plane.directions
             eye = OneSided.of(points, self.sampled, grid_of(self.plane, self.s), directions[0], self.plane.radius)
@@ -145,7 +143,7 @@ class Surface:
 
     @property
     def _points(self) -> Points:
-        return Points(self.problem.compile(), self.tolerance)
+        return Points(self.compiled, self.tolerance)
 
     def _edges(self) -> Edges:
         """The grid's edges along which a switch changes, a distribution's sample left out."""
@@ -169,7 +167,7 @@ class Surface:
     @double_precision
     def kink_values(self) -> np.ndarray:
         """f at ``kink_points``, (k,)."""
-        points = Points(self.problem.compile(), self.tolerance)
+        points = Points(self.compiled, self.tolerance)
         if not len(self.kink_points):
             return np.zeros(0)
         return points.values(self.plane.at(self.kink_points)).value
@@ -214,7 +212,7 @@ class Surface:
 
 @double_precision
 def surface_of(
-    problem: Problem,
+    compiled: CompiledProblem,
     center: Any,
     directions: Any = None,
     radius: float = 1.0,
@@ -227,8 +225,7 @@ def surface_of(
     """The surface; arguments and errors as for ``ImplicitFunction.surface``."""
     require_whole("seed", seed, 0)
     require_positive("tolerance", tolerance)
-    compiled = problem.compile()
-    run = run_of(problem, center)
+    run = run_of(compiled, center)
     require_window(radius, points)
     if compiled.upper.size < 2:
         raise SettingError("a surface needs an x of at least two scalars; this one has one: use implicit.slice.")
@@ -240,7 +237,7 @@ def surface_of(
     path = np.zeros((0, 2))
     if run is not None and len(run.trajectory.get("x", ())):
         path = (run.trajectory["x"] - start) @ along.T
-    return Surface(problem, plane, chosen, s, sampled, path, tolerance, progress)
+    return Surface(compiled, plane, chosen, s, sampled, path, tolerance, progress)
 
 
 def grid_of(plane: Plane, s: np.ndarray) -> np.ndarray:

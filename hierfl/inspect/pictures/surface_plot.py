@@ -45,7 +45,7 @@ def axis_names(shown: Surface) -> tuple[str, str]:
     """The declared entries of x where the plane is that of its two coordinates, else s and t."""
     if not np.array_equal(shown.plane.directions, np.eye(2)):
         return "s   (along the first direction)", "t   (along the second)"
-    variables = shown.problem.upper_variables
+    variables = shown.compiled.upper.variables
     names = [v.name() for v in variables] if len(variables) == 2 else [f"{variables[0].name()}[{i}]" for i in range(2)]
     return names[0], names[1]
 

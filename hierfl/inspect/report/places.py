@@ -33,7 +33,7 @@ class Place(NamedTuple):
 @double_precision
 def places(shown: Slice) -> list[Place]:
     """The points of a slice in order."""
-    compiled, reason = shown.problem.compile(), shown.sampled.reason
+    compiled, reason = shown.compiled, shown.sampled.reason
     points, x, slopes = Points(compiled, shown.tolerance), shown.line.at(shown.t), _slopes(shown)
     labels, kept = _answer_labels(shown), points.switches.entries <= KEPT_LIMIT
     return [
@@ -50,7 +50,7 @@ def places(shown: Slice) -> list[Place]:
 
 
 def _slopes(shown: Slice) -> list[str]:
-    points = Points(shown.problem.compile(), shown.tolerance)
+    points = Points(shown.compiled, shown.tolerance)
     if points.differentiable:
         exact = points.slopes(shown.line.at(shown.t), shown.line.direction)[1]
         return [f"{slope:.6g}" if np.isfinite(slope) else "unknown" for slope in exact]
@@ -60,24 +60,24 @@ def _slopes(shown: Slice) -> list[str]:
 
 def _answer_labels(shown: Slice) -> list[str]:
     """Names of the first scalars of y, with their owners where there are several."""
-    compiled, owners = shown.problem.compile(), shown.answers.shape[1] if shown.answers.ndim == 3 else 0
+    compiled, owners = shown.compiled, shown.answers.shape[1] if shown.answers.ndim == 3 else 0
     named = ((owner, entry) for owner in range(owners) for entry in entries(compiled.lower))
     alone = owners == 1
     return [entry if alone else f"{entry} of {_owner(shown, owner)}" for owner, entry in islice(named, SCALARS)]
 
 
 def _owner(shown: Slice, owner: int) -> str:
-    compiled = shown.problem.compile()
+    compiled = shown.compiled
     if compiled.scope == "client":
         return f"client {owner}"
     clients = compiled.static_data.clients
-    offsets = np.asarray(clients.tables[compiled.exact.row_table(clients)].offsets)
+    offsets = np.asarray(clients.tables[compiled.row_table(clients)].offsets)
     client = int(np.searchsorted(offsets, owner, side="right")) - 1
     return f"client {client}, row {owner - int(offsets[client])}"
 
 
 def _answer(shown: Slice, labels: list[str], k: int) -> str:
-    if shown.problem.lower_level is None:
+    if shown.compiled.declaration.lower_level is None:
         return "no lower level"
     if not labels:
         return "not kept: over 100,000 scalars"

@@ -71,7 +71,7 @@ def line_section(shown: Slice, note: str) -> Html:
         joined([element("dt", label), element("dd", getattr(middle, key), id=f"place-{key}")])
         for key, label in _LABELS.items()
     )
-    names = ", ".join(variable.name() for variable in shown.problem.upper_variables)
+    names = ", ".join(variable.name() for variable in shown.compiled.upper.variables)
     count = shown.clients.shape[1]
     many = f"; of {count} clients the median and the band of all" if count > CLIENTS else ""
     return joined(
@@ -95,7 +95,7 @@ def line_section(shown: Slice, note: str) -> Html:
 def _accuracy(shown: Slice) -> str:
     """The worst residual and error bound over the window."""
     good = shown.sampled.reason == 0
-    if shown.problem.lower_level is None:
+    if shown.compiled.declaration.lower_level is None:
         return "there is no lower level."
     if not good.any():
         return "f has a value at none of them."

@@ -23,13 +23,14 @@ from hierfl.inspect.report.page import (
     preformatted,
     table,
 )
+from hierfl.language.declaration import Declaration
+from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.runs import scalars
 
 if TYPE_CHECKING:
     from hierfl.compiler.explain import Explanation
     from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.inspect.kinks.kink import Kinks
-    from hierfl.problem import Problem
     from hierfl.result import Result
     from hierfl.runs import Runs
 
@@ -43,10 +44,10 @@ DIRECTIONS = {
 }
 
 
-def mathematics(problem: Problem) -> Html:
+def mathematics(declaration: Declaration) -> Html:
     """The declaration as it would be set in a paper, and as text."""
-    text = str(problem)
-    drawn = mathematics_svg(problem.latex(), text)
+    text = problem_text(declaration)
+    drawn = mathematics_svg(problem_latex(declaration), text)
     if drawn is None:
         return preformatted(text)
     spelled = element("details", joined([element("summary", "The same as text"), preformatted(text)]))

@@ -23,7 +23,7 @@ def terms_figure(shown: Slice) -> Any:
     """The server's term and each client's own, unweighted; of many clients the median and the band of all."""
     go = plotly().graph_objects
     figure, clients = go.Figure(), shown.clients
-    if shown.problem.objective.server is not None:
+    if shown.compiled.declaration.objective.server is not None:
         t, value = broken(shown, shown.server)
         figure.add_trace(go.Scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2}))
     if clients.shape[1] <= CLIENTS:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.explain import explain
 from hierfl.errors import HierflError, SettingError
 from hierfl.inspect.argument_checks import require_whole, writable
+from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.implicit.smoothing import radii
 from hierfl.inspect.pictures.slice import require_window
 from hierfl.inspect.report import tables_part
@@ -21,11 +24,11 @@ from hierfl.inspect.report.convergence_part import convergence_figure, quantitie
 from hierfl.inspect.report.page import Html, Section, drawn, element, joined, notice, number, page, paragraph, plotly
 from hierfl.inspect.report.report_settings import ReportSettings
 from hierfl.inspect.report.slice_part import line_section, report_slice
+from hierfl.result import OWN_VALUE_TOLERANCE
 from hierfl.runs import scalars, summary
-from hierfl.runtime.run import OWN_VALUE_TOLERANCE
+from hierfl.runtime.in_process.schedule import how_clients_run
 
 if TYPE_CHECKING:
-    from hierfl.problem import Problem
     from hierfl.result import Result
     from hierfl.runs import Runs
 
@@ -34,14 +37,14 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     """Write the file; arguments and errors as for ``Result.report``."""
     target = writable(path)
     plotly()
-    problem = result.require_problem("a report")
+    compiled = result.require_problem("a report").compile()
     require_window(1.0 if settings.radius is None else settings.radius, settings.points)
     require_whole("seed", settings.seed, 0)
     radii(settings.smoothing, settings.samples)
     sections = [
-        Section("mathematics", "Declared mathematics", tables_part.mathematics(problem)),
-        Section("check", "Check of the assumptions", _check(problem, settings)),
-        Section("lowering", "Lowering", tables_part.lowering(problem.explain())),
+        Section("mathematics", "Declared mathematics", tables_part.mathematics(compiled.declaration)),
+        Section("check", "Check of the assumptions", _check(compiled, settings)),
+        Section("lowering", "Lowering", tables_part.lowering(explain(compiled, how_clients_run(compiled)))),
         Section("convergence", "Convergence", _convergence(result, runs)),
         *_line_sections(result, settings),
         Section("communication", "Communication", tables_part.communication(result)),
@@ -97,10 +100,14 @@ def _differs(result: Result) -> bool:
 # --- sections that need a computation ---------------------------------------------------------------------------------
 
 
-def _check(problem: Problem, settings: ReportSettings) -> Html:
+def _check(compiled: CompiledProblem, settings: ReportSettings) -> Html:
     if not settings.check:
         return paragraph("Not run: the report was written with check=False.")
-    return _or_why(lambda: tables_part.findings(problem.check(seed=settings.seed, progress=settings.progress)), "The check")
+
+    def found() -> Html:
+        return tables_part.findings(check(compiled, seed=settings.seed, progress=settings.progress))
+
+    return _or_why(found, "The check")
 
 
 def _convergence(result: Result, runs: Runs | None) -> Html:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import sympy
 
 from hierfl.analysis.convexity import attribute_constraints
-from hierfl.compiler.compiled_problem import weights_of
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.symbolic.atoms import Expr, Scalars, as_array, exact, exact_array, translate
@@ -35,9 +36,6 @@ from hierfl.jaxtools.precision import double_precision
 from hierfl.language.federation.federation import Client
 from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.text import expression_text
-
-if TYPE_CHECKING:
-    from hierfl.problem import Problem
 
 SIZE_LIMIT = 200  # scalars of x and of all owners' y
 JOINED_LIMIT = 20  # scalars of x in one term of f: what is not separable grows fast
@@ -135,11 +133,15 @@ class _Symbols:
 
     variables: tuple[cp.Variable, ...]
     arrays: dict[int, Scalars]
-    problem: Problem
+    compiled: CompiledProblem
 
     @classmethod
-    def of(cls, problem: Problem) -> _Symbols:
-        return cls(problem.upper_variables, {v.id: _symbols(v) for v in problem.upper_variables}, problem)
+    def of(cls, compiled: CompiledProblem) -> _Symbols:
+        return cls(
+            compiled.declaration.upper_variables,
+            {v.id: _symbols(v) for v in compiled.declaration.upper_variables},
+            compiled,
+        )
 
     @property
     def flat(self) -> list[Expr]:
@@ -154,7 +156,7 @@ class _Symbols:
         }
 
     def point(self, value: Any, what: str) -> dict[Expr, Expr]:
-        flat = self.problem.compile().upper.flatten(value, what)
+        flat = self.compiled.upper.flatten(value, what)
         return dict(zip(self.flat, map(exact, flat)))
 
 
@@ -164,21 +166,21 @@ def _symbols(variable: cp.Variable) -> Scalars:
 
 
 @double_precision
-def symbolic(problem: Problem) -> SymbolicView:
+def symbolic(compiled: CompiledProblem) -> SymbolicView:
     """The formulas; errors as for ``ImplicitFunction.symbolic``."""
-    _require_applicable(problem)
-    symbols = _Symbols.of(problem)
-    region = _region(problem, symbols)
-    environments = _environments(problem, symbols)
-    answers = _answers(problem, environments, region)
-    whole = _upper_value(problem, environments, answers)
+    _require_applicable(compiled)
+    symbols = _Symbols.of(compiled)
+    region = _region(compiled, symbols)
+    environments = _environments(compiled, symbols)
+    answers = _answers(compiled, environments, region)
+    whole = _upper_value(compiled, environments, answers)
     _require_separable(whole)
     region = replace(region, conditions=tuple(c for answer in answers for c in answer.conditions))
     value = _readable(region.simplified(whole), region)
     kinks, unknown = find_kinks(value, region)
     view = SymbolicView(
         x={v: _public(symbols.arrays[v.id]) for v in symbols.variables},
-        response=_response(problem, answers),
+        response=_response(compiled, answers),
         value=value,
         kinks=kinks,
         unknown=unknown,
@@ -187,12 +189,12 @@ def symbolic(problem: Problem) -> SymbolicView:
         _symbols=symbols,
         _region=region,
     )
-    _verify(problem, view)
+    _verify(compiled, view)
     return view
 
 
-def _require_applicable(problem: Problem) -> None:
-    level, roles = problem.lower_level, problem.roles
+def _require_applicable(compiled: CompiledProblem) -> None:
+    level, roles = compiled.declaration.lower_level, compiled.declaration.roles
     tables = [*roles.client_tables, *roles.server_tables]
     if tables:
         raise SymbolicError(
@@ -203,7 +205,7 @@ def _require_applicable(problem: Problem) -> None:
         raise SymbolicError(
             "the lower level has a y for each sample: a formula needs one of the federation or the clients."
         )
-    owners = _owners(problem)
+    owners = _owners(compiled)
     size = sum(v.size for v in roles.upper) + owners * sum(v.size for v in roles.lower)
     if size > SIZE_LIMIT:
         raise SymbolicError(
@@ -221,41 +223,41 @@ def _require_separable(value: Expr) -> None:
         )
 
 
-def _owners(problem: Problem) -> int:
+def _owners(compiled: CompiledProblem) -> int:
     """How many y there are."""
-    level, federation = problem.lower_level, problem.federation
+    level, federation = compiled.declaration.lower_level, compiled.declaration.federation
     return federation.num_clients if level is not None and level.scope == "client" and federation else 1
 
 
-def _region(problem: Problem, symbols: _Symbols) -> Region:
+def _region(compiled: CompiledProblem, symbols: _Symbols) -> Region:
     bounds = {}
     for variable in symbols.variables:
-        known = problem.known_bounds[variable.id]
+        known = compiled.declaration.known_bounds[variable.id]
         for symbol, low, high in zip(symbols.arrays[variable.id].flat, known.lo.flat, known.hi.flat):
             bounds[symbol] = (exact(low), exact(high))
     return Region(bounds)
 
 
-def _environments(problem: Problem, symbols: _Symbols) -> list[_Environment]:
+def _environments(compiled: CompiledProblem, symbols: _Symbols) -> list[_Environment]:
     """What each client knows besides y: the symbols of x and the values of parameters."""
     public = dict(symbols.arrays)
-    for parameter in problem.roles.parameters:
+    for parameter in compiled.declaration.roles.parameters:
         if parameter.value is None:
             raise DeclarationError(f"parameter {parameter.name()!r} has no value: set {parameter.name()}.value first.")
         public[parameter.id] = exact_array(parameter.value)
-    clients = problem.federation.clients if problem.federation else (Client(),)
+    clients = compiled.declaration.federation.clients if compiled.declaration.federation else (Client(),)
     return [{**public, **{p.id: exact_array(v) for p, v in client.parameters.items()}} for client in clients]
 
 
 # The lower level
 
 
-def _answers(problem: Problem, environments: list[_Environment], region: Region) -> list[ClosedForm]:
+def _answers(compiled: CompiledProblem, environments: list[_Environment], region: Region) -> list[ClosedForm]:
     """y(x) of each owner; none without a lower level."""
-    level = problem.lower_level
+    level = compiled.declaration.lower_level
     if level is None:
         return []
-    weights = [exact(weight) for weight in weights_of(problem)]
+    weights = [exact(weight) for weight in compiled.declaration.client_weights]
     parties = list(zip(weights, environments))
     groups = [[party] for party in parties] if level.scope == "client" else [parties]
     return [_answer(level, group, region) for group in groups]
@@ -281,10 +283,10 @@ def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region
 # The upper level
 
 
-def _upper_value(problem: Problem, environments: list[_Environment], answers: list[ClosedForm]) -> Expr:
+def _upper_value(compiled: CompiledProblem, environments: list[_Environment], answers: list[ClosedForm]) -> Expr:
     """f(x), the answers in place of y."""
-    objective, weights = problem.objective, weights_of(problem)
-    shared = [_assigned(problem, answer) for answer in answers]
+    objective, weights = compiled.declaration.objective, compiled.declaration.client_weights
+    shared = [_assigned(compiled, answer) for answer in answers]
     total = sympy.S.Zero
     if objective.server is not None:
         own = shared[0] if len(shared) == 1 else {}
@@ -296,23 +298,23 @@ def _upper_value(problem: Problem, environments: list[_Environment], answers: li
     return total
 
 
-def _assigned(problem: Problem, answer: ClosedForm) -> _Environment:
+def _assigned(compiled: CompiledProblem, answer: ClosedForm) -> _Environment:
     """The entries of one owner's answer by variable."""
     assigned, start = {}, 0
-    for variable in problem.roles.lower:
+    for variable in compiled.declaration.roles.lower:
         assigned[variable.id] = as_array(answer.entries[start : start + variable.size], tuple(variable.shape))
         start += variable.size
     return assigned
 
 
-def _response(problem: Problem, answers: list[ClosedForm]) -> dict[cp.Variable, Expr]:
-    owners = [_assigned(problem, answer) for answer in answers]
+def _response(compiled: CompiledProblem, answers: list[ClosedForm]) -> dict[cp.Variable, Expr]:
+    owners = [_assigned(compiled, answer) for answer in answers]
     if not owners:
         return {}
     each = len(owners) > 1
     return {
         variable: _public(np.stack([own[variable.id] for own in owners]) if each else owners[0][variable.id])
-        for variable in problem.roles.lower
+        for variable in compiled.declaration.roles.lower
     }
 
 
@@ -359,7 +361,7 @@ def _agree(one: Expr, other: Expr, region: Region) -> bool:
 # Agreement with the numbers
 
 
-def _verify(problem: Problem, view: SymbolicView) -> None:
+def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
     """Compare with the implicit function at random points of X.
 
     Raises
@@ -367,15 +369,17 @@ def _verify(problem: Problem, view: SymbolicView) -> None:
     HierflError
         If they disagree: a defect of hierfl.
     """
-    upper, checked = problem.compile().upper, 0
-    for point in _points(problem, view):
+    upper, checked = compiled.upper, 0
+    for point in _points(compiled, view):
         x = upper.unflatten(point)
         try:
-            value = problem.implicit(x)
+            evaluation = compiled.exact.at(point)
         except DivergedError:  # a point of X at which the objective is not defined
             continue
         place = dict(zip(view._symbols.flat, map(_digits, point)))
-        pairs = [(view.value, value), *(_pairs(view.response, problem.implicit.response(x)) if view.response else [])]
+        solution, pairs = evaluation.solution, [(view.value, compiled.sign * float(evaluation.value))]
+        if view.response and solution is not None:
+            pairs += _pairs(view.response, public_response(compiled, solution.y))
         for formula, number in pairs:
             found = complex(sympy.N(formula.xreplace(place), 20))
             if not abs(found - number) <= _TOLERANCE * max(1.0, abs(number)):
@@ -394,9 +398,9 @@ def _digits(value: float) -> Expr:
     return sympy.Rational(float(value))
 
 
-def _points(problem: Problem, view: SymbolicView) -> Iterator[np.ndarray]:
+def _points(compiled: CompiledProblem, view: SymbolicView) -> Iterator[np.ndarray]:
     """Random points of X at which Y(x) is not empty."""
-    compiled, rng = problem.compile(), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     limits = [view._region.limits(symbol) for symbol in view._symbols.flat]
     finite = [low.is_finite and high.is_finite for low, high in limits]
     low, high = (np.array([float(e[k]) if f else 3.0 * (2 * k - 1) for e, f in zip(limits, finite)]) for k in (0, 1))

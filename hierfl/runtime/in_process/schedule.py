@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from rich.filesize import decimal
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Table, chunk_size
+from hierfl.compiler.explain import Lowered
 from hierfl.errors import SettingError
 from hierfl.jaxtools.thread_pool import core_count
-
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
 
 SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
 LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
@@ -63,7 +62,7 @@ def choose_schedule(
     each, cores = problem.upper.size + problem.lower.size, core_count()
     by_sample = problem.scope == "sample"
     if work is None:
-        work = Work(problem.exact.plan is not None and problem.exact.plan.at_once, None, 1)
+        work = Work(problem.exact.method is not None and problem.exact.method.at_once, None, 1)
     small, large = SMALL_BY_SAMPLE if by_sample else SMALL, LARGE_BY_SAMPLE if by_sample and not work.at_once else LARGE
     threads = asked == "threads" or (cores > 1 and cohort > 1 and each >= large)
     group = -(-cohort // cores) if threads else cohort
@@ -82,6 +81,17 @@ def choose_schedule(
         why = "each client solves a lower level of its own"
     kind = "threads" if threads else "vmap" if together else "map"
     return Schedule(kind, together, "as asked for" if asked else f"{how}: {why}")
+
+
+def how_clients_run(problem: CompiledProblem) -> Lowered:
+    """What ``explain()`` says of the clients."""
+    schedule = choose_schedule(problem, problem.num_clients)
+    held = problem.num_clients * (problem.upper.size + problem.lower.size)
+    return Lowered(
+        "clients",
+        f"{schedule.reason} (where all take part, with all their rows)",
+        f"{held:,} scalars of x and y for all of them",
+    )
 
 
 def scalars_read(problem: CompiledProblem, rows: int | None) -> int:

@@ -139,7 +139,8 @@ class Simulation:
 
     def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         name, *rest = key
-        return self.problem.keep((name, self.asked, self.precision, self.algorithm.program_key, *rest), make)
+        whole = (name, self.asked, self.precision, self.algorithm.program_key, *rest)
+        return self.problem.programs.keep(whole, make, of_run=True)
 
     def _begin(self, tables: Tables, start: Array) -> tuple[Any, Any]:
         algorithm = self.algorithm.with_tables(tables)

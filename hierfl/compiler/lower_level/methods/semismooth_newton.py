@@ -12,20 +12,57 @@ that the method is never much worse than its safeguard and needs no line search.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.lower_level.methods.fixed_point import Map, target
+from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
+from hierfl.compiler.lower_level.methods.accelerated_gradient import accelerated
+from hierfl.compiler.lower_level.methods.extragradient import extragradient
+from hierfl.compiler.lower_level.methods.method import IterativeMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS, first_step
+from hierfl.compiler.lower_level.structure import LowerStructure
 
 DENSE_LIMIT = 64
 LIMIT = 200
 SAFE_STEPS = 50
 KRYLOV_STEPS = 400
 
+
 Safeguard = Callable[..., tuple[Array, Array, Array]]
+
+
+class SemismoothNewton(IterativeMethod):
+    """For smooth maps F over sets with an exact projection."""
+
+    name: ClassVar[str] = "semismooth Newton"
+    cost: ClassVar[str] = "some Newton steps; each takes tens of products with the Hessian, of the cost of a gradient"
+
+    @classmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        if structure.obstacle is not None:
+            return Verdict(False, structure.obstacle)
+        how = "Newton-CG" if structure.kind == "free" and structure.is_gradient else "on the normal map"
+        safeguard = "accelerated gradient" if structure.is_gradient else "extragradient"
+        return Verdict(True, f"F is smooth and Y(x) has an exact projection ({how}); safeguarded by {safeguard}")
+
+    def answer(self, question: Question) -> LowerSolution:
+        return question.certified(*newton_from(question, question.start, self.structure.is_gradient))
+
+
+def newton_from(
+    question: Question, start: Array, gradient: bool, power_steps: Any = POWER_STEPS
+) -> tuple[Array, Array, Array]:
+    """(y, step, iterations) of Newton's method on a question, from a start of its own; ``gradient`` says whether F is one."""
+    owner = question.owner
+    step, force = first_step(owner.operator, start, power_steps)
+    safeguard = accelerated if gradient else extragradient
+    return semismooth_newton(
+        owner.operator, owner.project, safeguard, start, force, step, question.mu, question.tolerance, gradient
+    )
 
 
 def semismooth_newton(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import NO_ROWS, Array
-
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.choice import LowerPlan
+from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
+from hierfl.compiler.oracles import Oracles
 
 
 class Owner(NamedTuple):
@@ -34,68 +32,66 @@ class Owner(NamedTuple):
         return self._replace(operator=lambda y: matrix @ y + constant, multiply=lambda v: matrix @ v)
 
     @classmethod
-    def of_client(cls, compiled: CompiledProblem, plan: LowerPlan, x: Array, party: Party) -> Owner:
-        """Of a client-scope y."""
+    def of_client(cls, oracles: Oracles, part: QuadraticPart, x: Array, party: Party) -> Owner:
+        """The owner of a client-scope y."""
 
         def mapping(y: Array) -> Array:
-            return party.mean(lambda rows: compiled.operator(x, y, party.environment, rows), compiled.lower_samples)
+            return party.mean(lambda rows: oracles.operator(x, y, party.environment, rows), oracles.lower_samples)
 
         def quadratic(y: Array) -> Array:
-            samples = compiled.lower_samples if plan.quadratic.from_data else ()
-            return party.mean(lambda rows: plan.quadratic_operator(x, y, party.environment, rows), samples)
+            samples = oracles.lower_samples if part.from_data else ()
+            return party.mean(lambda rows: part.operator(oracles, x, y, party.environment, rows), samples)
 
         return cls(
             mapping,
-            lambda z: compiled.project_lower(x, z, party.environment),
-            _linear(quadratic, compiled.lower.size, x.dtype),
-            lambda: compiled.lower_limits(x, party.environment),
-            lambda: compiled.lower_condition(x, party.environment),
+            lambda z: oracles.project_lower(x, z, party.environment),
+            _linear(quadratic, oracles.lower.size, x.dtype),
+            lambda: oracles.lower_limits(x, party.environment),
+            lambda: oracles.lower_condition(x, party.environment),
             party.index,
             party.environment,
         )
 
     @classmethod
-    def of_federation(cls, compiled: CompiledProblem, plan: LowerPlan, x: Array, clients: Population) -> Owner:
-        """Of the federation-scope y: F is the weighted mean over the clients."""
+    def of_federation(cls, oracles: Oracles, part: QuadraticPart, x: Array, clients: Population) -> Owner:
+        """The owner of the federation-scope y: F is the weighted mean over the clients."""
 
         def weighted(of_party: Callable[[Party], Array]) -> Array:
             def add(index: Any, carry: Array) -> Array:
                 party = clients.party(index)
                 return carry + party.weight * of_party(party)
 
-            return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(compiled.lower.size, x.dtype))
+            return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(oracles.lower.size, x.dtype))
 
         def mapping(y: Array) -> Array:
             return weighted(
-                lambda p: p.mean(lambda rows: compiled.operator(x, y, p.environment, rows), compiled.lower_samples)
+                lambda p: p.mean(lambda rows: oracles.operator(x, y, p.environment, rows), oracles.lower_samples)
             )
 
         def quadratic(y: Array) -> Array:
-            samples = compiled.lower_samples if plan.quadratic.from_data else ()
-            return weighted(lambda p: p.mean(lambda rows: plan.quadratic_operator(x, y, p.environment, rows), samples))
+            samples = oracles.lower_samples if part.from_data else ()
+            return weighted(lambda p: p.mean(lambda rows: part.operator(oracles, x, y, p.environment, rows), samples))
 
         public = clients.party(0).environment
         return cls(
             mapping,
-            lambda z: compiled.project_lower(x, z, public),
-            _linear(quadratic, compiled.lower.size, x.dtype),
-            lambda: compiled.lower_limits(x, public),
-            lambda: compiled.lower_condition(x, public),
+            lambda z: oracles.project_lower(x, z, public),
+            _linear(quadratic, oracles.lower.size, x.dtype),
+            lambda: oracles.lower_limits(x, public),
+            lambda: oracles.lower_condition(x, public),
             jnp.zeros((), int),
             public,
         )
 
     @classmethod
-    def of_sample(
-        cls, compiled: CompiledProblem, plan: LowerPlan, x: Array, own: dict[int, Array], row: Any = 0
-    ) -> Owner:
-        """Of one sample's y; ``own`` holds the client's parameters and the sample's values."""
+    def of_sample(cls, oracles: Oracles, part: QuadraticPart, x: Array, own: dict[int, Array], row: Any = 0) -> Owner:
+        """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
         return cls(
-            lambda y: compiled.operator(x, y, own, NO_ROWS),
-            lambda z: compiled.project_lower(x, z, own),
-            _linear(lambda y: plan.quadratic_operator(x, y, own, NO_ROWS), compiled.lower.size, x.dtype),
-            lambda: compiled.lower_limits(x, own),
-            lambda: compiled.lower_condition(x, own),
+            lambda y: oracles.operator(x, y, own, NO_ROWS),
+            lambda z: oracles.project_lower(x, z, own),
+            _linear(lambda y: part.operator(oracles, x, y, own, NO_ROWS), oracles.lower.size, x.dtype),
+            lambda: oracles.lower_limits(x, own),
+            lambda: oracles.lower_condition(x, own),
             jnp.asarray(row),
             own,
         )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.lower_level.methods.low_rank import LowRank
+from hierfl.compiler.lower_level.low_rank_map import LowRank
 
 
 class Ladder(NamedTuple):

@@ -6,10 +6,9 @@ allow; with data every mean is written out over the owner's rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import jax
@@ -19,41 +18,60 @@ import scipy.sparse as sp
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
 from cvxpy.reductions.solvers.conic_solvers.conic_solver import ConicSolver
 from cvxpy.settings import A, B, C, P
+from jaxtyping import Float
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.data.storage import gathered
 from hierfl.compiler.expressions.program import Array, Program
-from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution
-from hierfl.compiler.lower_level.methods.polish import LinearQuadratic, Polished, polished
-from hierfl.errors import LowerLevelError
+from hierfl.compiler.lower_level.certificate import LowerSolution
+from hierfl.compiler.lower_level.methods.active_set_polish import LinearQuadratic, Polished, polished
+from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.errors import LowerLevelError, NotConvexError
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.function import UserAtom
 from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample
-
-if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.copies import Owner
 
 ROW_LIMIT = 20_000
 TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 
 
-@dataclass(frozen=True, eq=False)
-class CvxpyLower:
-    """Solves one owner's lower level on the host."""
+class ConicProgram(ExactMethod):
+    """For convex objectives that are not smooth, and for sets without an exact projection."""
 
-    compiled: CompiledProblem
+    name: ClassVar[str] = "cvxpy"
+    cost: ClassVar[str] = "a conic program on the host, for each owner of a y"
+    on_host: ClassVar[bool] = True
 
-    def solve(self, x: Array, owner: Owner, mu: Array) -> LowerSolution:
-        """y(x) of one owner through a callback.
+    def __post_init__(self) -> None:
+        if any(map(_has_user_atom, self.structure.level.expressions)):
+            raise NotConvexError(
+                f"the lower level needs CVXPY ({self.reason}), which cannot see into a hf.Function in it."
+            )
+
+    @classmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        if structure.level.kind == "equilibrium":
+            return Verdict(False, "needs an objective; an equilibrium has none")
+        return Verdict(True, structure.obstacle or "Y(x) has no exact projection")
+
+    def answer(self, question: Question) -> LowerSolution:
+        raise AssertionError("a conic program is solved on the host, not from a question")
+
+    def solve(
+        self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
+    ) -> LowerSolution:
+        """y(x) of one owner through a callback; neither the start nor the tolerance is used.
 
         ``residual`` is that of the optimality conditions where these are a linear or quadratic program's, which is solved to
         rounding; elsewhere it is unknown (NaN). The error bound always is. An infeasible or unbounded problem gives NaN and
         ``converged=False``.
         """
-        size = self.compiled.lower.size
+        size, mu = self.structure.size, self.structure.modulus(owner.multiply, x.dtype)
         leaves = tuple(owner.own)
 
         def on_host(point: np.ndarray, index: np.ndarray, *values: np.ndarray) -> np.ndarray:
@@ -61,15 +79,21 @@ class CvxpyLower:
             return self._solve(np.asarray(point, float), int(index), own).astype(point.dtype)
 
         given = (owner.own[leaf] for leaf in leaves)
-        found = call_on_host(on_host, (size + 1,), x.dtype, x, owner.host_key, *given)
-        y, residual = found[:size], found[size]
+        answer = call_on_host(on_host, (size + 1,), x.dtype, x, owner.host_key, *given)
+        y, residual = answer[:size], answer[size]
         solved = jnp.isfinite(y).all()
         return LowerSolution(y, residual, jnp.asarray(jnp.inf, x.dtype), mu, jnp.zeros((), int), solved)
 
+    def advice(self) -> str:
+        smooth = (
+            "a smooth objective (cp.huber for abs, cp.logistic for hinge losses) over a set with an exact projection needs no "
+            "CVXPY"
+        )
+        return "; ".join(filter(None, [smooth, super().advice()]))
+
     @cached_property
     def _has_averages(self) -> bool:
-        level = self.compiled.problem.lower_level
-        return any(averages_of(level.expression)) if level else False
+        return any(True for _ in averages_of(self.structure.level.expression))
 
     def _solve(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> np.ndarray:
         """y, and the residual behind it."""
@@ -77,15 +101,14 @@ class CvxpyLower:
         residual = _solve_tightly(problem)
         values = [twin.value for twin in twins]
         if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(value is None for value in values):
-            return np.full(self.compiled.lower.size + 1, np.nan)
+            return np.full(self.structure.size + 1, np.nan)
         return np.concatenate([*(np.ravel(value) for value in values), [residual]])
 
     @cached_property
     def _template(self) -> tuple[cp.Problem, list[cp.Parameter], Program, list[cp.Variable]]:
-        level = self.compiled.problem.lower_level
-        assert level is not None
+        level, oracles = self.structure.level, self.structure.oracles
         constraints = [*level.constraints, *attribute_constraints(level.variables)]
-        known = self.compiled.problem.known_bounds
+        known = oracles.declaration.known_bounds
         hoisted = hoist([level.sign * level.expression, *constraints], level.variables, known)
         objective, *rest = hoisted.expressions
         parameters = list(hoisted.parameters)
@@ -100,27 +123,26 @@ class CvxpyLower:
     def _parametrised(self, x: np.ndarray, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
         problem, parameters, program, twins = self._template
         with jax.enable_x64(True):
-            values = program(self.compiled.environment(jnp.asarray(x), None, own))
+            values = program(self.structure.oracles.environment(jnp.asarray(x), None, own))
         for parameter, value in zip(parameters, values):
             parameter.save_value(np.asarray(value, dtype=float))
         return problem, twins
 
     def _with_data(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
-        level = self.compiled.problem.lower_level
-        assert level is not None
+        level, oracles = self.structure.level, self.structure.oracles
         hoisted_level = hoist(
             [level.sign * level.expression, *level.constraints, *attribute_constraints(level.variables)],
             level.variables,
         )
         twins = [hoisted_level.twins[v] for v in level.variables]
         rename = {v.id: twin for v, twin in zip(level.variables, twins)}
-        clients = self.compiled.static_data.clients
+        clients = oracles.static_data.clients
         parties = range(clients.size) if level.scope == "federation" else [index]
-        decisions = {leaf: np.asarray(value) for leaf, value in self.compiled.upper.split(x).items()}
+        decisions = {leaf: np.asarray(value) for leaf, value in oracles.upper.split(x).items()}
         terms: list[Any] = []
         rest: list[Any] = []
         for party in parties:
-            private = {leaf: np.asarray(v) for leaf, v in self.compiled.data().clients.party(party).environment.items()}
+            private = {leaf: np.asarray(v) for leaf, v in oracles.data().clients.party(party).environment.items()}
             known = {**own, **private, **decisions}
             leaves = {
                 leaf: known[leaf.id]
@@ -146,7 +168,7 @@ class CvxpyLower:
 
     def _written_out(self, average: SampleAverage, party: int) -> Any:
         samples = [p for p in average.parameters() if isinstance(p, Sample)]
-        table = next(t for t in self.compiled.static_data.clients.tables if samples[0].id in t.values)
+        table = next(t for t in self.structure.oracles.static_data.clients.tables if samples[0].id in t.values)
         start, count = int(table.offsets[party]), int(table.counts[party])
         if count > ROW_LIMIT:
             raise LowerLevelError(
@@ -159,6 +181,10 @@ class CvxpyLower:
         ]
         written = cp.sum(cp.hstack(rows)) if average.shape == () else sum(rows[1:], start=rows[0])
         return written if isinstance(average, total) else written / count
+
+
+def _has_user_atom(expression: Any) -> bool:
+    return isinstance(expression, UserAtom) or any(map(_has_user_atom, getattr(expression, "args", ())))
 
 
 def _rename(part: Any, twins: dict[int, cp.Variable]) -> Any:

@@ -1,0 +1,141 @@
+"""``declare``: a problem's parts, checked together and made a :class:`~hierfl.language.declaration.Declaration`.
+
+Convexity is proved here by CVXPY's rules, once with what the constraints on x say of x (``declare``) and, for those who ask
+about points outside X, once without (``convex_on_x_only``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from hierfl.analysis.bounds import bounds_of
+from hierfl.analysis.convexity import (
+    attribute_constraints,
+    require_concave,
+    require_convex,
+    require_convex_set,
+    require_domain,
+)
+from hierfl.analysis.enclosure import Known
+from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.intervals import Interval
+from hierfl.analysis.players import players_convexity
+from hierfl.errors import DataError, DeclarationError, NotConvexError
+from hierfl.language.declaration import Declaration
+from hierfl.language.federation.federation import Federation
+from hierfl.language.levels import LowerLevel, constraint_tuple
+from hierfl.language.nash import Nash
+from hierfl.language.objective import Objective
+from hierfl.language.roles import Roles
+from hierfl.language.sample import ClientParameter
+
+
+def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> Declaration:
+    """The declaration of a problem; arguments as of :class:`hierfl.Problem`.
+
+    Raises
+    ------
+    DeclarationError, NotConvexError, DataError
+        Naming the culprit and what to write instead.
+    """
+    _require_kinds(objective, lower, federation)
+    on_x = constraint_tuple(constraints, "Problem")
+    roles = Roles.of(objective, lower, on_x)
+    require_convex_set(on_x, roles.upper, "the constraints on x")
+    declaration = Declaration(objective, lower, on_x, federation, roles, _known_bounds(on_x, roles, federation))
+    if lower is not None:
+        _require_convex_level(lower, lower.expressions, lower.constraints, declaration.known_bounds)
+        if isinstance(lower, Nash):
+            players_convexity(lower)
+    _require_holders(roles, federation)
+    return declaration
+
+
+def convex_on_x_only(declaration: Declaration) -> bool:
+    """Whether the lower level is convex by what constraints and attributes say of x, so that nothing is known outside X."""
+    level = declaration.lower_level
+    if level is None or isinstance(level, Nash):
+        return False
+    upper = declaration.roles.upper
+    anywhere = {x: cp.Variable(x.shape, name=x.name()) for x in upper}
+    known = {leaf: bounds for leaf, bounds in declaration.known_bounds.items() if leaf not in {x.id for x in upper}}
+    expressions = instantiate(level.expressions, anywhere)
+    try:
+        _require_convex_level(level, expressions, instantiate(level.constraints, anywhere), known)
+    except (NotConvexError, DeclarationError):
+        return True
+    return False
+
+
+def _require_kinds(objective: Any, lower: Any, federation: Any) -> None:
+    """Each part is one of hierfl's own."""
+    if not isinstance(objective, Objective):
+        raise DeclarationError(
+            f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {type(objective).__name__}"
+            f"{' of cvxpy' if isinstance(objective, (cp.Minimize, cp.Maximize)) else ''}."
+        )
+    if lower is not None and not isinstance(lower, LowerLevel):
+        raise DeclarationError(
+            f"lower must be one hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash (several lower variables go into one level as a "
+            f"list), not {type(lower).__name__}."
+        )
+    if federation is not None and not isinstance(federation, Federation):
+        raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")
+
+
+def _known_bounds(constraints: Sequence[Any], roles: Roles, federation: Federation | None) -> dict[int, Interval]:
+    """Bounds by leaf id, of the upper variables on the public X and of the client parameters over the clients."""
+    on_x = [*constraints, *attribute_constraints(roles.upper)]
+    public = [c for c in on_x if not any(isinstance(p, ClientParameter) for p in c.parameters())]
+    clients = federation.clients if federation else ()
+    held = {
+        p.id: Interval.hull(np.stack([client.parameters[p] for client in clients]))
+        for p in roles.client_parameters
+        if clients and all(p in client.parameters for client in clients)
+    }
+    return held | bounds_of(public, roles.upper)
+
+
+def _require_convex_level(level: LowerLevel, expressions: Any, constraints: Any, known: Known) -> None:
+    parts = constraints if level.kind == "equilibrium" else (*constraints, *expressions)
+    require_domain(parts, level.variables, f"the {type(level).__name__}", known)
+    require_convex_set(constraints, level.variables, f"Y(x) of {type(level).__name__}", known)
+    if level.kind == "argmin":
+        require_convex(expressions[0], level.variables, "the objective of ArgMin", known)
+    elif level.kind == "argmax":
+        require_concave(expressions[0], level.variables, "the objective of ArgMax", known)
+
+
+def _require_holders(roles: Roles, federation: Federation | None) -> None:
+    """Somebody holds every sample and every client parameter."""
+    client_samples = [sample for table in roles.client_tables for sample in table]
+    server_samples = [sample for table in roles.server_tables for sample in table]
+    if federation is None:
+        needed = [*client_samples, *server_samples, *roles.client_parameters]
+        if needed:
+            raise DataError(
+                f"nobody holds {type(needed[0]).__name__} {needed[0].name()!r}: give Problem(..., federation=hf.Federation(...))."
+            )
+        return
+    for index, client in enumerate(federation.clients):
+        for sample in client_samples:
+            if not client.holds(sample):
+                raise DataError(
+                    f"client {index} holds no data for sample {sample.name()!r}; add it to Client(samples=...)."
+                )
+        for parameter in roles.client_parameters:
+            if parameter not in client.parameters:
+                raise DataError(
+                    f"client {index} has no value for client parameter {parameter.name()!r}; add it to "
+                    f"Client(parameters=...) or Federation.split(parameters=...)."
+                )
+    for sample in server_samples:
+        if federation.server is None or not federation.server.holds(sample):
+            raise DataError(
+                f"the server holds no data for sample {sample.name()!r}: give Federation(server=hf.Client(...)) or "
+                f"split(server_fraction=...)."
+            )

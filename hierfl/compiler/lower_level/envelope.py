@@ -1,0 +1,58 @@
+"""The envelope theorem's case: the upper term and the lower level have proportional gradients in y."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Data
+from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
+
+
+@double_precision
+def gradients_coincide(problem: CompiledProblem) -> bool:
+    """Whether the clients' upper terms and the lower level have proportional gradients in y, at random points."""
+    if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
+        return False
+    data, rng = problem.data(), np.random.default_rng(11)
+    pairs = problem.programs.keep(
+        "gradients in y", lambda: quick_jit(lambda x, y, data: _gradients(problem, x, y, data))
+    )
+    ratios: list[float] = []
+    for _ in range(3):
+        x, y = (rng.standard_normal(size) for size in (problem.upper.size, problem.lower.size))
+        for upper, lower in zip(*map(np.asarray, pairs(x, y, data))):
+            size = float(lower @ lower)
+            if not np.isfinite(size) or size == 0:
+                return False
+            ratios.append(float(upper @ lower) / size)
+            if not np.linalg.norm(upper - ratios[0] * lower) <= 1e-9 * (np.linalg.norm(upper) + np.linalg.norm(lower)):
+                return False
+    return bool(np.ptp(ratios) <= 1e-9 * max(1.0, abs(ratios[0])))
+
+
+def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tuple[Array, Array]:
+    """(grad_y f_i, F) of every client on all its data, in federation scope of their mean: (owners, size) each."""
+    clients = data.clients
+    x = problem.project_upper(x, clients.party(0).environment)
+
+    def one(index: Array) -> tuple[Array, Array]:
+        party = clients.party(index)
+        inside = problem.project_lower(x, y, party.environment)
+
+        def upper(rows: Rows) -> Array:
+            return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)
+
+        def lower(rows: Rows) -> Array:
+            return problem.operator(x, inside, party.environment, rows)
+
+        return party.mean(upper, problem.upper_samples), party.mean(lower, problem.lower_samples)
+
+    of_clients = jax.lax.map(one, jnp.arange(clients.size))
+    if problem.scope != "federation":
+        return of_clients
+    return jax.tree.map(lambda parts: (clients.weights @ parts)[None], of_clients)

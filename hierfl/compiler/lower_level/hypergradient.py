@@ -1,0 +1,104 @@
+"""The gradient of the implicit function at a point, the lower level solved there for all owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Data, Party
+from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.lower_level.diagnosis import require_solved
+from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, LowerMap
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
+
+
+def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:
+    """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
+    problem, exact, clients = hyper.problem, hyper.problem.exact, data.clients
+    evaluation = exact.evaluate(x, data, warm)
+    answers = None if evaluation.solution is None else evaluation.solution.y
+
+    def one(index: Array) -> Any:
+        party = clients.party(index)
+
+        def mean(function: Callable[[Rows], Any]) -> Any:
+            return party.mean(function, problem.upper_samples)
+
+        if problem.scope == "sample":
+
+            def answer(row: dict[int, Array]) -> Array:
+                owner = exact.sample_owner(x, {**party.environment, **row})
+                return exact.solve(x, owner, jnp.zeros(problem.lower.size, x.dtype)).y
+
+            return mean(lambda rows: hyper.rows(x, party, rows, answer)[1]), jnp.zeros(problem.lower.size)
+        y = jnp.zeros(0) if answers is None else answers[0] if problem.scope == "federation" else answers[index]
+        if problem.scope == "federation":
+            return hyper.partials(x, y, party, mean)[1:]
+        return hyper.client(x, y, party, mean)[1], jnp.zeros_like(y)
+
+    gradients, seeds = (
+        jax.lax.map(one, jnp.arange(clients.size))
+        if problem.client_program is not None
+        else (
+            jnp.zeros((clients.size, x.size)),
+            jnp.zeros((clients.size, problem.lower.size)),
+        )
+    )
+    gradient, seed = clients.weights @ gradients, clients.weights @ seeds
+    if data.server is not None:
+        in_x, in_y = server_partials(problem, x, answers, data.server_party)
+        gradient, seed = gradient + in_x, seed + in_y
+    if problem.scope == "federation":
+        assert answers is not None
+        gradient = hyper.adjoint(x, gradient, seed, _mean_map(hyper, x, answers[0], data), answers[0])
+    return evaluation, gradient
+
+
+def server_partials(problem: CompiledProblem, x: Array, answers: Array | None, party: Party) -> tuple[Array, Array]:
+    """Gradients of the server's term in x and in the federation's y (zeros in other scopes)."""
+    shared = answers[0] if answers is not None and problem.scope == "federation" else jnp.zeros(problem.lower.size)
+
+    def at(rows: Rows) -> tuple[Array, Array]:
+        return jax.grad(lambda v, y: problem.server_value(v, y, party.environment, rows), argnums=(0, 1))(x, shared)
+
+    found: tuple[Array, Array] = party.mean(at)
+    return found
+
+
+def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
+    """The federation's lower level: the weighted mean over the clients."""
+    clients = data.clients
+
+    def mean(of: Callable[[LowerMap], Array], like: Array) -> Array:
+        def add(index: Array, carry: Array) -> Array:
+            party = clients.party(index)
+            return carry + party.weight * of(hyper.lower_map(x, y, party))
+
+        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros_like(like))
+
+    public = clients.party(0).environment
+    return LowerMap(
+        mean(lambda part: part.force, y),
+        lambda v: mean(lambda part: part.hessian(v), y),
+        lambda v: mean(lambda part: part.cross(v), x),
+        lambda x, z: hyper.problem.project_lower(x, z, public),
+    )
+
+
+@double_precision
+def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
+    """(value, gradient) of f at x, oriented for minimisation, checked; errors as for ``ExactLower.at``."""
+    hyper = Hypergradient.of(problem)
+    program = problem.programs.keep(
+        ("gradient program", hyper), lambda: quick_jit(lambda x, data: gradient_at(hyper, x, data))
+    )
+    evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
+    require_solved(problem, problem.exact.method, x, evaluation)
+    return float(evaluation.value), gradient

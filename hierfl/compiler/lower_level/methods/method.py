@@ -1,0 +1,161 @@
+"""What every exact method is: a class that says when it applies and why, solves, and says what it costs.
+
+The compiler takes the first method of ``choice.METHODS`` that applies; ``Exact(method=...)`` asks for one by its name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from hierfl.compiler.expressions.program import Array
+from hierfl.compiler.lower_level.certificate import LowerSolution, certify, certify_direct
+from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.structure import LowerStructure
+
+ITERATION_LIMIT = 20_000
+CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
+INEXACT_TOLERANCE = 1e-6  # where Y(x) has no exact projection
+SINGLE_TOLERANCE = 1e-5  # in single precision
+
+
+class Verdict(NamedTuple):
+    """Whether a method applies to a lower level, and the reason either way."""
+
+    applies: bool
+    why: str
+
+
+class Question(NamedTuple):
+    """One owner's lower level, as it is put to a method.
+
+    ``owner`` may be a condensed form of what was ``asked``; F as it was asked has the last word. ``start`` lies in Y(x), ``mu``
+    is the modulus of strong monotonicity (0 where unknown).
+    """
+
+    owner: Owner
+    asked: Owner
+    start: Array
+    mu: Array
+    tolerance: Array | float
+    exact_projection: bool
+
+    def certified(self, y: Array, step: Array, iterations: Any) -> LowerSolution:
+        """An iterate with the evidence, after one more step."""
+        return certify(
+            self.asked.operator,
+            self.asked.project,
+            y,
+            step,
+            self.mu,
+            iterations,
+            self.tolerance,
+            self.exact_projection,
+            self.asked.condition(),
+        )
+
+    def certified_directly(self, y: Array, step: Array, iterations: Any) -> LowerSolution:
+        """A y that needs no further step, with the evidence; F is affine and the step at most 1 / L."""
+        return certify_direct(
+            self.asked.operator,
+            self.asked.project,
+            y,
+            step,
+            self.mu,
+            iterations,
+            self.tolerance,
+            self.exact_projection,
+            self.asked.condition(),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ExactMethod(ABC):
+    """A method for the lower level of one problem.
+
+    Attributes
+    ----------
+    structure
+        What is known of the lower level.
+    reason
+        Why this method was chosen.
+    name
+        As users write it, ``Exact(method=name)``.
+    cost
+        What one use costs, for ``explain()``.
+    at_once
+        Whether y is a formula, or a few steps in a few unknowns.
+    iterative
+        Whether y is where an iteration on it stopped.
+    on_host
+        Whether it leaves the traced program.
+    """
+
+    structure: LowerStructure
+    reason: str
+    name: ClassVar[str]
+    cost: ClassVar[str]
+    at_once: ClassVar[bool] = False
+    iterative: ClassVar[bool] = False
+    on_host: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        """Whether the method can solve this lower level."""
+
+    @abstractmethod
+    def answer(self, question: Question) -> LowerSolution:
+        """The solution with its evidence; traceable."""
+
+    def solve(
+        self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
+    ) -> LowerSolution:
+        """y(x) of one owner, from a warm start; traceable."""
+        return self.answer(self.question(x, owner, owner, warm, tolerance))
+
+    def question(self, x: Array, owner: Owner, asked: Owner, warm: Array, tolerance: Array | float) -> Question:
+        """The lower level of an owner as a question to this method."""
+        mu, exact = self.structure.modulus(owner.multiply, x.dtype), self.structure.exact_projection
+        tolerance = tolerance if exact else jnp.maximum(tolerance, INEXACT_TOLERANCE)
+        if x.dtype == jnp.float32:
+            tolerance = jnp.maximum(tolerance, SINGLE_TOLERANCE)
+        return Question(owner, asked, owner.project(warm), mu, tolerance, exact)
+
+    def explain(self, scope: str | None) -> str:
+        """How the lower level is solved, and where its modulus comes from."""
+        return f"solved exactly by {self.name}: {self.reason}; {self.structure.modulus_text(scope)}"
+
+    def advice(self) -> str:
+        """What to write for a better oracle; empty where there is nothing to gain."""
+        if self.structure.modulus_unknown:
+            return (
+                "errors of y are not bounded without strong convexity: add a term such as 0.5 * eps * cp.sum_squares(y)"
+            )
+        return ""
+
+    def unsolved(self, solution: LowerSolution, owner: int) -> str:
+        """Why this owner's y was not found, and what to change; what follows "was not solved at x = ...: "."""
+        return (
+            f"{self.name} stopped after {int(solution.iterations[owner])} iterations with natural residual "
+            f"{float(solution.residual[owner]):.2e}. It may be unbounded below, not strongly convex, or badly scaled; add a strongly "
+            f"convex term or a bounded set."
+        )
+
+
+class IterativeMethod(ExactMethod):
+    """A method that iterates on y itself; an affine F over data is formed once, so that iterations do not pass over the data."""
+
+    iterative: ClassVar[bool] = True
+
+    def solve(
+        self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
+    ) -> LowerSolution:
+        """y(x) of one owner, from a warm start; traceable."""
+        structure = self.structure
+        formed = structure.affine and structure.quadratic.from_data and warm.size <= CONDENSED_LIMIT
+        return self.answer(self.question(x, owner.condensed(warm) if formed else owner, owner, warm, tolerance))

@@ -1,0 +1,251 @@
+"""The oracles of a declared problem: pure functions of (decision, a party's data, key).
+
+Decisions are flat vectors (``Layout``); a party's own constants come as an environment, its samples as ``Rows``.
+Objectives are oriented so that everything is minimised: a ``Maximize`` is negated here and turned back in results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.sparse import issparse
+
+from hierfl.analysis.declare import convex_on_x_only
+from hierfl.compiler.data.tables import Data, Population
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Program, Rows
+from hierfl.compiler.layout import Layout
+from hierfl.compiler.party_constraints import constraints_of_all_clients
+from hierfl.compiler.sets import CompiledSet, compile_set
+from hierfl.errors import DeclarationError
+from hierfl.jaxtools.program_cache import ProgramCache
+from hierfl.language.declaration import Declaration
+from hierfl.language.sample import ClientParameter, Sample
+
+Environment = Mapping[int, Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Oracles:
+    """The values, gradients and projections of one declared problem.
+
+    ``upper_set`` is the public part of X, ``private_set`` what clients add to it of their own (None: nothing), ``client_upper_set``
+    X_i = both together, ``lower_set`` Y(x). ``programs`` keeps what is compiled, or found out, once.
+    """
+
+    declaration: Declaration
+    upper: Layout
+    lower: Layout
+    static_data: Data
+    upper_set: CompiledSet
+    private_set: CompiledSet | None
+    client_upper_set: CompiledSet
+    lower_set: CompiledSet | None
+    client_program: Program | None
+    server_program: Program | None
+    lower_program: Program | None
+    programs: ProgramCache = field(default_factory=ProgramCache)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.declaration!r})"
+
+    @property
+    def num_clients(self) -> int:
+        """The number m of clients."""
+        return self.static_data.clients.size
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the clients' weights: 1 unless the federation says otherwise."""
+        return float(np.sum(self.static_data.clients.weights))
+
+    @property
+    def scope(self) -> str | None:
+        """Scope of the lower level; None without one."""
+        level = self.declaration.lower_level
+        return level.scope if level else None
+
+    @property
+    def sign(self) -> float:
+        """-1 when the declaration maximises: user's value = sign * compiled value."""
+        return self.declaration.objective.sign
+
+    @cached_property
+    def upper_samples(self) -> tuple[int, ...]:
+        """Samples that the clients' upper term averages over; in sample scope also those that y answers."""
+        own = _sample_ids(self.declaration.objective.clients)
+        return tuple(dict.fromkeys([*own, *self.lower_samples])) if self.scope == "sample" else own
+
+    @cached_property
+    def lower_samples(self) -> tuple[int, ...]:
+        """Samples that the lower level averages over (or answers)."""
+        return tuple(sample.id for sample in self.declaration.roles.lower_samples)
+
+    @cached_property
+    def server_samples(self) -> tuple[int, ...]:
+        """Samples that the server's term averages over."""
+        return _sample_ids(self.declaration.objective.server)
+
+    @cached_property
+    def convex_on_x_only(self) -> bool:
+        """Whether the lower level is convex by what constraints and attributes say of x, so that nothing is known outside X."""
+        return convex_on_x_only(self.declaration)
+
+    @cached_property
+    def client_term_is_public(self) -> bool:
+        """Whether the server can evaluate the clients' term itself, given x and y."""
+        term = self.declaration.objective.clients
+        return (
+            term is not None
+            and not self.upper_samples
+            and not any(isinstance(p, ClientParameter) for p in term.parameters())
+        )
+
+    def row_table(self, clients: Population) -> int:
+        """Place of the table whose rows a sample-scope level answers."""
+        level = self.declaration.lower_level
+        wanted = {p.id for p in level.leaves} if level else set()
+        return next(place for place, table in enumerate(clients.tables) if wanted & set(table.samples))
+
+    @cached_property
+    def row_samples(self) -> tuple[int, ...]:
+        """The samples of that table."""
+        clients = self.static_data.clients
+        return clients.tables[self.row_table(clients)].samples
+
+    def data(self) -> Data:
+        """The parties' data, with the present values of plain ``cp.Parameter`` constants."""
+        public: dict[int, np.ndarray] = {}
+        for parameter in self.declaration.roles.parameters:
+            if parameter.value is None:
+                raise DeclarationError(
+                    f"parameter {parameter.name()!r} has no value: set {parameter.name()}.value before solving."
+                )
+            value = parameter.value.todense() if issparse(parameter.value) else parameter.value
+            public[parameter.id] = np.asarray(value, dtype=float)
+        data = self.programs.keep(("data", jnp.result_type(float)), lambda: jax.device_put(self.static_data))
+        for side in (data.clients, data.server):
+            for table in side.tables if side is not None else ():
+                table.require_whole()
+        server = None if data.server is None else replace(data.server, public=public)
+        return Data(replace(data.clients, public=public), server)
+
+    @property
+    def parameter_values(self) -> Hashable:
+        """The present values of plain parameters, as a key as short for large ones."""
+        public = self.data().clients.public
+        return tuple(
+            (leaf, hashlib.blake2b(value.tobytes(), digest_size=16).digest()) for leaf, value in public.items()
+        )
+
+    # --- oracles -----------------------------------------------------------------------------------------------
+
+    def environment(self, x: Array, y: Array | None, own: Environment) -> dict[int, Any]:
+        """Values of all leaves that are not rows: the decisions and a party's own constants."""
+        decisions = self.upper.split(x)
+        if y is not None and self.lower.size:
+            decisions |= self.lower.split(y)
+        return {**own, **decisions}
+
+    def client_value(self, x: Array, y: Array | None, own: Environment, rows: Rows) -> Array:
+        """A client's upper term on these rows; in sample scope y is ``(B, size)``, one answer per row."""
+        if self.client_program is None:
+            return jnp.zeros(())
+        if self.scope == "sample" and y is not None:
+            if not rows.values:
+                rows_with_y = rows
+            else:
+                rows_with_y = self._with_answers(rows, y)
+            value = self.client_program(self.environment(x, None, own), rows_with_y)[0]
+        else:
+            value = self.client_program(self.environment(x, y, own), rows)[0]
+        return self.sign * jnp.reshape(value, ())
+
+    def _with_answers(self, rows: Rows, y: Array) -> Rows:
+        """The rows with y (B, size) as further columns, weighted as the sample's own table is."""
+        table = self.row_samples[0]
+        answers = self.lower.split(y)
+        return Rows(
+            {**rows.values, **answers},
+            {**rows.weights, **dict.fromkeys(answers, rows.weights[table])},
+            {**rows.counts, **dict.fromkeys(answers, rows.counts[table])},
+        )
+
+    def server_value(self, x: Array, y: Array | None, own: Environment, rows: Rows) -> Array:
+        """The server's upper term on these rows."""
+        if self.server_program is None:
+            return jnp.zeros(())
+        return self.sign * jnp.reshape(self.server_program(self.environment(x, y, own), rows)[0], ())
+
+    def operator(self, x: Array, y: Array, own: Environment, rows: Rows = NO_ROWS) -> Array:
+        """F(x, y): the gradient of the lower objective in y (negated for argmax), or the mapping; flat."""
+        return self.lower.joined(self.operator_parts(x, self.lower.split(y), own, rows))
+
+    def operator_parts(self, x: Array, parts: dict[int, Array], own: Environment, rows: Rows) -> dict[int, Array]:
+        """F(x, y) with y and F in the variables' own shapes, ``{leaf id: array}``.
+
+        Loops over y run on these: in a flat loop XLA finds the place of every entry of a matrix by two divisions, which
+        made a step on one sample four times as long.
+        """
+        level = self.declaration.lower_level
+        if level is None or self.lower_program is None:
+            raise DeclarationError("the problem has no lower level.")
+        program = self.lower_program
+        if level.kind == "equilibrium":
+            flat = jnp.concatenate([jnp.ravel(p) for p in program({**self.environment(x, None, own), **parts}, rows)])
+            return self.lower.split(flat)
+
+        def objective(parts: dict[int, Array]) -> Array:
+            return level.sign * jnp.reshape(program({**self.environment(x, None, own), **parts}, rows)[0], ())
+
+        return jax.grad(objective)(parts)
+
+    def project_upper(self, x: Array, own: Environment | None = None) -> Array:
+        """Projection on the public part of X."""
+        return self.upper_set.project(x, own or {})
+
+    def project_lower(self, x: Array, y: Array, own: Environment) -> Array:
+        """Projection on Y(x) of one owner of y."""
+        if self.lower_set is None:
+            return y
+        return self.lower_set.project(y, self.environment(x, None, own))
+
+    def project_lower_parts(self, x: Array, parts: dict[int, Array], own: Environment) -> dict[int, Array]:
+        """``project_lower`` with y in the variables' own shapes."""
+        if self.lower_set is None or self.lower_set.kind == "free":
+            return parts
+        return self.lower.split(self.project_lower(x, self.lower.joined(parts), own))
+
+    def lower_limits(self, x: Array, own: Environment) -> tuple[Array, Array]:
+        """Bounds of y where Y(x) is a box or free."""
+        if self.lower_set is None:
+            free = jnp.full(self.lower.size, jnp.inf)
+            return -free, free
+        return self.lower_set.limits(self.environment(x, None, own))
+
+    def lower_condition(self, x: Array, own: Environment) -> Array:
+        """What the projection on Y(x) makes of rounding errors in its data: a factor of at least 1."""
+        if self.lower_set is None:
+            return jnp.ones(())
+        return self.lower_set.condition(self.environment(x, None, own))
+
+    def lower_gap(self, x: Array, own: Environment) -> Array:
+        """Positive where a closed-form Y(x) is empty."""
+        if self.lower_set is None or not self.lower_set.is_exact:
+            return jnp.zeros(())
+        return jnp.asarray(self.lower_set.gap(self.environment(x, None, own)))
+
+    @cached_property
+    def full_upper_set(self) -> CompiledSet:
+        """X: the intersection of all X_i; only a simulation can know it."""
+        return compile_set(constraints_of_all_clients(self.declaration), self.upper.variables, label="X")
+
+
+def _sample_ids(term: Any) -> tuple[int, ...]:
+    return () if term is None else tuple(dict.fromkeys(p.id for p in term.parameters() if isinstance(p, Sample)))

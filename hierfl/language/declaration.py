@@ -1,0 +1,103 @@
+"""``Declaration``: a declared problem as plain data.
+
+The front door (:class:`hierfl.Problem`) makes one when the user declares a problem; everything behind it (analysis, compiler,
+runtime, inspection) takes the declaration and never the front door, so that arrows between the packages go one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+
+from hierfl.errors import DataError
+from hierfl.language.federation.federation import Federation
+from hierfl.language.levels import LowerLevel
+from hierfl.language.objective import Objective
+from hierfl.language.roles import Roles
+
+if TYPE_CHECKING:
+    from hierfl.analysis.intervals import Interval
+
+
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """An objective, a lower level, constraints on x and a federation, checked together.
+
+    Made by :func:`hierfl.analysis.declare.declare`, which proves what has to hold.
+
+    Attributes
+    ----------
+    objective
+        What the clients and the server contribute to the upper objective.
+    lower_level
+        The lower level; None for a problem in x alone.
+    constraints
+        The constraints on x.
+    federation
+        Who holds which data; None for one client without data.
+    roles
+        Which variables are upper and lower, which tables of samples belong to whom.
+    known_bounds
+        Bounds by leaf id: of the upper variables on the public X, and of the client parameters over the clients.
+    """
+
+    objective: Objective
+    lower_level: LowerLevel | None
+    constraints: tuple[Any, ...]
+    federation: Federation | None
+    roles: Roles
+    known_bounds: Mapping[int, Interval]
+
+    @property
+    def upper_variables(self) -> tuple[cp.Variable, ...]:
+        """The variables that the top decides: all that no lower level names."""
+        return self.roles.upper
+
+    @property
+    def lower(self) -> tuple[LowerLevel, ...]:
+        """The lower level as a tuple of one, or empty."""
+        return (self.lower_level,) if self.lower_level else ()
+
+    @cached_property
+    def client_weights(self) -> np.ndarray:
+        """The clients' weights w_i, ``(m,)``: 1/m, by samples of the lower-level table (else the upper), or explicit.
+
+        Raises
+        ------
+        DataError
+            If weights go by samples and there are none to count.
+        """
+        federation = self.federation
+        if federation is None:
+            return np.ones(1)
+        if isinstance(federation.weights, str) and federation.weights == "uniform":
+            return np.full(federation.num_clients, 1.0 / federation.num_clients)
+        if not isinstance(federation.weights, str):
+            return np.asarray(federation.weights, dtype=float)
+        counts = self._samples_held(federation)
+        return counts / counts.sum()
+
+    def _samples_held(self, federation: Federation) -> np.ndarray:
+        """The rows that each client holds of the tables that count."""
+        samples = self.roles.lower_samples or tuple(s for table in self.roles.client_tables for s in table)
+        if not samples:
+            raise DataError(
+                "weights='samples' needs samples at the clients; the problem uses none. Write weights='uniform'."
+            )
+        wanted = {sample.id for sample in samples}
+        tables = [table for table in self.roles.client_tables if any(s.id in wanted for s in table)]
+        counts = np.zeros(federation.num_clients)
+        for index, client in enumerate(federation.clients):
+            for table in tables:
+                count = client.num_samples(table[0])
+                if count is None:
+                    raise DataError(
+                        f"weights='samples' counts rows, but client {index} holds a distribution for {table[0].name()!r}."
+                    )
+                counts[index] += count
+        return counts

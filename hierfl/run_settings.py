@@ -1,0 +1,171 @@
+"""The settings of a run, beside its solver: one frozen object, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cached_property
+from inspect import Parameter, Signature
+from numbers import Real
+from typing import Any, TypedDict
+
+import numpy as np
+
+from hierfl.errors import SettingError
+
+MOST_ROUNDS = 100_000_000
+SEEDS = 2**64  # there are
+HISTORY_COLUMNS = {"round", "objective", "gradient_norm", "lower_residual", "step_size", "seconds"}
+Metrics = Mapping[str, Callable[..., float]]
+
+
+class SolveSettings(TypedDict, total=False):
+    """The keywords of ``Problem.solve`` beside ``seeds`` and ``restarts``, for type-checkers."""
+
+    rounds: int
+    seed: int
+    x0: Any
+    runtime: Any
+    queries: str
+    metrics: Metrics | None
+    evaluate_every: int
+    callback: Callable[..., Any] | None
+    tolerance: float | None
+    time_limit: float | None
+    communication_limit: float | None
+    progress: bool
+
+
+@dataclass(frozen=True, eq=False)
+class RunSettings:
+    """What ``Problem.solve`` was asked for; its docstring says what each setting means.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range, or two that exclude each other.
+    """
+
+    rounds: int = 500
+    seed: int = 0
+    seeds: int | Sequence[int] | None = None
+    restarts: int | None = None
+    x0: Any = None
+    runtime: Any = None
+    queries: str = "projected"
+    metrics: Metrics | None = None
+    evaluate_every: int = 10
+    callback: Callable[..., Any] | None = None
+    tolerance: float | None = None
+    time_limit: float | None = None
+    communication_limit: float | None = None
+    progress: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> RunSettings:
+        """The settings of these keywords.
+
+        Raises
+        ------
+        TypeError
+            For a keyword that there is not; names the nearest that there is.
+        """
+        known = [setting.name for setting in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+                raise TypeError(f"solve() has no setting {name!r}: {hint}")
+        return cls(**given)
+
+    @classmethod
+    def signature(cls) -> Signature:
+        """The signature of ``Problem.solve``, which takes these settings as keywords."""
+        positional, keyword = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+        settings = [Parameter(s.name, keyword, default=s.default, annotation=s.type) for s in fields(cls)]
+        solver = Parameter("solver", positional, default=None, annotation=Any)
+        return Signature([Parameter("self", positional), solver, *settings], return_annotation="Result | Runs")
+
+    def __post_init__(self) -> None:
+        _require_limits(self)
+        _require_numbers(self)
+        _require_callables(self)
+        if self.queries not in ("projected", "raw"):
+            raise SettingError(f"queries={self.queries!r}: write 'projected' or 'raw'.")
+        _ = self.all_seeds
+        if self.tolerance is not None and self.evaluate_every < 2:
+            raise SettingError(
+                "tolerance=... is tested on a block of rounds: take evaluate_every of at least 2, better 10."
+            )
+        if self.several and self.callback is not None:
+            raise SettingError(
+                "callback=... follows one run: leave it out with seeds and restarts, or solve one by one."
+            )
+        for name in ("rounds", "evaluate_every"):  # whole numbers of NumPy become Python's
+            object.__setattr__(self, name, int(getattr(self, name)))
+
+    @property
+    def several(self) -> bool:
+        """Whether several runs were asked for, be it one."""
+        return self.seeds is not None or self.restarts is not None
+
+    @cached_property
+    def all_seeds(self) -> list[int]:
+        """The seed of each run."""
+        return _all_seeds(self.seed, self.seeds, self.restarts)
+
+
+def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | None) -> list[int]:
+    """The seed of each run, validated."""
+    if restarts is not None:
+        if seeds is not None:
+            raise SettingError("seeds and restarts: give one of them; every restart has a seed of its own.")
+        if isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1:
+            raise SettingError(f"restarts={restarts!r}: a whole number of at least 1.")
+        numbers: list[Any] = list(range(seed, seed + int(restarts)))
+    elif seeds is None:
+        numbers = [seed]
+    elif isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
+        numbers = list(range(seed, seed + int(seeds)))
+    elif isinstance(seeds, (Sequence, np.ndarray)) and not isinstance(seeds, str) and seed == 0:
+        numbers = list(seeds)
+    else:
+        raise SettingError(f"seeds={seeds!r}: how many (from seed on), or a sequence of seeds in place of seed.")
+    whole = all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s >= 0 for s in numbers)
+    if not numbers or not whole or len(set(numbers)) < len(numbers):
+        raise SettingError(f"seeds={seeds!r}: at least one, each a whole number of at least 0 and given once.")
+    if max(numbers) >= SEEDS:
+        raise SettingError(f"a seed of {max(numbers)}: seeds are below 2^64.")
+    return [int(s) for s in numbers]
+
+
+def _require_limits(settings: RunSettings) -> None:
+    for name in ("tolerance", "time_limit", "communication_limit"):
+        value = getattr(settings, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0):
+            raise SettingError(f"{name}={value!r}: a positive number, or None.")
+
+
+def _require_numbers(settings: RunSettings) -> None:
+    for name, least in (("rounds", 0), ("evaluate_every", 1), ("seed", 0)):
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
+    if settings.rounds > MOST_ROUNDS:
+        raise SettingError(
+            f"rounds={settings.rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated; go on with x0=result.x."
+        )
+
+
+def _require_callables(settings: RunSettings) -> None:
+    metrics, callback, runtime = settings.metrics, settings.callback, settings.runtime
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(callable(m) for m in metrics.values())):
+        raise SettingError("metrics: a mapping {'name': function(x, y) -> number}.")
+    taken = HISTORY_COLUMNS & set(metrics or ())
+    if taken:
+        raise SettingError(f"metric name {min(taken)!r} is a column of the history; choose another name.")
+    if callback is not None and not callable(callback):
+        raise SettingError(f"callback={callback!r}: a function (round, x, y).")
+    if runtime is not None and (isinstance(runtime, type) or not hasattr(runtime, "execute")):
+        raise SettingError(f"runtime={runtime!r}: a runtime such as hierfl.runtime.InProcess().")

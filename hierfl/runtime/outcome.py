@@ -1,0 +1,119 @@
+"""What a run came to: where it ended, f there with the lower level solved, and the ``Result``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.public_response import public_response
+from hierfl.compiler.starting_points import project_on_all
+from hierfl.errors import HierflError
+from hierfl.result import Certificate, Result
+from hierfl.runtime.cohort import cohort_size
+from hierfl.runtime.in_process.clients import TRAFFIC
+from hierfl.runtime.in_process.execution import MOTION, Outcome
+from hierfl.runtime.watch import Watch
+
+
+class RunEnd(NamedTuple):
+    """Where a run ended: its outcome, flat start, last iterate, the point of X that is reported, and its last y."""
+
+    outcome: Outcome
+    start: np.ndarray
+    iterate: np.ndarray
+    x: np.ndarray
+    warm: np.ndarray | None
+
+    @classmethod
+    def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> RunEnd:
+        iterate = np.asarray(watch.algorithm.decision(outcome.state), float)
+        x = np.asarray(project_on_all(watch.compiled, iterate))
+        warm = watch.algorithm.response(outcome.state, outcome.memory)
+        return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm, float))
+
+    @property
+    def rounds(self) -> int:
+        return len(self.outcome.history.get("objective", ()))
+
+
+def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[RunEnd]) -> list[Evaluation | None]:
+    """f at every end; None for a diverged run whose last x has no value, which its error then notes."""
+    by_lane: dict[int, Evaluation | None] = {}
+    finished = [lane for lane, watch in enumerate(watches) if watch.error is None]
+    if finished:
+        points = np.stack([ends[lane].x for lane in finished])
+        warm = [w for lane in finished if (w := ends[lane].warm) is not None]
+        by_lane |= zip(finished, compiled.exact.at_each(points, np.stack(warm) if warm else None))
+    for lane, watch in enumerate(watches):
+        if watch.error is None:
+            continue
+        try:
+            by_lane[lane] = compiled.exact.at(ends[lane].x, ends[lane].warm)
+        except (HierflError, ArithmeticError, np.linalg.LinAlgError, cp.error.SolverError) as error:
+            by_lane[lane] = None
+            watch.error.add_note(f"It carries no result: f has no value at the last finite x ({error})")
+    return [by_lane[lane] for lane in range(len(ends))]
+
+
+def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[str, Any]) -> Result:
+    """The outcome with its exact value."""
+    compiled, algorithm, sign = watch.compiled, watch.algorithm, watch.compiled.sign
+    state, memory, history, own = end.outcome
+    if watch.error is None:
+        watch.measure(end.rounds, state, memory)
+    if watch.error is None:
+        watch.follow(end.rounds, end.iterate)
+    extra: dict[str, Any] = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
+    if hasattr(watch.solver, "smoothing"):
+        extra["smoothing"] = watch.solver.smoothing
+    if (theory := algorithm.theory) is not None:
+        extra["theory"] = {
+            "step_size": theory.step,
+            "local_steps": theory.local_steps,
+            "rounds": theory.rounds,
+            "bound": theory.bound,
+        }
+    return Result(
+        x=compiled.upper.unflatten(end.x),
+        iterate=compiled.upper.unflatten(end.iterate),
+        x0=compiled.upper.unflatten(end.start),
+        distances=_distances(compiled, end.iterate),
+        y=None if evaluation.solution is None else public_response(compiled, evaluation.solution.y),
+        value=sign * float(evaluation.value),
+        own_value=None if own is None else sign * float(own(jnp.asarray(end.x))),
+        status=watch.status,
+        history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)},
+        metrics={name: np.asarray(values) for name, values in watch.measured.items()},
+        communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), end.rounds),
+        certificate=Certificate.of(compiled, evaluation),
+        settings={**settings, "solver": str(watch.solver), "rounds_done": end.rounds, **extra},
+        trajectory=watch.trajectory,
+    )
+
+
+def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
+    """Distance of the raw iterate to each X_i = public part and client i's own constraints."""
+    point = jnp.asarray(iterate)
+    clients = compiled.data().clients
+    if compiled.private_set is None:
+        own = clients.party(0).environment
+        return np.full(clients.size, np.linalg.norm(iterate - np.asarray(compiled.project_upper(point, own))))
+    sets = compiled.client_upper_set
+    nearest = [np.asarray(sets.project(point, clients.party(i).environment)) for i in range(clients.size)]
+    return np.linalg.norm(iterate - np.stack(nearest), axis=1)
+
+
+def _communication(history: dict[str, np.ndarray], cohort: int, rounds: int) -> dict[str, float]:
+    """Scalars sent: totals and means per round; those of federation-scope lower solvers apart."""
+    totals = {name: int(np.sum(history.get(name, 0))) for name in TRAFFIC}
+    per_round = {f"{name}_per_round": _exact_mean(total, rounds) for name, total in totals.items()}
+    return {"rounds": rounds, "participants_per_round": cohort, **totals, **per_round}
+
+
+def _exact_mean(total: int, count: int) -> float:
+    return total // count if count and total % count == 0 else total / max(1, count)
