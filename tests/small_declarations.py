@@ -1,4 +1,4 @@
-"""Leaves and parts of small declarations, for tests of what is refused."""
+"""Leaves and parts of small declarations, for tests of what is refused and of how runs end."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def one_client(u: hf.Sample, rows: int = 4) -> hf.Federation:
 
 def quadratic(x: cp.Variable, y: cp.Variable) -> cp.Expression:
     return cp.sum_squares(y - x)
+
+
+def quartic() -> hf.Problem:
+    x = cp.Variable(2, name="x")
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
