@@ -21,14 +21,14 @@ def x64() -> Iterator[None]:
 @pytest.fixture
 def programs() -> Iterator[list[str]]:
     """An entry for every program that XLA compiles from now on."""
-    found: list[str] = []
+    compiled: list[str] = []
 
     def heard(event: str, seconds: float, **_: object) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
-            found.append(event)
+            compiled.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(heard)
-    yield found
+    yield compiled
     jax.monitoring.unregister_event_duration_listener(heard)
 
 

@@ -1,4 +1,8 @@
-"""The library's draws and keys, written again in plain Python for the transcriptions of algorithms."""
+"""The library's draws and keys, written again in plain Python for the transcriptions of algorithms.
+
+The finaliser of MurmurHash3 is scikit-learn's: the hash of no bytes at all is the finaliser of its seed. The constants of the
+streams are the library's own; what they give is recorded in ``tests/jaxtools/test_keyed_random.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
+from sklearn.utils import murmurhash3_32
 
-WORD, GOLDEN = 2**32, 0x9E3779B9
-FOLD, SPLIT, NORMAL, GEOMETRIC = 2**31 - 1, 2**31 - 2, 2**31 - 3, 2**31 - 4
+from hierfl.jaxtools.keyed_random import FOLD, GEOMETRIC, GOLDEN, NORMAL, SALT, SPLIT
+
+WORD = 2**32
 
 
 def fold_in(key: jax.Array, index: int) -> jax.Array:
@@ -18,8 +24,8 @@ def fold_in(key: jax.Array, index: int) -> jax.Array:
 
 def split(key: jax.Array, count: int = 2) -> list[jax.Array]:
     """Several keys."""
-    found = words(key, 2 * count, 0, SPLIT)
-    return [_key(found[2 * k : 2 * k + 2]) for k in range(count)]
+    pairs = words(key, 2 * count, 0, SPLIT)
+    return [_key(pairs[2 * k : 2 * k + 2]) for k in range(count)]
 
 
 def chosen(key: jax.Array, cohort: int, total: int) -> list[int]:
@@ -44,7 +50,7 @@ def tosses(key: jax.Array, probability: float) -> int:
 
 
 def uniforms(key: jax.Array, size: int, step: int, stream: int) -> list[float]:
-    """Of 52 bits."""
+    """Uniforms of 52 bits on the open interval (0, 1)."""
     pairs = zip(words(key, size, step, 2 * stream), words(key, size, step, 2 * stream + 1))
     return [((high >> 6) * 2**26 + (low >> 6) + 0.5) / 2**52 for high, low in pairs]
 
@@ -55,20 +61,18 @@ def row_numbers(key: jax.Array, size: int, count: int, step: int = 0, table: int
 
 
 def words(key: jax.Array, size: int, step: int, stream: int) -> list[int]:
-    """32-bit words."""
+    """The 32-bit words of a step, one for each counter."""
     first, second = (int(word) for word in np.asarray(jax.random.key_data(key)))
-    own = _finalised((step * GOLDEN + first) % WORD)
-    own = _finalised(own ^ (second + stream * GOLDEN) % WORD)
-    other = (_finalised(own ^ 0x5BD1E995) + second) % WORD
-    return [_finalised(_finalised((i * GOLDEN + own) % WORD) ^ other) for i in range(size)]
+    own = finalised((step * GOLDEN + first) % WORD)
+    own = finalised(own ^ (second + stream * GOLDEN) % WORD)
+    other = (finalised(own ^ SALT) + second) % WORD
+    return [finalised(finalised((i * GOLDEN + own) % WORD) ^ other) for i in range(size)]
+
+
+def finalised(word: int) -> int:
+    """The finaliser of MurmurHash3, by which every bit of a word depends on every other."""
+    return murmurhash3_32(b"", seed=word, positive=True)
 
 
 def _key(pair: list[int]) -> jax.Array:
     return jax.random.wrap_key_data(jnp.array(pair, jnp.uint32))
-
-
-def _finalised(word: int) -> int:
-    """fmix32 of MurmurHash3, on Python's whole numbers."""
-    word = (word ^ word >> 16) * 0x85EBCA6B % WORD
-    word = (word ^ word >> 13) * 0xC2B2AE35 % WORD
-    return word ^ word >> 16

@@ -14,6 +14,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, LocalSGD, ProjectedSGD
+from tests.small_declarations import quartic
 
 mpl.use("Agg")
 
@@ -136,22 +137,17 @@ def test_every_seed_stops_by_itself() -> None:
     assert len(runs.mean("objective")) == min(rounds)
 
 
-def wild() -> hf.Problem:
-    x = cp.Variable(2, name="x")
-    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
-
-
 def test_a_seed_that_diverges_leaves_the_others_alone() -> None:
     solver, settings = FedRZO(step_size=0.125, smoothing=0.01), {"rounds": 60, "x0": np.ones(2), "progress": False}
     with pytest.raises(hf.DivergedError, match=r"seed \d+ \(\d of 8 seeds diverged\), round \d+") as caught:
-        wild().solve(solver, seeds=8, **settings)
+        quartic().solve(solver, seeds=8, **settings)
     runs = caught.value.runs
     assert len(runs) == 8 and 0 < len(runs.finished) < 8
     assert caught.value.result is next(run for run in runs if run.status == "diverged")
     assert "diverged" in str(runs) and np.isfinite(runs.mean())
     for run in runs:
         if run.status == "completed":
-            alone = wild().solve(solver, seed=run.settings["seed"], **settings)
+            alone = quartic().solve(solver, seed=run.settings["seed"], **settings)
             np.testing.assert_allclose(run.iterate, alone.iterate, atol=1e-10)
             break
 

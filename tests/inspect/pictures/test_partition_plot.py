@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import matplotlib
 import numpy as np
 import pytest
@@ -13,14 +11,6 @@ import hierfl as hf
 from hierfl.inspect.pictures.partition_plot import label_counts, plot_partition
 
 matplotlib.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def closed_figures() -> Iterator[None]:
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 def counted(digits: np.ndarray, classes: int = 4) -> tuple[hf.Federation, hf.Sample, hf.Sample]:

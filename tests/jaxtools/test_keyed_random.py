@@ -12,7 +12,18 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierfl.jaxtools.keyed_random import fold_in, geometric, key_of, normals, row_numbers, split, uniforms
+from hierfl.jaxtools.keyed_random import (
+    GOLDEN,
+    fold_in,
+    geometric,
+    key_of,
+    mixed,
+    normals,
+    row_numbers,
+    split,
+    uniforms,
+    words,
+)
 from tests import draws as in_python
 
 FALSE_ALARM, MANY = 1e-6, 400_000
@@ -24,6 +35,32 @@ def test_the_key_of_a_seed_is_jaxs_in_either_precision(seed: int) -> None:
     with jax.enable_x64(True):
         expected = jax.random.key_data(jax.random.key(seed))
     np.testing.assert_array_equal(jax.random.key_data(key_of(seed)), expected)
+
+
+# MurmurHash3_x86_32 of no bytes is the finaliser of its seed: its published vectors
+PUBLISHED = {0: 0, 1: 0x514E28B7, 2**32 - 1: 0x81F16F39}
+
+
+def test_words_are_mixed_as_published() -> None:
+    mixed_words = np.asarray(mixed(jnp.array(list(PUBLISHED), jnp.uint32)))
+    assert mixed_words.tolist() == [in_python.finalised(word) for word in PUBLISHED] == list(PUBLISHED.values())
+    some = np.random.default_rng(0).integers(2**32, size=1000, dtype=np.uint32)
+    assert np.asarray(mixed(jnp.asarray(some))).tolist() == [in_python.finalised(int(word)) for word in some]
+
+
+def test_counters_are_the_golden_ratio_apart() -> None:
+    assert int(2**32 * (np.sqrt(5) - 1) / 2) == GOLDEN
+
+
+def test_a_seed_draws_what_it_always_drew() -> None:
+    """Recorded once: another generator, or other streams, would give every published run other numbers."""
+    with jax.enable_x64(True):
+        assert words(KEY, 3, 2, 4).tolist() == [0xABC499C8, 0x8181FAB4, 0xA6890B28, 0xBF7D236A]
+        assert jax.random.key_data(fold_in(KEY, 7)).tolist() == [0x5D35576B, 0xC337D5C6]
+        assert jax.random.key_data(split(KEY)).tolist() == [[0xA24D0243, 0xB9FA405A], [0x1E50D607, 0xEC5EF4B9]]
+        assert row_numbers(KEY, 1, 2, 6, jnp.asarray(1000)).tolist() == [715, 866, 128, 108, 620, 666]
+        np.testing.assert_allclose(normals(KEY, (3,)), [-0.56596601, -1.11966422, -0.66395257], atol=1e-8)
+        assert geometric(KEY, 0.1) == 6
 
 
 def along_the_batch(count: int, key: jax.Array = KEY, stream: int = 0, step: int = 0) -> np.ndarray:

@@ -5,12 +5,12 @@ import builtins
 import cvxpy as cp
 import numpy as np
 import pytest
-from atom_catalogue import CONSTRAINTS, INSTANCES, classes_in, concrete_classes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.language.printing.text import expression_text
+from tests.language.printing.atom_catalogue import CONSTRAINTS, INSTANCES, classes_in, concrete_classes
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), name="X"), cp.Variable((3, 3), name="Y")

@@ -22,6 +22,9 @@ import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime import InProcess
 from hierfl.runtime.in_process.clients import TRAFFIC
+from hierfl.runtime.processes.client_process import declared, step_name
+from hierfl.runtime.processes.process_pool import ProcessPool
+from hierfl.runtime.processes.process_runtime import Processes
 from hierfl.solvers import (
     LFD,
     SCAFFOLD,
@@ -41,7 +44,6 @@ from hierfl.solvers import (
     ProjectionMethod,
     Scaffnew,
 )
-from tests.runtime.processes import Pool, Processes, declared, name_of
 
 ADDRESS = f"{__name__}:declare"
 SIZES, STEPS, ROUNDS, SEED = (4, 7, 1), [3, 1, 2], 3, 5
@@ -288,14 +290,14 @@ def quick_compilation() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(3) as processes:
+def pool() -> Iterator[ProcessPool]:
+    with ProcessPool(3) as processes:
         yield processes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
-def test_processes_of_their_own_take_the_same_path(case: str, pool: Pool, x64: None) -> None:
+def test_processes_of_their_own_take_the_same_path(case: str, pool: ProcessPool, x64: None) -> None:
     here, there, with_value = bound(case, EVERYBODY), bound(case, SERVER), CASES[case].with_value
     with ThreadPoolExecutor(1) as beside:
         expected = beside.submit(run, InProcess(), *here, with_value)
@@ -316,13 +318,13 @@ def test_an_invented_row_would_show(holder: int, x64: None) -> None:
 
 def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
     _, algorithm = bound("FedRZO, LFD", EVERYBODY)
-    assert name_of(algorithm.local_steps, algorithm) == "local_steps"
-    assert name_of(algorithm.lower.local_round, algorithm) == "oracle.lower.local_round"
+    assert step_name(algorithm.local_steps, algorithm) == "local_steps"
+    assert step_name(algorithm.lower.local_round, algorithm) == "oracle.lower.local_round"
     with pytest.raises(TypeError, match="no method of BoundFedRZO"):
-        name_of(lambda party, memory, received, key: (memory, None), algorithm)
+        step_name(lambda party, memory, received, key: (memory, None), algorithm)
 
 
-def test_a_client_that_fails_says_why_and_goes_on(pool: Pool, x64: None) -> None:
+def test_a_client_that_fails_says_why_and_goes_on(pool: ProcessPool, x64: None) -> None:
     with pytest.raises(RuntimeError, match="client 1 failed in 'declare'(.|\n)*KeyError: 'no such case'"):
         pool.ask("declare", {1: (ADDRESS, "no such case", ROUNDS, START)})
     pool.ask("declare", {1: (ADDRESS, "FedAvg", ROUNDS, START)})

@@ -14,13 +14,9 @@ import hierfl as hf
 from hierfl.runtime import InProcess
 from hierfl.runtime.stopping import gradient_bound
 from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD
+from tests.small_declarations import quartic
 
 START = np.ones(2)
-
-
-def quartic() -> hf.Problem:
-    x = cp.Variable(2, name="x")
-    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
 
 
 def quadratic(**given: Any) -> hf.Problem:

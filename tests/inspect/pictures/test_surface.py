@@ -10,12 +10,9 @@ import pytest
 import hierfl as hf
 from hierfl.models import nonsmooth_toy
 from hierfl.solvers import FedAvg
+from tests.inspect.known_functions import toy
 
 mpl.use("Agg")
-
-
-def toy(x: np.ndarray) -> np.ndarray:
-    return 0.5 * np.sum((np.minimum(x, 0) + 1) ** 2, axis=-1)
 
 
 # --- surfaces ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hierfl.analysis.convexity import attribute_constraints, require_convex_set
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import HierflError
-from tests.compiler.set_specs import BY_CVXPY, SPECS, A, N, Spec
+from tests.compiler.sets.set_specs import BY_CVXPY, SPECS, A, N, Spec
 
 pytestmark = pytest.mark.usefixtures("x64")
 

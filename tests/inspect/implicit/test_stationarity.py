@@ -1,4 +1,4 @@
-"""Stationarity and convexity of implicit functions against closed forms, brute force and CVXPY."""
+"""Stationarity of implicit functions against closed forms and brute force."""
 
 from __future__ import annotations
 
@@ -9,30 +9,17 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.inspect.implicit.neighbourhood import Neighbourhood
 from hierfl.inspect.implicit.points import Points
-from hierfl.inspect.implicit.shortest import shortest
 from hierfl.inspect.implicit.smoothing import ball_points
-from hierfl.models import coupled_minimax, nonsmooth_toy
-
-
-def toy(x: np.ndarray) -> np.ndarray:
-    return 0.5 * np.sum((np.minimum(x, 0) + 1) ** 2, axis=-1)
-
-
-def problem_of(objective: Any, *constraints: Any) -> hf.Problem:
-    return hf.Problem(hf.Minimize(clients=objective), constraints=list(constraints))
+from hierfl.models import nonsmooth_toy
+from tests.inspect.known_functions import problem_of
 
 
 def picture(objective: Any, at: Any, eta: float, *constraints: Any, **asked: Any) -> Any:
     return problem_of(objective, *constraints).implicit.stationarity(at, eta, progress=False, **asked)
-
-
-# --- stationarity ------------------------------------------------------------------------------------------------
 
 
 def test_a_kink_is_stationary_where_its_gradients_surround_zero() -> None:
@@ -310,184 +297,3 @@ def test_an_affine_term_shifts_the_gradients() -> None:
     np.testing.assert_allclose(moved.gradients, plain.gradients + shift, atol=1e-12)
     assert plain.distance < 1e-12  # d|.| = [-1, 1]^2: the shortest of [2, 4] x [-5, -3] is (2, -3)
     assert moved.distance == pytest.approx(np.hypot(2, 3), abs=1e-9)
-
-
-# --- the shortest combination ------------------------------------------------------------------------------------
-
-
-def by_cvxpy(gradients: np.ndarray, cone: Any) -> float:
-    """The distance of 0 from conv(gradients) + cone, ``cone`` a function from a vector to constraints on it."""
-    size = np.max(np.linalg.norm(gradients, axis=1))
-    weights, normal = cp.Variable(len(gradients), nonneg=True), cp.Variable(gradients.shape[1])
-    distance = cp.norm(weights @ (gradients / size) + normal)
-    return size * float(cp.Problem(cp.Minimize(distance), [cp.sum(weights) == 1, *cone(normal)]).solve(cp.CLARABEL))
-
-
-def test_the_shortest_combination_is_cvxpys(x64: None) -> None:
-    """Random gradients over polyhedra, lines included, and balls, their normal cones known only by projections."""
-    rng, eta = np.random.default_rng(0), 1e-7
-    x = cp.Variable(4, name="x")
-    rows, at = rng.standard_normal((5, 4)), rng.standard_normal(4)
-    unit = at / np.linalg.norm(at)
-    active = np.arange(5) < 3
-
-    def rays(n: cp.Variable) -> list:
-        weights = cp.Variable(3, nonneg=True)
-        return [n == weights @ rows[active]]
-
-    def edge(n: cp.Variable) -> list:
-        share = cp.Variable(2)
-        return [n == share[0] * rows[0] + share[1] * rows[1], share[1] >= 0]
-
-    radial = cp.Variable(nonneg=True)
-    cases = [
-        ([rows @ x <= rows @ at + np.where(active, 0, 1)], rays),
-        ([rows[0] @ x == rows[0] @ at, rows[1] @ x <= rows[1] @ at], edge),
-        ([cp.norm(x) <= np.linalg.norm(at)], lambda n: [n == radial * unit]),
-    ]
-    positive = 0
-    for constraints, cone in cases:
-        near = Neighbourhood.of(Points(problem_of(cp.sum(x), *constraints).compile()), at, eta)
-        around = at + eta * unit * np.linspace(-1, 1, 8)[:, None]
-        for scale in (1e-6, 1e-3, 1.0, 1e4, 1e8) * 2:
-            gradients = scale * (rng.standard_normal((12, 4)) + 1.5 * rng.standard_normal(4))
-            normals, found = near.shortest(gradients, around)
-            assert found.length == pytest.approx(by_cvxpy(gradients, cone), rel=1e-5, abs=1e-6 * scale)
-            rest = found.weights @ gradients + found.multipliers @ normals
-            np.testing.assert_allclose(rest, found.rest, atol=1e-9 * scale)
-            positive += found.length > 0.1 * scale
-    assert positive >= 10  # zero is not the answer everywhere
-
-
-seeds = st.integers(0, 2**32 - 1)
-
-
-@settings(max_examples=150, deadline=None)
-@given(seeds, st.integers(1, 6), st.integers(1, 20), st.integers(0, 6), st.floats(-8, 8), st.floats(0, 6))
-def test_nothing_is_shorter(seed: int, size: int, count: int, rays: int, power: float, spread: float) -> None:
-    """Optimality against every gradient and normal, at all scales and with gradients of very unequal lengths."""
-    rng = np.random.default_rng(seed)
-    gradients = rng.standard_normal((count, size)) * 10 ** rng.uniform(-spread, 0, (count, 1)) * 10**power
-    normals = rng.standard_normal((rays, size)) * 10 ** rng.uniform(-3, 3, (rays, 1))
-    found, longest = shortest(gradients, normals), np.linalg.norm(gradients, axis=1).max()
-    assert found.weights.min() >= 0 and found.weights.sum() == pytest.approx(1, abs=1e-12)
-    np.testing.assert_allclose(
-        found.weights @ gradients + found.multipliers @ normals, found.rest, atol=1e-12 * longest
-    )
-    if found.length > 1e-9 * longest:
-        assert (gradients @ found.rest).min() / found.length >= found.length - 1.1e-9 * longest
-        units = normals / np.linalg.norm(normals, axis=1, keepdims=True)
-        assert (units @ found.rest).min(initial=0.0) >= -1.1e-9 * longest
-
-
-@settings(max_examples=60, deadline=None)
-@given(seeds, st.integers(1, 6), st.floats(-8, 8))
-def test_zero_in_the_hull_is_found(seed: int, size: int, power: float) -> None:
-    rng = np.random.default_rng(seed)
-    gradients = rng.standard_normal((2 * size, size))
-    gradients = np.concatenate([gradients, -rng.dirichlet(np.ones(2 * size))[None] @ gradients]) * 10**power
-    assert shortest(gradients, np.zeros((0, size))).length <= 1e-9 * 10**power
-
-
-def test_equal_and_zero_gradients() -> None:
-    none = np.zeros((0, 2))
-    assert shortest(np.zeros((3, 2)), none).length == 0
-    assert shortest(np.array([[3.0, 4.0]] * 3), none).length == pytest.approx(5, abs=1e-14)
-    along = shortest(np.array([[3.0, 4.0]]), np.array([[-1e-3, 0.0]]))
-    assert along.length == pytest.approx(4, abs=1e-14) and along.multipliers == pytest.approx([3e3])
-
-
-def test_a_failing_solver_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uniform(matrix: np.ndarray, _: np.ndarray, maxiter: int) -> tuple[np.ndarray, float]:
-        return np.ones(matrix.shape[1]), 0.0
-
-    monkeypatch.setattr(scipy.optimize, "nnls", uniform)
-    with pytest.raises(hf.SettingError, match="optimality conditions are violated"):
-        shortest(np.array([[1.0, 0.0], [5.0, 1.0]]), np.zeros((0, 2)))
-
-    def tired(*_: Any, **__: Any) -> None:
-        raise RuntimeError("Maximum number of iterations reached.")
-
-    monkeypatch.setattr(scipy.optimize, "nnls", tired)
-    with pytest.raises(hf.SettingError, match="Maximum number"):
-        shortest(np.array([[1.0, 0.0], [5.0, 1.0]]), np.zeros((0, 2)))
-
-
-# --- convexity ---------------------------------------------------------------------------------------------------
-
-
-def test_a_witness_against_convexity_is_one() -> None:
-    problem = nonsmooth_toy(2)
-    found = problem.implicit.convexity(np.zeros(2), 1.0, progress=False)
-    middle = 0.5 * (found.a + found.b)
-    np.testing.assert_allclose(found.middle, middle)
-    assert found.violated and found.violation == pytest.approx(
-        toy(middle) - 0.5 * (toy(found.a) + toy(found.b)), abs=1e-9
-    )
-    assert "not convex" in str(found)
-
-
-def test_no_witness_on_convex_functions() -> None:
-    assert not coupled_minimax().implicit.convexity(0.3, 0.5, progress=False).violated
-    x = cp.Variable(3, name="x")
-    for convex in (cp.norm(x), cp.exp(cp.sum(x)), np.array([1.0, -2.0, 3.0]) @ x):
-        found = hf.Problem(hf.Minimize(clients=convex)).implicit.convexity(np.zeros(3), 2.0, progress=False)
-        assert not found.violated and "does not prove" in str(found)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_rounding_of_terms_that_cancel_is_no_witness(seed: int) -> None:
-    """Up to 3e-4 of rounding is left of terms of 1e10 to 5e11 in convex quadratics of size 1; a concave part far above it shows."""
-    v, target = cp.Variable(2, name="v"), np.full(50, 1e5)
-    rows = np.random.default_rng(0).standard_normal((50, 2))
-    shifted = cp.sum_squares(v + 1e5) - 2e5 * cp.sum(v) - 2e10  # v'v
-    convex = [
-        hf.Minimize(server=shifted),
-        hf.Minimize(server=cp.sum_squares(v) + 1e10, clients=-1e10 + 0 * cp.sum(v)),
-        hf.Minimize(server=cp.sum_squares(v) + 1e10 - 1e10),
-        hf.Minimize(server=cp.sum_squares(rows @ v - target) - float(target @ target)),
-    ]
-    for objective in convex:
-        found = hf.Problem(objective).implicit.convexity(np.zeros(2), seed=seed, progress=False)
-        assert not found.violated and "does not prove" in str(found)
-    saddle = hf.Problem(hf.Minimize(server=shifted - 1.01 * cp.square(v[0])))
-    found = saddle.implicit.convexity(np.zeros(2), seed=seed, progress=False)
-    apart = found.a - found.b  # of f = v_2^2 - v_1^2 / 100, by the parallelogram law
-    assert found.violated and 0.01 * apart[0] ** 2 - apart[1] ** 2 == pytest.approx(4 * found.violation, abs=1e-4)
-
-
-@pytest.mark.parametrize("step", [cp.floor, lambda t: cp.ceil(t) / 2, lambda t: cp.sign(t) / 1024])
-def test_steps_are_witnesses(step: Any) -> None:
-    """The values of a step function are multiples of a power of two, but not by rounding."""
-    v = cp.Variable(2, name="v")
-    assert problem_of(step(3 * v[0])).implicit.convexity(np.zeros(2), progress=False).violated
-
-
-def test_pairs_without_values_are_not_counted() -> None:
-    """y(x) is -1 on x <= -1, and there is none beyond."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y), [y >= x, y <= -1]))
-    with pytest.raises(
-        hf.SettingError, match=r"no value at one or more points of every one of the 3,328 pairs .*Y\(x\) is empty"
-    ):
-        problem.implicit.convexity(5.0, 0.1, progress=False)
-    half = problem.implicit.convexity(-1.0, 0.5, progress=False)
-    assert not half.violated and half.pairs > 0 and half.undefined > 0 and half.pairs + half.undefined == 13 * 256
-    assert f"among {half.pairs:,} pairs ({half.undefined:,} more have no value" in str(half)
-    whole = problem.implicit.convexity(-3.0, 0.5, progress=False)
-    assert (whole.pairs, whole.undefined) == (13 * 256, 0) and "more have" not in str(whole)
-
-
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
-        ({"radius": 0}, "radius=0: a finite number above 0"),
-        ({"radius": "a"}, "radius='a'"),
-        ({"samples": 0}, "samples=0: a whole number of at least 1"),
-        ({"seed": "a"}, "seed='a': a whole number of at least 0"),
-        ({"seed": -3}, "seed=-3"),
-    ],
-)
-def test_settings_of_convexity_are_named(asked: dict, named: str) -> None:
-    with pytest.raises(hf.SettingError, match=named):
-        nonsmooth_toy(1).implicit.convexity([1.0], **({"progress": False} | asked))

@@ -3,12 +3,12 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from atom_catalogue import CONSTRAINTS, INSTANCES
 from matplotlib.mathtext import MathTextParser
 
 import hierfl as hf
 from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.symbols import symbol
+from tests.language.printing.atom_catalogue import CONSTRAINTS, INSTANCES
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), name="X"), cp.Variable((3, 3), name="Y")

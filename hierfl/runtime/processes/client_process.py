@@ -1,0 +1,111 @@
+"""The life of a client's process: it holds the data and the memory, and runs the algorithm's steps by name."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from multiprocessing.connection import Connection
+from operator import attrgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.runtime.contract import Algorithm, Message, Received
+
+
+def declared(address: str, case: str, holder: int, rounds: int) -> tuple[CompiledProblem, Algorithm]:
+    """The problem and the bound algorithm that ``module:function`` declares, as one holder of data knows them.
+
+    The function is called with the case and the holder, and returns a problem and a solver.
+    """
+    module, function = address.split(":")
+    problem, solver = getattr(importlib.import_module(module), function)(case, holder)
+    compiled = problem.compile()
+    return compiled, solver.bind(compiled, rounds)
+
+
+def step_name(step: Callable[..., Any], algorithm: Algorithm) -> str:
+    """Where the algorithm has a step, such as ``lower.local_round``: the way to it in any process.
+
+    Raises
+    ------
+    TypeError
+        For anything but a method of the bound algorithm, or of an object in its fields.
+    """
+    owner = getattr(step, "__self__", None)
+    places: deque[tuple[str, Any]] = deque([("", algorithm)])
+    while owner is not None and places:
+        path, place = places.popleft()
+        if place is owner:
+            return f"{path}{step.__name__}"
+        if is_dataclass(place):
+            places.extend((f"{path}{f.name}.", getattr(place, f.name)) for f in fields(place))
+    raise TypeError(f"{step!r} is no method of {type(algorithm).__name__} or of an object in its fields.")
+
+
+def as_numpy(tree: Any) -> Any:
+    """The arrays of a message as NumPy's, which any process can unpickle."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+class ClientProcess:
+    """What the server may call in a client's process: ``declare``, then ``map`` and ``query`` in any order.
+
+    Parameters
+    ----------
+    place
+        The client's index in the federation.
+    """
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def declare(self, address: str, case: str, rounds: int, x0: np.ndarray) -> None:
+        """Begin a run: forget the last one."""
+        problem, self.algorithm = declared(address, case, self.place, rounds)
+        self.data, self.memory = problem.data(), self.algorithm.memory(jnp.asarray(x0))
+        self.programs: dict[str, Callable[..., Any]] = {}
+
+    def map(self, name: str, broadcast: Any, own: Any, round_index: np.ndarray, key: np.ndarray) -> Message:
+        """Run a step; the memory stays."""
+        received, seed = Received(broadcast, own, jnp.asarray(round_index)), jax.random.wrap_key_data(jnp.asarray(key))
+        self.memory, message = self._program(name)(self.data, self.memory, received, seed)
+        return message
+
+    def query(self, name: str, broadcast: Any) -> Any:
+        """Answer a question."""
+        return self._program(name)(self.data, broadcast)
+
+    def _program(self, name: str) -> Callable[..., Any]:
+        """The step of a name, compiled once in a run."""
+        if name not in self.programs:
+            step = attrgetter(name)(self.algorithm)
+            self.programs[name] = jax.jit(lambda data, *given: step(data.clients.party(self.place), *given))
+        return self.programs[name]
+
+
+def serve(connection: Connection, place: int) -> None:
+    """Answer calls of a ``ClientProcess``'s methods until the server's end of the pipe is closed.
+
+    A call is a method's name and its arguments; an answer is a value and None, or None and a traceback.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_disable_most_optimizations", True)  # programs that run for a moment need not be good ones
+    client = ClientProcess(place)
+    with jax.enable_x64(True):
+        while True:
+            try:
+                method, arguments = connection.recv()
+            except EOFError:
+                return
+            try:
+                answer, error = as_numpy(getattr(client, method)(*arguments)), None
+            except Exception:  # whatever it is, the server must hear of it
+                answer, error = None, traceback.format_exc()
+            connection.send((answer, error))

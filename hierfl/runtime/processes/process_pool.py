@@ -1,0 +1,67 @@
+"""The clients' processes and the pipes to them: calls go to some clients all at once, and their answers come back in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from hierfl.runtime.processes.client_process import as_numpy, serve
+
+PATIENCE = 120.0  # seconds that a client may take to answer
+
+
+class ProcessPool:
+    """The processes of so many clients, which serve one run after another; a context."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._turn = threading.Lock()  # questions from compiled code come on threads of their own
+        self._pipes: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
+        for place in range(size):
+            here, there = context.Pipe()
+            process = context.Process(target=serve, args=(there, place), daemon=True)
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self._processes.append(process)
+
+    def __enter__(self) -> ProcessPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(5)
+            process.terminate()
+
+    def ask(self, method: str, arguments: dict[int, tuple[Any, ...]]) -> list[Any]:
+        """Call a method of ``ClientProcess`` at some clients, all at once, and collect the answers in the same order.
+
+        Raises
+        ------
+        RuntimeError
+            With the traceback of a client that failed; all answers have then been collected.
+        TimeoutError
+            If a client has not answered in ``PATIENCE`` seconds.
+        """
+        sent = {place: as_numpy(given) for place, given in arguments.items()}
+        with self._turn:
+            for place, given in sent.items():
+                self._pipes[place].send((method, given))
+            answers = [self._receive(place) for place in sent]
+        for place, (_, error) in zip(sent, answers):
+            if error is not None:
+                raise RuntimeError(f"client {place} failed in {method!r}:\n{error}")
+        return [answer for answer, _ in answers]
+
+    def _receive(self, place: int) -> tuple[Any, str | None]:
+        """A client's value and error, one of them None."""
+        if not self._pipes[place].poll(PATIENCE):
+            raise TimeoutError(f"client {place} has not answered for {PATIENCE:g} seconds.")
+        answer: tuple[Any, str | None] = self._pipes[place].recv()
+        return answer

@@ -1,0 +1,90 @@
+"""The runtime: rounds as plain Python at the server, over clients that are reached by messages alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.expressions.program import Array
+from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.in_process.execution import BlockEnd, History, Outcome
+from hierfl.runtime.in_process.simulation import ROUND_STREAM, VALUE_STREAM, motion
+from hierfl.runtime.processes.process_pool import ProcessPool
+from hierfl.runtime.processes.remote_clients import ServerSide
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The runtime for the problem and the solver that ``address`` (``module:function``) declares as ``case``.
+
+    Parameters
+    ----------
+    pool
+        A process for every client.
+    address, case
+        What each process declares for itself: see :func:`hierfl.runtime.processes.client_process.declared`.
+    """
+
+    pool: ProcessPool
+    address: str
+    case: str
+
+    def execute(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+    ) -> Outcome:
+        """Run as ``InProcess.execute`` does, in double precision. The memories are the clients': None here."""
+        with jax.enable_x64(True):
+            return self._execute(problem, algorithm, x0, rounds, seed, block, at_end)
+
+    def _execute(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+    ) -> Outcome:
+        everyone = range(problem.num_clients)
+        self.pool.ask("declare", dict.fromkeys(everyone, (self.address, self.case, rounds, x0)))
+        server, key = ServerSide(self.pool, problem, algorithm), key_of(seed)
+        state = algorithm.init(jnp.asarray(x0))
+        records: list[dict[str, Any]] = []
+        for done in range(1, rounds + 1):
+            began = time.perf_counter()
+            clients, before = server.clients(key, done - 1), state
+            state, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
+            counted: dict[str, Any] = clients.traffic | motion(algorithm, before, state)
+            records.append(record | counted | {"seconds": time.perf_counter() - began})
+            if done % block and done < rounds:
+                continue
+            if at_end(done, state, None, _stacked(records[(done - 1) // block * block :])) is not None:
+                break
+
+        def own_value(x: Array) -> Array:
+            with jax.enable_x64(True):
+                clients = server.clients(key, len(records) - 1)
+                return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
+
+        return Outcome(state, None, _stacked(records), own_value if problem.lower.size and records else None)
+
+
+def _stacked(records: Sequence[dict[str, Any]]) -> History:
+    """The rounds' records as one array for each of their numbers."""
+    return {name: np.stack([np.asarray(record[name]) for record in records]) for name in (records or [{}])[0]}

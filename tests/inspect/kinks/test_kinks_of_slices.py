@@ -1,0 +1,218 @@
+"""Kinks of slices against those computed by hand, and smooth functions without any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hierfl as hf
+from hierfl.models import coupled_minimax, nonsmooth_toy
+from tests.inspect.known_functions import cournot, places, slopes
+
+
+@pytest.mark.parametrize("n", [1, 2, 50])
+def test_the_toy_has_a_kink_where_a_coordinate_crosses_zero(n: int) -> None:
+    """f = sum (min(x_i, 0) + 1)^2 / 2: slope d_i from below, 0 from above."""
+    rng = np.random.default_rng(n)
+    centre, direction = rng.standard_normal(n), rng.standard_normal(n)
+    direction /= np.linalg.norm(direction)
+    shown = nonsmooth_toy(n).implicit.slice(centre, direction, radius=3, progress=False)
+    crossings = -centre / direction
+    order = [i for i in np.argsort(crossings) if abs(crossings[i]) < 3]
+    np.testing.assert_allclose(places(shown), crossings[order], atol=1e-6)
+    for kink, i in zip(shown.kinks, order):
+
+        def slope(t: float, inside: bool, i: int = i) -> float:
+            x = centre + t * direction
+            others = sum(direction[j] * (x[j] + 1) for j in range(n) if x[j] < 0 and j != i)
+            return others + (direction[i] if inside else 0.0)
+
+        assert kink.left_slope == pytest.approx(slope(kink.t, direction[i] > 0), abs=1e-6)
+        assert kink.right_slope == pytest.approx(slope(kink.t, direction[i] < 0), abs=1e-6)
+        assert kink.causes[0].source == "y >= 0" and kink.causes[0].entry == (i,)
+        assert not kink.convex  # the slope falls from 1 to 0 as the coordinate grows
+
+
+def test_a_minimax_problem_whose_kinks_cancel_is_smooth() -> None:
+    shown = coupled_minimax().implicit.slice(0.3, radius=0.6, progress=False)
+    assert len(shown.kinks) == 0
+    x = 0.3 + shown.t
+    np.testing.assert_allclose(shown.value, x**2 - x, atol=1e-9)
+
+
+def test_followers_that_leave_and_followers_at_capacity() -> None:
+    """y_i = (10 - x) / 5.1 between 0 and the cap; f = 0.05 x^2 - x (10 - x - 4 y)."""
+    shown = cournot(1.5).implicit.slice(8.0, radius=7.5, progress=False)
+    bound = 10 - 1.5 * 5.1
+    np.testing.assert_allclose(np.array(places(shown)) + 8.0, [bound, 10.0], atol=1e-6)
+    capped, leaving = shown.kinks
+    # f' = 0.1 x - 10 + 2 x + 4 y + 4 x y', with y' = -1 / 5.1 between the two
+    at = 0.1 * bound - 10 + 2 * bound + 6.0
+    assert capped.left_slope == pytest.approx(at, abs=1e-6)
+    assert capped.right_slope == pytest.approx(at - 4 * bound / 5.1, abs=1e-6)
+    assert not capped.convex and "y <= 1.5" in capped.cause
+    assert leaving.left_slope == pytest.approx(1 - 10 + 20 - 40 / 5.1, abs=1e-6)
+    assert leaving.right_slope == pytest.approx(11, abs=1e-6)
+    assert leaving.convex and "y >= 0" in leaving.cause
+
+
+def test_clients_in_balls_around_x() -> None:
+    """y_i = nearest point to c_i within 1 of x: kinks where client 1's ball reaches it, none where y_i is at its goal."""
+    x, y, c = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.ClientParameter(2, name="c")
+    clients = [hf.Client(parameters={c: np.array([a, 0.0])}) for a in (0.0, 3.0)]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - np.array([0.0, 2.0])) + cp.sum(x)),
+        lower=hf.ArgMin(y, cp.sum_squares(y - c), [cp.norm(y - x) <= 1], scope="client"),
+        federation=hf.Federation(clients),
+    )
+    shown = problem.implicit.slice(np.zeros(2), [1.0, 0.0], radius=5, progress=False)
+    np.testing.assert_allclose(places(shown), [2, 4], atol=1e-6)
+    np.testing.assert_allclose(slopes(shown), [[5, 2], [4, 7]], atol=1e-6)
+    assert all(kink.causes[0].holder == "client 1" for kink in shown.kinks)
+    np.testing.assert_allclose(shown.response()[:, 1, 0], np.clip(3, shown.t - 1, shown.t + 1), atol=1e-8)
+    assert any("of client 0" in name for name in shown.active(0))
+
+
+def test_an_answer_for_each_sample() -> None:
+    """y = max(0, a x - 1) for each sample: a kink at x = 1 / a, named by the sample's row."""
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
+    data = [np.array([0.5, 1.0]), np.array([2.0, 4.0, -1.0])]
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(x - 1) + y)),
+        hf.ArgMin(y, cp.square(y - a * x + 1), [y >= 0], scope="sample"),
+        federation=hf.Federation([hf.Client({a: rows}) for rows in data]),
+    )
+    shown = problem.implicit.slice(1.0, radius=0.9, points=41, progress=False)
+    np.testing.assert_allclose(np.array(places(shown)) + 1.0, [0.25, 0.5, 1.0], atol=1e-6)
+    assert [(kink.causes[0].holder, kink.causes[0].row) for kink in shown.kinks] == [
+        ("client 1", 1),
+        ("client 1", 0),
+        ("client 0", 1),
+    ]
+    np.testing.assert_allclose(np.diff(slopes(shown)).ravel(), [4 / 6, 2 / 6, 1 / 4], atol=1e-6)
+    assert "y >= 0 of client 0, row 0" in shown.active(0)
+
+
+def test_an_l1_regularised_lower_level() -> None:
+    """y = soft threshold of x at 1."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y - 1) + 0.1 * x), hf.ArgMin(y, 0.5 * cp.square(y - x) + cp.abs(y))
+    )
+    shown = problem.implicit.slice(0.0, radius=3, points=41, progress=False)
+    np.testing.assert_allclose(places(shown), [-1, 1], atol=1e-6)
+    np.testing.assert_allclose(slopes(shown), [[-1.9, 0.1], [0.1, -1.9]], atol=1e-3)
+    assert all(kink.cause == "abs(y)" for kink in shown.kinks)
+
+
+def test_a_linear_program_jumps_or_bends() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    simplex = [y >= 0, cp.sum(y) <= 1]
+    jumps = hf.Problem(hf.Minimize(clients=y[0] + 2 * y[1]), hf.ArgMin(y, -y[0] - x * y[1], simplex))
+    shown = jumps.implicit.slice(0.4, radius=0.9, points=40, progress=False)
+    (jump,) = shown.kinks.jumps
+    assert jump.t == pytest.approx(0.6, abs=1e-6) and (jump.left, jump.right) == pytest.approx((1, 2), abs=1e-6)
+    assert len(shown.kinks) == 0 and "jumps" in str(shown)
+    bends = hf.Problem(
+        hf.Minimize(clients=y[0] - y[1]), hf.ArgMin(y, -2 * y[0] - y[1], [*simplex, y[0] <= x]), [x >= 0]
+    )
+    shown = bends.implicit.slice(0.7, radius=0.7, points=41, progress=False)
+    np.testing.assert_allclose(places(shown), [0.3], atol=1e-6)
+    np.testing.assert_allclose(slopes(shown), [[2, 0]], atol=1e-5)
+
+
+def test_atoms_of_the_upper_level_and_their_rows() -> None:
+    """E |u'x - 1| over three samples: a kink where each sample's residual crosses zero."""
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    rows = np.array([[1.0, 0.5], [-2.0, 1.0], [0.5, 3.0]])
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.abs(u @ x - 1)) + cp.max(x)), federation=hf.Federation([hf.Client({u: rows})])
+    )
+    shown = problem.implicit.slice([0.2, 0.1], [1.0, 0.0], radius=2, progress=False)
+    crossing = [(1 - row @ [0.2, 0.1]) / row[0] for row in rows]
+    expected = sorted([t for t in crossing if abs(t) < 2] + [-0.1])
+    np.testing.assert_allclose(places(shown), expected, atol=1e-6)
+    assert {kink.causes[0].row for kink in shown.kinks} == {None, 0, 1, 2}
+
+
+def test_kinks_of_a_distributions_sample_are_taken_together() -> None:
+    x, u = cp.Variable(name="x"), hf.Sample(name="u")
+    law = hf.Federation([hf.Client({u: scipy.stats.norm()})])
+    shown = hf.Problem(hf.Minimize(clients=hf.E(cp.abs(x - u)) + cp.abs(x - 0.5)), federation=law).implicit.slice(
+        0.0, radius=1, progress=False
+    )
+    np.testing.assert_allclose(places(shown), [0.5], atol=1e-6)
+    assert shown.kinks.sampled is not None and shown.kinks.sampled.count > 100
+    assert "quasi-random" in str(shown)
+
+
+def test_a_kink_across_the_line_is_not_one_of_the_slice() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x[1]) + cp.square(x[0])))
+    assert len(problem.implicit.slice([0.0, 0.0], [1, 0], progress=False).kinks) == 0
+    (kink,) = problem.implicit.slice([0.3, 0.0], [0, 1], progress=False).kinks
+    assert (kink.left_slope, kink.right_slope) == pytest.approx((-1, 1), abs=1e-6)
+
+
+def test_a_norm_that_touches_zero_and_a_function_without_switches() -> None:
+    x = cp.Variable(3, name="x")
+    centre = np.array([0.3, -0.2, 0.5])
+    norm = hf.Problem(hf.Minimize(clients=cp.norm(x - centre)))
+    (kink,) = norm.implicit.slice(centre + 0.123 * np.ones(3), np.ones(3), progress=False).kinks
+    assert kink.t == pytest.approx(-0.123 * np.sqrt(3), abs=1e-6) and kink.right_slope == pytest.approx(1, abs=1e-5)
+    inner = hf.Function(lambda x: jnp.abs(x[0] - 0.2) + x[1] ** 2, x, shape=())
+    shown = hf.Problem(hf.Minimize(clients=inner)).implicit.slice(np.zeros(3), [1, 0, 0], progress=False)
+    assert places(shown) == pytest.approx([0.2], abs=1e-6)
+    assert shown.kinks[0].causes == () and shown.kinks.resolution.opaque
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(-1.8, 1.8), min_size=1, max_size=5, unique_by=lambda b: round(b, 2)), st.floats(-1, 1))
+def test_piecewise_functions_of_one_variable(breaks: list[float], tilt: float) -> None:
+    """sum_j (j + 1) |x - b_j| + a smooth part: kinks at the b_j exactly, whatever the grid."""
+    x, b = cp.Variable(name="x"), cp.Parameter(5, name="b", value=np.resize(breaks, 5))
+    weights = np.array([j + 1.0 if j < len(breaks) else 0.0 for j in range(5)])
+    problem = hf.Problem(hf.Minimize(clients=weights @ cp.abs(x - b) + tilt * x + cp.exp(x)))
+    shown = problem.implicit.slice(0.0, radius=2, points=101, progress=False)
+    np.testing.assert_allclose(places(shown), sorted(breaks), atol=1e-6)
+    order = np.argsort(breaks)
+    jumps = slopes(shown) @ [-1, 1]
+    np.testing.assert_allclose(jumps, 2 * weights[: len(breaks)][order], atol=1e-5)
+
+
+SMOOTH: dict[str, Callable[[cp.Variable], cp.Expression]] = {
+    "x^4": lambda x: cp.power(x, 4),
+    "sqrt(x^2 + 1e-8)": lambda x: cp.norm(cp.hstack([x, 1e-4])),
+    "steep softplus": lambda x: cp.logistic(1e4 * x) / 1e4,
+    "exp": lambda x: cp.exp(3 * x),
+    "huber": lambda x: cp.huber(x, 0.3),
+    "|x|^3": lambda x: cp.power(cp.abs(x), 3),
+    "max(x, 0)^2": lambda x: cp.square(cp.pos(x)),
+    "sine": lambda x: hf.Function(lambda x: jnp.sin(40 * x), x, shape=()),
+    "steep tanh": lambda x: hf.Function(lambda x: jnp.tanh(1e3 * x), x, shape=()),
+    "kinks that cancel": lambda x: cp.abs(x) + hf.Function(lambda x: -jnp.abs(x) + x**2, x, shape=()),
+    "1/(x + 2)": lambda x: cp.inv_pos(x + 2),
+    "noise": lambda x: hf.Function(lambda x: x**2 + 1e-13 * jnp.sin(1e9 * x), x, shape=()),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("points", [21, 401])
+def test_smooth_functions_have_no_kinks(name: str, points: int) -> None:
+    x = cp.Variable(name="x")
+    shown = hf.Problem(hf.Minimize(clients=SMOOTH[name](x))).implicit.slice(0.013, points=points, progress=False)
+    assert len(shown.kinks) == 0 and not shown.kinks.jumps, str(shown.kinks)
+
+
+def test_an_envelope_over_a_fixed_set_is_smooth_though_its_constraints_change() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    distance = cp.square(y - x)
+    problem = hf.Problem(hf.Minimize(clients=distance), hf.ArgMin(y, distance, [y >= -0.3, y <= 0.4]))
+    assert len(problem.implicit.slice(0.0, progress=False).kinks) == 0

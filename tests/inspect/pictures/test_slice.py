@@ -1,0 +1,241 @@
+"""Slices of implicit functions: gaps, smoothing, runs, figures and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.models import coupled_minimax, nonsmooth_toy
+from hierfl.progress import RunProgress
+from hierfl.solvers import FedAvg, FedRZO
+from tests.inspect.known_functions import cournot, places, slopes
+
+mpl.use("Agg")
+
+
+def test_gaps_are_found_and_named() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y), [cp.sum(y) == x, y >= 0]), [x <= 0.7]
+    )
+    shown = problem.implicit.slice(0.5, radius=1, progress=False)
+    empty, outside = shown.gaps
+    assert empty.high == pytest.approx(-0.5, abs=1e-6) and "empty" in empty.reason
+    assert outside.low == pytest.approx(0.2, abs=1e-6) and "outside X" in outside.reason
+    np.testing.assert_allclose(
+        shown.value[np.isfinite(shown.value)], 0.5 + shown.t[np.isfinite(shown.value)], atol=1e-8
+    )
+    assert "no value" in str(shown)
+
+
+def test_smoothing_is_unbiased_on_the_line() -> None:
+    """f = |x|: f^eta(x) = (x^2 + eta^2) / (2 eta) for |x| <= eta in one dimension."""
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x)))
+    shown = problem.implicit.slice(0.0, smoothing=0.5, points=41, samples=2000, progress=False)
+    (smooth,) = shown.smoothed
+    truth = np.where(np.abs(shown.t) < 0.5, (shown.t**2 + 0.25) / 1.0, np.abs(shown.t))
+    assert np.all(np.abs(smooth.value - truth) <= 4 * smooth.half_width + 1e-9)
+
+
+def test_a_runs_iterates_choose_the_direction() -> None:
+    x = cp.Variable(3, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - np.array([3.0, 0.0, 0.0]))))
+    run = problem.solve(FedAvg(step_size=0.05), rounds=100, x0=np.zeros(3), progress=False)
+    shown = problem.implicit.slice(run, radius=4, progress=False)
+    assert "principal direction" in shown.chosen and abs(shown.direction[0]) == pytest.approx(1, abs=1e-6)
+    assert len(shown.iterates) == 11 and np.abs(shown.iterates[:, 1]).max() < 1e-9
+
+
+def test_the_figure_names_what_it_shows() -> None:
+    shown = cournot(1.5).implicit.slice(8.0, radius=9, points=101, smoothing=[0.5, 1.0], samples=16, progress=False)
+    figure = shown.plot()
+    (panel,) = figure.axes
+    assert panel.get_xlabel() == "t   (x = 8 + t)"
+    named = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert "f" in named and "2 kinks" in named and any("η = 0.5" in text for text in named)
+    assert any("outside X" in text for text in named)
+
+
+def jumping() -> hf.Problem:
+    """y = 1 where x < 0.3, else -1; f = y + x^2 on X = (-inf, 1.15]."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    bilinear = hf.ArgMin(y, (x - 0.3) * y, [y >= -1, y <= 1])
+    return hf.Problem(hf.Minimize(clients=y + cp.square(x)), bilinear, [x <= 1.15])
+
+
+def test_the_curve_is_broken_at_a_jump_and_goes_through_kinks() -> None:
+    (line, *_) = jumping().implicit.slice(0.1, points=24, progress=False).plot().axes[0].lines
+    t, value = line.get_data()
+    (hole,) = np.flatnonzero(np.isnan(value) & (t < 1))
+    np.testing.assert_allclose(t[hole - 1 : hole + 2], 0.2, atol=1e-6)
+    np.testing.assert_allclose(value[[hole - 1, hole + 1]], [1.09, -0.91], atol=1e-5)
+    assert np.all(np.diff(t) >= 0) and np.all(value[:hole] > 0.9) and np.all(value[hole + 1 : -3] < 0.5)
+    x = cp.Variable(name="x")
+    (line, *_) = hf.Problem(hf.Minimize(clients=cp.abs(x - 0.123))).implicit.slice(0.0, points=5).plot().axes[0].lines
+    assert np.min(np.abs(line.get_data() - np.array([[0.123], [0.0]])).max(axis=0)) < 1e-6
+
+
+def test_a_point_of_the_grid_on_a_jump_is_not_drawn_across_it() -> None:
+    (line, *_) = jumping().implicit.slice(0.3, radius=0.5, points=21, progress=False).plot().axes[0].lines
+    t, value = line.get_data()
+    (hole,) = np.flatnonzero(np.isnan(value))
+    assert np.all(value[:hole] > 0.9) and np.all(value[hole + 1 :] < 0.0) and np.all(np.diff(t) >= 0)
+
+
+def test_the_axis_says_what_t_is() -> None:
+    x, pair = cp.Variable(name="price"), cp.Variable(2, name="x")
+    scalar, plane = hf.Problem(hf.Minimize(clients=cp.abs(x))), hf.Problem(hf.Minimize(clients=cp.norm1(pair)))
+
+    def label(problem: hf.Problem, center: Any, direction: Any) -> str:
+        return problem.implicit.slice(center, direction, points=5, progress=False).plot().axes[0].get_xlabel()
+
+    assert label(scalar, 0.3, None) == "t   (price = 0.3 + t)"
+    assert label(scalar, 0.0, -2.0) == "t   (price = −t)"
+    assert label(plane, [1.0, 0.5], [0, 1]) == "t   (x[1] = 0.5 + t, the rest fixed)"
+    assert label(plane, [1.0, 0.5], [1, 1]) == "t   (x = centre + t · direction)"
+
+
+def test_reasons_of_gaps_can_be_told_apart() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y), [cp.sum(y) == x, y >= 0])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, [x <= 0.7])
+    panel = problem.implicit.slice(0.5, points=21, progress=False).plot().axes[0]
+    looks = {(patch.get_facecolor(), patch.get_hatch()) for patch in panel.patches}
+    assert len(panel.patches) == 2 and len(looks) == 2
+
+
+def test_the_middle_of_the_window_is_its_centre() -> None:
+    problem = hf.Problem(hf.Minimize(clients=cp.Variable(name="x")))
+    for radius, points in ((1.8, 101), (0.7, 31), (1 / 3, 401)):
+        t = problem.implicit.slice(0.0, radius=radius, points=points, progress=False).t
+        assert t[points // 2] == 0 and (t[0], t[-1]) == (-radius, radius)
+        np.testing.assert_allclose(t, np.linspace(-radius, radius, points), atol=1e-14)
+
+
+def test_the_response_is_in_double_precision() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    shown = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(3 * y - x))).implicit.slice(1.0, points=5)
+    assert shown.response().dtype == np.float64 and shown.response(y)[2].item() == pytest.approx(1 / 3, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"direction": [0.0, 0.0]}, hf.SettingError, "direction is zero"),
+        ({"direction": [1.0, 0.0, 0.0]}, hf.DataError, "direction"),
+        ({"radius": 0}, hf.SettingError, "radius"),
+        ({"radius": -1}, hf.SettingError, "radius"),
+        ({"points": 2}, hf.SettingError, "points"),
+        ({"smoothing": 0.0}, hf.SettingError, "smoothing"),
+        ({"smoothing": "wide"}, hf.SettingError, "smoothing"),
+        ({"smoothing": [0.1, float("nan")]}, hf.SettingError, "smoothing"),
+        ({"tolerance": "x"}, hf.SettingError, "tolerance='x'"),
+        ({"tolerance": -1}, hf.SettingError, "tolerance=-1"),
+        ({"tolerance": 0.0}, hf.SettingError, "tolerance=0.0"),
+        ({"seed": "x"}, hf.SettingError, "seed='x'"),
+        ({"seed": -1}, hf.SettingError, "seed=-1"),
+        ({"center": [3.0, 0.0]}, hf.SettingError, "outside X"),
+        ({"center": [np.nan, 0.0]}, hf.DataError, "NaN"),
+    ],
+)
+def test_bad_input_is_named(arguments: dict, error: type[Exception], named: str) -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), constraints=[cp.norm(x) <= 2])
+    with pytest.raises(error, match=named):
+        problem.implicit.slice(**{"center": [0.0, 0.0], "progress": False, **arguments})
+
+
+def test_bad_input_to_a_slice_is_named() -> None:
+    shown, y = jumping().implicit.slice(0.1, points=5, progress=False), cp.Variable(name="z")
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: shown.response(3), "variable=3: a variable of the lower level, here y"),
+        (lambda: shown.response(y), "variable=z: a variable of the lower level, here y"),
+        (lambda: shown.active(99), "place=99: an index of the slice's 5 points, 0 to 4"),
+        (lambda: shown.active(1.0), "place=1.0"),  # type: ignore[arg-type]
+        (lambda: shown.plot(ax=3), "ax=3: axes of matplotlib"),
+        (lambda: shown.plot(nonsense=1), "nonsense= is no style keyword .* color, linestyle"),
+        (lambda: shown.problem.implicit.smoothed(0.1, 0.1, seed="a"), "seed='a'"),  # type: ignore[arg-type]
+    ]
+    for call, named in calls:
+        with pytest.raises(hf.SettingError, match=named):
+            call()
+    assert shown.active(-1) == shown.active(4) == ("y >= -1",)
+    (line, *_) = shown.plot(lw=3, c="black", label="value").axes[0].lines
+    assert (line.get_linewidth(), line.get_color(), line.get_label()) == (3, "black", "value")
+    with pytest.raises(hf.SettingError, match="style: .*both 'lw' and 'linewidth'"):
+        shown.plot(lw=3, linewidth=2)
+
+
+def test_the_end_of_the_set_is_no_kink() -> None:
+    """f is x^2 - x on X = [-1, 1]; beyond -1, where abs(y) <= 1 would bind, there is no f."""
+    assert len(coupled_minimax().implicit.slice().kinks) == 0
+    found = coupled_minimax().implicit.slice(0.0, radius=1.5)
+    assert len(found.kinks) == 0 and [gap.reason for gap in found.gaps] == ["x is outside X"] * 2
+
+
+def test_a_result_of_another_problem_is_refused() -> None:
+    run = nonsmooth_toy(2).solve(FedRZO(), rounds=2, progress=False)
+    with pytest.raises(hf.SettingError, match="another problem"):
+        nonsmooth_toy(2).implicit.slice(run)
+
+
+@pytest.mark.parametrize("length", [1e200, 1e-200, 1e-310])
+def test_a_direction_of_any_length(length: float) -> None:
+    """f = 1 along (1, 1) from 0 on, and falls before it."""
+    shown = nonsmooth_toy(2).implicit.slice(np.zeros(2), np.full(2, length), points=41, progress=False)
+    np.testing.assert_allclose(shown.direction, np.full(2, np.sqrt(0.5)), rtol=1e-15)
+    np.testing.assert_allclose(places(shown), [0.0], atol=1e-6)
+    np.testing.assert_allclose(slopes(shown), [[np.sqrt(2), 0]], atol=1e-6)
+
+
+def test_a_window_without_values_says_why() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, cp.square(y), [y >= 0, y <= x - 5]))
+    shown = problem.implicit.slice(0.0, points=21, progress=False)
+    assert str(shown).splitlines()[1:] == ["no value for t in [-1, 1]: Y(x) is empty"]
+    assert len(shown.kinks) == 0
+    assert "no value: Y(x) is empty" in [text.get_text() for text in shown.plot().axes[0].get_legend().get_texts()]
+
+
+def test_the_runs_of_several_seeds_are_refused_by_name() -> None:
+    problem = nonsmooth_toy(2)
+    runs = problem.solve(FedRZO(), rounds=2, seeds=2, progress=False)
+    for look in (problem.implicit.slice, problem.implicit.surface):
+        with pytest.raises(hf.SettingError, match=r"several seeds: .* runs\.best"):
+            look(runs)
+    assert len(problem.implicit.slice(runs.best, points=5, progress=False).iterates)
+
+
+def test_a_search_for_kinks_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, bool]] = []
+    counted: list[int] = []
+
+    class Watched(RunProgress):
+        def __init__(self, total: int, what: str, progress: bool, unit: str) -> None:
+            said.append((what, progress))
+            super().__init__(total, what, False, unit)
+
+        def advance(self, count: int) -> None:
+            counted.append(count)
+
+    monkeypatch.setattr("hierfl.inspect.implicit.points.RunProgress", Watched)
+    line = nonsmooth_toy(1).implicit.slice(np.zeros(1), points=41)
+    plane = nonsmooth_toy(2).implicit.surface([0.01, 0.02], points=5, progress=False)
+    before = len(counted)
+    assert len(line.kinks) == 1 and len(plane.kink_points) == 10
+    assert said == [("slice", True), ("surface", False), ("kinks", True), ("kinks", False)]
+    assert sum(counted[before:]) > 41
+
+
+def test_tangents_that_are_upright_are_not_drawn() -> None:
+    x = cp.Variable(name="x")
+    shown = hf.Problem(hf.Minimize(server=cp.sqrt(cp.pos(x)))).implicit.slice(0.0, points=41, progress=False)
+    panel = shown.plot().axes[0]
+    assert all(np.isfinite(line.get_ydata()).all() for line in panel.lines) and len(panel.lines) == 3

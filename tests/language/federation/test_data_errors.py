@@ -1,0 +1,103 @@
+"""Data that are missing, misshapen or no numbers are refused by an error that names who holds what."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.stats
+
+import hierfl as hf
+from tests.small_declarations import leaves, one_client, quadratic
+
+
+def test_sample_that_nobody_holds() -> None:
+    x, _, u, _ = leaves()
+    with pytest.raises(hf.DataError, match="nobody holds Sample 'u'"):
+        hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))))
+    with pytest.raises(hf.DataError, match="client 0 holds no data for sample 'u'"):
+        hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation([hf.Client()]))
+    with pytest.raises(hf.DataError, match="the server holds no data for sample 'u'"):
+        hf.Problem(hf.Minimize(server=hf.E(cp.sum_squares(x - u))), federation=one_client(u))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones((4, 3)), r"shape \(4, 3\); expected \(N, 2\)"),
+        (np.ones((2, 4)), "transposed"),
+        (np.ones(2), "expected"),
+        (np.ones((0, 2)), "no rows"),
+        (np.array([[1.0, np.nan], [1.0, 2.0]]), "NaN or infinity in 1 of 2 rows, first in row 0"),
+        (np.array([[1.0, np.inf]]), "NaN or infinity"),
+        (np.array([["a", "b"]]), "dtype"),
+        (np.ones((2, 2)) * 1j, "dtype"),
+    ],
+)
+def test_bad_arrays(array: np.ndarray, message: str) -> None:
+    u = hf.Sample(2, name="u")
+    with pytest.raises(hf.DataError, match=f"'u'.*{message}"):
+        hf.Client({u: array})
+
+
+def test_values_against_declared_attributes() -> None:
+    with pytest.raises(hf.DataError, match="declared nonneg"):
+        hf.Client({hf.Sample(name="s", nonneg=True): np.array([1.0, -1.0])})
+
+
+def test_unsupported_distribution() -> None:
+    with pytest.raises(hf.DataError, match="inverse CDF"):
+        hf.Client({hf.Sample(2, name="s"): scipy.stats.dirichlet([1.0, 1.0])})
+
+
+def test_total_of_a_distribution() -> None:
+    x, s = cp.Variable(name="x"), hf.Sample(name="s")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.total(cp.square(x - s))), federation=hf.Federation([hf.Client({s: scipy.stats.norm()})])
+    )
+    with pytest.raises(hf.DataError, match="no number of samples"):
+        problem.compile()
+
+
+def test_client_parameter_missing_for_one_client() -> None:
+    x, y, u, rho = leaves()
+    with pytest.raises(hf.DataError, match="client 1 has no value for client parameter 'rho'"):
+        hf.Federation([hf.Client(parameters={rho: 1.0}), hf.Client()])
+
+
+def test_client_parameter_missing_for_all() -> None:
+    x, y, _, rho = leaves()
+    with pytest.raises(hf.DataError, match="client 0 has no value for client parameter 'rho'"):
+        hf.Problem(
+            hf.Minimize(clients=cp.sum_squares(x - y)),
+            lower=hf.ArgMin(y, quadratic(x, y), [cp.norm(y) <= rho], scope="client"),
+            federation=hf.Federation([hf.Client()]),
+        )
+
+
+def test_two_tables_mixed_in_one_mean() -> None:
+    x, _, u, _ = leaves()
+    v = hf.Sample(name="v")
+    objective = hf.Minimize(clients=hf.E(u @ x + v))
+    unequal = hf.Federation([hf.Client({u: np.ones((4, 2)), v: np.ones(3)})])
+    with pytest.raises(hf.DataError, match="client 0.*u: 4, v: 3"):
+        hf.Problem(objective, federation=unequal).compile()
+    separate = hf.Federation([hf.Client([{u: np.ones((4, 2))}, {v: np.ones(4)}])])
+    with pytest.raises(hf.DataError, match="separate tables"):
+        hf.Problem(objective, federation=separate).compile()
+
+
+def test_wrong_holdings() -> None:
+    u = hf.Sample(2, name="u")
+    for samples in (None, np.ones((3, 2)), [1], {u: [[1, 2], [3]]}, {u: scipy.stats.norm}):
+        with pytest.raises(hf.DataError):
+            hf.Client(samples)
+    for wrong in (hf.Client, lambda held: hf.Client({u: held})):
+        with pytest.raises(hf.DataError):
+            wrong(3)
+    with pytest.raises(hf.DataError, match="no finite mean"):
+        hf.Client({hf.Sample(name="c"): scipy.stats.cauchy()})
+    with pytest.raises(hf.DataError, match="below 0"):
+        hf.Client({hf.Sample(name="s", nonneg=True): scipy.stats.norm()})
+    with pytest.raises(hf.DataError, match="instance of a partition scheme"):
+        hf.Federation.split({u: np.ones((9, 2))}, clients=2, scheme=hf.IID)

@@ -1,0 +1,26 @@
+"""Leaves and parts of small declarations, for tests of what is refused and of how runs end."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+
+import hierfl as hf
+
+
+def leaves() -> tuple:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    return x, y, hf.Sample(2, name="u"), hf.ClientParameter(nonneg=True, name="rho")
+
+
+def one_client(u: hf.Sample, rows: int = 4) -> hf.Federation:
+    return hf.Federation([hf.Client({u: np.ones((rows, 2))})])
+
+
+def quadratic(x: cp.Variable, y: cp.Variable) -> cp.Expression:
+    return cp.sum_squares(y - x)
+
+
+def quartic() -> hf.Problem:
+    x = cp.Variable(2, name="x")
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))

@@ -1,0 +1,170 @@
+"""What cannot be solved or evaluated is refused by an error that names the culprit."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import ZOHFL
+from tests.small_declarations import leaves, quadratic
+
+
+def test_solver_that_cannot_treat_the_class() -> None:
+    x, y, u, _ = leaves()
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - y)),
+        lower=hf.ArgMin(y, hf.E(cp.sum_squares(y - u)) + quadratic(x, y)),
+        federation=hf.Federation([hf.Client({u: np.ones((2, 2))}), hf.Client({u: np.zeros((3, 2))})]),
+    )
+    with pytest.raises(hf.IncompatibleSolverError, match="federation"):
+        problem.solve(ZOHFL(), rounds=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"smoothing": 0.0},
+        {"smoothing": -1.0},
+        {"smoothing": float("nan")},
+        {"directions": 0},
+        {"participation": 0.0},
+        {"participation": 1.5},
+        {"step_size": -1.0},
+        {"step_size": lambda r: float("nan")},
+        {"local_steps": 0},
+        {"batch_size": 0},
+        {"absent": "never"},
+        {"batch_size": 1.5},
+        {"directions": True},
+        {"common_random_numbers": "no"},
+        {"lower": "exact"},
+        {"local_steps": "5"},
+        {"direction_kind": "gaussian"},
+        {"local_steps": [1, 2, 3]},
+        {"step_size": lambda: 0.1},
+        {"local_steps": lambda r, i: 3},
+        {"schedule": "fast"},
+        {"accuracy": 0.0},
+    ],
+)
+def test_solver_settings_out_of_range(settings: dict) -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y), scope="client")
+    )
+    with pytest.raises(hf.SettingError):
+        problem.solve(ZOHFL(**settings), rounds=5, progress=False)
+
+
+@pytest.mark.parametrize("numbers", [("a", 1), (0.1, None), (True,), (np.nan,)])
+def test_decay_takes_two_finite_numbers(numbers: tuple) -> None:
+    from hierfl.solvers import Decay
+
+    with pytest.raises(hf.SettingError, match="two finite numbers"):
+        Decay(*numbers)
+
+
+def test_two_lower_solvers_at_once() -> None:
+    from hierfl.solvers import Exact
+
+    with pytest.raises(hf.SettingError, match="not both"):
+        ZOHFL(local_steps=3, lower=Exact())
+
+
+def test_wrong_points() -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
+    for point, message in (
+        (np.ones(3), r"'x' has shape \(3,\); expected \(2,\)"),
+        (np.array([1.0, np.nan]), "NaN"),
+        ("abc", "numeric"),
+    ):
+        with pytest.raises(hf.DataError, match=message):
+            problem.implicit(point)
+
+
+def test_empty_lower_set_names_point_client_and_constraint() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(x - y)),
+        lower=hf.ArgMin(y, cp.square(y - x), [y >= x, y <= 1 - x], scope="client"),
+    )
+    assert problem.implicit(0.25) == pytest.approx(0.0)
+    with pytest.raises(hf.EmptyLowerSetError, match=r"client 0.*x = \[2\.\]"):
+        problem.implicit(2.0)
+    with pytest.raises(hf.EmptyLowerSetError, match=r"round 0, client 0"):
+        problem.solve(ZOHFL(), rounds=3, x0=2.0, progress=False)
+
+
+def test_unbounded_lower_level_is_an_error() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x - y)), lower=hf.ArgMin(y, y + 0 * x, [y <= 1]))
+    with pytest.raises(hf.LowerLevelError, match="unbounded"):
+        problem.implicit(0.0)
+
+
+def test_divergence_names_the_round_and_keeps_its_cause() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
+    with pytest.raises(hf.DivergedError, match=r"round \d+"):
+        problem.solve(ZOHFL(step_size=1e6), rounds=50, x0=np.ones(2), progress=False)
+
+
+def test_a_row_whose_coefficients_vanish_can_empty_the_set() -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [0 * cp.sum(y) <= x[0], y >= 0])
+    )
+    assert problem.implicit(np.ones(2)) == pytest.approx(2)
+    with pytest.raises(hf.EmptyLowerSetError):
+        problem.implicit(-np.ones(2))
+
+
+def test_linear_objective_without_bounds_is_unbounded_in_any_scale() -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, cp.sum(y) + x[0]))
+    with pytest.raises(hf.LowerLevelError):
+        problem.implicit(np.ones(2))
+
+
+def test_empty_set_of_upper_decisions() -> None:
+    x, *_ = leaves()
+    for constraints in ([x >= 1, x <= 0], [cp.sum(x) >= 1, cp.norm(x) <= 0.1]):
+        problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), constraints=constraints)
+        with pytest.raises(hf.DeclarationError, match="X is empty"):
+            problem.solve(ZOHFL(), rounds=1, progress=False)
+
+
+def test_undefined_values_are_errors_not_nan() -> None:
+    x, *_ = leaves()
+    with pytest.raises(hf.DivergedError, match="not defined"):
+        hf.Problem(hf.Minimize(clients=cp.sum(cp.log(x)))).implicit(np.array([-1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"solver": ZOHFL},
+        {"solver": "ZOHFL"},
+        {"rounds": "3"},
+        {"rounds": -1},
+        {"rounds": 10**12},
+        {"seed": 2**64},
+        {"seed": None},
+        {"queries": "none"},
+        {"runtime": "x"},
+        {"metrics": [1]},
+        {"metrics": {"m": 3}},
+        {"metrics": {"round": lambda x, y: 1.0}},
+        {"metrics": {"m": lambda x, y: None}},
+        {"callback": 3},
+        {"evaluate_every": 0},
+    ],
+)
+def test_wrong_arguments_of_solve(arguments: dict) -> None:
+    x, y, *_ = leaves()
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
+    with pytest.raises(hf.SettingError):
+        problem.solve(**{"rounds": 2, "progress": False, **arguments})
