@@ -26,8 +26,8 @@ from hierfl.solvers.parts.local_steps import (
     require_public_set,
     require_single_level,
 )
-from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.setting_checks import require_choice, require_count, require_number
+from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.step_tables import constant, row, rows
 
 

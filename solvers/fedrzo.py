@@ -36,7 +36,6 @@ from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated, first_fl
 from hierfl.solvers.parts.directions import KINDS, Directions
 from hierfl.solvers.parts.estimators import ESTIMATORS, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.parts.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
-from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.setting_checks import (
     require_choice,
     require_count,
@@ -44,6 +43,7 @@ from hierfl.solvers.parts.setting_checks import (
     require_lower,
     require_number,
 )
+from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.step_tables import constant, row, rows
 from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
 

@@ -32,7 +32,7 @@ from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.client_oracle import first_flagged
 from hierfl.solvers.parts.local_steps import first_fault, require_gradients, require_public_set
-from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate
+from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 

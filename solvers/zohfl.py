@@ -34,7 +34,6 @@ from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated, first_fl
 from hierfl.solvers.parts.directions import KINDS, Directions
 from hierfl.solvers.parts.local_steps import require_public_set
 from hierfl.solvers.parts.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
-from hierfl.solvers.parts.schedules import Decay, Schedule, tabulate
 from hierfl.solvers.parts.setting_checks import (
     require_choice,
     require_count,
@@ -42,6 +41,7 @@ from hierfl.solvers.parts.setting_checks import (
     require_lower,
     require_number,
 )
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, tabulate
 from hierfl.solvers.parts.step_tables import row
 from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
 

@@ -29,8 +29,8 @@ from hierfl.solvers import (
     LogGrowth,
     ProjectedSGD,
     ProjectionMethod,
-    client_oracle,
 )
+from hierfl.solvers.parts import client_oracle
 from hierfl.solvers.parts.directions import Directions
 from hierfl.solvers.parts.estimators import estimate, shifts_of, slopes
 from tests.draws import directions, row_numbers, split
