@@ -16,7 +16,7 @@ from hierfl.solvers.lower import (
     ProjectedSGD,
     ProjectionMethod,
 )
-from hierfl.solvers.parts.schedules import Decay, LogGrowth
+from hierfl.solvers.parts.step_schedules import Decay, LogGrowth
 from hierfl.solvers.scaffnew import Scaffnew
 from hierfl.solvers.scaffold import SCAFFOLD
 from hierfl.solvers.zohfl import ZOHFL

@@ -18,16 +18,17 @@ from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.local_steps import (
-    LocalSteps,
-    Term,
-    first_fault,
+from hierfl.solvers.parts.local_steps import LocalSteps, Term
+from hierfl.solvers.parts.requirements import (
+    require_choice,
+    require_count,
     require_gradients,
+    require_number,
     require_public_set,
     require_single_level,
 )
-from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate, tabulate_steps
-from hierfl.solvers.parts.setting_checks import require_choice, require_count, require_number
+from hierfl.solvers.parts.round_monitor import first_fault
+from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.step_tables import constant, row, rows
 
 

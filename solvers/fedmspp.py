@@ -19,7 +19,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
-from hierfl.solvers.parts.schedules import Schedule, tabulate
+from hierfl.solvers.parts.step_schedules import Schedule, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
-from hierfl.solvers.parts.setting_checks import require_number
+from hierfl.solvers.parts.requirements import require_number
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import split
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.parts.directions import Directions
-from hierfl.solvers.parts.estimators import estimate, shifts_of, slopes
-from hierfl.solvers.parts.local_steps import Term, require_public_set, require_single_level
-from hierfl.solvers.parts.setting_checks import require_count, require_number
+from hierfl.solvers.parts.estimators import average_along, shifts_of, slopes
+from hierfl.solvers.parts.local_steps import Term
+from hierfl.solvers.parts.requirements import require_count, require_number, require_public_set, require_single_level
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FedZO(FedAvg):
 
 @dataclass(frozen=True, eq=False)
 class BoundFedZO(BoundFedAvg):
-    """FedZO on one problem. ``smoothing`` (), eta."""
+    """FedZO on one problem. ``smoothing`` () is eta."""
 
     smoothing: np.ndarray
     tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "smoothing")
@@ -70,10 +70,9 @@ class BoundFedZO(BoundFedAvg):
 
         def value(direction: Array, length: Array) -> Array:
             z = self.oracle.query(x + length * direction, party.environment)
-            found: Array = term.mean(
+            return term.mean(
                 lambda rows: term.value(z, None, party.environment, rows), party, sample_key, settings.batch_size
             )
-            return found
 
         values = directions.each(value, *shifts_of(settings.directions, self.smoothing, "forward"))
-        return values[0], estimate(directions, slopes(values, self.smoothing, "forward"), None, "independent")[0]
+        return values[0], average_along(directions, slopes(values, self.smoothing, "forward"))

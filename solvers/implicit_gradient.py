@@ -27,10 +27,16 @@ from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.lower_solver import Clock, bind_lower, require_federated
 from hierfl.solvers.parts.bound import ABSENT, Bound
-from hierfl.solvers.parts.client_oracle import ClientOracle, first_flagged
-from hierfl.solvers.parts.local_steps import require_public_set
-from hierfl.solvers.parts.schedules import Schedule, tabulate
-from hierfl.solvers.parts.setting_checks import require_choice, require_count, require_lower, require_number
+from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.requirements import (
+    require_choice,
+    require_count,
+    require_lower,
+    require_number,
+    require_public_set,
+)
+from hierfl.solvers.parts.round_monitor import first_flagged
+from hierfl.solvers.parts.step_schedules import Schedule, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 EXACT = Exact()

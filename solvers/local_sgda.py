@@ -30,9 +30,9 @@ from hierfl.language.printing.text import expression_text
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.lower.lower_solver import Clock
-from hierfl.solvers.parts.client_oracle import first_flagged
-from hierfl.solvers.parts.local_steps import first_fault, require_gradients, require_public_set
-from hierfl.solvers.parts.schedules import Schedule, steps_of, tabulate
+from hierfl.solvers.parts.requirements import require_gradients, require_public_set
+from hierfl.solvers.parts.round_monitor import first_fault, first_flagged
+from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 

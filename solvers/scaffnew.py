@@ -24,8 +24,9 @@ from hierfl.jaxtools.keyed_random import geometric
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import require_first_order
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.local_steps import LocalSteps, first_fault, require_clients_alone
-from hierfl.solvers.parts.setting_checks import require_count, require_number
+from hierfl.solvers.parts.local_steps import LocalSteps
+from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number
+from hierfl.solvers.parts.round_monitor import first_fault
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
-from hierfl.solvers.parts.local_steps import first_fault, require_clients_alone
-from hierfl.solvers.parts.schedules import Schedule, steps_of
-from hierfl.solvers.parts.setting_checks import require_count, require_number
+from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number
+from hierfl.solvers.parts.round_monitor import first_fault
+from hierfl.solvers.parts.step_schedules import Schedule, steps_of
 
 
 @dataclass(frozen=True)

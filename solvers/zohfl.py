@@ -12,38 +12,48 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.roles import uses_black_box
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.lower.lower_solver import Clock, bind_lower
+from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower
 from hierfl.solvers.parts.bound import ABSENT, Bound
-from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated, first_flagged
+from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated
 from hierfl.solvers.parts.directions import KINDS, Directions
-from hierfl.solvers.parts.local_steps import require_public_set
-from hierfl.solvers.parts.scalar_uplink import COMMUNICATIONS, Ledger, require_rebuildable
-from hierfl.solvers.parts.schedules import Decay, Schedule, tabulate
-from hierfl.solvers.parts.setting_checks import (
+from hierfl.solvers.parts.requirements import (
     require_choice,
     require_count,
     require_flag,
     require_lower,
     require_number,
+    require_public_set,
 )
+from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, tabulate
 from hierfl.solvers.parts.step_tables import row
 from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
+from hierfl.solvers.parts.uplink import (
+    COMMUNICATIONS,
+    Ledger,
+    ScalarUplink,
+    VectorUplink,
+    arrived,
+    require_rebuildable,
+)
 
 PAPER_STEP = Decay(0.01, 0.5)
 
@@ -92,8 +102,8 @@ class ZOHFL:
 
     smoothing: float = 0.1
     step_size: Schedule = PAPER_STEP
-    local_steps: Any = None
-    lower: Any = None
+    local_steps: Schedule | Sequence[Schedule] | None = None
+    lower: LowerSolver | None = None
     directions: int = 1
     direction_kind: str = "independent"
     participation: float = 1.0
@@ -133,8 +143,8 @@ class ZOHFL:
         require_public_set(self, problem)
         if self.communication == "scalars":
             require_rebuildable(problem, "ZOHFL")
-        found = self.prescribed(problem)
-        step_size = self.step_size if found is None else Decay(found.step, 0.5)
+        prescribed = self.prescribed(problem)
+        step_size = self.step_size if prescribed is None else Decay(prescribed.step, 0.5)
         steps = tabulate(step_size, rounds, "step_size")
         lower = bind_lower(self._lower(problem), problem, rounds, rounds)
         alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
@@ -144,17 +154,18 @@ class ZOHFL:
                 f"Exact()."
             )
         oracle = ClientOracle(problem, lower, self.batch_size, queries, alone)
-        return BoundZOHFL(problem, self, oracle, steps, np.array(self.smoothing, float))
+        uplink = VectorUplink() if self.communication == "full" else ScalarUplink()
+        return BoundZOHFL(problem, self, oracle, steps, np.array(self.smoothing, float), uplink)
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""
         return None if self.schedule == "practical" else prescription(self, problem)
 
-    def _lower(self, problem: CompiledProblem) -> Any:
+    def _lower(self, problem: CompiledProblem) -> LowerSolver:
         if self.lower is not None:
             return self.lower
-        if (found := self.prescribed(problem)) is not None:
-            return ProjectedSGD(steps=Decay(found.local_steps, -0.5), schedule="theory")
+        if (prescribed := self.prescribed(problem)) is not None:
+            return ProjectedSGD(steps=Decay(prescribed.local_steps, -0.5), schedule="theory")
         if self.local_steps is not None:
             return ProjectedSGD(steps=self.local_steps)
         level = problem.declaration.lower_level
@@ -163,6 +174,7 @@ class ZOHFL:
 
 
 def _check_class(problem: CompiledProblem) -> None:
+    """Refuse what Algorithm 1 has no place for."""
     if problem.scope == "federation" and problem.num_clients > 1:
         raise IncompatibleSolverError(
             f"ZOHFL needs a lower level of client or sample scope (or none), but this one has federation scope with "
@@ -184,117 +196,88 @@ def _check_class(problem: CompiledProblem) -> None:
         )
 
 
+class ZOHFLState(NamedTuple):
+    """x, and what clients have seen of the scalars sent."""
+
+    x: Float[Array, " n"]
+    ledger: Ledger
+
+
 @dataclass(frozen=True, eq=False)
 class BoundZOHFL(Bound):
-    """ZO-HFL on one problem: the algorithm of the runtime contract. ``step_sizes`` (rounds,), ``smoothing`` (), eta."""
+    """ZO-HFL on one problem: the algorithm of the runtime contract. ``step_sizes`` (rounds,); ``smoothing`` () is eta."""
 
     settings: ZOHFL
     step_sizes: np.ndarray
     smoothing: np.ndarray
+    uplink: VectorUplink | ScalarUplink
     tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps", "smoothing", "accuracy")
 
-    @property
-    def theory(self) -> Prescription | None:
-        """Of [HFL] Theorem 1."""
-        return self.settings.prescribed(self.problem)
-
-    def init(self, x0: Array) -> tuple[Array, Ledger]:
-        """x, and what clients have seen of the scalars sent."""
-        return x0, Ledger.new(self.problem)
-
-    def decision(self, state: tuple[Array, Ledger]) -> Array:
-        """x."""
-        return state[0]
-
-    def memory(self, x0: Array) -> Array:
-        """A client remembers its last y, for a warm start."""
-        return self.oracle.first_answer(x0)
-
-    def response(self, state: tuple[Array, Ledger], memory: Array) -> Array | None:
-        """The clients' latest y."""
-        return memory if self.oracle.alone else None
-
-    def own_value(self, clients: Clients, state: tuple[Array, Ledger], x: Array, key: Array) -> Array:
-        """All terms at x with y by this run's lower solver."""
-        return self.oracle.own_value(clients, x, None, _clock(clients.round), key)
-
-    def round(self, clients: Clients, state: tuple[Array, Ledger], key: Array) -> tuple[Any, dict[str, Array]]:
+    def round(self, clients: Clients, state: ZOHFLState, key: Array) -> tuple[ZOHFLState, dict[str, Array]]:
         """Lines 3 to 8 of Algorithm 1."""
-        (x, ledger), settings, problem = state, self.settings, self.problem
-        gradient, value = jnp.zeros_like(x), jnp.zeros((), x.dtype)
-        if problem.server_program is not None:
-            value, gradient = clients.server(self.server_gradient, x)
-        record = {
-            "objective": problem.sign * value,
-            "lower_residual": jnp.zeros(()),
-            "fault": jnp.full((), -1),
-            "empty": jnp.full((), -1),
-        }
+        problem, (x, ledger) = self.problem, state
+        gradient, monitor, step = jnp.zeros_like(x), RoundMonitor.quiet(x), row(self.step_sizes, clients.round)
         if problem.client_program is not None:
-            size, count = clients.participants.shape[0], settings.directions
-            directions = Directions.draw(key, count * size, problem.upper.size, settings.direction_kind)
-            if self._scalars:
-                ledger = ledger.charge(clients, size * count)
-            else:
-                clients.charge("down", directions.count * directions.size)
-            messages = clients.map(self.answer, Known(x) if self._scalars else x, each=Known(directions.parts(size)))
-            differences = self._differences(x, directions, messages.payload, clients.public)
-            weights = jax.grad(clients.mean)(
-                jnp.zeros(size, x.dtype)
-            )  # of the participants: the mean is linear in what they send
-            factor = problem.upper.size / (2 * self.smoothing * count)
-            gradient = gradient + directions.combination(factor * (weights[:, None] * differences).ravel())
-            record |= self._client_record(clients, messages.monitor, differences, value)
-        step = row(self.step_sizes, clients.round)
-        record |= {"step_size": step, "gradient_norm": jnp.linalg.norm(gradient)}
-        return (problem.project_upper(x - step * gradient, clients.public), ledger), record
+            v = self._directions(clients, key)  # line 3
+            ledger = self._announce(clients, v, ledger)
+            messages = clients.map(
+                self.answer, self.uplink.announced(x), each=Known(v.parts(clients.participants.size))
+            )
+            differences = self._differences(x, v, messages.payload, clients.public)  # line 7: f_2 at (x +- eta v, y+-)
+            gradient = self._client_gradient(clients, v, differences)
+            monitor = monitor.with_clients(clients, jnp.isfinite(differences).all(axis=1), messages.monitor)
+        if problem.server_program is not None:
+            value, server_gradient = clients.server(self.server_gradient, x)  # line 7: grad f_1(x; xi)
+            gradient, monitor = server_gradient + gradient, monitor.with_server(value)
+        record = monitor.record(problem.sign, step, jnp.linalg.norm(gradient))
+        return ZOHFLState(problem.project_upper(x - step * gradient, clients.public), ledger), record  # line 8
+
+    def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
+        """Line 5 of one client: y+ and y- by Algorithm 2, for each of its directions, and f_2 there."""
+        x, v = arrived(received.broadcast), received.own.values
+        lengths = self.smoothing * jnp.array([1.0, -1.0])
+
+        def at(point: Array, key: Array) -> Evaluated:
+            return self.oracle.at(point, party, memory, _clock(received.round), key)
+
+        def pair(direction: Array, key: Array) -> Evaluated:
+            points = jax.vmap(lambda length: self.oracle.query(x + length * direction, party.environment))(lengths)
+            if self.settings.common_random_numbers:  # one batch of rows serves both
+                return jax.vmap(at, in_axes=(0, None))(points, key)
+            return jax.vmap(at)(points, split(key))
+
+        pairs: Evaluated = v.each(pair, range(v.count), split(key, v.count))  # leading axes (q, 2)
+        warm_start = jnp.mean(pairs.y, axis=(0, 1)) if memory.size else memory
+        seen = LocalMonitor(jnp.mean(pairs.value), jnp.max(pairs.residual), jnp.max(pairs.gap))
+        payload = pairs.y if self._server_evaluates else pairs.value[:, 0] - pairs.value[:, 1]
+        return warm_start, Message(payload, seen._asdict())
 
     def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
-        """Value and gradient of f_1 on a minibatch of the server."""
+        """Line 7 at the server: value and gradient of f_1 on a minibatch of its own."""
         problem, settings, x = self.problem, self.settings, received.broadcast
 
         def at(rows: Rows) -> tuple[Array, Array]:
             return jax.value_and_grad(lambda z: problem.server_value(z, None, party.environment, rows))(x)
 
-        found: tuple[Array, Array] = party.estimate(at, problem.server_samples, key, settings.batch_size)
-        return found
+        value, gradient = party.estimate(at, problem.server_samples, key, settings.batch_size)
+        return value, gradient
 
-    def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
-        """Line 5 of Algorithm 1 for every direction of one client."""
-        x, directions = received.broadcast, received.own.values
-        if self._scalars:
-            x = x.values
-        lengths = self.smoothing * jnp.array([1.0, -1.0])
+    # --- the parts of a round --------------------------------------------------------------------------------------
 
-        def pair(direction: Array, key: Array) -> Evaluated:
-            points = jax.vmap(lambda length: self.oracle.query(x + length * direction, party.environment))(lengths)
+    def _directions(self, clients: Clients, key: Array) -> Directions:
+        """The directions v_i of the round, q for each participant."""
+        count = self.settings.directions * clients.participants.size
+        return Directions.draw(key, count, self.problem.upper.size, self.settings.direction_kind)
 
-            def at(point: Array, key: Array) -> Evaluated:
-                return self.oracle.at(point, party, memory, _clock(received.round), key)
+    def _announce(self, clients: Clients, v: Directions, ledger: Ledger) -> Ledger:
+        """Count what the broadcast of x and of the directions takes."""
+        self.uplink.send_directions(clients, v.count * v.size)
+        return self.uplink.catch_up(clients, ledger, v.count)
 
-            if self.settings.common_random_numbers:  # one batch of rows serves both
-                return jax.vmap(at, in_axes=(0, None))(points, key)
-            return jax.vmap(at)(points, split(key))
-
-        found = directions.each(pair, range(directions.count), split(key, directions.count))  # leading axes (q, 2)
-        new_memory = jnp.mean(found.y, axis=(0, 1)) if memory.size else memory
-        monitor = {"value": jnp.mean(found.value), "residual": jnp.max(found.residual), "gap": jnp.max(found.gap)}
-        return new_memory, Message(self._payload(found), monitor)
-
-    def _payload(self, found: Evaluated) -> Array:
-        return found.y if self._server_evaluates else found.value[:, 0] - found.value[:, 1]
-
-    @property
-    def _server_evaluates(self) -> bool:
-        """As printed: clients send y+ and y-, and the server evaluates f_2, which holds nothing private."""
-        return self.problem.client_term_is_public and self.oracle.alone and not self._scalars
-
-    @property
-    def _scalars(self) -> bool:
-        return self.settings.communication == "scalars"
-
-    def _differences(self, x: Array, directions: Directions, payload: Array, public: Any) -> Array:
-        """f_2(x + eta v, y+) - f_2(x - eta v, y-), ``(participants, q)``."""
+    def _differences(
+        self, x: Array, v: Directions, payload: Array, public: Environment
+    ) -> Float[Array, "participants q"]:
+        """The differences f_2(x + eta v, y+) - f_2(x - eta v, y-): sent by the clients, or computed from the y+ and y- that they sent."""
         if not self._server_evaluates:
             return payload
 
@@ -304,19 +287,51 @@ class BoundZOHFL(Bound):
             values = jax.vmap(lambda z, y: self.problem.client_value(z, y, public, NO_ROWS))(points, answers)
             return values[0] - values[1]
 
-        count = directions.count
-        found: Array = directions.each(difference, range(count), payload.reshape(count, *payload.shape[2:]))
-        return found.reshape(payload.shape[:2])
+        answers = payload.reshape(v.count, *payload.shape[2:])
+        differences: Array = v.each(difference, range(v.count), answers)
+        return differences.reshape(payload.shape[:2])
 
-    def _client_record(
-        self, clients: Clients, monitor: dict[str, Array], differences: Array, server: Array
-    ) -> dict[str, Array]:
-        return {
-            "objective": self.problem.sign * (server + clients.mean(monitor["value"])),
-            "lower_residual": jnp.max(monitor["residual"]),
-            "fault": first_flagged(clients.participants, ~jnp.isfinite(differences).all(axis=1)),
-            "empty": first_flagged(clients.participants, ~(monitor["gap"] <= 0)),
-        }
+    def _client_gradient(
+        self, clients: Clients, v: Directions, differences: Float[Array, "participants q"]
+    ) -> Float[Array, " n"]:
+        """The sum over participants i of w_i (n / 2 eta) times the mean of their differences along their directions."""
+        participants, count = differences.shape
+        # the aggregate is linear in what participants send: its derivatives are their weights
+        weights = jax.grad(clients.mean)(jnp.zeros(participants, differences.dtype))
+        factor = v.size / (2 * self.smoothing * count)
+        return v.combination(factor * (weights[:, None] * differences).ravel())
+
+    @property
+    def _server_evaluates(self) -> bool:
+        """As printed: clients send y+ and y-, and the server evaluates f_2, which holds nothing private."""
+        return self.problem.client_term_is_public and self.oracle.alone and self.uplink.vectors
+
+    # --- what the runtime asks for ---------------------------------------------------------------------------------
+
+    @property
+    def theory(self) -> Prescription | None:
+        """What [HFL] Theorem 1 prescribes, with ``schedule="theory"``."""
+        return self.settings.prescribed(self.problem)
+
+    def init(self, x0: Array) -> ZOHFLState:
+        """The server begins at x0; clients know it."""
+        return ZOHFLState(x0, Ledger.new(self.problem))
+
+    def decision(self, state: ZOHFLState) -> Array:
+        """The server's x."""
+        return state.x
+
+    def memory(self, x0: Array) -> Array:
+        """A client remembers its last y, for a warm start."""
+        return self.oracle.first_answer(x0)
+
+    def response(self, state: ZOHFLState, memory: Array) -> Array | None:
+        """The clients' latest y."""
+        return memory if self.oracle.alone else None
+
+    def own_value(self, clients: Clients, state: ZOHFLState, x: Array, key: Array) -> Array:
+        """All terms at x with y by this run's lower solver."""
+        return self.oracle.own_value(clients, x, None, _clock(clients.round), key)
 
 
 def _clock(round_index: Array) -> Clock:

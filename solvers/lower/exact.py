@@ -17,7 +17,7 @@ from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
-from hierfl.solvers.parts.setting_checks import require_choice, require_number
+from hierfl.solvers.parts.requirements import require_choice, require_number
 from hierfl.solvers.parts.step_tables import Tabulated
 
 

@@ -11,7 +11,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
-from hierfl.solvers.parts.setting_checks import require_count, require_number
+from hierfl.solvers.parts.requirements import require_count, require_number
 from hierfl.solvers.parts.step_tables import constant
 from hierfl.solvers.parts.theory import lower_constants
 

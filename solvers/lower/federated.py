@@ -22,7 +22,7 @@ from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
-from hierfl.solvers.parts.schedules import MOST, tabulate, whole
+from hierfl.solvers.parts.step_schedules import MOST, tabulate, whole
 from hierfl.solvers.parts.step_tables import Tabulated, row
 
 Sequences = tuple[Array, ...]

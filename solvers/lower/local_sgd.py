@@ -11,8 +11,8 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
-from hierfl.solvers.parts.schedules import Decay, Schedule, tabulate
-from hierfl.solvers.parts.setting_checks import require_choice, require_count
+from hierfl.solvers.parts.requirements import require_choice, require_count
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, tabulate
 from hierfl.solvers.parts.step_tables import constant
 from hierfl.solvers.parts.theory import SCHEDULES, lower_constants, require_left_out
 

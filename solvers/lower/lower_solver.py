@@ -28,6 +28,13 @@ class LowerAnswer(NamedTuple):
     gap: Array
 
 
+class LowerSolver(Protocol):
+    """A lower-level solver's settings, given to an algorithm as ``lower=...``."""
+
+    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> object:
+        """The solver for one problem, a ``BoundLower``; ``steps`` local steps are made over all rounds."""
+
+
 class BoundLower(Protocol):
     """Pure functions for traced code. A solver offers those of its scopes."""
 
@@ -41,7 +48,7 @@ class BoundLower(Protocol):
         """The y that all clients compute together at each of the points (P, n), with common random numbers."""
 
 
-def bind_lower(lower: Any, problem: CompiledProblem, rounds: int, steps: int) -> Any:
+def bind_lower(lower: LowerSolver, problem: CompiledProblem, rounds: int, steps: int) -> Any:
     """The lower solver on the problem, None where it has no lower level; errors as by its ``bind``.
 
     Programs know a bound solver by its tables, or else by itself: such a one is kept for the next solve.

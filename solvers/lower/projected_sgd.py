@@ -20,8 +20,8 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.errors import SettingError
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
-from hierfl.solvers.parts.schedules import Decay, Schedule, steps_of, tabulate, tabulate_steps
-from hierfl.solvers.parts.setting_checks import require_choice, require_count
+from hierfl.solvers.parts.requirements import require_choice, require_count
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.step_tables import Tabulated, constant
 from hierfl.solvers.parts.theory import SCHEDULES, lower_constants, require_left_out
 

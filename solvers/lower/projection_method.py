@@ -19,8 +19,8 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array
 from hierfl.errors import SettingError
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
-from hierfl.solvers.parts.schedules import tabulate, whole
-from hierfl.solvers.parts.setting_checks import require_choice, require_number
+from hierfl.solvers.parts.requirements import require_choice, require_number
+from hierfl.solvers.parts.step_schedules import tabulate, whole
 from hierfl.solvers.parts.step_tables import Tabulated, constant, row
 from hierfl.solvers.parts.theory import lower_constants
 

@@ -8,28 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.expressions.program import Array, Environment, Rows
 from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.step_tables import Tabulated
 
+Jobs = TypeVar("Jobs")
+Value = TypeVar("Value")
+
 
 class Evaluated(NamedTuple):
     """A client's answer y (empty where it keeps none), its value, and how well the lower level was solved."""
 
-    y: Array
-    value: Array
-    residual: Array
-    gap: Array
+    y: Float[Array, " size"]
+    value: Float[Array, ""]
+    residual: Float[Array, ""]
+    gap: Float[Array, ""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +50,7 @@ class ClientOracle(Tabulated):
     queries: str
     alone: bool
 
-    def first_answer(self, x0: Array) -> Array:
+    def first_answer(self, x0: Float[Array, " n"]) -> Float[Array, " size"]:
         """A client's warm start at round 0: x0 where y has x's shapes, else 0; empty where clients keep no y."""
         problem = self.problem
         if not self.alone:
@@ -54,11 +58,19 @@ class ClientOracle(Tabulated):
         alike = [v.shape for v in problem.upper.variables] == [v.shape for v in problem.lower.variables]
         return x0 if alike else jnp.zeros(problem.lower.size, x0.dtype)
 
-    def query(self, point: Array, own: Any) -> Array:
+    def query(self, point: Float[Array, " n"], own: Environment) -> Float[Array, " n"]:
         """The point itself, or its projection on the public part of X (``queries='projected'``)."""
         return point if self.queries == "raw" else self.problem.project_upper(point, own)
 
-    def at(self, x: Array, party: Party, start: Array, clock: Clock, key: Array, y: Array | None = None) -> Evaluated:
+    def at(
+        self,
+        x: Float[Array, " n"],
+        party: Party,
+        start: Float[Array, " size"],
+        clock: Clock,
+        key: Array,
+        y: Float[Array, " size"] | None = None,
+    ) -> Evaluated:
         """f_i at x on a minibatch drawn by ``key``; a federation-scope y is given.
 
         The same key at two points means common random numbers, in the upper level and in the lower-level solver.
@@ -108,9 +120,10 @@ class ClientOracle(Tabulated):
         large = self.problem.scope == "sample" and self.problem.lower.size >= LARGE
         return large and jax.default_backend() == "cpu"
 
-    def each(self, function: Callable[..., Any], jobs: Any) -> Any:
+    def each(self, function: Callable[[Jobs], Value], jobs: Jobs) -> Value:
         """A function of y at each of some samples: side by side, or one after another."""
-        return jax.lax.map(function, jobs) if self.one_by_one else jax.vmap(function)(jobs)
+        values: Value = jax.lax.map(function, jobs) if self.one_by_one else jax.vmap(function)(jobs)
+        return values
 
     # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
 
@@ -141,8 +154,3 @@ class ClientOracle(Tabulated):
         x, y = received.broadcast
         value: Array = party.mean(lambda rows: self.problem.server_value(x, y, party.environment, rows))
         return value
-
-
-def first_flagged(participants: Array, flags: Array) -> Array:
-    """The first participant with a flag, or -1."""
-    return jnp.where(flags.any(), participants[jnp.argmax(flags)], -1)

@@ -3,25 +3,23 @@
     g = n/q  sum_j  D_j v_j,          D_j = (f(x + eta v_j) - f(x)) / eta                        forward
                                       D_j = (f(x + eta v_j) - f(x - eta v_j)) / (2 eta)          central (antithetic)
 
-v_j uniform on the unit sphere; every estimator here is unbiased for grad f^eta. With a control variate c, which must not
-depend on the v_j: g = c + n/q sum_j (D_j - c'v_j) v_j, since E[n v v'] = I; after its use c is moved to agree with what was
-seen along the v_j (a sketch in the sense of SEGA: Hanzely, Mishchenko and Richtarik, 2018).
+v_j uniform on the unit sphere; every estimator here is unbiased for grad f^eta.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.parts.directions import Directions
 
 ESTIMATORS = ("forward", "central")
+Length = Array | np.ndarray | float
 
 
-def shifts_of(count: int, smoothing: Any, estimator: str) -> tuple[np.ndarray, Any]:
+def shifts_of(count: int, smoothing: Length, estimator: str) -> tuple[np.ndarray, Length]:
     """Where f is evaluated for ``count`` directions, relative to x: the numbers of directions, and how far along each."""
     numbers, plus = np.arange(count), np.ones(count)
     if estimator == "central":
@@ -29,24 +27,19 @@ def shifts_of(count: int, smoothing: Any, estimator: str) -> tuple[np.ndarray, A
     return np.concatenate([[0], numbers]), smoothing * np.concatenate([[0.0], plus])
 
 
-def slopes(values: Array, smoothing: Any, estimator: str) -> Array:
-    """D_j (q,) from the values at ``shifts_of``, in the same order (further trailing axes are kept)."""
+def slopes(values: Float[Array, "points ..."], smoothing: Length, estimator: str) -> Float[Array, "q ..."]:
+    """The slopes D_j from the values at ``shifts_of``, in the same order."""
     if estimator == "central":
         half = values.shape[0] // 2
         return (values[half:] - values[:half]) / (2 * smoothing)
     return (values[1:] - values[:1]) / smoothing
 
 
-def estimate(directions: Directions, found: Array, control: Array | None, kind: str) -> tuple[Array, Array | None]:
-    """(g, next control variate) from q directions and their slopes (q,)."""
-    count, size = directions.count, directions.size
-    if control is None:
-        return size / count * directions.combination(found), None
-    surprise = directions.combination(found - directions.along(control))
-    share = 1.0 if kind == "orthonormal" and count <= size else 1.0 / count
-    return control + size / count * surprise, control + share * surprise
+def average_along(directions: Directions, measured: Float[Array, " q"]) -> Float[Array, " n"]:
+    """g from q directions and the slopes measured along them."""
+    return directions.size / directions.count * directions.combination(measured)
 
 
-def central_value(values: Array, estimator: str) -> Array:
+def central_value(values: Float[Array, " points"], estimator: str) -> Float[Array, ""]:
     """f at x itself (forward) or the mean of the pairs, for the history."""
     return jnp.mean(values) if estimator == "central" else values[0]

@@ -13,34 +13,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array, Rows
-from hierfl.errors import IncompatibleSolverError
+from hierfl.compiler.expressions.program import Array, Environment, Rows
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.language.roles import uses_black_box
-from hierfl.runtime.contract import Clients, Message
+from hierfl.runtime.contract import Clients
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.bound import Bound
-from hierfl.solvers.parts.client_oracle import first_flagged
+from hierfl.solvers.parts.round_monitor import RoundMonitor, move_rate
 from hierfl.solvers.parts.step_tables import row
+
+Value = TypeVar("Value")
 
 
 class Term(NamedTuple):
     """One side's term: ``value(x, y, environment, rows)``, and the samples that it averages over."""
 
-    value: Callable[..., Array]
+    value: Callable[[Array, Array | None, Environment, Rows], Array]
     samples: tuple[int, ...]
 
-    def mean(self, function: Callable[[Rows], Any], party: Party, key: Array, batch_size: int | None) -> Any:
+    def mean(self, function: Callable[[Rows], Value], party: Party, key: Array, batch_size: int | None) -> Value:
         """A function of the rows, affine in their means, on a minibatch or on all rows of a party."""
-        return party.estimate(function, self.samples, key, batch_size)
+        mean: Value = party.estimate(function, self.samples, key, batch_size)
+        return mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,30 +62,30 @@ class LocalSteps(Bound):
         return None
 
     def decision(self, state: Any) -> Array:
-        """x."""
-        found: Array = state
-        return found
+        """The state is x itself."""
+        x: Array = state
+        return x
 
     def response(self, state: Any, memory: Any) -> Array | None:
         """There is no y."""
         return None
 
     def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> Array:
-        """All terms at x."""
+        """The sum of all terms at x."""
         return self.oracle.own_value(clients, x, None, Clock(clients.round, clients.round), key)
 
     @property
     def client_term(self) -> Term:
-        """f_i."""
+        """A client's f_i."""
         return Term(self.problem.client_value, self.problem.upper_samples)
 
     @property
     def server_term(self) -> Term:
-        """f_1."""
+        """The server's f_1."""
         return Term(self.problem.server_value, self.problem.server_samples)
 
     def size(self, r: Array) -> Array:
-        """Step size of a round."""
+        """The step size of a round."""
         return row(self.sizes, r)
 
     def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
@@ -127,94 +127,5 @@ class LocalSteps(Bound):
 
     def record(self, clients: Clients, move: Array, value: Array, fault: Array) -> dict[str, Array]:
         """The round's record; the gradient's norm is the move's over the step size, for all local steps together."""
-        size = self.size(clients.round)
-        return {
-            "objective": self.problem.sign * value,
-            "gradient_norm": jnp.linalg.norm(move) / jnp.where(size > 0, size, 1.0),
-            "step_size": size,
-            "lower_residual": jnp.zeros(()),
-            "fault": fault,
-            "empty": jnp.full((), -1),
-        }
-
-
-def first_fault(clients: Clients, messages: Message) -> Array:
-    """The first participant whose message is not finite, or too large to have a norm, or -1."""
-    leaves = jax.tree.leaves((messages.payload, messages.monitor))
-    finite = [jnp.isfinite(jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1)) for leaf in leaves]
-    return first_flagged(clients.participants, ~jnp.stack(finite).all(axis=0))
-
-
-# --- what a baseline cannot treat -------------------------------------------------------------------------------------
-
-FITTING = {
-    "federation": "FedRZO or ImplicitGradient (LocalSGDA for a minimax problem)",
-    "client": "ZOHFL, FedRZO or ImplicitGradient",
-    "sample": "ZOHFL or FedRZO",
-}
-
-
-def require_single_level(solver: Any, problem: CompiledProblem) -> None:
-    """No lower level.
-
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solvers that treat its scope.
-    """
-    if problem.scope is not None:
-        raise IncompatibleSolverError(
-            f"{type(solver).__name__} needs clients' terms of x alone, but this problem has a lower level of {problem.scope} "
-            f"scope: f depends on x through y(x) too, and local steps on f_i at a fixed y would not descend on it. Use "
-            f"{FITTING[problem.scope]}."
-        )
-
-
-def require_gradients(solver: Any, problem: CompiledProblem) -> None:
-    """No term of values only.
-
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the term's black box.
-    """
-    for side, term in (
-        ("server", problem.declaration.objective.server),
-        ("clients'", problem.declaration.objective.clients),
-    ):
-        box = uses_black_box([term]) if term is not None else None
-        if box is not None:
-            raise IncompatibleSolverError(
-                f"{type(solver).__name__} differentiates the {side} term, but {box.name()} is a BlackBox (values only): use "
-                f"FedZO, FedRZO or ZOHFL, which evaluate the clients' terms, or write it as a hf.Function."
-            )
-
-
-def require_public_set(solver: Any, problem: CompiledProblem) -> None:
-    """No client's private constraints on x.
-
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solver that treats them.
-    """
-    if problem.private_set is not None:
-        raise IncompatibleSolverError(
-            f"{type(solver).__name__} projects x on X at the server, which cannot know a client's private constraints: use "
-            f"FedRZO, whose clients pull x towards sets of their own, or write the constraints without hf.ClientParameter."
-        )
-
-
-def require_clients_alone(solver: Any, problem: CompiledProblem) -> None:
-    """No server term.
-
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solvers that treat one.
-    """
-    if problem.server_program is not None:
-        raise IncompatibleSolverError(
-            f"{type(solver).__name__} corrects the clients' steps by control variates and has no place for a term of the "
-            f"server: use FedAvg or FedProx, or give the server's data to a client."
-        )
+        size, monitor = self.size(clients.round), RoundMonitor.quiet(move)._replace(value=value, fault=fault)
+        return monitor.record(self.problem.sign, size, move_rate(move, size))

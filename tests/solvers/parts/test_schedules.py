@@ -10,8 +10,8 @@ import pytest
 
 import hierfl as hf
 from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, LogGrowth
-from hierfl.solvers.parts import schedules
-from hierfl.solvers.parts.schedules import tabulate, tabulate_steps
+from hierfl.solvers.parts import step_schedules
+from hierfl.solvers.parts.step_schedules import tabulate, tabulate_steps
 
 
 @pytest.mark.parametrize(
@@ -99,5 +99,5 @@ def test_an_error_of_the_callable_is_the_users_to_see() -> None:
 def test_a_callable_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a callable takes as long as a hundred of its values."""
     looks: list[Any] = []
-    monkeypatch.setattr(schedules, "signature", lambda of: looks.append(of) or signature(of))
+    monkeypatch.setattr(step_schedules, "signature", lambda of: looks.append(of) or signature(of))
     assert len(tabulate(Decay(0.1).__call__, 1000, "step_size")) == 1000 and len(looks) == 1
