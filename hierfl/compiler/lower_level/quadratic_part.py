@@ -13,13 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.unary_operators import NegExpression
 
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.expressions.program import Array, Program
+from hierfl.language.addends import addends
 from hierfl.language.levels import LowerLevel, averages_of
 
 DENSE_LIMIT = 400
@@ -37,15 +36,6 @@ class QuadraticPart:
     gradient_of: float | None  # sign of the objective, or None for a mapping
     complete: bool
     from_data: bool
-
-
-def addends(expression: Any) -> list[Any]:
-    """Top-level terms of a sum, signs included."""
-    if isinstance(expression, AddExpression):
-        return [term for argument in expression.args for term in addends(argument)]
-    if isinstance(expression, NegExpression):
-        return [-term for term in addends(expression.args[0])]
-    return [expression]
 
 
 def quadratic_part(level: LowerLevel, with_data: bool, known: Known = NOTHING_KNOWN) -> QuadraticPart:
