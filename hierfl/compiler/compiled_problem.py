@@ -25,6 +25,7 @@ from hierfl.compiler.expressions.program import NO_ROWS, Array, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.player_convexity import player_evidence
 from hierfl.compiler.sets import CompiledSet, compile_set
+from hierfl.compiler.sets.verify import verify
 from hierfl.errors import DataError, DeclarationError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.federation.federation import Client
@@ -346,15 +347,15 @@ def _verify_sets(compiled: CompiledProblem) -> None:
     """Compare the compiled projections with CVXPY at one random environment."""
     party = compiled.data().clients.party(0)
     own = party.environment
-    compiled.upper_set.verify(own)
+    verify(compiled.upper_set, own)
     x = compiled.project_upper(jnp.asarray(np.random.default_rng(0).standard_normal(compiled.upper.size)), own)
     if compiled.private_set is not None:
-        compiled.private_set.verify(own)
+        verify(compiled.private_set, own)
     if compiled.lower_set is not None:
         if compiled.scope == "sample":
             rows = party.batch(jax.random.key(0), 1, compiled.lower_samples)
             own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
-        compiled.lower_set.verify(compiled.environment(x, None, own))
+        verify(compiled.lower_set, compiled.environment(x, None, own))
 
 
 def weights_of(problem: Problem) -> np.ndarray:
