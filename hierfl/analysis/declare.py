@@ -12,7 +12,6 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import (
     attribute_constraints,
     require_concave,
@@ -24,6 +23,7 @@ from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.intervals import Interval
 from hierfl.analysis.players import players_convexity
+from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.federation import Federation

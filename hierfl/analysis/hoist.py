@@ -4,7 +4,7 @@ With x fixed and y free, every maximal subtree without y is a constant of the lo
 ``cp.Parameter`` that inherits its known sign makes CVXPY's ``is_dcp`` mean convexity in y, and makes more trees DPP.
 The user's trees are never touched: kept variables become twins.
 
-Signs follow from attributes and from bounds on x that the declared constraints imply (``hierfl.analysis.bounds``). The
+Signs follow from attributes and from bounds on x that the declared constraints imply (``hierfl.analysis.variable_bounds``). The
 latter hold on X, where the default ``queries="projected"`` evaluates; a solver with ``queries="raw"`` asks up to the
 smoothing radius outside X, where a lower level that is convex only because of them may not be.
 """

@@ -12,27 +12,17 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import copy_with
 from hierfl.analysis.intervals import EPS, Interval
+from hierfl.language.addends import addends
 from hierfl.language.calculus.derivative import depends, gradient
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.levels import averages_of
 
 ROW_LIMIT = 128
-
-
-def addends(expression: Any) -> list[Any]:
-    """Top-level terms of a sum, signs included."""
-    if isinstance(expression, AddExpression):
-        return [term for argument in expression.args for term in addends(argument)]
-    if isinstance(expression, NegExpression):
-        return [-term for term in addends(expression.args[0])]
-    return [expression]
 
 
 def one_sample(expression: Any, count: Callable[[total], int]) -> Any:

@@ -11,10 +11,10 @@ from typing import Any
 
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints, check_attributes
 from hierfl.analysis.enclosure import Enclosure, own_domain
 from hierfl.analysis.hoist import hoist
+from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.algebra import constant_value
 from hierfl.language.calculus.derivative import gradient

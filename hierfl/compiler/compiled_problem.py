@@ -16,6 +16,7 @@ from hierfl.compiler.lower_level.player_convexity import player_evidence
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.party_constraints import lower_constraints, split_constraints, upper_constraints
 from hierfl.compiler.sets import compile_set
+from hierfl.compiler.sets.verify import verify
 from hierfl.errors import DeclarationError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.declaration import Declaration
@@ -119,12 +120,12 @@ def _verify_sets(oracles: Oracles) -> None:
     """Compare the compiled projections with CVXPY at one random environment."""
     party = oracles.data().clients.party(0)
     own = party.environment
-    oracles.upper_set.verify(own)
+    verify(oracles.upper_set, own)
     x = oracles.project_upper(jnp.asarray(np.random.default_rng(0).standard_normal(oracles.upper.size)), own)
     if oracles.private_set is not None:
-        oracles.private_set.verify(own)
+        verify(oracles.private_set, own)
     if oracles.lower_set is not None:
         if oracles.scope == "sample":
             rows = party.batch(jax.random.key(0), 1, oracles.lower_samples)
             own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
-        oracles.lower_set.verify(oracles.environment(x, None, own))
+        verify(oracles.lower_set, oracles.environment(x, None, own))

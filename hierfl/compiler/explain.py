@@ -78,13 +78,13 @@ def _decision(compiled: CompiledProblem, which: str) -> list[Lowered]:
 def _set(name: str, compiled_set: CompiledSet, compiled: CompiledProblem) -> list[Lowered]:
     if not compiled_set.blocks:
         return [Lowered(name, "free (no constraints)", "nothing")]
-    moves = _moves_with(compiled_set, compiled)
+    moves, level = _moves_with(compiled_set, compiled), compiled.declaration.lower_level
     return [
         Lowered(
             name,
             block.explain() + moves,
             f"{block.cost}, n = {len(block.entries)}",
-            advice(block, compiled_set, compiled),
+            advice(block, compiled_set, () if level is None else level.leaves),
         )
         for block in compiled_set.blocks
     ]

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+from jaxtyping import Array, Float
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
-from hierfl.compiler.expressions.program import Array, Program
+from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.sets.blocks.block import Block
-from hierfl.compiler.sets.blocks.condition import ConditionBlock
+from hierfl.compiler.sets.blocks.condition_block import ConditionBlock
 from hierfl.compiler.sets.blocks.cvxpy_block import CvxpyBlock
 from hierfl.compiler.sets.choose import choose
-from hierfl.compiler.sets.coefficients import Draw, coefficients, random_draw
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.compiler.sets.components import Member, bands
+from hierfl.compiler.sets.families.family import Membership
 from hierfl.compiler.sets.frames import product
-from hierfl.compiler.sets.members import Bounds, CompiledMembership, Opaque, Origin, Side
-from hierfl.compiler.sets.pieces import AffineRows, Membership, Other
+from hierfl.compiler.sets.members.affine_map import AffineMap, CompiledRows, Values
+from hierfl.compiler.sets.members.bands import Side
+from hierfl.compiler.sets.members.coefficients import Draw, coefficients, random_draw
+from hierfl.compiler.sets.members.entry_bounds import EntryBounds
+from hierfl.compiler.sets.members.memberships import CompiledMembership, Opaque
+from hierfl.compiler.sets.members.origin import Origin
+from hierfl.compiler.sets.pieces import AffineRows, Other
 from hierfl.compiler.sets.recognise import pieces_of
-from hierfl.compiler.sets.rows import AffineMap, Rows, Values
 
 
 def compile_set(
-    constraints: Sequence[Any], variables: Sequence[cp.Variable], *, label: str, known: Known = NOTHING_KNOWN
+    constraints: Sequence[Constraint], variables: Sequence[cp.Variable], *, label: str, known: Known = NOTHING_KNOWN
 ) -> CompiledSet:
     """Compile convex constraints on ``variables`` (checked convex before) into a projection.
 
@@ -74,7 +80,7 @@ class _Builder:
         self.twins, self.parameters, self.draws = twins, parameters, draws
         self.size = sum(twin.size for twin in twins)
         self.conditions: list[Block] = []
-        self.bounds: list[Bounds] = []
+        self.bounds: list[EntryBounds] = []
         self.sides: list[Side] = []
         self.others: list[Member] = []
 
@@ -90,18 +96,18 @@ class _Builder:
 
     def blocks(self) -> list[Block]:
         """The projections; what no rule covers goes to CVXPY."""
-        found, left = choose([*bands(self.sides), *self.others], self.bounds)
-        return [*self.conditions, *found, *([CvxpyBlock.of(left, self.twins, self.parameters)] if left else [])]
+        chosen, left = choose([*bands(self.sides), *self.others], self.bounds)
+        return [*self.conditions, *chosen, *([CvxpyBlock.of(left, self.twins, self.parameters)] if left else [])]
 
-    def _map(self, expression: Any, coordinates: sp.csr_array | None = None) -> AffineMap:
-        found = coefficients(expression, self.twins, self.parameters, self.draws)
+    def _map(self, expression: Expression, coordinates: sp.csr_array | None = None) -> AffineMap:
+        matrix = coefficients(expression, self.twins, self.parameters, self.draws)
         evaluate = _evaluation(expression, self.twins)
         fixed = None if expression.parameters() else _constant(expression, self.twins)
         if coordinates is None:
-            return AffineMap(evaluate, found, fixed)
+            return AffineMap(evaluate, matrix, fixed)
         return AffineMap(
             lambda values, y=None: product(coordinates, evaluate(values, y)),
-            found.mapped(coordinates),
+            matrix.mapped(coordinates),
             None if fixed is None else coordinates @ fixed,
         )
 
@@ -110,20 +116,20 @@ class _Builder:
         counts = np.diff(source.coefficients.matrix.indptr)
         empty = np.flatnonzero(counts == 0)
         if empty.size and source.fixed is not None:  # conditions that always hold are left out
-            b = np.asarray(Rows(source, empty).offsets({}))
+            b = np.asarray(CompiledRows(source, empty).offsets({}))
             empty = empty[(b != 0) if piece.equality else (b > 0)]
         if empty.size:
-            self.conditions.append(ConditionBlock(origin, Rows(source, empty), piece.equality))
+            self.conditions.append(ConditionBlock(origin, CompiledRows(source, empty), piece.equality))
         if (counts == 1).any():
-            self.bounds.append(Bounds(origin, Rows(source, np.flatnonzero(counts == 1)), piece.equality))
+            self.bounds.append(EntryBounds(origin, CompiledRows(source, np.flatnonzero(counts == 1)), piece.equality))
         for row in np.flatnonzero(counts > 1):
-            self.sides.append(Side(origin, Rows(source, np.array([row])), 1.0, piece.equality))
+            self.sides.append(Side(origin, CompiledRows(source, np.array([row])), 1.0, piece.equality))
 
     def _add_membership(self, origin: Origin, piece: Membership) -> None:
         source = self._map(piece.argument, piece.coordinates)
         radius = None if piece.radius is None else _radius(piece)
         for group, index in enumerate(piece.groups):
-            rows = Rows(source, index)
+            rows = CompiledRows(source, index)
             if not rows.pattern.nnz:
                 self._add_opaque(origin, Other("a norm that y drops out of"))
                 continue
@@ -136,12 +142,12 @@ class _Builder:
         self.others.append(Opaque.on(origin, piece.reason, np.concatenate(parts), self.size))
 
 
-def _evaluation(expression: Any, twins: Sequence[cp.Variable]) -> Callable[..., Array]:
+def _evaluation(expression: Expression, twins: Sequence[cp.Variable]) -> Callable[..., Array]:
     """``(values of the parameters, y) -> expression`` raveled in Fortran order, CVXPY's own; y None is 0."""
     program = Program([expression])
     starts = np.cumsum([0, *(t.size for t in twins)])
 
-    def evaluate(values: Mapping[int, Any], y: Any = None) -> Array:
+    def evaluate(values: Values, y: Float[Array, " size"] | None = None) -> Float[Array, " rows"]:
         flat = jnp.zeros(int(starts[-1])) if y is None else y
         decision = {t.id: flat[start:stop].reshape(t.shape) for t, start, stop in zip(twins, starts, starts[1:])}
         return jnp.ravel(program({**values, **decision})[0], order="F")
@@ -149,7 +155,7 @@ def _evaluation(expression: Any, twins: Sequence[cp.Variable]) -> Callable[..., 
     return evaluate
 
 
-def _constant(expression: Any, twins: Sequence[cp.Variable]) -> np.ndarray:
+def _constant(expression: Expression, twins: Sequence[cp.Variable]) -> Float[np.ndarray, " rows"]:
     """The expression at y = 0, by CVXPY: there may be a thousand of them, and to compile one takes 20 ms."""
     for twin in twins:
         twin.save_value(np.zeros(twin.shape))
@@ -162,7 +168,7 @@ def _radius(piece: Membership) -> Callable[[Values], Array]:
     program = Program([piece.radius, *([] if piece.scale is None else [piece.scale])])
     count = len(piece.groups)
 
-    def evaluate(values: Values) -> Array:
+    def evaluate(values: Values) -> Float[Array, " groups"]:
         radius, *scales = (jnp.broadcast_to(jnp.ravel(value, order="F"), (count,)) for value in program(values))
         if not scales:
             return radius

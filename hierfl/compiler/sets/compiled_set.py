@@ -11,12 +11,13 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.constraints.constraint import Constraint
+from jaxtyping import Array, Float
 
-from hierfl.compiler.expressions.program import Array, Program
+from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.sets.blocks.affine_block import AffineBlock
 from hierfl.compiler.sets.blocks.block import Block, Product
 from hierfl.compiler.sets.blocks.box_block import BoxBlock
-from hierfl.compiler.sets.verify import verify
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class CompiledSet:
     parameters: tuple[cp.Parameter, ...]
     hoisted_program: Program
     depends_on: frozenset[int]
-    constraints: tuple[Any, ...]
+    constraints: tuple[Constraint, ...]
     variables: tuple[cp.Variable, ...]
 
     @cached_property
@@ -63,7 +64,7 @@ class CompiledSet:
         """Values of the hoisted parameters in an environment."""
         return dict(zip((p.id for p in self.parameters), self.hoisted_program(environment)))
 
-    def project(self, z: Array, environment: Mapping[int, Any]) -> Array:
+    def project(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
         """The nearest point of the set; where it is empty, see :meth:`gap`."""
         return self._project(z, self.values(environment)) if self.blocks else z
 
@@ -76,7 +77,7 @@ class CompiledSet:
     def _gap(self) -> Callable[..., Array]:
         return jax.jit(self.product.gap)
 
-    def limits(self, environment: Mapping[int, Any]) -> tuple[Array, Array]:
+    def limits(self, environment: Mapping[int, Any]) -> tuple[Float[Array, " size"], Float[Array, " size"]]:
         """(lower, upper) bounds of a set of kind ``"box"`` or ``"free"``."""
         values, boxes = self.values(environment), [block for block in self.blocks if isinstance(block, BoxBlock)]
         if len(boxes) == 1 and boxes[0].entries.size == self.size:
@@ -88,13 +89,13 @@ class CompiledSet:
             lower, upper = lower.at[places].set(low), upper.at[places].set(high)
         return lower, upper
 
-    def condition(self, environment: Mapping[int, Any]) -> Array:
+    def condition(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
         """The condition of the equations among the constraints, 1 without: rounding errors grow by it."""
         values = self.values(environment)
-        found = [block.condition(values) for block in self.blocks if isinstance(block, AffineBlock)]
-        return jnp.max(jnp.stack([jnp.ones(()), *found]))
+        conditions = [block.condition(values) for block in self.blocks if isinstance(block, AffineBlock)]
+        return jnp.max(jnp.stack([jnp.ones(()), *conditions]))
 
-    def gap(self, environment: Mapping[int, Any]) -> Array:
+    def gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
         """Positive when the set is empty in this environment."""
         return self._gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
 
@@ -103,7 +104,3 @@ class CompiledSet:
         if not self.blocks:
             return "free (no constraints)"
         return "\n".join(block.explain() for block in self.blocks)
-
-    def verify(self, environment: Mapping[int, Any], seed: int = 0) -> None:
-        """Compare with CVXPY in this environment; raises ``HierflError`` on a mismatch."""
-        verify(self, environment, seed)

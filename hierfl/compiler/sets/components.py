@@ -11,9 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
+from jaxtyping import Int
 from scipy.sparse.csgraph import connected_components
 
-from hierfl.compiler.sets.members import Band, Bounds, CompiledMembership, Opaque, Origin, Side
+from hierfl.compiler.sets.members.bands import Band, Side
+from hierfl.compiler.sets.members.entry_bounds import EntryBounds
+from hierfl.compiler.sets.members.memberships import CompiledMembership, Opaque
+from hierfl.compiler.sets.members.origin import Origin
 
 Member = Band | CompiledMembership | Opaque
 
@@ -22,9 +26,9 @@ Member = Band | CompiledMembership | Opaque
 class Component:
     """Coupled members and the bounds on their entries; ``entries`` (sorted) are all that take part."""
 
-    entries: np.ndarray
+    entries: Int[np.ndarray, " n"]
     members: tuple[Member, ...]
-    bounds: tuple[Bounds, ...]
+    bounds: tuple[EntryBounds, ...]
 
     @property
     def bands(self) -> tuple[Band, ...]:
@@ -33,19 +37,27 @@ class Component:
 
     @property
     def memberships(self) -> tuple[CompiledMembership, ...]:
-        """The others."""
+        """The members with a family of their own."""
         return tuple(member for member in self.members if isinstance(member, CompiledMembership))
 
     @property
     def origins(self) -> list[Origin]:
         """The constraints that take part."""
-        found = [bound.origin for bound in self.bounds]
-        for member in self.members:
-            found += [side.origin for side in member.sides] if isinstance(member, Band) else [member.origin]
-        return found
+        behind_members = (origin for member in self.members for origin in member.origins)
+        return [*(bound.origin for bound in self.bounds), *behind_members]
+
+    @property
+    def lone_band(self) -> Band | None:
+        """The band, if it is the only member."""
+        return self.members[0] if len(self.members) == 1 and isinstance(self.members[0], Band) else None
+
+    @property
+    def lone_membership(self) -> CompiledMembership | None:
+        """The membership, if it is the only member."""
+        return self.members[0] if len(self.members) == 1 and isinstance(self.members[0], CompiledMembership) else None
 
 
-def components(members: Sequence[Member], bounds: Sequence[Bounds]) -> list[Component]:
+def components(members: Sequence[Member], bounds: Sequence[EntryBounds]) -> list[Component]:
     """The connected components of the coupling graph; those of bounds alone are one component, a box."""
     bounded = np.unique(np.concatenate([b.columns for b in bounds])) if bounds else np.zeros(0, int)
     if not members:
@@ -59,25 +71,27 @@ def components(members: Sequence[Member], bounds: Sequence[Bounds]) -> list[Comp
     groups: dict[int, list[Member]] = {}
     for label, member in zip(labels, members):
         groups.setdefault(int(label), []).append(member)
-    found = []
+    parts = []
     entry_labels = labels[len(members) :]
     order = np.argsort(entry_labels, kind="stable")
     for label, together in groups.items():
         low, high = np.searchsorted(entry_labels[order], [label, label + 1])
         own = bounded[order[low:high]]
         entries = np.unique(np.concatenate([*(m.support for m in together), own]))
-        found.append(Component(entries, tuple(together), _bounds_on(bounds, own)))
+        parts.append(Component(entries, tuple(together), _bounds_on(bounds, own)))
     alone = bounded[~np.isin(entry_labels, list(groups))]
     if alone.size:
-        found.insert(0, Component(alone, (), _bounds_on(bounds, alone)))
-    return found
+        parts.insert(0, Component(alone, (), _bounds_on(bounds, alone)))
+    return parts
 
 
-def _bounds_on(bounds: Sequence[Bounds], entries: np.ndarray) -> tuple[Bounds, ...]:
+def _bounds_on(bounds: Sequence[EntryBounds], entries: Int[np.ndarray, " n"]) -> tuple[EntryBounds, ...]:
     return tuple(own for own in (b.on(entries) for b in bounds) if own is not None) if entries.size else ()
 
 
-def _couplings(members: Sequence[Member], bounded: np.ndarray) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+def _couplings(
+    members: Sequence[Member], bounded: Int[np.ndarray, " bounded"]
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Pairs (member, member) whose rows are not orthogonal, and pairs (member, place of a bounded entry)."""
     counts = [member.pattern.shape[0] for member in members]
     owner = np.repeat(np.arange(len(members)), counts)

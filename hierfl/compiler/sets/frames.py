@@ -14,24 +14,24 @@ from typing import Protocol
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
+from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.sets.members import CompiledMembership
-from hierfl.compiler.sets.rows import Rows, Values
+from hierfl.compiler.sets.members.affine_map import DENSE_ENTRIES, CompiledRows, Values
+from hierfl.compiler.sets.members.memberships import CompiledMembership
 
-_DENSE_ENTRIES = 4_000_000
+Coordinates = tuple[Float[Array, "G k"], Float[Array, "G k"], Float[Array, "G lost"]]
 
 
 class Frame(Protocol):
     """Coordinates of one or more memberships."""
 
     @property
-    def entries(self) -> np.ndarray:
+    def entries(self) -> Int[np.ndarray, " n"]:
         """Entries of the flat y, in the order of ``into`` and ``back``."""
 
     @property
-    def sample_scales(self) -> list[np.ndarray]:
-        """Examples of d (k,): what families decide by."""
+    def sample_scales(self) -> list[Float[np.ndarray, " k"]]:
+        """Examples of d: what families decide by."""
 
     @property
     def is_square(self) -> bool:
@@ -41,29 +41,29 @@ class Frame(Protocol):
     def may_lose(self) -> bool:
         """Whether ``lost`` may be nonzero."""
 
-    def coordinates(self, values: Values) -> tuple[Array, Array, Array]:
-        """(d (G, k), offset (G, k), lost (G, rows))."""
+    def coordinates(self, values: Values) -> Coordinates:
+        """(d, offset, lost)."""
 
-    def into(self, z: Array, values: Values) -> Array:
-        """W z, (G, k)."""
+    def into(self, z: Float[Array, " n"], values: Values) -> Float[Array, "G k"]:
+        """The coordinates W z."""
 
-    def back(self, v: Array, values: Values) -> Array:
-        """W' v, flat like z."""
+    def back(self, v: Float[Array, "G k"], values: Values) -> Float[Array, " n"]:
+        """The point W' v."""
 
 
 @dataclass(frozen=True, eq=False)
 class EntryFrame:
     """Rows of one entry each, no entry twice: W is signs and an order; the coefficients may move."""
 
-    entries: np.ndarray
+    entries: Int[np.ndarray, " n"]
     shape: tuple[int, int]
-    rows: Rows
+    rows: CompiledRows
     is_square: bool = True
 
     @classmethod
     def of(cls, memberships: Sequence[CompiledMembership]) -> EntryFrame | None:
         """The frame of memberships of one constraint and size; None if some row is no single entry."""
-        rows = Rows(memberships[0].source, np.concatenate([m.rows.index for m in memberships]))
+        rows = CompiledRows(memberships[0].source, np.concatenate([m.rows.index for m in memberships]))
         columns = rows.pattern.indices
         if (np.diff(rows.pattern.indptr) != 1).any() or len(np.unique(columns)) < len(columns):
             return None
@@ -75,29 +75,27 @@ class EntryFrame:
         return not self.rows.constant
 
     @cached_property
-    def sample_scales(self) -> list[np.ndarray]:
-        """At both draws of the parameters."""
+    def sample_scales(self) -> list[Float[np.ndarray, " k"]]:
+        """The scales at both draws of the parameters."""
         draws = [draw[self.rows.index] for draw in self.rows.source.coefficients.draws]
         return [row for draw in draws for row in np.asarray(abs(draw).sum(axis=1)).reshape(self.shape)]
 
-    def coordinates(self, values: Values) -> tuple[Array, Array, Array]:
-        """d = |a|, offset = b / d."""
+    def coordinates(self, values: Values) -> Coordinates:
+        """With d = |a| and the offset b / d."""
         a, b = self._coefficients(values), self.rows.offsets(values).reshape(self.shape)
         d = jnp.abs(a)
         return d, jnp.where(d > 0, b / jnp.where(d > 0, d, 1.0), 0.0), jnp.where(d > 0, 0.0, b)
 
-    def into(self, z: Array, values: Values) -> Array:
-        """Signs."""
+    def into(self, z: Float[Array, " n"], values: Values) -> Float[Array, "G k"]:
         return self._signs(values) * z.reshape(self.shape)
 
-    def back(self, v: Array, values: Values) -> Array:
-        """Signs again."""
+    def back(self, v: Float[Array, "G k"], values: Values) -> Float[Array, " n"]:
         return (self._signs(values) * v).ravel()
 
-    def _coefficients(self, values: Values) -> Array:
+    def _coefficients(self, values: Values) -> Float[Array, "G k"]:
         return self.rows.coefficients(values).reshape(self.shape)
 
-    def _signs(self, values: Values) -> Array:
+    def _signs(self, values: Values) -> Float[Array, "G k"]:
         return jnp.where(self._coefficients(values) < 0, -1.0, 1.0)
 
 
@@ -105,10 +103,10 @@ class EntryFrame:
 class RotatedFrame:
     """A constant matrix, taken apart once: W = diag(1/d) A for orthogonal rows, else a singular value decomposition."""
 
-    entries: np.ndarray
-    rows: Rows
+    entries: Int[np.ndarray, " n"]
+    rows: CompiledRows
     left: sp.csr_array  # U (rows, k)
-    scales: np.ndarray  # d (k,)
+    scales: Float[np.ndarray, " k"]  # d
     right: sp.csr_array  # W (k, entries)
     may_lose: bool
 
@@ -132,7 +130,7 @@ class RotatedFrame:
         if by_columns is not None:
             left = sp.csr_array(matrix @ sp.diags_array(1.0 / by_columns))
             return cls(entries, membership.rows, left, by_columns, sp.eye_array(columns, format="csr"), True)
-        if rows * columns > _DENSE_ENTRIES:
+        if rows * columns > DENSE_ENTRIES:
             return None
         u, d, w = np.linalg.svd(matrix.toarray(), full_matrices=False)
         keep = d > 1e-13 * d.max()
@@ -144,28 +142,25 @@ class RotatedFrame:
         return self.right.shape[0] == len(self.entries)
 
     @property
-    def sample_scales(self) -> list[np.ndarray]:
-        """d."""
+    def sample_scales(self) -> list[Float[np.ndarray, " k"]]:
         return [self.scales]
 
-    def coordinates(self, values: Values) -> tuple[Array, Array, Array]:
-        """offset = U' b / d, lost = b - U U' b."""
+    def coordinates(self, values: Values) -> Coordinates:
+        """With the offset U' b / d and what is lost, b - U U' b."""
         b = self.rows.offsets(values)
         inside = product(self.left.T, b)
         lost = b - product(self.left, inside) if self.may_lose else jnp.zeros(1)
         d = jnp.asarray(self.scales, float)
         return d[None], (inside / d)[None], lost[None]
 
-    def into(self, z: Array, values: Values) -> Array:
-        """W z."""
+    def into(self, z: Float[Array, " n"], values: Values) -> Float[Array, "G k"]:
         return product(self.right, z)[None]
 
-    def back(self, v: Array, values: Values) -> Array:
-        """W' v."""
+    def back(self, v: Float[Array, "G k"], values: Values) -> Float[Array, " n"]:
         return product(self.right.T, v[0])
 
 
-def _norms_if_orthogonal(matrix: sp.csr_array) -> np.ndarray | None:
+def _norms_if_orthogonal(matrix: sp.csr_array) -> Float[np.ndarray, " rows"] | None:
     """Norms of the rows, if they are nonzero and orthogonal to each other."""
     lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
     if not lengths.size or (lengths == 0).any():
@@ -176,7 +171,7 @@ def _norms_if_orthogonal(matrix: sp.csr_array) -> np.ndarray | None:
     return lengths if off.nnz == 0 or abs(off).max() <= 1e-12 else None
 
 
-def product(matrix: sp.csr_array, vector: Array) -> Array:
+def product(matrix: sp.csr_array, vector: Float[Array, " columns"]) -> Float[Array, " rows"]:
     """A constant sparse matrix times a vector: dense where that is no larger than a few times its entries."""
     rows, columns = matrix.shape
     if rows * columns <= 8 * max(matrix.nnz, 1000):

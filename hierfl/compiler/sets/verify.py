@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.constraints.constraint import Constraint
+from jaxtyping import Float
 
 from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.errors import HierflError
 from hierfl.language.printing.text import expression_text
-
-if TYPE_CHECKING:
-    from hierfl.compiler.sets.compiled_set import CompiledSet
 
 _COMPARE_LIMIT = 100
 _POINTS = 2
@@ -47,7 +47,9 @@ def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0)
             )
 
 
-def reference_projection(compiled: CompiledSet, z: np.ndarray, environment: Mapping[int, Any]) -> np.ndarray | None:
+def reference_projection(
+    compiled: CompiledSet, z: Float[np.ndarray, " size"], environment: Mapping[int, Any]
+) -> Float[np.ndarray, " size"] | None:
     """The projection by CVXPY on freshly instantiated constraints; None where it does not solve."""
     constraints, twins = _instantiated(compiled, environment)
     flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
@@ -59,7 +61,7 @@ def reference_projection(compiled: CompiledSet, z: np.ndarray, environment: Mapp
     return None if problem.status != cp.OPTIMAL else np.asarray(flat.value)
 
 
-def violation(compiled: CompiledSet, point: np.ndarray, environment: Mapping[int, Any]) -> float:
+def violation(compiled: CompiledSet, point: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> float:
     """The largest violation of the constraints at a point, by CVXPY's own evaluation."""
     constraints, twins = _instantiated(compiled, environment)
     start = 0
@@ -67,11 +69,12 @@ def violation(compiled: CompiledSet, point: np.ndarray, environment: Mapping[int
         twin.save_value(point[start : start + twin.size].reshape(twin.shape))
         start += twin.size
     with np.errstate(all="ignore"):  # outside a domain the violation is NaN, which counts as infinite
-        found = [float(np.max(c.violation())) for c in constraints]
-    return max((np.inf if np.isnan(v) else v for v in found), default=0.0)
+        violations = [float(np.max(c.violation())) for c in constraints]
+    return max((np.inf if np.isnan(v) else v for v in violations), default=0.0)
 
 
-def _instantiated(compiled: CompiledSet, environment: Mapping[int, Any]) -> tuple[list[Any], list[cp.Variable]]:
+def _instantiated(compiled: CompiledSet, environment: Mapping[int, Any]) -> tuple[list[Constraint], list[cp.Variable]]:
+    """The constraints without x or data, and their variables."""
     variables = list(compiled.variables)
     hoisted = hoist(compiled.constraints, variables)
     values = compiled.values(environment)

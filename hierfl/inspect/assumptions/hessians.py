@@ -18,11 +18,11 @@ import numpy as np
 
 from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bounds
 from hierfl.analysis.enclosure import Known
-from hierfl.analysis.lipschitz import addends
 from hierfl.analysis.majorant import majorant
 from hierfl.analysis.spectrum import Edge, largest, smallest
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.expressions.program import NO_ROWS, Program
+from hierfl.language.addends import addends
 from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample
 

@@ -15,12 +15,13 @@ from cvxpy.constraints import Equality
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import enclose, exponent_of
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.lipschitz import addends, gradient_bound, mixed_bound, one_sample
+from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.hessians import Curvature
 from hierfl.inspect.assumptions.holders import Holder
 from hierfl.inspect.assumptions.lower_checks import Moduli
 from hierfl.inspect.assumptions.study import Study
+from hierfl.language.addends import addends
 from hierfl.language.calculus.derivative import depends
 from hierfl.language.function import UserAtom
 from hierfl.language.sample import Sample

@@ -17,6 +17,7 @@ import hierfl as hf
 from hierfl.analysis.convexity import attribute_constraints, require_convex_set
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.sets import CompiledSet, compile_set
+from hierfl.compiler.sets.verify import verify
 from hierfl.errors import HierflError
 from tests.compiler.sets.set_specs import BY_CVXPY, SPECS, A, N, Spec
 
@@ -83,7 +84,7 @@ def test_recognised_as_expected_and_projects_as_cvxpy_does(spec: Spec) -> None:
     case = Case.of(spec)
     assert case.found.kind == spec.kind
     assert float(case.found.gap(case.environment)) <= 1e-9
-    case.found.verify(case.environment)
+    verify(case.found, case.environment)
     for z in 3 * np.random.default_rng(7).standard_normal((3, case.found.size)):
         p, other = case.project(z), case.reference(z)
         np.testing.assert_allclose(p, other, atol=2e-3)  # the solver is that inaccurate along flat directions
@@ -265,7 +266,7 @@ def test_a_wrong_projection_is_an_error_of_ours_that_names_the_constraint(monkey
     case = Case.of(Spec("", lambda y, x, r, c: [cp.norm(y - x) <= r], ""))
     monkeypatch.setattr(ball, "project", lambda z, centre, radius: z * 0.9)
     with pytest.raises(HierflError, match=r"internal error: the ball projection on Y .*norm"):
-        case.found.verify(case.environment)
+        verify(case.found, case.environment)
 
 
 @pytest.mark.parametrize("spec", BY_CVXPY, ids=lambda s: s.name)

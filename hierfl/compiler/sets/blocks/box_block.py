@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.sets.members import Bounds, limits, names
-from hierfl.compiler.sets.rows import Values
+from hierfl.compiler.sets.blocks.nested import Nested
+from hierfl.compiler.sets.components import Component
+from hierfl.compiler.sets.members.affine_map import Values
+from hierfl.compiler.sets.members.entry_bounds import EntryBounds, limits
+from hierfl.compiler.sets.members.origin import constraints_text
 from hierfl.projections import box
 
 
@@ -17,27 +20,33 @@ from hierfl.projections import box
 class BoxBlock:
     """Entries with bounds only."""
 
-    entries: np.ndarray
-    bounds: tuple[Bounds, ...]
+    entries: Int[np.ndarray, " n"]
+    bounds: tuple[EntryBounds, ...]
     kind: str = "box"
     exact: bool = True
     cost: str = "O(n)"
+    advice: str = ""
 
-    def limits(self, values: Values) -> tuple[Array, Array]:
+    @classmethod
+    def of(cls, part: Component, nested: Nested) -> BoxBlock | None:
+        """The block of a component without other members."""
+        return None if part.members else cls(part.entries, part.bounds)
+
+    def limits(self, values: Values) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """(lower, upper) of the entries."""
         lower, upper, _ = limits(self.bounds, self.entries, values)
         return lower, upper
 
-    def project(self, z: Array, values: Values) -> Array:
-        """Clip."""
+    def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
+        """Clip the entries."""
         lower, upper, _ = limits(self.bounds, self.entries, values)
         return box.project(z, lower, upper)
 
-    def gap(self, values: Values) -> Array:
-        """max(lower - upper)."""
+    def gap(self, values: Values) -> Float[Array, ""]:
+        """The largest lower - upper, or the violation of a bound whose coefficient vanishes."""
         lower, upper, broken = limits(self.bounds, self.entries, values)
         return jnp.maximum(box.gap(lower, upper), broken)
 
     def explain(self) -> str:
-        """The constraints behind the bounds."""
-        return f"box, by clipping: {names(b.origin for b in self.bounds)}"
+        """Name the constraints behind the bounds."""
+        return f"box, by clipping: {constraints_text(b.origin for b in self.bounds)}"

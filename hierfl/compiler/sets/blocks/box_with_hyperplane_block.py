@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.components import Component
-from hierfl.compiler.sets.members import Bands, Bounds, limits, names
-from hierfl.compiler.sets.rows import Values
+from hierfl.compiler.sets.members.affine_map import Values
+from hierfl.compiler.sets.members.bands import Bands
+from hierfl.compiler.sets.members.entry_bounds import EntryBounds, limits
+from hierfl.compiler.sets.members.origin import constraints_text
 from hierfl.projections import box, box_with_hyperplane, simplex
 
 
 @dataclass(frozen=True, eq=False)
-class StripBlock:
-    """Strips of one size side by side: band g acts on ``groups[g]``, (number of strips, size)."""
+class BoxWithHyperplaneBlock:
+    """Boxes of one size side by side: band g acts on ``groups[g]``, (number of boxes, size)."""
 
-    groups: np.ndarray
+    groups: Int[np.ndarray, "groups size"]
     bands: Bands
-    bounds: tuple[Bounds, ...]
-    weights: np.ndarray | None  # (g, size), None where the normals move
+    bounds: tuple[EntryBounds, ...]
+    weights: Float[np.ndarray, "groups size"] | None  # None where the normals move
     is_simplex: bool  # y >= 0 and a uniform sum given
     exact: bool = True
+    cost: str = "O(n log n)"
+    advice: str = ""
+
+    @staticmethod
+    def alike(part: Component) -> Hashable | None:
+        """Components of a band and bounds are alike if they have the same number of entries."""
+        return len(part.entries) if part.lone_band is not None and part.bounds else None
 
     @classmethod
-    def of(cls, parts: Sequence[Component]) -> StripBlock:
+    def of(cls, parts: Sequence[Component]) -> BoxWithHyperplaneBlock:
         """One block for components of one band each, all of the same size."""
         groups = np.stack([part.entries for part in parts])
         bands = Bands(tuple(part.bands[0] for part in parts))
-        bounds = _joined(parts)
+        bounds = EntryBounds.joined([bound for part in parts for bound in part.bounds])
         weights = None
         if bands.constant:
             weights = np.stack([p.bands[0].normal.pattern[:, p.entries].toarray()[0] for p in parts])
         return cls(groups, bands, bounds, weights, _is_simplex(groups, bands, bounds, weights))
 
     @property
-    def entries(self) -> np.ndarray:
+    def entries(self) -> Int[np.ndarray, " n"]:
         """All groups, one after another."""
         return self.groups.ravel()
 
@@ -48,18 +57,15 @@ class StripBlock:
         """``"simplex"`` for y >= 0 with a uniform sum given, else ``"strip"``."""
         return "simplex" if self.is_simplex else "strip"
 
-    @property
-    def cost(self) -> str:
-        """Sorting."""
-        return "O(n log n)"
-
-    def _limits(self, values: Values) -> tuple[Array, Array, Array]:
+    def _limits(
+        self, values: Values
+    ) -> tuple[Float[Array, "groups size"], Float[Array, "groups size"], Float[Array, ""]]:
         order = np.argsort(self.entries)
         lower, upper, broken = limits(self.bounds, self.entries[order], values)
         back = np.argsort(order)
         return lower[back].reshape(self.groups.shape), upper[back].reshape(self.groups.shape), broken
 
-    def _normals(self, values: Values) -> Array:
+    def _normals(self, values: Values) -> Float[Array, "groups size"]:
         if self.weights is not None:
             return jnp.asarray(self.weights, float)
         order = np.argsort(self.entries)
@@ -67,8 +73,8 @@ class StripBlock:
         places = order[np.searchsorted(self.entries[order], columns)]
         return jnp.zeros(self.entries.size).at[places].set(weights).reshape(self.groups.shape)
 
-    def project(self, z: Array, values: Values) -> Array:
-        """The multiplier of each band, by sorting."""
+    def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
+        """Find the multiplier of each band by sorting."""
         grouped, (low, high) = z.reshape(self.groups.shape), self.bands.interval(values)
         if self.is_simplex:
             assert self.weights is not None
@@ -76,7 +82,7 @@ class StripBlock:
         lower, upper, _ = self._limits(values)
         return jax.vmap(box_with_hyperplane.project)(grouped, self._normals(values), low, high, lower, upper).ravel()
 
-    def gap(self, values: Values) -> Array:
+    def gap(self, values: Values) -> Float[Array, ""]:
         """Positive when a box is empty or its band misses it."""
         low, high = self.bands.interval(values)
         if self.is_simplex:
@@ -87,9 +93,9 @@ class StripBlock:
         return jnp.maximum(jnp.max(missed), jnp.maximum(broken, jnp.maximum(box.gap(lower, upper), box.gap(low, high))))
 
     def explain(self) -> str:
-        """The band and the bounds behind it."""
+        """Name the band and the bounds."""
         count = len(self.groups)
-        constraints = names([*self.bands.origins, *(b.origin for b in self.bounds)])
+        constraints = constraints_text([*self.bands.origins, *(b.origin for b in self.bounds)])
         if self.is_simplex:
             return f"{'simplex' if count == 1 else f'{count} simplices'}, by sorting: {constraints}"
         return (
@@ -97,16 +103,12 @@ class StripBlock:
         )
 
 
-def _joined(parts: Sequence[Component]) -> tuple[Bounds, ...]:
-    """The bounds of several components, those of one source and kind together."""
-    alike: dict[tuple[int, bool], list[Bounds]] = {}
-    for part in parts:
-        for bound in part.bounds:
-            alike.setdefault((id(bound.rows.source), bound.equality), []).append(bound)
-    return tuple(Bounds.together(same) for same in alike.values())
-
-
-def _is_simplex(groups: np.ndarray, bands: Bands, bounds: Sequence[Bounds], weights: np.ndarray | None) -> bool:
+def _is_simplex(
+    groups: Int[np.ndarray, "groups size"],
+    bands: Bands,
+    bounds: Sequence[EntryBounds],
+    weights: Float[np.ndarray, "groups size"] | None,
+) -> bool:
     """Whether all weights of a band are equal, all bands are equations, and the bounds are exactly y >= 0 everywhere."""
     if weights is None or not all(band.equality for band in bands.members):
         return False

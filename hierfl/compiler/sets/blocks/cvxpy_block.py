@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.components import Component
-from hierfl.compiler.sets.members import Opaque, Origin, names
-from hierfl.compiler.sets.rows import Values
+from hierfl.compiler.sets.members.affine_map import Values
+from hierfl.compiler.sets.members.memberships import Opaque
+from hierfl.compiler.sets.members.origin import Origin, constraints_text
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.host_callback import call_on_host
 
@@ -23,7 +24,7 @@ _TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
 class CvxpyBlock:
     """Projection by a parametrised CVXPY problem on the host; NaN where the set is empty."""
 
-    entries: np.ndarray
+    entries: Int[np.ndarray, " n"]
     problem: cp.Problem
     feasibility: cp.Problem
     target: cp.Parameter
@@ -34,6 +35,10 @@ class CvxpyBlock:
     kind: str = "cvxpy"
     exact: bool = False
     cost: str = "a conic program on the host"
+    advice: str = (
+        "a projection without CVXPY needs bounds, norms (1, 2, inf, nuclear, spectral) of expressions with orthogonal rows, "
+        "simplices, a few affine rows over a box, cones, or one of these cut by one ball or one band"
+    )
 
     @classmethod
     def of(
@@ -58,8 +63,8 @@ class CvxpyBlock:
             tuple(reasons) or ("coupled constraints without a closed form",),
         )
 
-    def project(self, z: Array, values: Values) -> Array:
-        """Through a callback; accurate to the solver's tolerance (about 1e-8)."""
+    def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
+        """Call CVXPY on the host; accurate to the solver's tolerance (about 1e-8)."""
 
         def on_host(point: np.ndarray, *given: np.ndarray) -> np.ndarray:
             if not all(np.isfinite(array).all() for array in (point, *given)):
@@ -73,12 +78,12 @@ class CvxpyBlock:
             return np.concatenate([np.ravel(v) for v in solution])[self.entries]
 
         refusal = IncompatibleSolverError(
-            f"the projection on {names(self.origins)} is a conic program and has values only, but its derivative was asked for: "
+            f"the projection on {constraints_text(self.origins)} is a conic program and has values only, but its derivative was asked for: "
             f"use FedRZO or ZOHFL, which ask for values only."
         )
         return call_on_host(on_host, z.shape, z.dtype, z, *self._given(values), refusal=refusal)
 
-    def gap(self, values: Values) -> Array:
+    def gap(self, values: Values) -> Float[Array, ""]:
         """+inf when CVXPY finds the constraints infeasible, else -inf."""
 
         def on_host(*given: np.ndarray) -> np.ndarray:
@@ -90,9 +95,9 @@ class CvxpyBlock:
         return call_on_host(on_host, (), jnp.zeros(()).dtype, *self._given(values))
 
     def explain(self) -> str:
-        """Why there is no closed form, and how often CVXPY canonicalises."""
+        """Say why there is no closed form, and how often CVXPY canonicalises."""
         how = "canonicalised once" if self.problem.is_dpp() else "canonicalised at every projection (not DPP)"
-        return f"CVXPY, {how}: {names(self.origins)} ({'; '.join(self.reasons)})"
+        return f"CVXPY, {how}: {constraints_text(self.origins)} ({'; '.join(self.reasons)})"
 
     def _given(self, values: Values) -> list[Array]:
         return [jnp.asarray(values[p.id], float) for p in self.parameters]

@@ -6,18 +6,20 @@ z + W' (P(v) - v) at v = W z + b / d (Bauschke and Combettes, 2017, Proposition 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.sets.families import L1Ball, L2Ball, is_uniform, safe_sqrt
+from hierfl.compiler.sets.components import Component
+from hierfl.compiler.sets.families.scales import is_uniform, safe_sqrt
 from hierfl.compiler.sets.frames import EntryFrame, Frame, RotatedFrame
-from hierfl.compiler.sets.members import CompiledMembership, names
-from hierfl.compiler.sets.rows import Values
+from hierfl.compiler.sets.members.affine_map import Values
+from hierfl.compiler.sets.members.memberships import CompiledMembership
+from hierfl.compiler.sets.members.origin import constraints_text
 from hierfl.projections.emptiness import beyond
 
 
@@ -25,23 +27,36 @@ from hierfl.projections.emptiness import beyond
 class ImageBlock:
     """One membership, or several of the same constraint and size side by side (a leading axis G everywhere)."""
 
-    entries: np.ndarray
+    entries: Int[np.ndarray, " n"]
     membership: CompiledMembership
-    groups: np.ndarray  # the groups of the constraint that are here, (G,)
+    groups: Int[np.ndarray, " G"]  # the groups of the constraint that are here
     frame: Frame
     uniform: bool
     exact: bool = True
+    advice: str = ""
+
+    @staticmethod
+    def alike(part: Component) -> Hashable | None:
+        """Lone memberships are alike if they are of one constraint and size."""
+        if part.lone_membership is None or part.bounds:
+            return None
+        return id(part.lone_membership.source), len(part.entries)
 
     @classmethod
-    def of(cls, memberships: Sequence[CompiledMembership]) -> ImageBlock | None:
+    def of(cls, parts: Sequence[Component]) -> ImageBlock | None:
+        """One block for components of one membership each."""
+        return cls.of_memberships([part.memberships[0] for part in parts])
+
+    @classmethod
+    def of_memberships(cls, memberships: Sequence[CompiledMembership]) -> ImageBlock | None:
         """The block, or None if the rows are no frame that the family admits; several memberships must be alike."""
         first, family = memberships[0], memberships[0].family
         frame: Frame | None = EntryFrame.of(memberships)
         if frame is None and len(memberships) == 1:
-            frame = RotatedFrame.of(first, isinstance(family, L2Ball))
+            frame = RotatedFrame.of(first, family.is_euclidean_ball)
         if frame is None or not all(map(family.admits, frame.sample_scales)):
             return None
-        if frame.may_lose and not isinstance(family, (L2Ball, L1Ball)):
+        if frame.may_lose and not family.has_spend:
             return None
         uniform = all(map(is_uniform, frame.sample_scales))
         return cls(frame.entries, first, np.array([m.group for m in memberships]), frame, uniform)
@@ -49,9 +64,7 @@ class ImageBlock:
     @property
     def kind(self) -> str:
         """The family's name."""
-        if isinstance(self.membership.family, L2Ball) and not self.uniform:
-            return "ellipsoid"
-        return self.membership.family.name
+        return self.membership.family.kind(self.uniform)
 
     @property
     def cost(self) -> str:
@@ -62,20 +75,17 @@ class ImageBlock:
     def is_full_ball(self) -> bool:
         """Whether it is one Euclidean ball in all of its entries."""
         return (
-            isinstance(self.membership.family, L2Ball)
-            and self.uniform
-            and self.frame.is_square
-            and len(self.groups) == 1
+            self.membership.family.is_euclidean_ball and self.uniform and self.frame.is_square and len(self.groups) == 1
         )
 
-    def centre_radius(self, values: Values) -> tuple[Array, Array]:
-        """Of a full ball."""
+    def centre_radius(self, values: Values) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """The centre and the radius of a full ball."""
         d, offset, lost = self.frame.coordinates(values)
         radius, _ = self._radius(values, lost)
         return -self.frame.back(offset, values), radius[0] / d[0, 0]
 
-    def project(self, z: Array, values: Values) -> Array:
-        """In the coordinates of the family."""
+    def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
+        """Project in the coordinates of the family."""
         d, offset, lost = self.frame.coordinates(values)
         radius, _ = self._radius(values, lost)
         v = self.frame.into(z, values) + offset
@@ -85,15 +95,15 @@ class ImageBlock:
             return self.frame.back(p - offset, values)
         return z + self.frame.back(p - v, values)
 
-    def gap(self, values: Values) -> Array:
+    def gap(self, values: Values) -> Float[Array, ""]:
         """What the radius lacks; -inf for cones."""
         if self.membership.radius is None:
             return jnp.asarray(-jnp.inf)
         _, _, lost = self.frame.coordinates(values)
         return jnp.max(self._radius(values, lost)[1])
 
-    def _radius(self, values: Values, lost: Array) -> tuple[Array, Array]:
-        """(radii (G,), gaps (G,)): what is left of the radius once the part of b that y cannot reach has used its share."""
+    def _radius(self, values: Values, lost: Float[Array, "G lost"]) -> tuple[Float[Array, " G"], Float[Array, " G"]]:
+        """(radii, gaps): what is left of the radius once the part of b that y cannot reach has used its share."""
         membership = self.membership
         if membership.radius is None:
             free = jnp.full(len(self.groups), jnp.inf)
@@ -106,7 +116,7 @@ class ImageBlock:
         return left, beyond(jnp.maximum(gap, -right), jnp.abs(right))
 
     def explain(self) -> str:
-        """The constraint behind the set."""
+        """Name the constraint behind the set."""
         count = len(self.groups)
         what = self.kind if count == 1 else f"{count} times {self.kind}"
-        return f"{what}: {names([self.membership.origin])}"
+        return f"{what}: {constraints_text([self.membership.origin])}"

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.sets.blocks.block import checked
-from hierfl.compiler.sets.members import Bands, Bounds, limits, names
-from hierfl.compiler.sets.rows import Values
+from hierfl.compiler.sets.blocks.nested import Nested
+from hierfl.compiler.sets.components import Component
+from hierfl.compiler.sets.members.affine_map import DENSE_ENTRIES, Values
+from hierfl.compiler.sets.members.bands import Bands
+from hierfl.compiler.sets.members.entry_bounds import EntryBounds, limits
+from hierfl.compiler.sets.members.origin import constraints_text
 from hierfl.projections import box, polyhedron
 
 ROW_LIMIT = 100
@@ -20,12 +24,21 @@ ROW_LIMIT = 100
 class PolyhedronBlock:
     """``low <= A y <= high`` with bounds on the entries, at most ``ROW_LIMIT`` rows."""
 
-    entries: np.ndarray
+    entries: Int[np.ndarray, " n"]
     bands: Bands
-    bounds: tuple[Bounds, ...]
-    matrix: np.ndarray | None  # None where it moves
+    bounds: tuple[EntryBounds, ...]
+    matrix: Float[np.ndarray, "k n"] | None  # None where it moves
     kind: str = "polyhedron"
     exact: bool = True
+
+    @classmethod
+    def of(cls, part: Component, nested: Nested) -> PolyhedronBlock | None:
+        """The block of a component of bands and bounds."""
+        rows = len(part.bands)
+        if rows < len(part.members) or rows > ROW_LIMIT or rows * len(part.entries) > DENSE_ENTRIES:
+            return None
+        bands = Bands(part.bands)
+        return cls(part.entries, bands, part.bounds, bands.constant_matrix(part.entries) if bands.constant else None)
 
     @property
     def cost(self) -> str:
@@ -33,25 +46,33 @@ class PolyhedronBlock:
         rows = len(self.bands.members)
         return f"O({rows}^2 n) a Newton step, few steps"
 
+    @property
+    def advice(self) -> str:
+        """Ask for constant rows."""
+        if self.matrix is not None:
+            return ""
+        return "keep the rows constant and let x enter their right-hand sides only"
+
     def _set(self, values: Values) -> tuple[Array, ...]:
+        """(matrix, low, high, lower, upper)."""
         matrix = jnp.asarray(self.matrix, float) if self.matrix is not None else self.bands.dense(values, self.entries)
         lower, upper, _ = limits(self.bounds, self.entries, values)
         return matrix, *self.bands.interval(values), lower, upper
 
-    def project(self, z: Array, values: Values) -> Array:
+    def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         """NaN where the method stopped short."""
         return checked(*polyhedron.project(z, *self._set(values)))
 
-    def gap(self, values: Values) -> Array:
+    def gap(self, values: Values) -> Float[Array, ""]:
         """Positive when the bands and the box do not meet."""
-        _, low, high, lower, upper = found = self._set(values)
+        matrix, low, high, lower, upper = self._set(values)
         trivially = jnp.maximum(box.gap(lower, upper), box.gap(low, high))
         _, _, broken = limits(self.bounds, self.entries, values)
-        return jnp.maximum(polyhedron.gap(*found), jnp.maximum(trivially, broken))
+        return jnp.maximum(polyhedron.gap(matrix, low, high, lower, upper), jnp.maximum(trivially, broken))
 
     def explain(self) -> str:
-        """The rows and the bounds."""
-        constraints = names([*self.bands.origins, *(b.origin for b in self.bounds)])
+        """Name the rows and the bounds."""
+        constraints = constraints_text([*self.bands.origins, *(b.origin for b in self.bounds)])
         return (
             f"polyhedron of {len(self.bands.members)} bands over a box, by semismooth Newton on the dual: {constraints}"
         )

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.sets.members import Origin, names
-from hierfl.compiler.sets.rows import Rows, Values
+from hierfl.compiler.sets.members.affine_map import CompiledRows, Values
+from hierfl.compiler.sets.members.origin import Origin, constraints_text
 from hierfl.projections.emptiness import beyond
 
 
@@ -18,22 +18,23 @@ class ConditionBlock:
     """``b <= 0`` (or ``== 0``) for rows whose coefficients vanish everywhere."""
 
     origin: Origin
-    rows: Rows
+    rows: CompiledRows
     equality: bool
-    entries: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    entries: Int[np.ndarray, 0] = field(default_factory=lambda: np.zeros(0, int))
     kind: str = "condition"
     exact: bool = True
     cost: str = "O(1)"
+    advice: str = ""
 
-    def project(self, z: Array, values: Values) -> Array:
-        """Nothing to do."""
+    def project(self, z: Float[Array, 0], values: Values) -> Float[Array, 0]:
+        """Leave the point where it is."""
         return z
 
-    def gap(self, values: Values) -> Array:
+    def gap(self, values: Values) -> Float[Array, ""]:
         """The violation of the condition."""
         b = self.rows.offsets(values)
         return beyond(jnp.max(jnp.abs(b) if self.equality else b))
 
     def explain(self) -> str:
-        """The condition."""
-        return f"condition on x: {names([self.origin])}"
+        """Name the condition."""
+        return f"condition on x: {constraints_text([self.origin])}"

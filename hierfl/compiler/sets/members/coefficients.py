@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.compiler.expressions.program import Program
@@ -32,10 +32,10 @@ class Coefficients:
     def matrix(self) -> sp.csr_array:
         """The matrix; where it moves, absolute values that show the union of the patterns."""
         first, second = self.draws
-        found = first if self.constant else sp.csr_array(abs(first) + abs(second))
-        found.eliminate_zeros()
-        found.sort_indices()
-        return found
+        matrix = first if self.constant else sp.csr_array(abs(first) + abs(second))
+        matrix.eliminate_zeros()
+        matrix.sort_indices()
+        return matrix
 
     def mapped(self, coordinates: sp.csr_array) -> Coefficients:
         """The coefficients of ``coordinates @ expression``."""
@@ -47,14 +47,17 @@ Draw = Sequence[np.ndarray]  # a value for each hoisted parameter
 
 
 def coefficients(
-    expression: Any, variables: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draws: tuple[Draw, Draw]
+    expression: Expression,
+    variables: Sequence[cp.Variable],
+    parameters: Sequence[cp.Parameter],
+    draws: tuple[Draw, Draw],
 ) -> Coefficients:
     """Extract the coefficients of an affine expression of the twins ``variables`` at two draws of the parameters."""
     first, second = (_at(expression, variables, parameters, draw) for draw in draws)
     return Coefficients((first, second))
 
 
-def random_draw(trees: Sequence[Any], parameters: Sequence[cp.Parameter], program: Program, seed: int) -> Draw:
+def random_draw(trees: Sequence[Expression], parameters: Sequence[cp.Parameter], program: Program, seed: int) -> Draw:
     """Values of the hoisted parameters at random values of the leaves below them, so that their relations hold.
 
     Where a tree is outside its domain there, its parameter gets a random value of the right sign instead.
@@ -79,7 +82,7 @@ def _random_value(leaf: Leaf, rng: np.random.Generator) -> np.ndarray:
 
 
 def _at(
-    expression: Any, variables: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draw: Draw
+    expression: Expression, variables: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draw: Draw
 ) -> sp.csr_array:
     for parameter, value in zip(parameters, draw):
         parameter.save_value(value)

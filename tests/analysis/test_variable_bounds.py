@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.analysis.bounds import bounds_of
+from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.errors import NotConvexError
 
 INF = np.inf

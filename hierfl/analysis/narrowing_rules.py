@@ -1,0 +1,239 @@
+"""What the interval of an atom's values says about each of its arguments: the backward half of interval propagation.
+
+A rule takes a node, the interval that its values are known to lie in, and its arguments' intervals; it gives a narrower
+interval for each argument, None for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.sum import Sum
+from cvxpy.atoms.affine.trace import Trace
+from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.atoms.atom import Atom
+from cvxpy.atoms.elementwise.power import Power, PowerApprox
+from cvxpy.atoms.pnorm import Pnorm, PnormApprox
+from cvxpy.expressions.expression import Expression
+
+from hierfl.analysis.enclosure import LAYOUT, exponent_of
+from hierfl.analysis.intervals import EPS, Interval
+
+_PRODUCT_LIMIT = 1_000_000
+_Rule = Callable[[Expression, Interval, list[Interval]], list[Interval | None]]
+
+
+def rule_of(node: Expression) -> _Rule | None:
+    """The rule of a node's atom; None where nothing is known of its arguments."""
+    return next((rule for kinds, rule in _RULES if isinstance(node, kinds)), None)
+
+
+def _add(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Each summand is what the others leave of the sum."""
+    rests: list[Interval | None] = []
+    for place, argument in enumerate(arguments):
+        if argument.shape != node.shape:
+            rests.append(None)
+            continue
+        rest = target
+        for other in (a for k, a in enumerate(arguments) if k != place):
+            rest = rest - other
+        rests.append(rest)
+    return rests
+
+
+def _negate(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    return [-target]
+
+
+def _multiply(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    return [
+        target * other.inverse() if own.shape == node.shape else None
+        for own, other in ((arguments[0], arguments[1]), (arguments[1], arguments[0]))
+    ]
+
+
+def _divide(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    return [target * arguments[1] if arguments[0].shape == node.shape else None, None]
+
+
+def _matmul(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    left, right = arguments
+    if left.lo.ndim not in (1, 2) or right.lo.ndim not in (1, 2):
+        return [None, None]
+    if left.is_point and left.is_bounded:
+        rows = target if left.lo.ndim == 2 else Interval(target.lo[None], target.hi[None])
+        return [None, _rows(np.atleast_2d(left.lo), rows, right)]
+    if right.is_point and right.is_bounded:
+        matrix = np.atleast_2d(right.lo.T)
+        across = Interval(left.lo.T, left.hi.T)
+        rows = target if right.lo.ndim == 1 and left.lo.ndim == 2 else Interval(target.lo.T, target.hi.T)
+        rows = Interval(rows.lo[None], rows.hi[None]) if right.lo.ndim == 1 else rows
+        narrower = _rows(matrix, rows, across)
+        return [None if narrower is None else Interval(narrower.lo.T, narrower.hi.T), None]
+    return [None, None]
+
+
+def _rows(matrix: np.ndarray, target: Interval, unknown: Interval) -> Interval | None:
+    """Bounds on z from ``matrix @ z`` in ``target``: what each row leaves to each entry."""
+    if matrix.size * (unknown.lo.size // matrix.shape[1]) > _PRODUCT_LIMIT:
+        return None
+    vector = unknown.lo.ndim == 1
+    lo, hi = (end[:, None] if vector else end for end in (unknown.lo, unknown.hi))
+    goal = [end.reshape(matrix.shape[0], lo.shape[1])[:, None, :] for end in (target.lo, target.hi)]
+    coefficients = Interval.of(matrix[:, :, None])
+    terms = coefficients * Interval(lo[None], hi[None])
+    left = (Interval(goal[0], goal[1]) - _others(terms, 1)) * coefficients.inverse()
+    used = matrix[:, :, None] != 0
+    low = np.where(used, left.lo, -np.inf).max(axis=0)
+    high = np.where(used, left.hi, np.inf).min(axis=0)
+    return Interval(low[:, 0], high[:, 0]) if vector else Interval(low, high)
+
+
+def _others(terms: Interval, axis: int) -> Interval:
+    """Sums over the axis that leave out each entry in turn."""
+    return Interval(_without_own(terms.lo, axis, -1.0), _without_own(terms.hi, axis, 1.0))
+
+
+def _without_own(ends: np.ndarray, axis: int, outward: float) -> np.ndarray:
+    """Sums of the entries before and after each one: without cancellation, so that zeros stay exact."""
+    terms = np.moveaxis(ends, axis, 0)
+    zero = np.zeros_like(terms[:1])
+
+    def exclusive(parts: np.ndarray) -> np.ndarray:
+        before = np.concatenate([zero, np.cumsum(parts, axis=0)[:-1]])
+        after = np.concatenate([np.cumsum(parts[::-1], axis=0)[::-1][1:], zero])
+        return np.asarray(before + after)
+
+    sizes = exclusive(np.abs(terms))
+    slack = np.where(np.isfinite(sizes), 4 * (len(terms) + 2) * EPS * sizes, 0.0)
+    return np.moveaxis(exclusive(terms) + outward * slack, 0, axis)
+
+
+def _sum(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    (argument,) = arguments
+    if argument.lo.ndim == 0:
+        return [target]
+    if node.axis is None:
+        flat = Interval(argument.lo.ravel(), argument.hi.ravel())
+        narrower = Interval(target.lo.reshape(-1), target.hi.reshape(-1)) - _others(flat, 0)
+        return [Interval(narrower.lo.reshape(argument.shape), narrower.hi.reshape(argument.shape))]
+    if not isinstance(node.axis, (int, np.integer)):
+        return [None]
+    spread = _over(node, target)
+    return [spread - _others(argument, int(node.axis))]
+
+
+def _trace(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    (argument,) = arguments
+    diagonal = Interval(np.diag(argument.lo), np.diag(argument.hi))
+    narrower = Interval(target.lo.reshape(-1), target.hi.reshape(-1)) - _others(diagonal, 0)
+    low, high = np.full(argument.shape, -np.inf), np.full(argument.shape, np.inf)
+    np.fill_diagonal(low, narrower.lo)
+    np.fill_diagonal(high, narrower.hi)
+    return [Interval(low, high)]
+
+
+def _over(node: Expression, target: Interval) -> Interval:
+    """A reduction's interval, laid over the axis that it reduced."""
+    shape = node.args[0].shape
+
+    def lay(ends: np.ndarray) -> np.ndarray:
+        if node.axis is None:
+            return np.broadcast_to(ends.reshape(-1)[0], shape)
+        expanded = ends if getattr(node, "keepdims", False) else np.expand_dims(ends, node.axis)
+        return np.broadcast_to(expanded, shape)
+
+    return Interval(lay(target.lo), lay(target.hi))
+
+
+def _layout(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Atoms that copy entries: numbered entries show where each one went."""
+    places, start = [], 0
+    for argument in node.args:
+        places.append(start + np.arange(argument.size, dtype=float).reshape(argument.shape))
+        start += argument.size
+    origin = np.asarray(node.numeric(places)).reshape(node.shape).astype(int).ravel()
+    low, high = np.full(start, -np.inf), np.full(start, np.inf)
+    np.maximum.at(low, origin, target.lo.ravel())
+    np.minimum.at(high, origin, target.hi.ravel())
+    ends = np.cumsum([argument.size for argument in node.args])[:-1]
+    return [
+        Interval(a.reshape(argument.shape), b.reshape(argument.shape))
+        for argument, a, b in zip(node.args, np.split(low, ends), np.split(high, ends))
+    ]
+
+
+def _within(size: np.ndarray) -> Interval:
+    size = np.maximum(size, 0.0)
+    return Interval(-size, size)
+
+
+def _root(value: np.ndarray, exponent: float) -> np.ndarray:
+    """A root, rounded up unless it is exact."""
+    value = np.maximum(value, 0.0)
+    root = np.sqrt(value) if exponent == 2 else value ** (1 / exponent)
+    return np.where(root**exponent == value, root, root * (1 + 16 * EPS))
+
+
+def _absolute(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    return [_within(target.hi)]
+
+
+def _norm(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """No entry is larger than the norm."""
+    if isinstance(node, (Pnorm, PnormApprox)) and float(node.p) < 1:
+        return [None]
+    return [_within(_over(node, target).hi)]
+
+
+def _power(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    exponent = exponent_of(node)
+    if exponent is None or exponent <= 0 or exponent % 2:
+        return [None]
+    return [_within(_root(target.hi, exponent))]
+
+
+def _quad_over_lin(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    product = target * Interval(np.zeros(()), arguments[1].hi.reshape(()))
+    return [_within(_root(_over(node, product).hi, 2.0)), None]
+
+
+def _extreme(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Below a maximum (or a log-sum-exp) is every entry; above a minimum too."""
+    if isinstance(node, (cp.max, cp.min, cp.log_sum_exp)):
+        target = _over(node, target)
+    free = np.full(target.shape, np.inf)
+    narrower = Interval(target.lo, free) if isinstance(node, (cp.min, cp.minimum)) else Interval(-free, target.hi)
+    return [narrower if argument.shape == narrower.shape else None for argument in arguments]
+
+
+def _exponential(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    return [Interval(np.log(np.maximum(target.lo, 0.0)), np.log(np.maximum(target.hi, 0.0))).widened(16 * EPS)]
+
+
+def _logarithm(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    return [Interval(np.exp(target.lo), np.exp(target.hi)).widened(16 * EPS)]
+
+
+_RULES: tuple[tuple[type[Atom] | tuple[type[Atom], ...], _Rule], ...] = (
+    (AddExpression, _add),
+    (NegExpression, _negate),
+    (multiply, _multiply),
+    (DivExpression, _divide),
+    (MulExpression, _matmul),
+    (Sum, _sum),
+    (Trace, _trace),
+    (LAYOUT, _layout),
+    (cp.abs, _absolute),
+    ((cp.norm1, cp.norm_inf, Pnorm, PnormApprox), _norm),
+    ((Power, PowerApprox), _power),
+    (cp.quad_over_lin, _quad_over_lin),
+    ((cp.max, cp.min, cp.maximum, cp.minimum, cp.log_sum_exp), _extreme),
+    (cp.exp, _exponential),
+    (cp.log, _logarithm),
+)

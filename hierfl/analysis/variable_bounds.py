@@ -1,0 +1,151 @@
+"""Bounds of variables that follow from their attributes and from constraints, by interval propagation.
+
+Forward and backward through each constraint's tree (HC4-revise; Benhamou, Goualard, Granvilliers and Puget, 1999): a
+node's interval is narrowed by the constraint, then each argument by what its node and its siblings leave. Repeated until
+nothing moves. The bounds hold at every point that satisfies the constraints, rounding included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.constraints import PSD, SOC, Equality, Inequality, NonNeg, NonPos, Zero
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+from cvxpy.expressions.leaf import Leaf
+
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_interval
+from hierfl.analysis.intervals import EPS, Interval
+from hierfl.analysis.narrowing_rules import rule_of
+
+_SWEEPS = 10
+
+
+def bounds_of(
+    constraints: Sequence[Constraint], variables: Sequence[cp.Variable], known: Known = NOTHING_KNOWN
+) -> dict[int, Interval]:
+    """Bounds of the variables, by id, at all points that satisfy the constraints and the variables' attributes.
+
+    Parameters
+    ----------
+    constraints
+        CVXPY constraints; those of a kind without a rule narrow nothing.
+    variables
+        The variables to bound.
+    known
+        Bounds of other leaves, by id; parameters without an entry are bounded by their attributes only.
+
+    Notes
+    -----
+    For constraints that no point satisfies every bound is true; those found before the contradiction are returned.
+    """
+    narrowed = {**known, **{v.id: leaf_interval(v, known) for v in variables}}
+    for _ in range(_SWEEPS):
+        before = {v.id: narrowed[v.id] for v in variables}
+        for constraint in constraints:
+            attempt = _Narrowing(narrowed)
+            attempt.apply(constraint)
+            if any(interval.is_empty for interval in attempt.known.values()):
+                continue
+            narrowed = attempt.known
+        if not any(_moved(before[v.id], narrowed[v.id]) for v in variables):
+            break
+    return {v.id: narrowed[v.id] for v in variables}
+
+
+def _moved(old: Interval, new: Interval) -> bool:
+    def change(a: np.ndarray, b: np.ndarray) -> bool:
+        finite = np.isfinite(a)
+        shrunk = np.abs(a[finite] - b[finite]) > 1e-3 * (1 + np.abs(a[finite]))
+        return bool(shrunk.any() or (np.isfinite(b) & ~finite).any())
+
+    return change(old.lo, new.lo) or change(old.hi, new.hi)
+
+
+class _Narrowing:
+    """One pass over one constraint."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = dict(known)
+        self._forward: dict[int, Interval] = {}
+
+    def apply(self, constraint: Constraint) -> None:
+        """Narrow the leaves under a constraint."""
+        with np.errstate(all="ignore"):
+            if isinstance(constraint, (Inequality, Equality)):
+                self._comparison(constraint)
+            elif isinstance(constraint, (NonNeg, NonPos, Zero)):
+                self._sign(constraint)
+            elif isinstance(constraint, SOC):
+                self._cone(constraint)
+            elif isinstance(constraint, PSD):
+                self._semidefinite(constraint.args[0])
+
+    def value(self, node: Expression) -> Interval:
+        """The forward enclosure, under the present bounds."""
+        if id(node) not in self._forward:
+            if isinstance(node, Leaf):
+                self._forward[id(node)] = leaf_interval(node, self.known)
+            else:
+                self._forward[id(node)] = enclose_node(node, [self.value(a) for a in node.args])
+        return self._forward[id(node)]
+
+    def narrow(self, node: Expression, target: Interval) -> None:
+        """Take note that the node's values lie in ``target``, and narrow its arguments."""
+        if not node.variables():
+            return
+        inside = self.value(node).meet(target)
+        if isinstance(node, cp.Variable):
+            self.known[node.id] = leaf_interval(node, self.known).meet(inside)
+            return
+        rule = rule_of(node)
+        if rule is None:
+            return
+        arguments = [self.value(a) for a in node.args]
+        for argument, narrower in zip(node.args, rule(node, inside, arguments)):
+            if narrower is not None:
+                self.narrow(argument, narrower)
+
+    def _comparison(self, constraint: Inequality | Equality) -> None:
+        first, second = constraint.args
+        left, right = self.value(first), self.value(second)
+        self.narrow(first, _fold(right, first.shape, above=True))
+        self.narrow(second, _fold(left, second.shape, above=False))
+        if isinstance(constraint, Equality):
+            self.narrow(first, _fold(right, first.shape, above=False))
+            self.narrow(second, _fold(left, second.shape, above=True))
+
+    def _sign(self, constraint: NonNeg | NonPos | Zero) -> None:
+        (argument,) = constraint.args
+        low = np.full(argument.shape, -np.inf if isinstance(constraint, NonPos) else 0.0)
+        high = np.full(argument.shape, np.inf if isinstance(constraint, NonNeg) else 0.0)
+        self.narrow(argument, Interval(low, high))
+
+    def _cone(self, constraint: SOC) -> None:
+        """No entry of the vector is larger than the radius, which is nonnegative."""
+        radius, vector = constraint.args
+        high = np.maximum(self.value(radius).hi, 0.0)
+        axis = constraint.axis if vector.ndim > 1 else 0
+        spread = np.broadcast_to(np.expand_dims(np.atleast_1d(high), axis) if vector.ndim > 1 else high, vector.shape)
+        self.narrow(vector, Interval(-spread, spread))
+        self.narrow(radius, Interval(np.zeros(radius.shape), np.full(radius.shape, np.inf)))
+
+    def _semidefinite(self, matrix: Expression) -> None:
+        """Nonnegative diagonal, and ``|a_ij| <= sqrt(a_ii a_jj)``."""
+        diagonal = np.maximum(np.diag(self.value(matrix).hi), 0.0)
+        size = np.sqrt(np.outer(diagonal, diagonal)) * (1 + 8 * EPS)
+        size = np.where(np.isnan(size), np.inf, size)
+        low = np.where(np.eye(len(diagonal), dtype=bool), 0.0, -size)
+        self.narrow(matrix, Interval(low, size))
+
+
+def _fold(bound: Interval, shape: tuple[int, ...], above: bool) -> Interval:
+    """What one side of an inequality says about the other, whose shape may have been broadcast."""
+    ends = np.asarray(bound.hi if above else bound.lo)
+    whole = np.broadcast_to(ends, np.broadcast_shapes(ends.shape, shape))
+    missing = whole.ndim - len(shape)
+    axes = tuple(k for k in range(whole.ndim) if k < missing or (shape[k - missing] == 1 and whole.shape[k] != 1))
+    folded = (np.min if above else np.max)(whole, axis=axes).reshape(shape) if axes else whole
+    return Interval(np.full(shape, -np.inf), folded) if above else Interval(folded, np.full(shape, np.inf))
