@@ -22,7 +22,8 @@ from hierfl.errors import (
     UnsupportedAtomError,
 )
 from hierfl.language.expectation import E, total
-from hierfl.language.federation.federation import Client, Federation
+from hierfl.language.federation.client import Client
+from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
 from hierfl.language.function import BlackBox, Function
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium
