@@ -26,8 +26,9 @@ from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.intervals import Interval
 from hierfl.analysis.players import players_convexity
 from hierfl.errors import DataError, DeclarationError, NotConvexError
+from hierfl.language.declared_arguments import constraint_tuple
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.levels import LowerLevel, constraint_tuple
+from hierfl.language.levels import LowerLevel
 from hierfl.language.nash import Nash
 from hierfl.language.objective import Objective
 from hierfl.language.printing.render import problem_latex, problem_text

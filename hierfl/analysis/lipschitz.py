@@ -19,9 +19,9 @@ from cvxpy.expressions.expression import Expression
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import copy_with
 from hierfl.analysis.intervals import EPS, Interval
+from hierfl.language.averages import averages_of
 from hierfl.language.calculus.derivative import depends, gradient
 from hierfl.language.expectation import SampleAverage, total
-from hierfl.language.levels import averages_of
 
 ROW_LIMIT = 128
 

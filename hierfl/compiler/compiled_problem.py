@@ -27,8 +27,9 @@ from hierfl.compiler.lower_level.player_convexity import player_evidence
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.averages import refuse_total_of_distribution
 from hierfl.language.federation.client import Client
-from hierfl.language.roles import refuse_total_of_distribution, uses_black_box
+from hierfl.language.function import uses_black_box
 from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:

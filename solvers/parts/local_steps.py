@@ -24,7 +24,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.language.roles import uses_black_box
+from hierfl.language.function import uses_black_box
 from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.bound import Bound

@@ -16,7 +16,8 @@ from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Array
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.jax_derivative import Pullback
-from hierfl.language.nash import Nash, Player
+from hierfl.language.nash import Nash
+from hierfl.language.player import Player
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem

@@ -20,7 +20,8 @@ from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.expressions.program import Array, Program
-from hierfl.language.levels import LowerLevel, averages_of
+from hierfl.language.averages import averages_of
+from hierfl.language.levels import LowerLevel
 
 DENSE_LIMIT = 400
 CONSTANT_DENSE_LIMIT = 2000

@@ -23,7 +23,7 @@ from hierfl.analysis.majorant import majorant
 from hierfl.analysis.spectrum import Edge, largest, smallest
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.expressions.program import NO_ROWS, Program
-from hierfl.language.levels import averages_of
+from hierfl.language.averages import averages_of
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def check_array(array: np.ndarray | MappedRows, what: str) -> None:
         return
     if array.ndim == 0:
         if not np.isfinite(array):
-            raise DataError(f"{what} is {float(array)}; expected a finite number.")
+            raise DataError(f"{what} is {float(np.asarray(array))}; expected a finite number.")
         return
     rows = _rows_at_once(array)
     blocks = ((start, array[start : start + rows]) for start in range(0, len(array), rows))

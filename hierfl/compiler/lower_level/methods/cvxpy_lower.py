@@ -28,8 +28,8 @@ from hierfl.compiler.lower_level.methods.fixed_point import LowerSolution
 from hierfl.compiler.lower_level.methods.polish import LinearQuadratic, Polished, polished
 from hierfl.errors import LowerLevelError
 from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage, total
-from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample
 
 if TYPE_CHECKING:
