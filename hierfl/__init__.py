@@ -22,12 +22,14 @@ from hierfl.errors import (
     UnsupportedAtomError,
 )
 from hierfl.language.expectation import E, total
-from hierfl.language.federation.federation import Client, Federation
+from hierfl.language.federation.client import Client
+from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
 from hierfl.language.function import BlackBox, Function
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium
-from hierfl.language.nash import Nash, Player
+from hierfl.language.nash import Nash
 from hierfl.language.objective import Maximize, Minimize
+from hierfl.language.player import Player
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.problem import Problem
 from hierfl.result import Result

@@ -15,7 +15,7 @@ import cvxpy as cp
 from hierfl.analysis.declare import declare
 from hierfl.errors import DivergedError
 from hierfl.language.declaration import Declaration
-from hierfl.language.federation.federation import Federation
+from hierfl.language.federation.federated_data import Federation
 from hierfl.language.levels import LowerLevel
 from hierfl.language.objective import Objective
 from hierfl.language.printing.render import problem_latex, problem_text

@@ -22,7 +22,7 @@ from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, LowerMap
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
-from hierfl.language.roles import uses_black_box
+from hierfl.language.function import uses_black_box
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.lower_solver import Clock, bind_lower, require_federated

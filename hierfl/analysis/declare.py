@@ -26,7 +26,7 @@ from hierfl.analysis.players import players_convexity
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.declaration import Declaration
-from hierfl.language.federation.federation import Federation
+from hierfl.language.federation.federated_data import Federation
 from hierfl.language.levels import LowerLevel, constraint_tuple
 from hierfl.language.nash import Nash
 from hierfl.language.objective import Objective

@@ -18,9 +18,9 @@ from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import copy_with
 from hierfl.analysis.intervals import EPS, Interval
 from hierfl.language.addends import addends
+from hierfl.language.averages import averages_of
 from hierfl.language.calculus.derivative import depends, gradient
 from hierfl.language.expectation import SampleAverage, total
-from hierfl.language.levels import averages_of
 
 ROW_LIMIT = 128
 

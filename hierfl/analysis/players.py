@@ -19,7 +19,8 @@ from hierfl.errors import NotConvexError
 from hierfl.language.calculus.algebra import constant_value
 from hierfl.language.calculus.derivative import gradient
 from hierfl.language.calculus.own_derivative import separable_gradient
-from hierfl.language.nash import Nash, Player
+from hierfl.language.nash import Nash
+from hierfl.language.player import Player
 from hierfl.language.printing.text import expression_text
 
 

@@ -19,9 +19,10 @@ from hierfl.compiler.sets import compile_set
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import DeclarationError
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.averages import refuse_total_of_distribution
 from hierfl.language.declaration import Declaration
-from hierfl.language.federation.federation import Client
-from hierfl.language.roles import refuse_total_of_distribution, uses_black_box
+from hierfl.language.federation.client import Client
+from hierfl.language.function import uses_black_box
 
 
 @dataclass(frozen=True, eq=False, repr=False)

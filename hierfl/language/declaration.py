@@ -15,7 +15,7 @@ import cvxpy as cp
 import numpy as np
 
 from hierfl.errors import DataError
-from hierfl.language.federation.federation import Federation
+from hierfl.language.federation.federated_data import Federation
 from hierfl.language.levels import LowerLevel
 from hierfl.language.objective import Objective
 from hierfl.language.roles import Roles

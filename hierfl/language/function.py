@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 import numpy as np
 from cvxpy.atoms.atom import Atom
@@ -31,11 +31,12 @@ class UserAtom(Atom):
         super().__init__(*args)
 
     def shape_from_args(self) -> tuple[int, ...]:
-        """The declared shape; checked against the callable's result when compiled."""
+        """The declared shape, which is compared with that of the callable's result when the problem is compiled."""
         return self.declared_shape
 
+    # CVXPY's hooks: nothing is known of the code but what the user asserts
+
     def sign_from_args(self) -> tuple[bool, bool]:
-        """Unknown."""
         return (False, False)
 
     def is_atom_convex(self) -> bool:
@@ -43,23 +44,18 @@ class UserAtom(Atom):
         return self.asserted_convex
 
     def is_atom_concave(self) -> bool:
-        """Never known."""
         return False
 
     def is_incr(self, idx: int) -> bool:
-        """Never known."""
         return False
 
     def is_decr(self, idx: int) -> bool:
-        """Never known."""
         return False
 
     def get_data(self) -> list[Any]:
-        """What besides the arguments makes the atom."""
         return [self.callable, self.declared_shape, self.asserted_convex, self.label_name]
 
     def copy(self, args: Any = None, id_objects: Any = None) -> UserAtom:
-        """The same atom over other arguments."""
         return type(self)(
             self.callable,
             *(args or self.args),
@@ -69,20 +65,17 @@ class UserAtom(Atom):
         )
 
     def name(self) -> str:
-        """Text form: the callable's name and the arguments."""
         return f"{self.label_name}({', '.join(arg.name() for arg in self.args)})"
 
     def numeric(self, values: Any) -> np.ndarray:
-        """The callable's value (CVXPY's hook)."""
         return np.asarray(self.callable(*values), dtype=float).reshape(self.declared_shape)
 
-    def canonicalize(self) -> Any:
-        """Refused: no conic form is known."""
+    def canonicalize(self) -> NoReturn:
         raise NotConvexError(
             f"{self.name()} is user code: CVXPY has no conic form of it, so no CVXPY solver can treat it."
         )
 
-    def _grad(self, values: Any) -> Any:
+    def _grad(self, values: Any) -> NoReturn:
         raise NotImplementedError
 
 
@@ -122,5 +115,15 @@ class BlackBox(UserAtom):
         super().__init__(callable, *args, shape=shape, name=name)
 
     def copy(self, args: Any = None, id_objects: Any = None) -> BlackBox:
-        """The same atom over other arguments."""
         return BlackBox(self.callable, *(args or self.args), shape=self.declared_shape, name=self.label_name)
+
+
+def uses_black_box(parts: Iterable[Any]) -> BlackBox | None:
+    """The first ``BlackBox`` in the expressions, or None where there is none."""
+    for part in parts:
+        if isinstance(part, BlackBox):
+            return part
+        inner = uses_black_box(getattr(part, "args", ()))
+        if inner is not None:
+            return inner
+    return None

@@ -6,17 +6,16 @@ A lower level has a *kind* (argmin, argmax, or equilibrium, a variational inequa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import cvxpy as cp
-from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
+from cvxpy.expressions.leaf import Leaf
 
 from hierfl.errors import DeclarationError
-from hierfl.language.expectation import SampleAverage
-from hierfl.language.objective import scalar
-from hierfl.language.sample import Sample
+from hierfl.language.averages import averages_of, bare_samples
+from hierfl.language.declared_arguments import constraint_tuple, scalar_expression, variable_tuple
+from hierfl.language.printing.text import expression_text
 
 SCOPES = ("federation", "client", "sample")
 
@@ -53,16 +52,17 @@ class LowerLevel:
 
     @property
     def sign(self) -> float:
-        """-1 for argmax, else +1: ``sign * expression`` is minimised or is the mapping."""
+        """The sign with which ``sign * expression`` is minimised or is the mapping: -1 for argmax, else +1."""
         return -1.0 if self.kind == "argmax" else 1.0
 
     @property
-    def leaves(self) -> list[Any]:
+    def leaves(self) -> list[Leaf]:
         """All variables and parameters of the level, constraints included."""
         parts = [*self.expressions, *self.declared, *self.constraints]
         return [leaf for part in parts for leaf in [*part.variables(), *part.parameters()]]
 
     def _check_mentions(self) -> None:
+        """Check that every variable of the level appears in what determines it."""
         mentioned = {v.id for expression in self.declared for v in expression.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
@@ -73,29 +73,32 @@ class LowerLevel:
                 )
 
     def _check_samples(self) -> None:
+        """Check that samples stand inside ``E`` or ``total``, or bare where y answers each sample, and that Y(x) has no means."""
         for part in [*self.declared, *self.constraints]:
             averages = list(averages_of(part))
             bare = bare_samples(part)
             if self.scope == "sample" and averages:
                 raise DeclarationError(
-                    f"{_text(averages[0])} in a sample-scope lower level: y(x, sample) is solved for one sample at a "
+                    f"{expression_text(averages[0])} in a sample-scope lower level: y(x, sample) is solved for one sample at a "
                     f"time; write the per-sample expression without E."
                 )
             if self.scope != "sample" and bare:
                 raise DeclarationError(
                     f"sample {bare[0].name()!r} is used outside E or total in a {self.scope}-scope lower level "
-                    f"({_text(part)}): write hf.E(...) around it, or scope='sample' if y answers each sample."
+                    f"({expression_text(part)}): write hf.E(...) around it, or scope='sample' if y answers each sample."
                 )
         for constraint in self.constraints:
             if any(averages_of(constraint)):
                 raise DeclarationError(
-                    f"constraint {_text(constraint)} of {type(self).__name__} contains E or total: a set that is known only "
+                    f"constraint {expression_text(constraint)} of {type(self).__name__} contains E or total: a set that is known only "
                     f"through private data cannot be projected on. Pass the number as a hf.ClientParameter."
                 )
 
     def __repr__(self) -> str:
         names = ", ".join(v.name() for v in self.variables)
-        return f"{type(self).__name__}({names}; {', '.join(map(_text, self.expressions))}; scope={self.scope!r})"
+        return (
+            f"{type(self).__name__}({names}; {', '.join(map(expression_text, self.expressions))}; scope={self.scope!r})"
+        )
 
 
 class ArgMin(LowerLevel):
@@ -122,7 +125,9 @@ class ArgMin(LowerLevel):
     kind = "argmin"
 
     def __init__(self, y: Any, objective: Any, constraints: Any = (), scope: str = "federation") -> None:
-        super().__init__(y, (scalar(objective, f"the objective of {type(self).__name__}"),), constraints, scope)
+        super().__init__(
+            y, (scalar_expression(objective, f"the objective of {type(self).__name__}"),), constraints, scope
+        )
 
 
 class ArgMax(ArgMin):
@@ -166,66 +171,3 @@ class Equilibrium(LowerLevel):
                     f"{variable.shape}: G(x, y) must be of y's shape."
                 )
         super().__init__(y, expressions, constraints, scope)
-
-
-def averages_of(part: Any) -> Iterable[SampleAverage]:
-    """All ``E`` and ``total`` nodes of an expression or constraint."""
-    if isinstance(part, SampleAverage):
-        yield part
-    for argument in getattr(part, "args", ()):
-        yield from averages_of(argument)
-
-
-def bare_samples(part: Any) -> list[Sample]:
-    """Samples that occur outside every ``E`` and ``total``, in order of appearance."""
-    if isinstance(part, SampleAverage):
-        return []
-    if isinstance(part, Sample):
-        return [part]
-    return [sample for argument in getattr(part, "args", ()) for sample in bare_samples(argument)]
-
-
-def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
-    """The constraints as a tuple, each checked to be a CVXPY constraint.
-
-    Raises
-    ------
-    DeclarationError
-        Naming the entry that is none.
-    """
-    if isinstance(constraints, Constraint):
-        constraints = (constraints,)
-    items = tuple(constraints)
-    for place, item in enumerate(items):
-        if not isinstance(item, Constraint):
-            raise DeclarationError(
-                f"constraints[{place}] of {owner} is {item!r} ({type(item).__name__}), not a CVXPY constraint such as y >= 0."
-            )
-    return items
-
-
-def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
-    """The variables as a tuple, each checked to be one.
-
-    Raises
-    ------
-    DeclarationError
-        Naming the entry that is none, or a variable that is named twice.
-    """
-    items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
-    for item in items:
-        if not isinstance(item, cp.Variable):
-            raise DeclarationError(
-                f"{owner} needs a cp.Variable or a list of them, not {item!r} ({type(item).__name__})."
-            )
-    if not items:
-        raise DeclarationError(f"{owner} needs at least one variable.")
-    if len({v.id for v in items}) < len(items):
-        raise DeclarationError(f"{owner} names the same variable twice: {', '.join(v.name() for v in items)}.")
-    return tuple(items)
-
-
-def _text(part: Any) -> str:
-    from hierfl.language.printing.text import expression_text  # rendering reads the classes of this module
-
-    return expression_text(part)

@@ -8,139 +8,13 @@ partial gradients (Facchinei and Pang, 2003, section 1.4.2), so that a ``Nash`` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import cvxpy as cp
 from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
-from hierfl.language.calculus.derivative import gradient, require_differentiable
-from hierfl.language.calculus.jax_derivative import OwnGradient
-from hierfl.language.calculus.own_derivative import own_gradient
-from hierfl.language.levels import LowerLevel, constraint_tuple, variable_tuple
-from hierfl.language.player_rows import couples
+from hierfl.language.levels import LowerLevel
+from hierfl.language.player import Player
 from hierfl.language.printing.text import expression_text
-
-_COUPLING = ("symmetric", "PSD", "NSD", "diag", "sparsity")
-
-
-class Player:
-    """One player of a game, or many: a variable, what its owner minimises, and the owner's own constraints.
-
-    Parameters
-    ----------
-    y
-        The player's ``cp.Variable``, or a list of them.
-    objective
-        ``cp.Minimize(cost)``, ``cp.Maximize(profit)``, or an expression, which is minimised. A scalar declares one
-        player; an expression of shape (n,) declares n players, of whom player j owns row j of each variable and has
-        entry j as objective. It may mention x and the other players' variables.
-    constraints
-        On the player's own variable (and x).
-    maximize
-        In place of ``objective``: an expression, scalar or of shape (n,), that is maximised.
-
-    Attributes
-    ----------
-    cost
-        What is minimised: the objective, negated for a maximising player.
-    mapping
-        The gradient of each player's cost in its own variable: one expression for each variable, of its shape.
-
-    Raises
-    ------
-    DeclarationError
-        No variable, no objective or two, an objective of the wrong shape or that does not mention the variable, a
-        nonsmooth objective, a constraint that couples several players.
-    """
-
-    def __init__(self, y: Any, objective: Any = None, constraints: Any = (), *, maximize: Any = None) -> None:
-        self.variables = variable_tuple(y, "Player")
-        self.label = ", ".join(v.name() for v in self.variables)
-        self.sense, self.objective = self._oriented(objective, maximize)
-        self.constraints = constraint_tuple(constraints, f"player {self.label!r}")
-        self._check_shapes()
-        self._check_mentions()
-        require_differentiable(self.objective, self.variables, f"the objective of player {self.label!r}")
-        self._check_uncoupled()
-        self.cost: Expression = self.objective if self.sense == "minimize" else -self.objective
-        self.mapping: tuple[Expression, ...] = self._derivative()
-
-    @property
-    def count(self) -> int | None:
-        """The number of players that are declared as rows; None for a single player."""
-        return self.objective.shape[0] if self.objective.ndim else None
-
-    @property
-    def player_by_player(self) -> bool:
-        """Whether the mapping is computed for one of the rows at a time, which takes n times as long."""
-        return any(isinstance(part, OwnGradient) for part in self.mapping)
-
-    def _derivative(self) -> tuple[Expression, ...]:
-        return (gradient if self.count is None else own_gradient)(self.cost, self.variables)
-
-    def _oriented(self, objective: Any, maximize: Any) -> tuple[str, Expression]:
-        if (objective is None) == (maximize is None):
-            raise DeclarationError(
-                f"player {self.label!r} needs one objective: hf.Player(y, cost) is minimised, hf.Player(y, maximize=profit) maximised."
-            )
-        sense = "minimize" if maximize is None else "maximize"
-        given = objective if maximize is None else maximize
-        if isinstance(given, (cp.Minimize, cp.Maximize)):
-            if maximize is not None:
-                raise DeclarationError(f"player {self.label!r}: give maximize= the expression, not a cvxpy objective.")
-            sense, given = ("minimize" if isinstance(given, cp.Minimize) else "maximize"), given.args[0]
-        if not isinstance(given, Expression):
-            raise DeclarationError(
-                f"the objective of player {self.label!r} must be a CVXPY expression, cp.Minimize or cp.Maximize, not "
-                f"{type(given).__name__}."
-            )
-        if given.is_complex():
-            raise DeclarationError(
-                f"the objective of player {self.label!r} is complex; hierfl treats real problems only."
-            )
-        return sense, given
-
-    def _check_shapes(self) -> None:
-        shape = self.objective.shape
-        wrong = [v for v in self.variables if shape and v.shape[:1] != shape]
-        if len(shape) > 1 or wrong:
-            culprit = (wrong or self.variables)[0]
-            raise DeclarationError(
-                f"the objective of player {self.label!r} has shape {shape}, and {culprit.name()!r} has shape {culprit.shape}: a single "
-                f"player has a scalar objective (write cp.sum(...) of it?), n players have an objective of shape (n,) and own "
-                f"the rows of a variable of shape (n,) or (n, k)."
-            )
-
-    def _check_mentions(self) -> None:
-        mentioned = {v.id for v in self.objective.variables()}
-        for variable in self.variables:
-            if variable.id not in mentioned:
-                raise DeclarationError(
-                    f"the objective of player {self.label!r} does not mention its own variable {variable.name()!r}: any choice would be "
-                    f"optimal. Remove the variable from the player or add it to the objective."
-                )
-
-    def _check_uncoupled(self) -> None:
-        if self.count is None:
-            return
-        for variable in self.variables:
-            shared = [name for name in _COUPLING if variable.attributes.get(name) not in (None, False)]
-            if shared:
-                raise DeclarationError(
-                    f"variable {variable.name()!r} is declared {shared[0]}, which couples the {self.count} players that own its rows."
-                )
-        for constraint in self.constraints:
-            if couples(constraint, self.variables):
-                raise DeclarationError(
-                    f"the constraint {expression_text(constraint)} of player {self.label!r} couples several of its {self.count} players: what "
-                    f"one may do would depend on the others, which makes a generalised Nash problem. Give each player its own "
-                    f"bound (y <= capacity), or charge for the shared resource in the objectives."
-                )
-
-    def __repr__(self) -> str:
-        players = f", {self.count} players" if self.count is not None else ""
-        return f"Player({self.label}: {self.sense} {expression_text(self.objective)}{players})"
 
 
 class Nash(LowerLevel):
@@ -168,7 +42,9 @@ class Nash(LowerLevel):
     kind = "equilibrium"
 
     def __init__(self, *players: Player, scope: str = "federation") -> None:
-        self.players = _checked(players)
+        self.players = players
+        _check_players(players)
+        _check_ownership(players)
         variables = [variable for player in self.players for variable in player.variables]
         mapping = tuple(part for player in self.players for part in player.mapping)
         super().__init__(variables, mapping, [c for player in self.players for c in player.constraints], scope)
@@ -182,7 +58,7 @@ class Nash(LowerLevel):
         return f"Nash({', '.join(map(repr, self.players))}; scope={self.scope!r})"
 
 
-def _checked(players: Sequence[Any]) -> tuple[Player, ...]:
+def _check_players(players: Sequence[Player]) -> None:
     if not players:
         raise DeclarationError("Nash needs at least one hf.Player(y, objective, constraints).")
     for player in players:
@@ -190,6 +66,10 @@ def _checked(players: Sequence[Any]) -> tuple[Player, ...]:
             raise DeclarationError(
                 f"Nash takes hf.Player(y, objective, constraints) for each player, not {player!r} ({type(player).__name__})."
             )
+
+
+def _check_ownership(players: Sequence[Player]) -> None:
+    """Check that every variable has one owner, whose constraints mention no other player's variables."""
     owner: dict[int, Player] = {}
     for player in players:
         for variable in player.variables:
@@ -209,4 +89,3 @@ def _checked(players: Sequence[Any]) -> tuple[Player, ...]:
                         f"problem. Constrain own variables only, charge for the shared resource in the objectives, or, for a "
                         f"variational equilibrium of a shared constraint, write hf.Equilibrium with the stacked gradients."
                     )
-    return tuple(players)

@@ -27,20 +27,18 @@ class _Private(cp.Parameter):
         super().__init__(shape, name=name, **attributes)
 
     @property
-    def value(self) -> Any:
-        """Refused: the values belong to the parties of a ``Federation``."""
-        return self._refuse("has no value")
+    def value(self) -> NoReturn:
+        self._refuse("has no value")
 
     @value.setter
-    def value(self, _: Any) -> None:
+    def value(self, _: object) -> None:
         self._refuse("takes no value")
 
     def save_value(self, val: Any, sparse_path: bool = False) -> None:
-        """Refused, as setting ``value`` is."""
         self._refuse("takes no value")
 
     def get_data(self) -> list[Any]:
-        """What identifies this leaf (CVXPY's hook); no value is among it."""
+        # what CVXPY takes to identify a leaf; no value is among it
         return [self.shape, self._name, None, self.id, self.attributes]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Private:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
-from hierfl.projections.emptiness import beyond
+from hierfl.projections.emptiness import below_zero
 
 
-def project(z: Array, centre: Array, radius: Array) -> Array:
+def project(
+    z: Float[Array, "*shape"], centre: Float[Array, "*shape"], radius: Float[Array, ""]
+) -> Float[Array, "*shape"]:
     """centre + (z - centre) min(1, radius / ||z - centre||); differentiable off the sphere, radius 0 and inf included."""
     shift = z - centre
     square = jnp.sum(shift * shift)
@@ -18,6 +20,6 @@ def project(z: Array, centre: Array, radius: Array) -> Array:
     return jnp.where(outside, centre + shift * (jnp.where(outside, radius, 1.0) / length), z)
 
 
-def gap(radius: Array) -> Array:
-    """-radius: positive when the ball is empty."""
-    return beyond(-radius, jnp.abs(radius))
+def gap(radius: Float[Array, ""]) -> Float[Array, ""]:
+    """How far the radius is below 0: positive when the ball is empty."""
+    return below_zero(radius)

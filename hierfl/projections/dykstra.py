@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from hierfl.projections.norm import norm
+from hierfl.projections.projection import Projection
 
-Projection = Callable[[Array], Array]
+Corrections: TypeAlias = Float[Array, " sets *shape"]
+Sweep: TypeAlias = Callable[[Corrections], Corrections]
 
 
-class State(NamedTuple):
+class SweepState(NamedTuple):
     """The corrections (one per set), where the next sweep starts, and the momentum that took it there."""
 
-    corrections: Array
-    ahead: Array
-    momentum: Array
-    error: Array
-    sweeps: Array
+    corrections: Corrections
+    ahead: Corrections
+    momentum: Float[Array, ""]
+    error: Float[Array, ""]
+    sweeps: Int[Array, ""]
 
 
-def project(z: Array, projections: Sequence[Projection], tolerance: float, limit: int) -> tuple[Array, Array]:
-    """Nearest point to ``z`` (any shape) of the intersection, and its residual.
+def project(
+    z: Float[Array, "*shape"], projections: Sequence[Projection], tolerance: float, limit: int
+) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
+    """The nearest point to ``z`` of the intersection, and its residual.
 
     One correction per set, whose sum is z - p, is updated in turn until the residual is at most ``tolerance`` or after
     ``limit`` sweeps. A sweep is a step of alternating minimisation on the dual problem; between sweeps the corrections are
     extrapolated as in Chambolle, Tan and Vaiter (2017), afresh whenever the extrapolation opposes the step (O'Donoghue and
-    Candes, 2015): from far away plain sweeps move p by one set's size each. The residual is the largest of the last sweep's change of the corrections (the point alone may stall:
-    Birgin and Raydan, 2005) and the point's distances to the sets, relative to 1 + ||z||: it stays large when the intersection
-    is empty. Slow sweeps change little, so that the error may exceed the residual. Derivatives are those of the fixed point, by
-    the same number of linearised sweeps at most.
+    Candes, 2015): from far away plain sweeps move p by one set's size each.
+
+    The residual is the largest of the last sweep's change of the corrections (the point alone may stall: Birgin and Raydan,
+    2005) and the point's distances to the sets, relative to 1 + ||z||: it stays large when the intersection is empty. Slow
+    sweeps change little, so that the error may exceed the residual. Derivatives are those of the fixed point, by the same
+    number of linearised sweeps at most.
     """
     size = 1.0 + norm(jax.lax.stop_gradient(z))
 
-    def sweep(corrections: Array) -> Array:
+    def sweep(corrections: Corrections) -> Corrections:
         point = z - jnp.sum(corrections, axis=0)
         updated = []
         for nearest, correction in zip(projections, corrections):
@@ -46,46 +52,45 @@ def project(z: Array, projections: Sequence[Projection], tolerance: float, limit
             updated.append(shifted - point)
         return jnp.stack(updated)
 
-    def residual(change: Array, corrections: Array) -> Array:
+    def residual(change: Corrections, corrections: Corrections) -> Float[Array, ""]:
         point = z - jnp.sum(corrections, axis=0)
         distances = [norm(point - nearest(point)) for nearest in projections]
         return jnp.max(jnp.stack([norm(change), *distances])) / size
 
-    def solve(_: Callable[[Array], Array], start: Array) -> Array:
-        def unfinished(state: State) -> Array:
+    def solve(_: Sweep, start: Corrections) -> Corrections:
+        def unfinished(state: SweepState) -> Bool[Array, ""]:
             return (state.error > tolerance) & (state.sweeps < limit)
 
-        def advance(state: State) -> State:
+        def advance(state: SweepState) -> SweepState:
             new = sweep(state.ahead)
             change = new - state.ahead
             momentum = jnp.where(jnp.sum(change * (new - state.corrections)) < 0, 1.0, state.momentum)
             after = (1.0 + jnp.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
             ahead = new + (momentum - 1.0) / after * (new - state.corrections)
-            return State(new, ahead, after.astype(z.dtype), residual(change, new), state.sweeps + 1)
+            return SweepState(new, ahead, after.astype(z.dtype), residual(change, new), state.sweeps + 1)
 
         infinite = jnp.full((), jnp.inf, z.dtype)
-        first = State(start, start, jnp.ones((), z.dtype), infinite, jnp.zeros((), int))
+        first = SweepState(start, start, jnp.ones((), z.dtype), infinite, jnp.zeros((), int))
         return jax.lax.while_loop(unfinished, advance, first).corrections
 
-    def tangent_solve(linear: Callable[[Array], Array], right: Array) -> Array:
-        """Solve (J - I) q = right by sweeps q <- J q - right, also for the transpose."""
-
-        def neumann(matvec: Callable[[Array], Array], b: Array) -> Array:
-            enough = tolerance * norm(b)
-
-            def unfinished(state: tuple[Array, Array, Array]) -> Array:
-                _, step, count = state
-                return (norm(step) > enough) & (count < limit)
-
-            def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-                q, _, count = state
-                step = matvec(q) - b
-                return q + step, step, count + 1
-
-            return jax.lax.while_loop(unfinished, advance, (-b, -b, jnp.zeros((), int)))[0]
-
-        tangent: Array = jax.lax.custom_linear_solve(linear, right, neumann, neumann)
+    def tangent_solve(linear: Sweep, right: Corrections) -> Corrections:
+        tangent: Corrections = jax.lax.custom_linear_solve(linear, right, linearised_sweeps, linearised_sweeps)
         return tangent
+
+    def linearised_sweeps(matvec: Sweep, b: Corrections) -> Corrections:
+        """Solve (J - I) q = b by sweeps q <- J q - b; ``matvec`` applies J - I, or its transpose."""
+        enough = tolerance * norm(b)
+
+        def unfinished(state: tuple[Corrections, Corrections, Array]) -> Array:
+            _, step, count = state
+            return (norm(step) > enough) & (count < limit)
+
+        def advance(state: tuple[Corrections, Corrections, Array]) -> tuple[Corrections, Corrections, Array]:
+            q, _, count = state
+            step = matvec(q) - b
+            return q + step, step, count + 1
+
+        return jax.lax.while_loop(unfinished, advance, (-b, -b, jnp.zeros((), int)))[0]
 
     start = jnp.zeros((len(projections), *z.shape), z.dtype)
     corrections = jax.lax.custom_root(lambda q: sweep(q) - q, start, solve, tangent_solve)

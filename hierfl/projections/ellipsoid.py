@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
-from hierfl.projections.emptiness import beyond
+from hierfl.projections.emptiness import below_zero
 from hierfl.projections.norm import norm
 from hierfl.projections.root import decreasing_root
 
 
-def project(z: Array, centre: Array, scale: Array, radius: Array) -> Array:
-    """Nearest point to ``z`` (n,) for a scalar ``radius`` >= 0, infinity included, and ``scale`` (n,) >= 0.
+def project(
+    z: Float[Array, " n"], centre: Float[Array, " n"], scale: Float[Array, " n"], radius: Float[Array, ""]
+) -> Float[Array, " n"]:
+    """The nearest point to ``z`` for ``radius`` >= 0, infinity included, and ``scale`` >= 0.
 
     The secular equation (e.g. Conn, Gould and Toint, 2000, section 7.3) for the multiplier m, in the variable
     s = 1 / (1 + m max(scale)^2) of [0, 1]: y - centre = (z - centre) s / (s + (1 - s) scale^2), so that radius 0 is s = 0.
@@ -26,7 +28,7 @@ def project(z: Array, centre: Array, scale: Array, radius: Array) -> Array:
     reach = jnp.where(outside, radius, length)
     square = scale * scale
 
-    def shrunk(s: Array) -> Array:
+    def shrunk(s: Float[Array, ""]) -> Float[Array, " n"]:
         """y - centre; a free entry does not shrink."""
         divisor = s + (1 - s) * square
         return shift * jnp.where(square > 0, s / jnp.where(divisor > 0, divisor, 1.0), 1.0)
@@ -35,6 +37,6 @@ def project(z: Array, centre: Array, scale: Array, radius: Array) -> Array:
     return jnp.where(outside, centre + shrunk(s), z)
 
 
-def gap(radius: Array) -> Array:
-    """-radius: positive when the ellipsoid is empty."""
-    return beyond(-radius, jnp.abs(radius))
+def gap(radius: Float[Array, ""]) -> Float[Array, ""]:
+    """How far the radius is below 0: positive when the ellipsoid is empty."""
+    return below_zero(radius)

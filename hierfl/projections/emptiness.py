@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 
-def beyond(gap: Any, scale: Any = 1.0) -> Array:
+def beyond(gap: Float[Array, "*shape"] | float, scale: Float[Array, "*shape"] | float = 1.0) -> Float[Array, "*shape"]:
     """``gap`` less its tolerance, for data of size ``scale``: positive when the contradiction is real.
 
     The tolerance is 1e-9 of the data's size, at most 1e-9 and at least 1e-12, or their rounding where that is larger.
@@ -17,3 +15,8 @@ def beyond(gap: Any, scale: Any = 1.0) -> Array:
     usual = 1e-9 * jnp.clip(scale, 1e-3, 1.0)
     rounding = 64 * jnp.finfo(gap.dtype).eps * jnp.where(jnp.isfinite(scale), scale, 0.0)
     return gap - jnp.maximum(usual, rounding).astype(gap.dtype)
+
+
+def below_zero(size: Float[Array, ""]) -> Float[Array, ""]:
+    """How far a radius or a total is below 0, beyond rounding: positive when no point has that size."""
+    return beyond(-size, jnp.abs(size))

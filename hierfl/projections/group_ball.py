@@ -5,14 +5,20 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, Float, Int
 
 from hierfl.projections import l1_ball
-from hierfl.projections.emptiness import beyond
+from hierfl.projections.emptiness import below_zero
 
 
-def project(z: Array, groups: np.ndarray, centre: Array, weights: Array, radius: Array) -> Array:
-    """Nearest point to ``z`` (n,), ``groups`` (n,) a constant index of ``weights`` (g,) >= 0 for every entry.
+def project(
+    z: Float[Array, " n"],
+    groups: Int[np.ndarray, " n"],
+    centre: Float[Array, " n"],
+    weights: Float[Array, " groups"],
+    radius: Float[Array, ""],
+) -> Float[Array, " n"]:
+    """The nearest point to ``z``, ``groups`` being a constant index of ``weights`` >= 0 for every entry.
 
     Each group keeps its direction; the lengths are projected on a weighted l1 ball (van den Berg et al., 2008). Groups of
     weight 0 are free; ``radius`` >= 0 may be infinite.
@@ -27,6 +33,6 @@ def project(z: Array, groups: np.ndarray, centre: Array, weights: Array, radius:
     return jnp.where(inside, z, centre + shift * kept[groups])
 
 
-def gap(radius: Array) -> Array:
-    """-radius: positive when the ball is empty."""
-    return beyond(-radius, jnp.abs(radius))
+def gap(radius: Float[Array, ""]) -> Float[Array, ""]:
+    """How far the radius is below 0: positive when the ball is empty."""
+    return below_zero(radius)

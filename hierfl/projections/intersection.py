@@ -7,20 +7,23 @@ rounding; where they only touch (a single point, no Slater point), the multiplie
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from hierfl.projections.norm import norm
+from hierfl.projections.projection import Projection
 from hierfl.projections.root import bracket, decreasing_root
 
-Projection = Callable[[Array], Array]
 
-
-def with_strip(project: Projection, z: Array, a: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """Projection of ``z`` (any shape) on {y in D : low <= <a, y> <= high}, scalar bounds, possibly infinite or equal.
+def with_strip(
+    project: Projection,
+    z: Float[Array, "*shape"],
+    a: Float[Array, "*shape"],
+    low: Float[Array, ""],
+    high: Float[Array, ""],
+) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
+    """The projection of ``z`` on {y in D : low <= <a, y> <= high}, whose bounds may be infinite or equal.
 
     y(t) = project(z - t a) and <a, y(t)> is nonincreasing (Bauschke and Combettes, 2017, section 29.1). Where a hyperplane
     touches a round D, <a, y(t)> meets it as 1 / t^2: the residual is rounding eps, the point sqrt(eps) accurate at best.
@@ -33,10 +36,10 @@ def with_strip(project: Projection, z: Array, a: Array, low: Array, high: Array)
     target = jnp.where((product > high) | (low == high), high, jnp.where(product < low, low, product))
     sign = jnp.where(product < target, -1.0, 1.0)
 
-    def excess(t: Array) -> Array:
+    def excess(t: Float[Array, ""]) -> Float[Array, ""]:
         return sign * (jnp.sum(a * project(z - t * (sign * a))) - target)
 
-    def beyond_rounding(t: Array) -> Array:
+    def beyond_rounding(t: Float[Array, ""]) -> Float[Array, ""]:
         return excess(t) - rounding
 
     apart = jax.lax.stop_gradient(jnp.abs(product - target))
@@ -49,8 +52,10 @@ def with_strip(project: Projection, z: Array, a: Array, low: Array, high: Array)
     return p, _relative(jnp.maximum(jnp.sum(a * p) - high, low - jnp.sum(a * p)), z)
 
 
-def with_ball(project: Projection, z: Array, centre: Array, radius: Array) -> tuple[Array, Array]:
-    """Projection of ``z`` (any shape) on {y in D : ||y - centre|| <= radius}, radius 0 and infinity included.
+def with_ball(
+    project: Projection, z: Float[Array, "*shape"], centre: Float[Array, "*shape"], radius: Float[Array, ""]
+) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
+    """The projection of ``z`` on {y in D : ||y - centre|| <= radius}, radius 0 and infinity included.
 
     y(s) = project(centre + s (z - centre)) for s = 1 / (1 + multiplier) in [0, 1], ||y(s) - centre|| nondecreasing. s = 0 is
     the point of D nearest to the centre, so that a ball which only touches D is met there; near it the point is good to
@@ -61,7 +66,7 @@ def with_ball(project: Projection, z: Array, centre: Array, radius: Array) -> tu
     outside = norm(first - centre) > radius
     reach = jnp.where(outside, radius, jax.lax.stop_gradient(norm(first - centre)))
 
-    def at(s: Array) -> Array:
+    def at(s: Float[Array, ""]) -> Float[Array, "*shape"]:
         return project(centre + s * (z - centre))
 
     s = decreasing_root(lambda s: reach - norm(at(s) - centre), jnp.zeros_like(reach), jnp.ones_like(reach))
@@ -69,6 +74,6 @@ def with_ball(project: Projection, z: Array, centre: Array, radius: Array) -> tu
     return p, _relative(norm(p - centre) - radius, z)
 
 
-def _relative(violation: Array, z: Array) -> Array:
-    """A violation as a residual, without derivatives: these are for the point."""
+def _relative(violation: Float[Array, ""], z: Float[Array, "*shape"]) -> Float[Array, ""]:
+    """The violation of a cut as a residual; it carries no derivatives, which are for the point."""
     return jax.lax.stop_gradient(jnp.maximum(violation, 0.0) / (1.0 + norm(z)))

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Int
 
 
-def project(z: Array) -> Array:
-    """Nearest nondecreasing vector to ``z`` (n,): means over blocks of entries. Its derivative averages over the same blocks."""
+def project(z: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The nearest nondecreasing vector to ``z``: means over blocks of entries. Its derivative averages over the same blocks."""
     if z.shape[0] < 2:
         return z
     fitted = _fit(jax.lax.stop_gradient(z))
@@ -24,8 +24,8 @@ def project(z: Array) -> Array:
     return (total / jnp.maximum(count, 1.0))[block]
 
 
-def _fit(z: Array) -> Array:
-    """The projection, equal entries exactly equal; padded by entries that are too large to be pooled with others."""
+def _fit(z: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The projection, equal entries exactly equal; while it is computed z is padded by entries that are too large to be pooled with others."""
     size = 1 << (z.shape[0] - 1).bit_length()
     fitted = jnp.concatenate([z, jnp.full(size - z.shape[0], jnp.max(z), z.dtype)])
     half = 1
@@ -35,17 +35,17 @@ def _fit(z: Array) -> Array:
     return fitted[: z.shape[0]]
 
 
-def _join(halves: Array) -> Array:
-    """Pairs (count, 2, half) of nondecreasing vectors, fitted together."""
+def _join(halves: Float[Array, "count 2 half"]) -> Float[Array, "count both"]:
+    """Pairs of nondecreasing vectors, each pair fitted together."""
     left, right = halves[:, :1], halves[:, 1:]
     half = halves.shape[2]
 
-    def excess(level: Array) -> Array:
-        """What is to be lowered on the left, less what is to be raised on the right, (count, 2): decreasing in the level."""
+    def excess(level: Float[Array, "count 2"]) -> Float[Array, "count 2"]:
+        """What is to be lowered on the left, less what is to be raised on the right: decreasing in the level."""
         level = level[..., None]
         return jnp.sum(jnp.maximum(left - level, 0.0), 2) - jnp.sum(jnp.maximum(level - right, 0.0), 2)
 
-    def bisect(step: int | Array, below: Array) -> Array:
+    def bisect(step: int | Array, below: Int[Array, "count 2"]) -> Int[Array, "count 2"]:
         further = below + (half >> step)
         level = jnp.take_along_axis(halves, jnp.minimum(further, half)[..., None] - 1, axis=2)[..., 0]
         return jnp.where((further <= half) & (excess(level) > 0), further, below)

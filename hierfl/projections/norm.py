@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 
-def norm(y: Array) -> Array:
+def norm(y: Float[Array, "*shape"]) -> Float[Array, ""]:
     """||y||_2 of all entries, with derivative 0 at 0, and scaled so that no square overflows or vanishes."""
     largest = jnp.max(jnp.abs(y), initial=0.0)
     largest = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)

@@ -7,11 +7,13 @@ gives the first, clipping to [-m, m] the second.
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 
-def project_l1(u: Array, t: Array, slope: Array) -> tuple[Array, Array]:
-    """Nearest point to ``u`` (n,), ``t`` () with ||u||_1 <= slope * t."""
+def project_l1(
+    u: Float[Array, " n"], t: Float[Array, ""], slope: Float[Array, ""]
+) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """The nearest point to ``u``, ``t`` with ||u||_1 <= slope * t."""
     size = jnp.abs(u)
     outside = jnp.sum(size) > slope * t
     m = _level(size, jnp.where(outside, t, 0.0), slope)
@@ -21,8 +23,10 @@ def project_l1(u: Array, t: Array, slope: Array) -> tuple[Array, Array]:
     return jnp.where(outside, jnp.sign(u) * onto, u), jnp.where(outside, height, t)
 
 
-def project_linf(u: Array, t: Array, slope: Array) -> tuple[Array, Array]:
-    """Nearest point to ``u`` (n,), ``t`` () with max |u| <= slope * t, from Moreau's decomposition."""
+def project_linf(
+    u: Float[Array, " n"], t: Float[Array, ""], slope: Float[Array, ""]
+) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """The nearest point to ``u``, ``t`` with max |u| <= slope * t, from Moreau's decomposition."""
     size = jnp.abs(u)
     outside = jnp.max(size, initial=0.0) > slope * t
     polar = jnp.sum(size) <= -t / slope
@@ -31,7 +35,7 @@ def project_linf(u: Array, t: Array, slope: Array) -> tuple[Array, Array]:
     return jnp.where(outside, jnp.clip(u, -m, m), u), jnp.where(outside, m / slope, t)
 
 
-def _level(size: Array, t: Array, slope: Array) -> Array:
+def _level(size: Float[Array, " n"], t: Float[Array, ""], slope: Float[Array, ""]) -> Float[Array, ""]:
     """The m with sum(max(size - m, 0)) = slope * (t + slope * m): the largest of those that any k largest sizes would give."""
     sums = jnp.concatenate([jnp.zeros(1, size.dtype), jnp.cumsum(-jnp.sort(-size))])
     return jnp.max((sums - slope * t) / (jnp.arange(sums.shape[0], dtype=size.dtype) + slope * slope))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from hierfl.projections.root import decreasing_root
 
 
-def project(u: Array, t: Array, factor: Array) -> tuple[Array, Array]:
-    """u / (1 + 2 m) and t + factor m at the multiplier m >= 0 for which the point is on the boundary, or m = 0 inside."""
+def project(
+    u: Float[Array, " n"], t: Float[Array, ""], factor: Float[Array, ""]
+) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """The nearest point to ``u``, ``t``: u / (1 + 2 m) and t + factor m at the multiplier m >= 0 for which the point is on the boundary, or m = 0 inside."""
     square = jnp.sum(u * u)
 
-    def excess(m: Array) -> Array:
+    def excess(m: Float[Array, ""]) -> Float[Array, ""]:
         return square / (1.0 + 2.0 * m) ** 2 - factor * (t + factor * m)
 
     # excess is at most square / (1 + 2 m)^2 - factor (t + factor m): negative past both of these

@@ -8,30 +8,33 @@ and traced: ``jax.lax.custom_root`` replaces the derivative of the iterations by
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 LIMIT = 250  # bisections alone need at most 210 in double precision
 GROWTH = 4.0
 
-Scalar = Callable[[Array], Array]
+Scalar: TypeAlias = Callable[[Float[Array, ""]], Float[Array, ""]]  # a function of one number
 
 
-def decreasing_root(g: Scalar, low: Array, high: Array) -> Array:
-    """t in [low, high] with g(t) = 0 to machine precision, for a continuous nonincreasing scalar ``g`` of a scalar.
+def decreasing_root(g: Scalar, low: Float[Array, ""], high: Float[Array, ""]) -> Float[Array, ""]:
+    """The t in [low, high] with g(t) = 0 to machine precision, for a continuous nonincreasing scalar ``g`` of a scalar.
 
     Without a change of sign it is the end where |g| is smaller. Derivatives with respect to everything that ``g`` closes over
     follow from the implicit function theorem; where g' vanishes they are 0. None go to ``low`` and ``high``.
     """
     low, high = jnp.broadcast_arrays(jnp.asarray(low), jnp.asarray(high))
-    root: Array = jax.lax.custom_root(g, low, lambda function, _: _chandrupatla(function, low, high), _divide)
+    root: Float[Array, ""] = jax.lax.custom_root(
+        g, low, lambda function, _: _chandrupatla(function, low, high), _divide
+    )
     return root
 
 
-def bracket(g: Scalar, start: Array) -> tuple[Array, Array]:
-    """(low, high) around the zero of a nonincreasing ``g`` on t >= 0, found by growing ``start`` > 0; no derivatives.
+def bracket(g: Scalar, start: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Bounds (low, high) around the zero of a nonincreasing ``g`` on t >= 0, by growing ``start`` > 0; no derivatives.
 
     When g stays positive, ``high`` is 4^30 (about 1e18) times ``start``.
     """
@@ -49,19 +52,24 @@ def bracket(g: Scalar, start: Array) -> tuple[Array, Array]:
     return jax.lax.stop_gradient(low), jax.lax.stop_gradient(high)
 
 
-def _divide(linear: Scalar, right: Array) -> Array:
+def _divide(linear: Scalar, right: Float[Array, ""]) -> Float[Array, ""]:
     """Solve slope * t = right, with 0 where the slope vanishes."""
     slope = linear(jnp.ones_like(right))
     return jnp.where(slope != 0, right / jnp.where(slope != 0, slope, 1.0), 0.0)
 
 
-def _chandrupatla(g: Scalar, low: Array, high: Array) -> Array:
-    """Chandrupatla (1997), "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear function"."""
+def _chandrupatla(g: Scalar, low: Float[Array, ""], high: Float[Array, ""]) -> Float[Array, ""]:
+    """The zero in a bracket, by Chandrupatla's method.
+
+    Chandrupatla (1997), "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear function".
+    """
     eps = jnp.finfo(low.dtype).eps
     g_low, g_high = g(low), g(high)
     tiny = eps**4 * jnp.abs(high - low)  # a zero at 0 cannot be approached to a relative accuracy
 
-    def width(x1: Array, x2: Array, f1: Array, f2: Array) -> Array:
+    def width(
+        x1: Float[Array, ""], x2: Float[Array, ""], f1: Float[Array, ""], f2: Float[Array, ""]
+    ) -> Float[Array, ""]:
         """The tolerance as a share of the bracket [x1, x2]."""
         best = jnp.where(jnp.abs(f1) < jnp.abs(f2), x1, x2)
         return (2 * eps * jnp.abs(best) + tiny) / jnp.abs(jnp.where(x1 == x2, tiny, x2 - x1))

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from hierfl.projections.norm import norm
 from hierfl.projections.root import decreasing_root
 
 
-def project(u: Array, s: Array, t: Array, factor: Array) -> tuple[Array, Array, Array]:
-    """Nearest point to ``u`` (n,), ``s`` (), ``t`` () for a scalar ``factor`` > 0."""
+def project(
+    u: Float[Array, " n"], s: Float[Array, ""], t: Float[Array, ""], factor: Float[Array, ""]
+) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:
+    """The nearest point to ``u``, ``s``, ``t`` for ``factor`` > 0."""
     length = norm(u)
     size = jax.lax.stop_gradient(jnp.maximum(length, jnp.maximum(jnp.abs(s), jnp.abs(t))))
     size = jnp.where(size > 0, size, 1.0)
@@ -29,16 +31,17 @@ def project(u: Array, s: Array, t: Array, factor: Array) -> tuple[Array, Array, 
     p, q, r = (s + t) / size * half, (s - t) / size * half, length / size
     upward = p >= 0
 
-    def pair(w: Array) -> tuple[Array, Array]:
+    def pair(w: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The pair (a, b) of the multiplier."""
         return jnp.where(upward, 1.0, w), jnp.where(upward, w, 1.0)
 
-    def axis(w: Array) -> Array:
-        """||(c u', q')|| / a."""
+    def axis(w: Float[Array, ""]) -> Float[Array, ""]:
+        """The length ||(c u', q')|| / a."""
         a, b = pair(w)
         square = (c * r / (a + c * c * b)) ** 2 + (q / (1.0 + w)) ** 2
         return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
 
-    def excess(w: Array) -> Array:
+    def excess(w: Float[Array, ""]) -> Float[Array, ""]:
         return (1.0 - w) * axis(w) - jnp.where(upward, p, -p)  # |p| would have no derivative at 0
 
     zero, one = jnp.zeros_like(p), jnp.ones_like(p)
@@ -54,7 +57,7 @@ def project(u: Array, s: Array, t: Array, factor: Array) -> tuple[Array, Array, 
     smaller = shorter * (shorter / jnp.where(larger > 0, larger, 1.0)) / factor
     new_s, new_t = jnp.where(q >= 0, larger, smaller), jnp.where(q >= 0, smaller, larger)
 
-    def choose(old: Array, new: Array) -> Array:
+    def choose(old: Float[Array, "*shape"], new: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return jnp.where(inside, old, jnp.where(polar, 0.0, new))
 
     return choose(u, new_u), choose(s, new_s), choose(t, new_t)

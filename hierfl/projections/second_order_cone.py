@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from hierfl.projections.norm import norm
 
 
-def project(u: Array, t: Array, slope: Array) -> tuple[Array, Array]:
-    """Nearest point to ``u`` (n,), ``t`` (): itself inside, 0 in the polar cone, else on the ray of u (Bauschke, 1996, theorem 3.3.6)."""
+def project(
+    u: Float[Array, " n"], t: Float[Array, ""], slope: Float[Array, ""]
+) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """The nearest point to ``u``, ``t``: itself inside, 0 in the polar cone, else on the ray of u.
+
+    Bauschke (1996), theorem 3.3.6.
+    """
     length = norm(u)
     inside, polar = length <= slope * t, slope * length <= -t
     height = (slope * length + t) / (1.0 + slope * slope)

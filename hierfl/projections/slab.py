@@ -5,21 +5,25 @@ The normals are coordinate triples: ``weights[k]`` at (``rows[k]``, ``columns[k]
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jaxtyping import Array, Float, Int
 
 from hierfl.projections import box
 from hierfl.projections.emptiness import beyond
 
 
-def project(z: Array, rows: Any, columns: Any, weights: Array, low: Array, high: Array) -> Array:
+def project(
+    z: Float[Array, " n"],
+    rows: Int[np.ndarray, " entries"],
+    columns: Int[np.ndarray, " entries"],
+    weights: Float[Array, " entries"],
+    low: Float[Array, " k"],
+    high: Float[Array, " k"],
+) -> Float[Array, " n"]:
     """z - a (a'z - clip(a'z, low, high)) / ||a||^2 for each row; a zero normal leaves z alone."""
-    size = jax.lax.stop_gradient(
-        _size(rows, weights, low)
-    )  # only scales: the formula is the same for every multiple of a
+    size = jax.lax.stop_gradient(_size(rows, weights, low))  # a scale: the formula is the same for every multiple of a
     scale = jnp.where(size > 0, size, 1.0)
     unit = weights / scale[rows]
     square = jnp.zeros_like(low).at[rows].add(unit * unit)
@@ -28,15 +32,22 @@ def project(z: Array, rows: Any, columns: Any, weights: Array, low: Array, high:
     return z.at[columns].add(-unit * excess[rows])
 
 
-def gap(rows: Any, weights: Array, low: Array, high: Array) -> Array:
+def gap(
+    rows: Int[np.ndarray, " entries"],
+    weights: Float[Array, " entries"],
+    low: Float[Array, " k"],
+    high: Float[Array, " k"],
+) -> Float[Array, ""]:
     """Positive when low > high somewhere, or a normal vanishes and its interval leaves out 0."""
     size = _size(rows, weights, low)
     missed = jnp.where(size == 0, beyond(jnp.maximum(low, -high)), -jnp.inf)
     return jnp.maximum(box.gap(low, high), jnp.max(missed, initial=-jnp.inf))
 
 
-def _size(rows: Any, weights: Array, low: Array) -> Array:
-    """Norms of the normals, scaled first: tiny and huge coefficients must not underflow or overflow."""
+def _size(
+    rows: Int[np.ndarray, " entries"], weights: Float[Array, " entries"], low: Float[Array, " k"]
+) -> Float[Array, " k"]:
+    """The norms of the normals, scaled first: tiny and huge coefficients must not underflow or overflow."""
     largest = jnp.zeros_like(low).at[rows].max(jnp.abs(weights))
     scaled = weights / jnp.where(largest > 0, largest, 1.0)[rows]
     return largest * jnp.sqrt(jnp.zeros_like(low).at[rows].add(scaled * scaled))

@@ -9,20 +9,17 @@ subtracted to divide by, and ``project`` may close over anything differentiated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from hierfl.projections import l1_ball
-from hierfl.projections.emptiness import beyond
+from hierfl.projections.emptiness import below_zero
+from hierfl.projections.projection import Projection
 
-Projection = Callable[[Array], Array]
 
-
-def project_symmetric(z: Array, project_eigenvalues: Projection) -> Array:
-    """V diag(project(eigenvalues)) V' for the symmetric part of ``z`` (n, n); ``project`` (n,) must commute with permutations."""
+def project_symmetric(z: Float[Array, "n n"], project_eigenvalues: Projection) -> Float[Array, "n n"]:
+    """V diag(project(eigenvalues)) V' for the symmetric part of ``z``; ``project`` of vectors must commute with permutations."""
     symmetric = 0.5 * (z + z.T)
     values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(symmetric))
     turned = vectors.T @ symmetric @ vectors
@@ -31,8 +28,8 @@ def project_symmetric(z: Array, project_eigenvalues: Projection) -> Array:
     return vectors @ inner @ vectors.T
 
 
-def project_singular(z: Array, project_values: Projection) -> Array:
-    """U diag(project(singular values)) V' for ``z`` (p, q); ``project`` must commute with permutations and changes of sign."""
+def project_singular(z: Float[Array, "p q"], project_values: Projection) -> Float[Array, "p q"]:
+    """U diag(project(singular values)) V' for ``z``; ``project`` must commute with permutations and changes of sign."""
     if z.shape[0] < z.shape[1]:
         return project_singular(z.T, project_values).T
     u, values, vt = jnp.linalg.svd(jax.lax.stop_gradient(z), full_matrices=False)
@@ -44,34 +41,34 @@ def project_singular(z: Array, project_values: Projection) -> Array:
     return (u @ inner + outside * jnp.diagonal(odd)) @ vt
 
 
-def project_nuclear_ball(z: Array, radius: Array) -> Array:
-    """Nearest matrix to ``z`` (p, q) whose singular values sum to at most ``radius`` >= 0."""
+def project_nuclear_ball(z: Float[Array, "p q"], radius: Float[Array, ""]) -> Float[Array, "p q"]:
+    """The nearest matrix to ``z`` whose singular values sum to at most ``radius`` >= 0."""
     ones = jnp.ones(min(z.shape), z.dtype)
     return project_singular(z, lambda values: l1_ball.project(values, jnp.zeros_like(values), ones, radius))
 
 
-def project_spectral_ball(z: Array, radius: Array) -> Array:
-    """Nearest matrix to ``z`` (p, q) whose largest singular value is at most ``radius`` >= 0."""
+def project_spectral_ball(z: Float[Array, "p q"], radius: Float[Array, ""]) -> Float[Array, "p q"]:
+    """The nearest matrix to ``z`` whose largest singular value is at most ``radius`` >= 0."""
     bound = jnp.maximum(radius, 0.0)
 
-    def clip(values: Array) -> Array:
+    def clip(values: Float[Array, " n"]) -> Float[Array, " n"]:
         return jnp.where(jnp.abs(values) < bound, values, jnp.sign(values) * bound)
 
     return project_singular(z, clip)
 
 
-def gap(radius: Array) -> Array:
-    """-radius: positive when the nuclear or spectral ball is empty."""
-    return beyond(-radius, jnp.abs(radius))
+def gap(radius: Float[Array, ""]) -> Float[Array, ""]:
+    """How far the radius is below 0: positive when the nuclear or spectral ball is empty."""
+    return below_zero(radius)
 
 
-def _split(matrix: Array) -> tuple[Array, Array]:
+def _split(matrix: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
     """The diagonal, and the matrix without it."""
     diagonal = jnp.diagonal(matrix)
     return diagonal, matrix - jnp.diag(diagonal)
 
 
-def _slopes(project: Projection, values: Array, sign: float) -> Array:
+def _slopes(project: Projection, values: Float[Array, " n"], sign: float) -> Float[Array, "n n"]:
     """(f_i - sign f_j) / (v_i - sign v_j) of the projected values f, or their slopes where v_i = sign v_j; no derivatives.
 
     Slopes are taken for close values too, where rounding spoils the quotient, unless they differ: then a kink is between.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float
 
 
-def threshold(s: Array, w: Array, budget: Array, slope: Array | float = 0.0) -> Array:
-    """m for ``s`` (n,) and weights ``w`` (n,) > 0 where the budget is positive; exact, with the derivatives of its last piece.
+def threshold(
+    s: Float[Array, " n"], w: Float[Array, " n"], budget: Float[Array, ""], slope: Float[Array, ""] | float = 0.0
+) -> Float[Array, ""]:
+    """The m for ``s`` and weights ``w`` > 0 where the budget is positive; exact, with the derivatives of its last piece.
 
     Entries of weight 0 take no part. Without a slope, a budget of 0 or less gives the least m that leaves nothing; with one
     (> 0, for cones) the budget may have either sign.
@@ -22,12 +24,19 @@ def threshold(s: Array, w: Array, budget: Array, slope: Array | float = 0.0) -> 
     positive = stopped_w > 0
     ratio = jnp.where(positive, stopped_s / jnp.where(positive, stopped_w, 1.0), -jnp.inf)
 
-    def on(active: Array, s: Array, w: Array, budget: Array, slope: Array) -> Array:
+    def on(
+        active: Bool[Array, " n"],
+        s: Float[Array, " n"],
+        w: Float[Array, " n"],
+        budget: Float[Array, ""],
+        slope: Float[Array, ""],
+    ) -> Float[Array, ""]:
         """The m for which exactly the active entries share the budget."""
         square = jnp.sum(jnp.where(active, w * w, 0.0)) + slope
         return (jnp.sum(jnp.where(active, w * s, 0.0)) - budget) / jnp.where(square > 0, square, 1.0)
 
-    def shrink(state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def shrink(state: tuple[Bool[Array, " n"], Bool[Array, ""]]) -> tuple[Bool[Array, " n"], Bool[Array, ""]]:
+        """The entries that stay active, and whether they are the last."""
         active, _ = state
         smaller = active & (ratio > on(active, stopped_s, stopped_w, stopped_budget, stopped_slope))
         last = (~jnp.any(smaller) & (stopped_slope <= 0)) | jnp.all(smaller == active)

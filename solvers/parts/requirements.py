@@ -9,7 +9,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError
-from hierfl.language.roles import uses_black_box
+from hierfl.language.function import uses_black_box
 
 FITTING = {
     "federation": "FedRZO or ImplicitGradient (LocalSGDA for a minimax problem)",
@@ -114,7 +114,10 @@ def require_gradients(solver: Any, problem: CompiledProblem) -> None:
     IncompatibleSolverError
         Naming the term's black box.
     """
-    for side, term in (("server", problem.declaration.objective.server), ("clients'", problem.declaration.objective.clients)):
+    for side, term in (
+        ("server", problem.declaration.objective.server),
+        ("clients'", problem.declaration.objective.clients),
+    ):
         box = uses_black_box([term]) if term is not None else None
         if box is not None:
             raise IncompatibleSolverError(

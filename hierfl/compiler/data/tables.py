@@ -21,7 +21,7 @@ from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
 from hierfl.errors import DataError
 from hierfl.jaxtools.keyed_random import row_numbers
-from hierfl.language.federation.federation import Client
+from hierfl.language.federation.client import Client
 from hierfl.language.sample import ClientParameter, Sample
 
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside

@@ -19,7 +19,8 @@ from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.jax_derivative import Pullback
-from hierfl.language.nash import Nash, Player
+from hierfl.language.nash import Nash
+from hierfl.language.player import Player
 
 POINTS = 8
 SAMPLED_PLAYERS = 16

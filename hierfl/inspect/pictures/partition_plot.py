@@ -9,7 +9,7 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.inspect.pictures.style import house_style, require_axes
-from hierfl.language.federation.federation import Federation
+from hierfl.language.federation.federated_data import Federation
 from hierfl.language.sample import Sample
 
 _TICKS = 40  # more client names than this would overlap

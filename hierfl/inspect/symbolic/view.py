@@ -33,7 +33,7 @@ from hierfl.inspect.symbolic.symbolic_kinks import (
     shortest,
 )
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.federation.federation import Client
+from hierfl.language.federation.client import Client
 from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.text import expression_text
 

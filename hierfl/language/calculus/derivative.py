@@ -25,11 +25,11 @@ from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
+from hierfl.language.averages import averages_of
 from hierfl.language.calculus.algebra import expanded, inverse, minus, plus, product, times, vanishes
 from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.function import BlackBox
-from hierfl.language.levels import averages_of
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 

@@ -32,11 +32,11 @@ from cvxpy.atoms.elementwise.elementwise import Elementwise
 from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
+from hierfl.language.averages import averages_of
 from hierfl.language.calculus.algebra import expanded, product, times, vanishes
 from hierfl.language.calculus.derivative import Gradients, Variables, collect, depends, gradient, mean_of, pull, sweep
 from hierfl.language.calculus.jax_derivative import OwnGradient, leaves_of
 from hierfl.language.expectation import SampleAverage
-from hierfl.language.levels import averages_of
 from hierfl.language.printing.text import expression_text
 
 DENSE_PLAYERS = 200

@@ -1,1 +1,1 @@
-"""Who holds which data: clients, the federation, and the schemes that split one data set among them."""
+"""Who holds which data: clients, federations of them, and the schemes that split one data set among clients."""

@@ -24,22 +24,19 @@ class MappedRows(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, *sample shape)."""
         return (len(self.rows), *self.array.shape[1:])
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return self.array.ndim
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the entries."""
         return self.array.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk."""
+        """The bytes that these rows take on disk."""
         return int(np.prod(self.shape, dtype=int)) * self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -63,14 +60,14 @@ class MappedRows(NDArrayOperatorsMixin):
 
 
 def rows_of(array: Any, rows: np.ndarray) -> Any:
-    """Some rows: on disk if the array is, else a copy."""
+    """Some rows of an array: on disk if the array is, else a copy."""
     if isinstance(array, MappedRows):
         return MappedRows(array.array, array.rows[rows])
     return MappedRows(array, rows) if isinstance(array, np.memmap) else array[rows]
 
 
 def require_whole(arrays: Sequence[Any], name: str) -> None:
-    """No file behind the sample's arrays has shrunk since it was mapped: reading beyond its end would kill the process.
+    """Refuse a file behind the sample's arrays that shrank since it was mapped: reading beyond its end would kill the process.
 
     Raises
     ------
@@ -79,16 +76,16 @@ def require_whole(arrays: Sequence[Any], name: str) -> None:
     """
     mapped = [a.array if isinstance(a, MappedRows) else a for a in arrays if isinstance(a, np.memmap | MappedRows)]
     for file, size in _extents(mapped).items():
-        found = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
-        if found < size:
+        present = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
+        if present < size:
             raise DataError(
-                f"sample {name!r} is memory-mapped from {file}, which has {found:,} bytes now and had at least {size:,} when "
+                f"sample {name!r} is memory-mapped from {file}, which has {present:,} bytes now and had at least {size:,} when "
                 f"it was mapped: restore the file, and load it again."
             )
 
 
 def _extents(arrays: Sequence[np.memmap]) -> dict[str, int]:
-    """The bytes that each file must have: a slice of a mapped array knows its file but not its place in it."""
+    """The bytes that each file must have at least: a slice of a mapped array knows its file but not its place in it."""
     extents: dict[str, int] = {}
     for array in arrays:
         root: Any = array

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.class_labels import class_labels
 
 _TRIES = 1000
 
@@ -17,7 +18,7 @@ class Scheme(Protocol):
     """A rule that spreads a pool of row numbers over clients."""
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        """Row numbers of each client: a partition of ``pool``, whose entries index a data set of ``rows`` rows."""
+        """Return the row numbers of each client: a partition of ``pool``, whose entries index a data set of ``rows`` rows."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,7 @@ class IID:
     """Equal shares (up to one sample) of a random order."""
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        """See :class:`Scheme`."""
-        count = _enough(pool, clients, "IID()", 1)
+        count = _client_count(pool, clients, "IID()", 1)
         return np.array_split(rng.permutation(pool), count)
 
 
@@ -58,15 +58,14 @@ class Dirichlet:
         _check_count(self.min_samples, "Dirichlet", "min_samples", 0)
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        """See :class:`Scheme`."""
         labels = class_labels(self.labels, rows, "Dirichlet")[pool]
-        count = _enough(pool, clients, f"Dirichlet(min_samples={self.min_samples})", self.min_samples)
+        count = _client_count(pool, clients, f"Dirichlet(min_samples={self.min_samples})", self.min_samples)
         members = [pool[labels == c] for c in np.unique(labels)]
         for _ in range(_TRIES):
-            cuts = [_cuts(rng.dirichlet(np.full(count, self.alpha)), len(rows_of)) for rows_of in members]
-            sizes = np.sum([np.diff([0, *cut, len(rows_of)]) for cut, rows_of in zip(cuts, members)], axis=0)
+            cuts = [_cuts(rng.dirichlet(np.full(count, self.alpha)), len(own)) for own in members]
+            sizes = np.sum([np.diff([0, *cut, len(own)]) for cut, own in zip(cuts, members)], axis=0)
             if sizes.min() >= self.min_samples:
-                pieces = [np.split(rng.permutation(rows_of), cut) for rows_of, cut in zip(members, cuts)]
+                pieces = [np.split(rng.permutation(own), cut) for own, cut in zip(members, cuts)]
                 return [np.concatenate([piece[k] for piece in pieces]) for k in range(count)]
         raise DataError(
             f"Dirichlet({self.alpha:g}) gave some of {count} clients fewer than {self.min_samples} of {len(pool)} samples in {_TRIES} "
@@ -76,7 +75,10 @@ class Dirichlet:
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Sort by label, cut into ``k`` shards per client, deal them at random (McMahan et al., 2017); arguments as above."""
+    """Sort by label, cut into ``k`` shards per client, deal them at random (McMahan et al., 2017).
+
+    ``labels`` are given as to :class:`Dirichlet`.
+    """
 
     k: int
     labels: Any = field(repr=False)
@@ -85,9 +87,8 @@ class Shards:
         _check_count(self.k, "Shards", "k", 1)
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        """See :class:`Scheme`."""
         labels = class_labels(self.labels, rows, "Shards")
-        count = _enough(pool, clients, f"Shards(k={self.k})", self.k)
+        count = _client_count(pool, clients, f"Shards(k={self.k})", self.k)
         shuffled = rng.permutation(pool)
         ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
         shards = np.array_split(ordered, count * self.k)
@@ -105,8 +106,7 @@ class Quantity:
         _check_alpha(self.alpha, "Quantity")
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        """See :class:`Scheme`."""
-        count = _enough(pool, clients, "Quantity", 1)
+        count = _client_count(pool, clients, "Quantity", 1)
         cuts = _cuts(rng.dirichlet(np.full(count, self.alpha)), len(pool) - count)
         sizes = 1 + np.diff([0, *cuts, len(pool) - count])
         return np.split(rng.permutation(pool), np.cumsum(sizes)[:-1])
@@ -119,7 +119,6 @@ class ByGroup:
     groups: Any = field(repr=False)
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        """See :class:`Scheme`."""
         groups = class_labels(self.groups, rows, "ByGroup")
         names = np.unique(groups)
         if clients is not None and clients != len(names):
@@ -131,43 +130,6 @@ class ByGroup:
             if part.size == 0:
                 raise DataError(f"ByGroup: group {name.item()!r} has no samples left after the test and server shares.")
         return parts
-
-
-def class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
-    """One label per row, from labels ``(N,)`` or one-hot rows ``(N, classes)``.
-
-    Raises
-    ------
-    DataError
-        If there is not one label for each row, a label is missing (NaN), labels cannot be compared with each other, or a
-        matrix is not one-hot.
-    """
-    try:
-        array = np.asarray(labels)
-        distinct = np.unique(array)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{owner}: the labels are not one array of comparable values: {error}.") from error
-    if array.ndim not in (1, 2) or (array.dtype == object and not _all_strings(array)):
-        raise DataError(
-            f"{owner}: labels of shape {array.shape} and dtype {array.dtype}; expected one class per row, ({rows},), or one-hot rows."
-        )
-    if len(array) != rows:
-        raise DataError(
-            f"{owner} has {len(array)} labels for {rows} rows of data: one label for each row of the whole data set."
-        )
-    if array.dtype.kind == "f" and np.isnan(distinct).any():
-        raise DataError(f"{owner}: {int(np.isnan(array).sum())} labels are NaN; give every row a class.")
-    if array.ndim == 1:
-        return array
-    if array.shape[1] == 1:
-        return array[:, 0]
-    if array.dtype.kind not in "biuf" or not np.isin(distinct, (0, 1)).all() or (array.sum(axis=1) != 1).any():
-        raise DataError(f"{owner}: a label matrix must be one-hot (one 1 in every row); else give one class per row.")
-    return np.argmax(array, axis=1)
-
-
-def _all_strings(array: np.ndarray) -> bool:
-    return all(isinstance(entry, str) for entry in array.flat)
 
 
 def _check_alpha(alpha: Any, owner: str) -> None:
@@ -182,10 +144,12 @@ def _check_count(count: Any, owner: str, name: str, least: int) -> None:
 
 
 def _cuts(shares: np.ndarray, total: int) -> np.ndarray:
+    """Where to cut ``total`` rows into parts of these shares."""
     return np.floor(np.cumsum(shares)[:-1] * total + 1e-9).astype(int).clip(0, total)
 
 
-def _enough(pool: np.ndarray, clients: int | None, owner: str, least: int) -> int:
+def _client_count(pool: np.ndarray, clients: int | None, owner: str, least: int) -> int:
+    """The number of clients, checked to be given, and to leave each of them at least ``least`` rows."""
     if clients is None:
         raise DataError(f"{owner} needs clients=...: the number of clients.")
     if len(pool) < clients * max(1, least):

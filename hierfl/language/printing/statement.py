@@ -13,8 +13,10 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, averages_of
-from hierfl.language.nash import Nash, Player
+from hierfl.language.averages import averages_of
+from hierfl.language.levels import ArgMax, ArgMin, Equilibrium
+from hierfl.language.nash import Nash
+from hierfl.language.player import Player
 from hierfl.language.printing.notation import Node, added, marked, negated, number, read, value_node
 from hierfl.language.sample import ClientParameter, Sample
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.language import value_checks
+from hierfl.language.federation import value_checks
 from hierfl.language.federation.mapped_rows import MappedRows
 
 SCHEMES: dict[str, Callable[[np.ndarray], object]] = {

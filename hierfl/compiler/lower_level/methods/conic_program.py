@@ -31,9 +31,9 @@ from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.errors import LowerLevelError, NotConvexError
 from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.function import UserAtom
-from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample
 
 ROW_LIMIT = 20_000

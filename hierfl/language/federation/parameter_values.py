@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.value_checks import check_array, check_attributes, described
 from hierfl.language.sample import ClientParameter
-from hierfl.language.value_checks import check_array, check_attributes
 
 
-def parameter_value(parameter: Any, value: Any, who: str) -> np.ndarray:
+def parameter_value(parameter: ClientParameter, value: Any, who: str) -> np.ndarray:
     """One client's value of a parameter: a read-only copy in double precision, of the parameter's shape.
 
     Raises
@@ -43,7 +42,9 @@ def parameter_value(parameter: Any, value: Any, who: str) -> np.ndarray:
     return own
 
 
-def parameters_by_client(parameters: Any, clients: int) -> list[dict[ClientParameter, np.ndarray]]:
+def parameters_by_client(
+    parameters: Mapping[ClientParameter, Any], clients: int
+) -> list[dict[ClientParameter, np.ndarray]]:
     """The parameters of each of ``clients`` clients, checked under the client's index.
 
     Raises
@@ -60,14 +61,6 @@ def parameters_by_client(parameters: Any, clients: int) -> list[dict[ClientParam
         for index, value in enumerate(_values(parameter, given, clients)):
             per_client[index][parameter] = parameter_value(parameter, value, f"client {index}")
     return per_client
-
-
-def described(key: Any) -> str:
-    """What a wrong key is, by its name where it has one."""
-    if isinstance(key, (cp.Variable, cp.Parameter)):
-        kind = "cp.Variable" if isinstance(key, cp.Variable) else type(key).__name__
-        return f"{kind} {key.name()!r}"
-    return repr(key)
 
 
 def _values(parameter: ClientParameter, given: Any, clients: int) -> list[Any]:

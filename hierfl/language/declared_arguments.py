@@ -1,0 +1,76 @@
+"""What users give as variables, constraints and objectives, checked and made tuples and expressions of CVXPY."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cvxpy as cp
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+
+from hierfl.errors import DeclarationError
+
+
+def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
+    """The variables as a tuple, each checked to be one.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the entry that is none, or a variable that is named twice.
+    """
+    items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
+    for item in items:
+        if not isinstance(item, cp.Variable):
+            raise DeclarationError(
+                f"{owner} needs a cp.Variable or a list of them, not {item!r} ({type(item).__name__})."
+            )
+    if not items:
+        raise DeclarationError(f"{owner} needs at least one variable.")
+    if len({v.id for v in items}) < len(items):
+        raise DeclarationError(f"{owner} names the same variable twice: {', '.join(v.name() for v in items)}.")
+    return tuple(items)
+
+
+def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
+    """The constraints as a tuple, each checked to be a CVXPY constraint.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the entry that is none.
+    """
+    if isinstance(constraints, Constraint):
+        constraints = (constraints,)
+    items = tuple(constraints)
+    for place, item in enumerate(items):
+        if not isinstance(item, Constraint):
+            raise DeclarationError(
+                f"constraints[{place}] of {owner} is {item!r} ({type(item).__name__}), not a CVXPY constraint such as y >= 0."
+            )
+    return items
+
+
+def scalar_expression(expression: Any, what: str) -> Expression:
+    """An objective as a CVXPY expression, checked to be a real scalar.
+
+    Raises
+    ------
+    DeclarationError
+        Naming ``what`` and the expression's shape.
+    """
+    if isinstance(expression, (cp.Minimize, cp.Maximize)):
+        raise DeclarationError(f"{what} is a cvxpy {type(expression).__name__}; give the expression inside it.")
+    if not isinstance(expression, Expression):
+        try:
+            expression = cp.Constant(expression)
+        except (TypeError, ValueError) as error:
+            raise DeclarationError(f"{what} must be a CVXPY expression, not {type(expression).__name__}.") from error
+    if expression.size != 1:
+        raise DeclarationError(
+            f"{what} must be a scalar, but {expression} has shape {expression.shape}; write cp.sum(...) of it?"
+        )
+    if expression.is_complex():
+        raise DeclarationError(f"{what} is complex; hierfl treats real problems only.")
+    return expression

@@ -1,0 +1,166 @@
+"""``Federation``: who holds which data, and with which weights the clients enter the objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hierfl.errors import DataError
+from hierfl.language.federation.client import Client
+from hierfl.language.federation.client_weights import checked_weights
+from hierfl.language.federation.partition_schemes import Scheme
+from hierfl.language.federation.splitting import split_data
+from hierfl.language.federation.value_checks import is_frozen_distribution
+from hierfl.language.sample import ClientParameter, Sample
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Federation:
+    """The clients, the server's own data if any, and the clients' weights; immutable.
+
+    Parameters
+    ----------
+    clients
+        At least one :class:`Client`.
+    server
+        The server's data.
+    weights
+        ``"uniform"`` (1/m), ``"samples"`` (by number of rows), or one nonnegative number per client, used as given.
+    test
+        Held-out data, ``{sample: array}``; kept for the user, never read by solvers.
+
+    Raises
+    ------
+    DataError
+        For no clients, clients that hold different samples or parameters, wrong weights or wrong test data.
+    """
+
+    clients: tuple[Client, ...]
+    server: Client | None
+    weights: str | np.ndarray
+    test: Mapping[Sample, Any] | None
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        server: Client | None = None,
+        weights: str | Sequence[float] = "uniform",
+        test: Mapping[Sample, Any] | None = None,
+    ) -> None:
+        if not isinstance(clients, Sequence):
+            raise DataError(f"Federation(clients=...) takes a list of hf.Client, not {type(clients).__name__}.")
+        object.__setattr__(self, "clients", tuple(clients))
+        object.__setattr__(self, "server", server)
+        if not self.clients:
+            raise DataError("a Federation needs at least one client.")
+        for place, client in enumerate(self.clients):
+            if not isinstance(client, Client):
+                raise DataError(f"clients[{place}] is {type(client).__name__}, not a hf.Client.")
+        if server is not None and not isinstance(server, Client):
+            raise DataError(f"server is {type(server).__name__}, not a hf.Client.")
+        self._check_same_holdings()
+        object.__setattr__(self, "weights", checked_weights(weights, self.clients))
+        object.__setattr__(self, "test", None if test is None else _held_out_rows(test))
+
+    @property
+    def num_clients(self) -> int:
+        """The number m of clients."""
+        return len(self.clients)
+
+    @property
+    def weights_label(self) -> str:
+        """How the clients are weighted, in words: ``"uniform"``, ``"by samples"`` or ``"explicit"``."""
+        if isinstance(self.weights, str):
+            return "by samples" if self.weights == "samples" else self.weights
+        return "explicit"
+
+    @classmethod
+    def split(
+        cls,
+        samples: Mapping[Sample, Any],
+        clients: int | None = None,
+        scheme: Scheme | None = None,
+        server_fraction: float = 0.0,
+        test_fraction: float = 0.0,
+        parameters: Mapping[ClientParameter, Any] | None = None,
+        weights: str | Sequence[float] = "uniform",
+        seed: int = 0,
+        min_samples: int = 1,
+    ) -> Federation:
+        """Split one data set: a test share, then the server's share of the rest, the remainder over the clients.
+
+        Rows of memory-mapped arrays stay on disk and are read in every round; ``np.array(...)`` of one that fits into memory is
+        faster.
+
+        Parameters
+        ----------
+        samples
+            ``{sample: array (N, *sample.shape)}``, paired rows.
+        clients
+            Number of clients; may be omitted for ``ByGroup``.
+        scheme
+            A partition scheme; default ``IID()``.
+        server_fraction, test_fraction
+            Shares in [0, 1): the test share of all rows, the server's share of the training rows.
+        parameters
+            ``{client parameter: one value | list with one value per client | callable of the client's index}``.
+        weights, seed
+            As for :class:`Federation`; the seed of the shuffle and of the scheme.
+        min_samples
+            Fewest rows that a client may end up with.
+
+        Raises
+        ------
+        DataError
+            For lengths that differ, shares out of range, or a scheme that cannot fill every client.
+        """
+        split = split_data(samples, clients, scheme, server_fraction, test_fraction, parameters, seed, min_samples)
+        return cls(split.clients, server=split.server, weights=weights, test=split.test)
+
+    def __repr__(self) -> str:
+        held = _amounts(self.clients)
+        server = _amounts([self.server]) if self.server else ""
+        parts = [f"{self.num_clients} client{'s' if self.num_clients > 1 else ''}{', ' if held else ''}{held}"]
+        parts += [f"server {server}"] if server else []
+        parts += [f"test {len(next(iter(self.test.values())))}"] if self.test else []
+        return f"Federation({'; '.join([*parts, f'weights {self.weights_label}'])})"
+
+    def _check_same_holdings(self) -> None:
+        """Check that all clients hold the same samples and parameters."""
+        for kind, of in (("sample", "samples"), ("client parameter", "parameters")):
+            everything = {leaf.id: leaf for client in self.clients for leaf in getattr(client, of)}
+            for index, client in enumerate(self.clients):
+                for leaf in everything.values():
+                    if leaf not in getattr(client, of):
+                        label = f"client {index}" + (f" ({client.name!r})" if client.name else "")
+                        raise DataError(
+                            f"{label} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
+                        )
+
+
+def _held_out_rows(test: Mapping[Sample, Any]) -> Mapping[Sample, Any]:
+    """The test data, checked as a client's would be."""
+    if not isinstance(test, Mapping):
+        raise DataError(f"Federation(test=...) takes a mapping {{hf.Sample: array}}, not {type(test).__name__}.")
+    if any(is_frozen_distribution(value) for value in test.values()):
+        raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
+    return Client([test], name="test").samples
+
+
+def _amounts(parties: Sequence[Client]) -> str:
+    """How much the parties hold, ``1203..6012 samples of image, label``: samples held in equal numbers stand together."""
+    groups: dict[tuple[int | None, ...], list[str]] = {}
+    for sample in parties[0].samples:
+        groups.setdefault(tuple(party.num_samples(sample) for party in parties), []).append(sample.name())
+    return ", ".join(f"{_range(counts)} of {', '.join(names)}" for counts, names in groups.items())
+
+
+def _range(counts: Sequence[int | None]) -> str:
+    known = [n for n in counts if n is not None]
+    if not known:
+        return "a distribution"
+    unit = "sample" if max(known) == 1 else "samples"
+    return f"{known[0]} {unit}" if min(known) == max(known) else f"{min(known)}..{max(known)} {unit}"
