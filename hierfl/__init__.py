@@ -35,8 +35,9 @@ from hierfl.problem import Problem
 from hierfl.result import Result
 from hierfl.runs import Runs
 from hierfl.sweeping import Sweep, sweep
+from hierfl.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "IID",

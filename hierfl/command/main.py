@@ -93,9 +93,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _version() -> str:
-    from hierfl import __version__
+    from hierfl.version import VERSION
 
-    return f"hierfl {__version__}"
+    return f"hierfl {VERSION}"
 
 
 def _show(chosen: argparse.Namespace) -> None:

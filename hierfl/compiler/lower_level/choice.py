@@ -6,7 +6,7 @@ from hierfl.compiler.lower_level.methods.accelerated_gradient import Accelerated
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
 from hierfl.compiler.lower_level.methods.conic_program import ConicProgram
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
-from hierfl.compiler.lower_level.methods.extragradient import Extragradient
+from hierfl.compiler.lower_level.methods.extragradient import ExtragradientMethod
 from hierfl.compiler.lower_level.methods.linear_system import LinearSystem
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
@@ -20,7 +20,7 @@ METHODS: dict[str, type[ExactMethod]] = {
         DiagonalPlusLowRank,
         LinearSystem,
         SemismoothNewton,
-        Extragradient,
+        ExtragradientMethod,
         ConicProgram,
         AcceleratedGradient,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hierfl.compiler.implicit_differentiation.hypergradient import gradient_on_host
 from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.hypergradient import gradient_on_host
 from hierfl.compiler.public_response import public_response
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Certificate
@@ -54,7 +54,7 @@ class ImplicitFunction:
         """The gradient of f at x by implicit differentiation, in the shapes of x.
 
         Exact where the active constraints and the branches of nonsmooth atoms are locally constant; at a kink an element
-        that depends on conventions (see ``hierfl.compiler.lower_level.implicit_differentiation``).
+        that depends on conventions (see ``hierfl.compiler.implicit_differentiation.adjoint``).
 
         Raises
         ------

@@ -15,9 +15,9 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array
+from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
 from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.hypergradient import gradient_at
-from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.kinks.switches import Switches, atoms_of

@@ -19,8 +19,8 @@ import numpy as np
 import scipy.optimize
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.lower_level.hypergradient import gradient_at
-from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient
+from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points
 from hierfl.errors import DivergedError, IncompatibleSolverError, LowerLevelError, SettingError

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import hierfl
 from hierfl.inspect.report.mathematics_part import mathematics_svg
 from hierfl.inspect.report.page import (
     Html,
@@ -26,6 +25,7 @@ from hierfl.inspect.report.page import (
 from hierfl.language.declaration import Declaration
 from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.runs import scalars
+from hierfl.version import VERSION
 
 if TYPE_CHECKING:
     from hierfl.compiler.explain import Explanation
@@ -178,7 +178,7 @@ def environment() -> Html:
     versions = [(package, _version(package)) for package in PACKAGES]
     rows = [
         ("Python", sys.version.split()[0]),
-        ("hierfl", hierfl.__version__),
+        ("hierfl", VERSION),
         *versions,
         ("platform", platform.platform()),
         ("JAX's backend", jax.default_backend()),

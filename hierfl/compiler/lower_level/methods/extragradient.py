@@ -17,7 +17,7 @@ from hierfl.compiler.lower_level.methods.step_sizes import first_step, tiny
 from hierfl.compiler.lower_level.structure import LowerStructure
 
 
-class Extragradient(IterativeMethod):
+class ExtragradientMethod(IterativeMethod):
     """For monotone maps F over sets that can be projected on, exactly or (for equilibria) by iteration."""
 
     name: ClassVar[str] = "extragradient"

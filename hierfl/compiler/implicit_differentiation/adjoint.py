@@ -25,7 +25,7 @@ from jax.scipy.sparse.linalg import cg, gmres
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
-from hierfl.compiler.lower_level.envelope import gradients_coincide
+from hierfl.compiler.implicit_differentiation.envelope import gradients_coincide
 from hierfl.errors import IncompatibleSolverError
 
 DENSE_LIMIT = 256

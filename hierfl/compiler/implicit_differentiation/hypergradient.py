@@ -12,9 +12,9 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
 from hierfl.compiler.lower_level.diagnosis import require_solved
 from hierfl.compiler.lower_level.evaluation import Evaluation
-from hierfl.compiler.lower_level.implicit_differentiation import Hypergradient, LowerMap
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 

@@ -1,0 +1,3 @@
+"""The version of hierfl."""
+
+VERSION = "0.1.0"
