@@ -27,23 +27,25 @@ def load_problem(place: str) -> Problem:
     where, _, name = place.partition(":")
     if not where or not name:
         raise SettingError(f"{place!r}: write module:name or file.py:name, as in hierfl.models:coupled_minimax.")
-    module = _module(where)
+    module = _module_of_file(Path(where)) if where.endswith(".py") else _module_of_name(where)
     if not hasattr(module, name):
         known = sorted(key for key, value in vars(module).items() if isinstance(value, Problem))
         raise SettingError(
             f"{where} has no {name!r}; {'its problems are ' + ', '.join(known) if known else 'it holds no problem'}."
         )
-    found = getattr(module, name)
-    if inspect.isfunction(found):
-        required = [p.name for p in inspect.signature(found).parameters.values() if _is_required(p)]
+    problem = getattr(module, name)
+    if inspect.isfunction(problem):
+        required = [p.name for p in inspect.signature(problem).parameters.values() if _is_required(p)]
         if required:
             raise SettingError(
                 f"{place} needs {', '.join(required)}: write a function without arguments, or a problem, in a file of your own."
             )
-        found = found()
-    if not isinstance(found, Problem):
-        raise SettingError(f"{place} is {type(found).__name__}, not a hierfl.Problem nor a function that returns one.")
-    return found
+        problem = problem()
+    if not isinstance(problem, Problem):
+        raise SettingError(
+            f"{place} is {type(problem).__name__}, not a hierfl.Problem nor a function that returns one."
+        )
+    return problem
 
 
 def load_solver(text: str) -> Any:
@@ -60,13 +62,13 @@ def load_solver(text: str) -> Any:
         raise SettingError(f"solver {text!r}: {error.msg}. Write it as in Python, FedRZO(smoothing=0.05).") from None
     if isinstance(tree, ast.Name):
         tree = ast.Call(tree, [], [])
-    found = _built(tree)
-    if not hasattr(found, "bind"):
+    solver = _built(tree)
+    if not hasattr(solver, "bind"):
         raise SettingError(f"solver {text!r}: not a solver. Write it as in Python, FedRZO(smoothing=0.05).")
-    return found
+    return solver
 
 
-def load_point(text: str) -> Any:
+def load_point(text: str) -> float | list[Any] | dict[str, Any]:
     """A point in JSON: a number, a list, or ``{"variable": ...}``.
 
     Raises
@@ -75,25 +77,29 @@ def load_point(text: str) -> Any:
         If it is no JSON.
     """
     try:
-        return json.loads(text)
+        point: float | list[Any] | dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
         raise SettingError(
             f"{text!r} is no JSON ({error.msg}): write a number, a list such as '[0, 1.5]', or '{{\"x\": [0, 1], \"z\": 2}}'."
         ) from None
+    return point
 
 
-def _module(where: str) -> ModuleType:
-    if where.endswith(".py"):
-        path = Path(where)
-        if not path.is_file():
-            raise SettingError(f"there is no file {where}.")
-        sys.path.insert(0, str(path.parent.resolve()))
-        specification = importlib.util.spec_from_file_location(path.stem, path)
-        assert specification is not None and specification.loader is not None
-        module = importlib.util.module_from_spec(specification)
-        sys.modules[path.stem] = module
-        specification.loader.exec_module(module)
-        return module
+def _module_of_file(path: Path) -> ModuleType:
+    """The module in a file, which may import its neighbours."""
+    if not path.is_file():
+        raise SettingError(f"there is no file {path}.")
+    sys.path.insert(0, str(path.parent.resolve()))
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[path.stem] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def _module_of_name(where: str) -> ModuleType:
+    """The module of this name, in the working directory or installed."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(where)
@@ -111,7 +117,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _built(node: ast.expr) -> Any:
-    """A call of a solver's name, a sequence of these, or a literal."""
+    """The value of a call of a solver's name, of a sequence of these, or of a literal."""
     from hierfl import solvers
 
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
+from hierfl.command.actions import ACTIONS
+from hierfl.command.arguments import parser
 from hierfl.errors import HierflError
-
-PLACE = "module:name or file.py:name of a problem, or of a function without arguments that returns one"
-EPILOG = """examples:
-  hierfl show hierfl.models:coupled_minimax
-  hierfl check game.py:problem
-  hierfl inspect hierfl.models:nonsmooth_toy --center "[0, 0]" --direction "[1, 0]" --slice slice.png
-  hierfl solve game.py:problem --solver "FedRZO(smoothing=0.05, local_steps=5)" --rounds 200 --report run.html
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 0, or 2 after an error that is the user's to mend."""
-    chosen = _parser().parse_args(arguments)
+    chosen = parser(__doc__).parse_args(arguments)
     try:
-        chosen.act(chosen)
+        ACTIONS[chosen.command](chosen)
     except HierflError as error:
         print(f"hierfl: {error}", file=sys.stderr)
         return 2

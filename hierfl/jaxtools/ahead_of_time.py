@@ -11,7 +11,7 @@ import jax
 class Ahead(NamedTuple):
     """A compiled program for arguments of certain shapes, and the bytes that a call takes beside its arguments.
 
-    The bytes are those of XLA's plan; 0 on a backend that does not tell its plan.
+    The bytes are those of XLA's plan, and 0 on a backend that does not tell its plan.
     """
 
     run: Callable[..., Any]
@@ -26,5 +26,5 @@ class Ahead(NamedTuple):
 
 
 def size_of(tree: Any) -> int:
-    """Bytes of arrays, or of their shapes."""
+    """The bytes that arrays take, or that arrays of these shapes would."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -7,7 +7,7 @@ thread does not hold: doubles would arrive as singles. They therefore travel as 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,11 +38,11 @@ def call_on_host(
     function
         Called with one NumPy array per argument; returns an array of ``shape``, cast to ``dtype``.
     shape, dtype
-        Of the result.
+        The shape and the type of the result.
     *arguments
         Floating-point arrays, or integers (which arrive as 32-bit).
     refusal
-        Raised where a derivative is asked for.
+        The error that is raised where a derivative is asked for.
     """
 
     @jax.custom_jvp
@@ -56,7 +56,10 @@ def call_on_host(
     return call(*map(jnp.asarray, arguments))
 
 
-def _called(function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, arguments: Any) -> jax.Array:
+def _called(
+    function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, arguments: Sequence[jax.Array]
+) -> jax.Array:
+    """The callback itself, its arguments and its result packed as words."""
     packed = [_pack(argument) for argument in arguments]
     wide = jnp.dtype(dtype) == jnp.float64
     result = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32) if wide else jax.ShapeDtypeStruct(shape, dtype)
@@ -68,7 +71,7 @@ def _called(function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: 
         except Exception as error:  # whatever a user's function raises reaches the caller as it was
             _raised.append(error)
             raise
-        return value.view(np.uint32).reshape(*shape, 2) if wide and shape else _words(value) if wide else value
+        return value.reshape(-1).view(np.uint32).reshape(*shape, 2) if wide else value
 
     words = jax.pure_callback(on_host, result, *(array for array, _ in packed), vmap_method="sequential")
     return jax.lax.bitcast_convert_type(words, jnp.float64) if wide else words
@@ -76,7 +79,7 @@ def _called(function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: 
 
 @contextmanager
 def as_raised() -> Iterator[None]:
-    """What a function on the host raised, instead of the error that JAX makes of it."""
+    """Raise what a function on the host raised, instead of the error that JAX makes of it."""
     before = len(_raised)
     try:
         yield
@@ -88,7 +91,7 @@ def as_raised() -> Iterator[None]:
         del _raised[before:]
 
 
-_raised: list[Exception] = []
+_raised: list[Exception] = []  # by functions on the host, within the contexts of `as_raised` that are open
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -100,6 +103,7 @@ logging.getLogger("jax._src.callback").addFilter(_is_news)
 
 
 def _pack(array: jax.Array) -> tuple[jax.Array, bool]:
+    """The argument as it travels, and whether doubles travel in it."""
     if array.dtype == jnp.float64:
         return jax.lax.bitcast_convert_type(array, jnp.uint32), True
     return (array.astype(jnp.int32) if jnp.issubdtype(array.dtype, jnp.integer) else array), False
@@ -107,7 +111,3 @@ def _pack(array: jax.Array) -> tuple[jax.Array, bool]:
 
 def _unpack(words: np.ndarray, wide: bool) -> np.ndarray:
     return np.ascontiguousarray(words, dtype=np.uint32).view(np.float64)[..., 0] if wide else words
-
-
-def _words(value: np.ndarray) -> np.ndarray:
-    return value.reshape(1).view(np.uint32)

@@ -10,46 +10,49 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Int32, Key, UInt32
 
-from hierfl.compiler.expressions.program import Array
+Index: TypeAlias = int | Int[Array, ""]  # may be traced
 
 GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: far apart even for neighbouring counters
 SALT = 0x5BD1E995  # no small multiple of GOLDEN, so that no word cancels a neighbour's
 FOLD, SPLIT, NORMAL, GEOMETRIC = (2**31 - k for k in (1, 2, 3, 4))  # streams beside the tables' and the laws'
 
 
-def key_of(seed: int) -> Array:
+def key_of(seed: int) -> Key[Array, ""]:
     """The key of a seed below 2^64: ``jax.random.key``'s in double precision, whose single precision drops the upper 32 bits."""
     return jax.random.wrap_key_data(jnp.asarray(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)))
 
 
-def fold_in(key: Array, index: Any) -> Array:
+def fold_in(key: Key[Array, ""], index: Index) -> Key[Array, ""]:
     """The key of one of many under this one; ``index`` may be traced, and counts modulo 2^32."""
     return jax.random.wrap_key_data(words(key, FOLD, index, 2))
 
 
-def split(key: Array, count: int = 2) -> Array:
-    """``(count,)`` keys."""
+def split(key: Key[Array, ""], count: int = 2) -> Key[Array, " count"]:
+    """Some keys under this one."""
     return jax.random.wrap_key_data(words(key, SPLIT, 0, 2 * count).reshape(count, 2))
 
 
 @partial(jax.jit, static_argnames=("stream", "size"), inline=True)
-def row_numbers(key: Array, stream: int, step: Any, size: int, count: Array) -> Array:
-    """``size`` numbers in 0, ..., count - 1; functions of the arguments alone.
+def row_numbers(
+    key: Key[Array, ""], stream: int, step: Index, size: int, count: Int[Array, ""]
+) -> Int32[Array, " size"]:
+    """``size`` numbers in 0, ..., count - 1, which are functions of the arguments alone.
 
-    Uniform up to count / 2^32: the high word of (32 random bits) * count, as in Lemire (2019) without the rejection.
+    They are uniform up to count / 2^32: the high word of (32 random bits) * count, as in Lemire (2019) without the rejection.
 
     Parameters
     ----------
     key
-        A scalar JAX key.
+        A key, as of :func:`key_of`.
     stream, step
-        Tell draws under the same key apart; ``step`` may be traced.
+        What tells draws under the same key apart; ``step`` may be traced.
     count
         How many rows there are; may be traced.
     """
@@ -57,37 +60,37 @@ def row_numbers(key: Array, stream: int, step: Any, size: int, count: Array) -> 
     return jax.lax.mulhi(bits, jnp.broadcast_to(count.astype(jnp.uint32), bits.shape)).astype(jnp.int32)
 
 
-def uniforms(key: Array, stream: int, step: Any, shape: tuple[int, ...]) -> Array:
+def uniforms(key: Key[Array, ""], stream: int, step: Index, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
     """Independent uniforms on the open interval (0, 1), of 52 random bits in double precision, of 23 in single."""
     size = math.prod(shape)
     high = words(key, 2 * stream, step, size)
     if jnp.result_type(float) == jnp.float32:
-        found = ((high >> 9).astype(jnp.float32) + 0.5) / 2**23
+        values = ((high >> 9).astype(jnp.float32) + 0.5) / 2**23
     else:
         low = words(key, 2 * stream + 1, step, size)
-        found = ((high >> 6).astype(float) * 2**26 + (low >> 6).astype(float) + 0.5) / 2**52
-    return found.reshape(shape)
+        values = ((high >> 6).astype(float) * 2**26 + (low >> 6).astype(float) + 0.5) / 2**52
+    return values.reshape(shape)
 
 
-def normals(key: Array, shape: tuple[int, ...], step: Any = 0) -> Array:
+def normals(key: Key[Array, ""], shape: tuple[int, ...], step: Index = 0) -> Float[Array, "*shape"]:
     """Independent standard normals, as quantiles of :func:`uniforms`; ``step`` tells draws under the same key apart."""
     return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniforms(key, NORMAL, step, shape) - 1.0)
 
 
-def geometric(key: Array, probability: float) -> Array:
+def geometric(key: Key[Array, ""], probability: float) -> Int[Array, ""]:
     """How many tosses of a coin there are up to its first head; ``probability`` in (0, 1] is that of a head."""
     tails = jnp.log(uniforms(key, GEOMETRIC, 0, ())) / math.log1p(-probability) if probability < 1 else jnp.zeros(())
     return 1 + jnp.floor(tails).astype(int)
 
 
-def mixed(words: Array) -> Array:
+def mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     """The finaliser of MurmurHash3 (Appleby): every bit of a word depends on every other."""
     words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
     words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
     return words ^ (words >> 16)
 
 
-def words(key: Array, stream: int, step: Any, size: int) -> Array:
+def words(key: Key[Array, ""], stream: int, step: Index, size: int) -> UInt32[Array, " size"]:
     """32 random bits for each of ``size`` counters.
 
     Two lanes are joined by a reduction, which XLA computes once: it would copy a chain of integer operations into every kernel

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 REASONS = {
     # neither CVXPY nor users' functions are to be called by two threads at once
@@ -16,12 +15,12 @@ REASONS = {
 }
 
 
-def why_alone(jaxpr: Any) -> str | None:
-    """Why a traced program has to run alone; None where it need not."""
-    for equation in jaxpr.eqns:
+def why_alone(program: Jaxpr | ClosedJaxpr) -> str | None:
+    """The reason why a traced program has to run alone; None where it need not."""
+    for equation in program.eqns:
         if (reason := REASONS.get(equation.primitive.name)) is not None:
             return reason
         for inner in jax.tree.leaves(list(equation.params.values())):
-            if hasattr(inner, "eqns") and (reason := why_alone(inner)) is not None:
+            if isinstance(inner, Jaxpr | ClosedJaxpr) and (reason := why_alone(inner)) is not None:
                 return reason
     return None

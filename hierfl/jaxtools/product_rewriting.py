@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import dot_general_p
-
-from hierfl.compiler.expressions.program import Array
+from jaxtyping import Array
 
 
 def as_matrices(program: ClosedJaxpr) -> ClosedJaxpr:
@@ -31,7 +30,7 @@ class _Matrix(NamedTuple):
 
     @classmethod
     def of(cls, shape: tuple[int, ...], summed: tuple[int, ...], batched: tuple[int, ...]) -> _Matrix | None:
-        """None where it is not one as it is stored: a vector, a batch, or with the summed dimension amid the others."""
+        """The matrix, or None where the operand is none as it is stored: a vector, a batch, the summed dimension amid others."""
         kept = [place for place, size in enumerate(shape) if size != 1]
         inner = [place for place in kept if place in summed]
         if len(kept) < 2 or len(inner) != 1 or any(place in batched for place in kept):
@@ -43,7 +42,7 @@ class _Matrix(NamedTuple):
 
 
 def _rewritten(jaxpr: Jaxpr, done: dict[int, Jaxpr]) -> Jaxpr:
-    """One that occurs twice is rewritten once, and where nothing changes it stays the one that JAX knows."""
+    """The rewritten program: one that occurs twice is rewritten once, and one in which nothing changes stays as JAX knows it."""
     if id(jaxpr) not in done:
         equations = [part for equation in jaxpr.eqns for part in _equations(equation, done)]
         changed = any(new is not old for new, old in zip(equations, jaxpr.eqns))
@@ -52,27 +51,28 @@ def _rewritten(jaxpr: Jaxpr, done: dict[int, Jaxpr]) -> Jaxpr:
 
 
 def _equations(equation: JaxprEqn, done: dict[int, Jaxpr]) -> list[JaxprEqn]:
-    """What takes the equation's place."""
+    """The equations that take the equation's place."""
     if equation.primitive is dot_general_p:
         return _product(equation)
 
     def inside(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
-            found = _rewritten(value.jaxpr, done)
-            return value if found is value.jaxpr else ClosedJaxpr(found, value.consts)
+            rewritten = _rewritten(value.jaxpr, done)
+            return value if rewritten is value.jaxpr else ClosedJaxpr(rewritten, value.consts)
         return _rewritten(value, done) if isinstance(value, Jaxpr) else value
 
     params = dict(equation.params)
     for name, value in equation.params.items():
         parts, form = jax.tree.flatten(value, is_leaf=lambda part: isinstance(part, ClosedJaxpr | Jaxpr))
-        found = [inside(part) for part in parts]
-        if any(new is not old for new, old in zip(found, parts)):
-            params[name] = jax.tree.unflatten(form, found)
+        rewritten = [inside(part) for part in parts]
+        if any(new is not old for new, old in zip(rewritten, parts)):
+            params[name] = jax.tree.unflatten(form, rewritten)
     changed = any(params[name] is not value for name, value in equation.params.items())
     return [equation.replace(params=params) if changed else equation]
 
 
 def _product(equation: JaxprEqn) -> list[JaxprEqn]:
+    """The equations of a product, with its operands and its result reshaped where they are matrices but for their shape."""
     summed, batched = equation.params["dimension_numbers"]
     operands: list[Any] = [operand.aval for operand in equation.invars]
     shapes = [operand.shape for operand in operands]
@@ -83,8 +83,8 @@ def _product(equation: JaxprEqn) -> list[JaxprEqn]:
     result: Any = equation.outvars[0]
 
     def product(a: Array, b: Array) -> Array:
-        found = dot_general_p.bind(a.reshape(left.shape), b.reshape(right.shape), **params)
-        return jnp.reshape(found, result.aval.shape)
+        matrix = dot_general_p.bind(a.reshape(left.shape), b.reshape(right.shape), **params)
+        return jnp.reshape(matrix, result.aval.shape)
 
     with jax.enable_x64(True):  # users' functions may hold double precision within a program in single
         part = jax.make_jaxpr(product)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands)).jaxpr

@@ -11,25 +11,25 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 
 
 def core_count() -> int:
-    """Cores of the CPU that this process may use; 1 where an accelerator computes."""
+    """The number of cores of the CPU that this process may use; 1 where an accelerator computes."""
     return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
 
 
 def on_cores(
-    threads: int, function: Callable[..., Found], *arguments: Iterable[Any], stopped: Event | None = None
-) -> list[Found]:
+    threads: int, function: Callable[..., Returned], *arguments: Iterable[Any], stopped: Event | None = None
+) -> list[Returned]:
     """``list(map(function, *arguments))`` in some threads, each in the caller's precision.
 
-    The first error is raised; ``stopped`` is set by it, and by Ctrl-C, for calls that look at it.
+    The first error is raised; it sets ``stopped``, and so does Ctrl-C, for calls that look at it.
     """
     double = jnp.result_type(float) == jnp.float64  # a setting of the thread
     stopped = stopped or Event()
 
-    def one(*own: Any) -> Found:
+    def one(*own: Any) -> Returned:
         try:
             with jax.enable_x64(double):
                 return function(*own)

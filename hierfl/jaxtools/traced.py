@@ -26,6 +26,6 @@ class Traced:
         return cls(as_matrices(program), result)
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function gives; inside another trace, its equations."""
-        found = jaxpr_as_fun(self.program)(*jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(self.result), found)
+        """Evaluate the function; inside another trace its equations become part of that."""
+        leaves = jaxpr_as_fun(self.program)(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(self.result), leaves)

@@ -29,7 +29,7 @@ def project(
     square = scale * scale
 
     def shrunk(s: Float[Array, ""]) -> Float[Array, " n"]:
-        """y - centre; a free entry does not shrink."""
+        """The difference y - centre, in which a free entry does not shrink."""
         divisor = s + (1 - s) * square
         return shift * jnp.where(square > 0, s / jnp.where(divisor > 0, divisor, 1.0), 1.0)
 

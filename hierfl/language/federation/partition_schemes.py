@@ -98,7 +98,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class Quantity:
-    """The same distribution for all, unequal amounts: sizes are Dirichlet(alpha) shares, at least one each."""
+    """The same distribution for all in unequal amounts: the sizes are Dirichlet(alpha) shares, at least one sample each."""
 
     alpha: float
 

@@ -1,0 +1,96 @@
+"""The command line of ``hierfl``: its commands and their options, in argparse's terms."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+PLACE = "module:name or file.py:name of a problem, or of a function without arguments that returns one"
+EPILOG = """examples:
+  hierfl show hierfl.models:coupled_minimax
+  hierfl check game.py:problem
+  hierfl inspect hierfl.models:nonsmooth_toy --center "[0, 0]" --direction "[1, 0]" --slice slice.png
+  hierfl solve game.py:problem --solver "FedRZO(smoothing=0.05, local_steps=5)" --rounds 200 --report run.html
+"""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The parser of the command line; it stores the name of the command under ``command``."""
+    whole = argparse.ArgumentParser(
+        prog="hierfl", description=description, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    whole.add_argument("--version", action="version", version=_version())
+    commands = whole.add_subparsers(title="commands", required=True, metavar="command", dest="command")
+    problem = argparse.ArgumentParser(add_help=False)
+    problem.add_argument("problem", help=PLACE)
+    for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve):
+        add(commands, problem)
+    return whole
+
+
+def _add_show(commands: Commands, problem: argparse.ArgumentParser) -> None:
+    show = commands.add_parser("show", parents=[problem], help="print the mathematics")
+    show.add_argument("--latex", action="store_true", help="as LaTeX")
+
+
+def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
+    check = commands.add_parser(
+        "check", parents=[problem], help="print which assumptions hold, and what the theorems prescribe"
+    )
+    check.add_argument("--smoothing", type=float, default=0.1, metavar="ETA", help="radius of the smoothing (0.1)")
+    check.add_argument("--accuracy", type=float, default=1e-2, metavar="EPS", help="bound on E|grad f^eta|^2 (0.01)")
+
+
+def _add_explain(commands: Commands, problem: argparse.ArgumentParser) -> None:
+    commands.add_parser("explain", parents=[problem], help="print how each piece was compiled, and why")
+
+
+def _add_inspect(commands: Commands, problem: argparse.ArgumentParser) -> None:
+    inspect = commands.add_parser(
+        "inspect", parents=[problem], help="look at the implicit function: values, kinks, figures"
+    )
+    inspect.add_argument("--center", metavar="JSON", help="a point of X; the projection of 0 on X if left out")
+    inspect.add_argument(
+        "--result", metavar="NPZ", help="a saved result, in place of --center: its iterates are drawn too"
+    )
+    inspect.add_argument("--direction", metavar="JSON", help="in the shapes of x; chosen, and said, if left out")
+    inspect.add_argument("--radius", type=float, default=1.0, help="half the length of the window (1)")
+    inspect.add_argument("--points", type=int, help="points on the line (401), or on each side of the surface (101)")
+    inspect.add_argument(
+        "--smoothing", type=float, action="append", metavar="ETA", help="add f^eta to the slice; may be repeated"
+    )
+    inspect.add_argument("--slice", type=Path, metavar="FILE", help="save the figure of the slice (png, pdf, svg)")
+    inspect.add_argument(
+        "--surface", type=Path, metavar="FILE", help="save the figure of the surface around the center as well"
+    )
+    inspect.add_argument("--seed", type=int, default=0, help="of random directions and draws (0)")
+    inspect.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
+    solve = commands.add_parser("solve", parents=[problem], help="run a federated algorithm")
+    solve.add_argument(
+        "--solver", metavar="CALL", help='as in Python, "ZOHFL(smoothing=0.1)"; by default the class\'s own'
+    )
+    solve.add_argument("--rounds", type=int, default=500, help="communication rounds (500)")
+    solve.add_argument("--seed", type=int, default=0, help="of everything random (0)")
+    several = solve.add_mutually_exclusive_group()
+    several.add_argument(
+        "--seeds", type=int, metavar="N", help="N runs with seeds from --seed on, with confidence bands"
+    )
+    several.add_argument("--restarts", type=int, metavar="N", help="N runs from points spread over X")
+    solve.add_argument("--x0", metavar="JSON", help="the start; the projection of 0 on X if left out")
+    solve.add_argument("--save", type=Path, metavar="NPZ", help="save the (best) result")
+    solve.add_argument("--plot", type=Path, metavar="FILE", help="save the figure of the convergence (png, pdf, svg)")
+    solve.add_argument("--report", type=Path, metavar="HTML", help="write everything about the run to one file")
+    solve.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _version() -> str:
+    from hierfl import __version__
+
+    return f"hierfl {__version__}"
