@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import issparse
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.data.tables import Data, population
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Program, Rows
 from hierfl.compiler.layout import Layout

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.analysis.convexity import attribute_constraints, require_convex_set
+from hierfl.analysis.convexity import require_convex_set
 from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import HierflError

@@ -17,8 +17,8 @@ from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise.power import Power
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Enclosure
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.compiler.lower_level.methods.ladder import Ladder

@@ -15,7 +15,7 @@ import cvxpy as cp
 import numpy as np
 import sympy
 
-from hierfl.analysis.convexity import attribute_constraints
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.compiled_problem import weights_of
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
