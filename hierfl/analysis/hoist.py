@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import cvxpy as cp
 import numpy as np
+import numpy.typing as npt
+from cvxpy.atoms.atom import Atom
+from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
@@ -24,6 +27,9 @@ from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known
 from hierfl.errors import UnsupportedAtomError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
+
+Tree: TypeAlias = Expression | Constraint
+Rebuild: TypeAlias = Callable[[Tree], Tree]
 
 
 @dataclass(frozen=True)
@@ -34,12 +40,12 @@ class Hoisted:
     Averages are replaced by their per-sample expression: a mean keeps curvature and degree.
     """
 
-    expressions: tuple[Any, ...]
-    parameters: dict[cp.Parameter, Any]
+    expressions: tuple[Tree, ...]
+    parameters: dict[cp.Parameter, Expression]
     twins: dict[cp.Variable, cp.Variable]
 
 
-def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN) -> Hoisted:
+def hoist(parts: Sequence[Tree], keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN) -> Hoisted:
     """Hoist expressions or constraints; shared subtrees stay shared.
 
     Parameters
@@ -54,21 +60,15 @@ def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable], known: Known = NOTH
     kept = {v.id for v in keep}
     twins = {v: cp.Variable(v.shape, name=v.name(), **_attributes(v)) for v in keep}
     by_id = {v.id: twin for v, twin in twins.items()}
-    parameters: dict[cp.Parameter, Any] = {}
-    memo: dict[int, Any] = {}
+    parameters: dict[cp.Parameter, Expression] = {}
 
-    def rebuild(node: Any) -> Any:
-        if id(node) not in memo:
-            memo[id(node)] = _rebuild(node)
-        return memo[id(node)]
-
-    def _rebuild(node: Any) -> Any:
+    def hoisted(node: Tree, rebuild: Rebuild) -> Tree:
         if isinstance(node, cp.Variable) and node.id in kept:
             return by_id[node.id]
         if not any(v.id in kept for v in node.variables()):
             if isinstance(node, cp.Constant) or not (node.variables() or node.parameters()):
                 return node
-            if isinstance(node, cp.constraints.constraint.Constraint):
+            if isinstance(node, Constraint):
                 return copy_with(node, rebuild)
             parameter = _stand_in(node, known)
             parameters[parameter] = node
@@ -77,33 +77,39 @@ def hoist(parts: Sequence[Any], keep: Sequence[cp.Variable], known: Known = NOTH
             return rebuild(node.per_sample)
         return copy_with(node, rebuild)
 
-    return Hoisted(tuple(rebuild(part) for part in parts), parameters, twins)
+    return Hoisted(tuple(map(_memoised(hoisted), parts)), parameters, twins)
 
 
-def instantiate(parts: Sequence[Any], values: Mapping[Any, Any]) -> list[Any]:
+def instantiate(parts: Sequence[Tree], values: Mapping[Leaf, Expression | npt.ArrayLike]) -> list[Tree]:
     """The expressions or constraints with these leaves replaced by constants, or by other expressions."""
     constants = {
         leaf.id: value if isinstance(value, Expression) else cp.Constant(np.asarray(value))
         for leaf, value in values.items()
     }
-    memo: dict[int, Any] = {}
 
-    def rebuild(node: Any) -> Any:
-        if id(node) not in memo:
-            memo[id(node)] = _rebuild(node)
-        return memo[id(node)]
-
-    def _rebuild(node: Any) -> Any:
+    def instantiated(node: Tree, rebuild: Rebuild) -> Tree:
         if isinstance(node, Leaf):
             return constants.get(getattr(node, "id", None), node)
         if not any(leaf.id in constants for leaf in [*node.variables(), *node.parameters()]):
             return node
         return copy_with(node, rebuild)
 
-    return [rebuild(part) for part in parts]
+    return list(map(_memoised(instantiated), parts))
 
 
-def copy_with(node: Any, rebuild: Callable[[Any], Any]) -> Any:
+def _memoised(rule: Callable[[Tree, Rebuild], Tree]) -> Rebuild:
+    """The rule applied from the root down, to each subtree once: shared subtrees stay shared."""
+    memo: dict[int, Tree] = {}
+
+    def rebuild(node: Tree) -> Tree:
+        if id(node) not in memo:
+            memo[id(node)] = rule(node, rebuild)
+        return memo[id(node)]
+
+    return rebuild
+
+
+def copy_with(node: Tree, rebuild: Rebuild) -> Tree:
     """A copy of an atom or constraint over rebuilt arguments, all settings kept.
 
     Raises
@@ -117,18 +123,18 @@ def copy_with(node: Any, rebuild: Callable[[Any], Any]) -> Any:
     return node.copy([rebuild(a) for a in node.args])
 
 
-def _copy_norm(node: Any, rebuild: Callable[[Any], Any]) -> Any:
-    """Their own copy drops ``keepdims``."""
+def _copy_norm(node: Expression, rebuild: Rebuild) -> Expression:
+    """Norms lose ``keepdims`` in their own copy."""
     return type(node)(rebuild(node.args[0]), axis=node.axis, keepdims=node.keepdims)
 
 
-def _copy_huber(node: Any, rebuild: Callable[[Any], Any]) -> Any:
-    """Its threshold is an expression beside the arguments."""
+def _copy_huber(node: Expression, rebuild: Rebuild) -> Expression:
+    """A Huber function has its threshold, an expression, beside the arguments."""
     return cp.huber(rebuild(node.args[0]), rebuild(node.M))
 
 
-def _copy_perspective(node: Any, rebuild: Callable[[Any], Any]) -> Any:
-    """Its function is a second expression, over the same variables as the arguments."""
+def _copy_perspective(node: Expression, rebuild: Rebuild) -> Expression:
+    """A perspective has its function, a second expression over the same variables, beside the arguments."""
     arguments = [rebuild(a) for a in node.args]
     if not all(isinstance(a, cp.Variable) for a in arguments):
         fixed = next(old for old, new in zip(node.args, arguments) if not isinstance(new, cp.Variable))
@@ -141,7 +147,7 @@ def _copy_perspective(node: Any, rebuild: Callable[[Any], Any]) -> Any:
 
 
 # Atoms whose own ``copy`` loses a setting, or that hold expressions beside their arguments.
-_COPIES: dict[type, Callable[[Any, Callable[[Any], Any]], Any]] = {
+_COPIES: dict[type[Atom], Callable[[Expression, Rebuild], Expression]] = {
     cp.norm1: _copy_norm,
     cp.norm_inf: _copy_norm,
     cp.huber: _copy_huber,
@@ -149,7 +155,8 @@ _COPIES: dict[type, Callable[[Any, Callable[[Any], Any]], Any]] = {
 }
 
 
-def _stand_in(node: Any, known: Known) -> cp.Parameter:
+def _stand_in(node: Expression, known: Known) -> cp.Parameter:
+    """A parameter with the sign, definiteness and shape that are known of a subtree."""
     enclosure = Enclosure(known)
     if isinstance(node, Leaf):
         attributes = _attributes(node)
@@ -166,7 +173,7 @@ def _stand_in(node: Any, known: Known) -> cp.Parameter:
 _SIGNED = ("nonneg", "nonpos", "pos", "neg", "PSD", "NSD", "diag", "symmetric")
 
 
-def _properties(node: Any) -> dict[str, Any]:
+def _properties(node: Expression) -> dict[str, Any]:
     """What CVXPY knows of a subtree: definiteness or sign."""
     square = len(node.shape) == 2 and node.shape[0] == node.shape[1] and node.shape[0] > 1
     if square and (node.is_psd() or node.is_nsd()):

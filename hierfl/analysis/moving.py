@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.constraints import Equality, Inequality
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.hoist import hoist
 
@@ -29,11 +30,11 @@ class Movement:
     shift: float
 
 
-def movement(constraints: Sequence[Any], lower: Sequence[cp.Variable], upper: Sequence[cp.Variable]) -> Movement:
+def movement(constraints: Sequence[Constraint], lower: Sequence[cp.Variable], upper: Sequence[cp.Variable]) -> Movement:
     """How the set that the constraints describe in the lower variables moves with the upper ones."""
-    ids = {v.id for v in upper}
-    about = [c for c in constraints if any(v.id in {w.id for w in lower} for v in c.variables())]
-    if not any(v.id in ids for c in constraints for v in c.variables()):
+    upper_ids, lower_ids = {v.id for v in upper}, {v.id for v in lower}
+    about = [c for c in constraints if any(v.id in lower_ids for v in c.variables())]
+    if not any(v.id in upper_ids for c in constraints for v in c.variables()):
         return Movement("fixed", 0.0)
     hoisted = hoist(about, [*lower, *upper])
     if hoisted.parameters and any(_multiplies(c) for c in hoisted.expressions):
@@ -48,7 +49,7 @@ def movement(constraints: Sequence[Any], lower: Sequence[cp.Variable], upper: Se
     return _translation(in_y, in_x)
 
 
-def _translation(in_y: Any, in_x: Any) -> Movement:
+def _translation(in_y: sp.csr_array, in_x: sp.csr_array) -> Movement:
     """T with ``in_x = -in_y T``: first plus or minus the identity, then the least-norm solution."""
     if in_y.shape[1] == in_x.shape[1]:
         for sign in (1.0, -1.0):
@@ -64,14 +65,14 @@ def _translation(in_y: Any, in_x: Any) -> Movement:
     return Movement("translated", float(np.linalg.norm(shift, 2)) * (1 + 1e-9))
 
 
-def _sides(constraint: Any) -> list[Any]:
+def _sides(constraint: Constraint) -> list[Expression]:
     """The expressions that a constraint is about; two sides of a comparison count through their difference."""
     if isinstance(constraint, (Inequality, Equality)):
         return [constraint.args[0] - constraint.args[1]]
     return list(constraint.args)
 
 
-def _affine_pieces(node: Any) -> list[Any]:
+def _affine_pieces(node: Expression) -> list[Expression]:
     """The maximal affine subtrees that mention a variable."""
     if not node.variables():
         return []
@@ -80,7 +81,7 @@ def _affine_pieces(node: Any) -> list[Any]:
     return [piece for argument in node.args for piece in _affine_pieces(argument)]
 
 
-def _multiplies(node: Any) -> bool:
+def _multiplies(node: Expression | Constraint) -> bool:
     """Whether a hoisted parameter is a factor of something with variables, or of unknown effect."""
     mentions = [bool(argument.variables()) for argument in node.args]
     constants = [a for a, with_variables in zip(node.args, mentions) if not with_variables and a.parameters()]
@@ -90,16 +91,16 @@ def _multiplies(node: Any) -> bool:
     return any(_multiplies(argument) for argument in node.args)
 
 
-def _slope(piece: Any, variables: Sequence[cp.Variable], twins: dict[cp.Variable, cp.Variable]) -> Any:
+def _slope(piece: Expression, variables: Sequence[cp.Variable], twins: dict[cp.Variable, cp.Variable]) -> sp.csr_array:
     """The slope of an affine piece: a row for each entry, a column for each scalar, both in CVXPY's order."""
     slopes = piece.grad
 
-    def block(variable: cp.Variable) -> Any:
-        found = slopes.get(twins[variable])
-        if found is None:
+    def block(variable: cp.Variable) -> sp.csr_array:
+        slope = slopes.get(twins[variable])
+        if slope is None:
             return sp.csr_array((piece.size, variable.size))
-        if not sp.issparse(found):  # CVXPY gives numbers for scalars
-            found = np.reshape(found, (variable.size, piece.size))
-        return sp.csr_array(found.T)
+        if not sp.issparse(slope):  # CVXPY gives numbers for scalars
+            slope = np.reshape(slope, (variable.size, piece.size))
+        return sp.csr_array(slope.T)
 
     return sp.hstack([block(v) for v in variables])

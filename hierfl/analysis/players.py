@@ -7,13 +7,12 @@ number to choose the sign of its own second derivative, here ``2 * b``, decides.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.convexity import attribute_constraints, check_attributes
 from hierfl.analysis.enclosure import Enclosure, own_domain
 from hierfl.analysis.hoist import hoist
+from hierfl.analysis.variable_attributes import attribute_constraints, check_attributes
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.algebra import constant_value
@@ -44,6 +43,7 @@ def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
 
 
 def _proof(player: Player) -> str | None:
+    """How the tree proves that a player's cost is convex in its own decision; None where it does not say."""
     check_attributes(player.variables)
     _require_defined(player)
     (hoisted,) = hoist([player.cost], player.variables).expressions
@@ -75,7 +75,7 @@ def _require_defined(player: Player) -> None:
     bounds = bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables)
     enclosure, own = Enclosure(bounds), {v.id for v in player.variables}
 
-    def visit(node: Any) -> None:
+    def visit(node: Expression) -> None:
         for condition in own_domain(node):
             if any(v.id in own for v in condition.variables()) and not enclosure.holds(condition):
                 raise NotConvexError(
@@ -97,5 +97,5 @@ def _own_second_derivative(player: Player) -> Expression | None:
         return gradient(mapping, player.variables)[0] if variable.size == 1 else None
     if variable.size != player.count:
         return None
-    found = separable_gradient(mapping, player.variables) if mapping.ndim == 1 else None
-    return None if found is None else found[0]
+    slopes = separable_gradient(mapping, player.variables) if mapping.ndim == 1 else None
+    return None if slopes is None else slopes[0]

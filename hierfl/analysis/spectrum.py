@@ -37,14 +37,14 @@ def smallest(products: Products, size: int, terms: int = 1) -> Edge | None:
     products
         Applies the map to the rows of an array.
     size
-        Its dimension.
+        The dimension of the map.
     terms
         The number of terms that are added up in a product (rows of data), for the rounding.
     """
-    found = _diagonal(products, size)
-    if found is not None:
-        place = int(np.argmin(found))
-        return Edge(_down(float(found[place]), found, size, terms), "diagonal Hessian", _axis(place, size))
+    diagonal = _diagonal(products, size)
+    if diagonal is not None:
+        place = int(np.argmin(diagonal))
+        return Edge(_down(float(diagonal[place]), diagonal, size, terms), "diagonal Hessian", _axis(place, size))
     if size > DENSE_LIMIT:
         return None
     values, vectors = np.linalg.eigh(_matrix(products, size))
@@ -56,10 +56,10 @@ def largest(products: Products, size: int, terms: int = 1, dominating: Products 
 
     ``dominating`` are the products of a map whose matrix is an entrywise bound on the absolute values of this one's.
     """
-    found = _diagonal(products, size)
-    if found is not None:
-        place = int(np.argmax(found))
-        return Edge(-_down(-float(found[place]), found, size, terms), "diagonal Hessian", _axis(place, size))
+    diagonal = _diagonal(products, size)
+    if diagonal is not None:
+        place = int(np.argmax(diagonal))
+        return Edge(-_down(-float(diagonal[place]), diagonal, size, terms), "diagonal Hessian", _axis(place, size))
     if size <= DENSE_LIMIT:
         values, vectors = np.linalg.eigh(_matrix(products, size))
         bound = -_down(-float(values[-1]), values, size, terms)
@@ -84,12 +84,14 @@ def perron(products: Products, size: int, terms: int = 1) -> float:
 
 
 def _axis(place: int, size: int) -> np.ndarray:
+    """The unit vector of one entry."""
     unit = np.zeros(size)
     unit[place] = 1.0
     return unit
 
 
 def _matrix(products: Products, size: int) -> np.ndarray:
+    """The symmetric matrix of the map."""
     matrix = products(np.eye(size))
     return 0.5 * (matrix + matrix.T)
 
@@ -105,4 +107,5 @@ def _diagonal(products: Products, size: int) -> np.ndarray | None:
 
 
 def _down(value: float, values: np.ndarray, size: int, terms: int) -> float:
+    """A computed eigenvalue less a bound on its rounding."""
     return value - (64 + 8 * size + 4 * np.sqrt(terms)) * EPS * float(np.abs(values).max(initial=0.0))

@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 from cvxpy.atoms.atom import Atom
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Enclosure
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.jacobian import Jacobian, jacobian_of, with_transpose

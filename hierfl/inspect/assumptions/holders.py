@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.intervals import Interval
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.data.tables import Data, Population
 from hierfl.language.expectation import total

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.intervals import Interval
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.lower_map import Weighted

@@ -19,8 +19,8 @@ from cvxpy.atoms.max import max as max_entries
 from cvxpy.atoms.min import min as min_entries
 from cvxpy.constraints import PSD, SOC, Equality, ExpCone, Inequality, NonNeg, NonPos, PowCone3D, PowConeND, Zero
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array, Program

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.analysis.convexity import attribute_constraints, require_convex_set
+from hierfl.analysis.convexity import require_convex_set
 from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import HierflError
@@ -35,7 +36,7 @@ ENVIRONMENTS = (
 class Case:
     """A compiled specification and CVXPY's own problem for the same projection."""
 
-    found: CompiledSet
+    compiled_set: CompiledSet
     environment: Mapping[int, jax.Array]
     constraints: list[Any]
     twins: list[cp.Variable]
@@ -59,7 +60,7 @@ class Case:
 
     @functools.cached_property
     def _compiled(self) -> Callable[..., jax.Array]:
-        return jax.jit(self.found.project)
+        return jax.jit(self.compiled_set.project)
 
     def project(self, z: np.ndarray) -> np.ndarray:
         return np.asarray(self._compiled(jnp.asarray(z), self.environment))
@@ -82,10 +83,10 @@ class Case:
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 def test_recognised_as_expected_and_projects_as_cvxpy_does(spec: Spec) -> None:
     case = Case.of(spec)
-    assert case.found.kind == spec.kind
-    assert float(case.found.gap(case.environment)) <= 1e-9
-    verify(case.found, case.environment)
-    for z in 3 * np.random.default_rng(7).standard_normal((3, case.found.size)):
+    assert case.compiled_set.kind == spec.kind
+    assert float(case.compiled_set.gap(case.environment)) <= 1e-9
+    verify(case.compiled_set, case.environment)
+    for z in 3 * np.random.default_rng(7).standard_normal((3, case.compiled_set.size)):
         p, other = case.project(z), case.reference(z)
         np.testing.assert_allclose(p, other, atol=2e-3)  # the solver is that inaccurate along flat directions
         assert np.linalg.norm(z - p) <= np.linalg.norm(z - other) + 1e-7 * (1 + np.linalg.norm(z))
@@ -96,9 +97,9 @@ def test_recognised_as_expected_and_projects_as_cvxpy_does(spec: Spec) -> None:
 def test_feasible_and_optimal_to_rounding(spec: Spec, place: int) -> None:
     case = Case.of(spec, place)
     rng = np.random.default_rng(place)
-    tight = 1e-10 if case.found.is_exact else 1e-8
-    inside = [case.project(q) for q in 2 * rng.standard_normal((12, case.found.size))]
-    for z in [*3 * rng.standard_normal((4, case.found.size)), 1e4 * rng.standard_normal(case.found.size)]:
+    tight = 1e-10 if case.compiled_set.is_exact else 1e-8
+    inside = [case.project(q) for q in 2 * rng.standard_normal((12, case.compiled_set.size))]
+    for z in [*3 * rng.standard_normal((4, case.compiled_set.size)), 1e4 * rng.standard_normal(case.compiled_set.size)]:
         p, scale = case.project(z), 1 + np.linalg.norm(z)
         assert case.violation(p) <= tight * scale
         np.testing.assert_allclose(case.project(p), p, atol=tight * scale)
@@ -109,16 +110,16 @@ def test_feasible_and_optimal_to_rounding(spec: Spec, place: int) -> None:
 @pytest.mark.parametrize("spec", ONE_OF_EACH_KIND, ids=lambda s: s.name)
 def test_batches_and_derivatives(spec: Spec) -> None:
     case = Case.of(spec)
-    found, environment = case.found, case.environment
-    z = jnp.asarray(np.random.default_rng(3).standard_normal((6, found.size)))
-    batch = jax.jit(jax.vmap(lambda row: found.project(row, environment)))(z)
+    compiled_set, environment = case.compiled_set, case.environment
+    z = jnp.asarray(np.random.default_rng(3).standard_normal((6, compiled_set.size)))
+    batch = jax.jit(jax.vmap(lambda row: compiled_set.project(row, environment)))(z)
     np.testing.assert_allclose(batch[2], case.project(np.asarray(z[2])), atol=1e-8)
-    jacobian = np.asarray(jax.jit(jax.jacfwd(lambda row: found.project(row, environment)))(z[0]))
+    jacobian = np.asarray(jax.jit(jax.jacfwd(lambda row: compiled_set.project(row, environment)))(z[0]))
     assert np.isfinite(jacobian).all()
     assert np.linalg.norm(jacobian, 2) <= 1 + 1e-6  # projections are nonexpansive
-    if not found.is_exact:
+    if not compiled_set.is_exact:
         return
-    h, direction = 1e-6, np.random.default_rng(4).standard_normal(found.size)
+    h, direction = 1e-6, np.random.default_rng(4).standard_normal(compiled_set.size)
     slope = (case.project(z[0] + h * direction) - case.project(z[0] - h * direction)) / (2 * h)
     np.testing.assert_allclose(jacobian @ direction, slope, atol=2e-5)
 
@@ -126,16 +127,18 @@ def test_batches_and_derivatives(spec: Spec) -> None:
 @pytest.mark.parametrize("spec", ONE_OF_EACH_KIND, ids=lambda s: s.name)
 def test_derivatives_with_respect_to_what_moves_the_set(spec: Spec) -> None:
     case = Case.of(spec)
-    found, environment = case.found, case.environment
-    if found.is_fixed or not found.is_exact:
+    compiled_set, environment = case.compiled_set, case.environment
+    if compiled_set.is_fixed or not compiled_set.is_exact:
         return
     rng = np.random.default_rng(5)
-    z = jnp.asarray(3 * rng.standard_normal(found.size))
-    leaves = sorted(found.depends_on)
+    z = jnp.asarray(3 * rng.standard_normal(compiled_set.size))
+    leaves = sorted(compiled_set.depends_on)
     directions = {leaf: jnp.asarray(rng.standard_normal(np.shape(environment[leaf]))) for leaf in leaves}
 
     def at(t: Any) -> jax.Array:
-        return found.project(z, {**environment, **{leaf: environment[leaf] + t * directions[leaf] for leaf in leaves}})
+        return compiled_set.project(
+            z, {**environment, **{leaf: environment[leaf] + t * directions[leaf] for leaf in leaves}}
+        )
 
     slope = np.asarray(jax.jacfwd(at)(0.0))
     h = 1e-6
@@ -145,12 +148,12 @@ def test_derivatives_with_respect_to_what_moves_the_set(spec: Spec) -> None:
 @pytest.mark.parametrize("spec", ONE_OF_EACH_KIND, ids=lambda s: s.name)
 def test_single_precision_stays_single(spec: Spec) -> None:
     case = Case.of(spec)
-    z = np.random.default_rng(6).standard_normal(case.found.size).astype(np.float32)
+    z = np.random.default_rng(6).standard_normal(case.compiled_set.size).astype(np.float32)
     expected = case.project(z.astype(float))
     jax.clear_caches()  # JAX keeps NumPy index arrays in the precision in which it first saw them
     with jax.enable_x64(False):
         leaves = {leaf: jnp.asarray(v, jnp.float32) for leaf, v in case.environment.items()}
-        p = case.found.project(jnp.asarray(z), leaves)
+        p = case.compiled_set.project(jnp.asarray(z), leaves)
         assert p.dtype == jnp.float32
     jax.clear_caches()
     np.testing.assert_allclose(p, expected, atol=2e-3)
@@ -181,7 +184,7 @@ EMPTY = [
 @pytest.mark.parametrize(("name", "build"), EMPTY, ids=[e[0] for e in EMPTY])
 def test_emptiness_is_detected(name: str, build: Callable[..., list[Any]]) -> None:
     case = Case.of(Spec(name, build, ""))
-    assert float(case.found.gap(case.environment)) > 1e-9
+    assert float(case.compiled_set.gap(case.environment)) > 1e-9
 
 
 DEGENERATE = [
@@ -198,7 +201,7 @@ DEGENERATE = [
 @pytest.mark.parametrize(("name", "build"), DEGENERATE, ids=[e[0] for e in DEGENERATE])
 def test_single_points_are_not_empty(name: str, build: Callable[..., list[Any]]) -> None:
     case = Case.of(Spec(name, build, ""))
-    assert float(case.found.gap(case.environment)) <= 1e-9
+    assert float(case.compiled_set.gap(case.environment)) <= 1e-9
     np.testing.assert_allclose(case.project(np.ones(N)), ENVIRONMENTS[0][0], atol=1e-10)
 
 
@@ -230,19 +233,19 @@ def test_scale_changes_nothing(build: Callable[..., list[Any]], size: float) -> 
 
 def test_matrices_scalars_and_several_variables_in_one_set() -> None:
     m, s, c = cp.Variable((2, 3), name="m"), cp.Variable(name="s"), cp.Parameter((2, 3), name="c")
-    found = compile_set([cp.norm(m - c, "fro") <= 1, s >= cp.sum(c)], [m, s], label="Y")
+    compiled_set = compile_set([cp.norm(m - c, "fro") <= 1, s >= cp.sum(c)], [m, s], label="Y")
     centre = np.arange(6.0).reshape(2, 3)
-    p = np.asarray(found.project(jnp.zeros(7), {c.id: jnp.asarray(centre)}))
+    p = np.asarray(compiled_set.project(jnp.zeros(7), {c.id: jnp.asarray(centre)}))
     np.testing.assert_allclose(p[:6].reshape(2, 3), centre * (1 - 1 / np.linalg.norm(centre)), atol=1e-12)
     assert p[6] == 15
 
 
 def test_ten_thousand_entries_stay_sparse() -> None:
     y, x = cp.Variable((100, 100), name="y"), cp.Variable((100, 100), name="x")
-    found = compile_set([y >= x, y <= x + 1, y >= 0], [y], label="Y")
-    assert found.kind == "box"
+    compiled_set = compile_set([y >= x, y <= x + 1, y >= 0], [y], label="Y")
+    assert compiled_set.kind == "box"
     z = np.random.default_rng(0).standard_normal(10_000)
-    np.testing.assert_allclose(found.project(jnp.asarray(z), {x.id: jnp.zeros((100, 100))}), np.clip(z, 0, 1))
+    np.testing.assert_allclose(compiled_set.project(jnp.asarray(z), {x.id: jnp.zeros((100, 100))}), np.clip(z, 0, 1))
     rows = compile_set([y >= 0, cp.sum(y, axis=1) == 1], [y], label="Y")
     assert rows.kind == "simplex" and len(rows.blocks) == 1
     np.testing.assert_allclose(
@@ -252,8 +255,8 @@ def test_ten_thousand_entries_stay_sparse() -> None:
 
 def test_attributes_are_constraints() -> None:
     y = cp.Variable(3, name="y", bounds=[np.array([-1, -np.inf, 0]), 2])
-    found = compile_set(attribute_constraints([y]), [y], label="Y")
-    np.testing.assert_allclose(found.project(jnp.array([-5.0, -5.0, 5.0]), {}), [-1, -5, 2])
+    compiled_set = compile_set(attribute_constraints([y]), [y], label="Y")
+    np.testing.assert_allclose(compiled_set.project(jnp.array([-5.0, -5.0, 5.0]), {}), [-1, -5, 2])
     m = cp.Variable((2, 2), name="m", PSD=True)
     psd = compile_set(attribute_constraints([m]), [m], label="Y")
     assert psd.is_exact
@@ -266,12 +269,12 @@ def test_a_wrong_projection_is_an_error_of_ours_that_names_the_constraint(monkey
     case = Case.of(Spec("", lambda y, x, r, c: [cp.norm(y - x) <= r], ""))
     monkeypatch.setattr(ball, "project", lambda z, centre, radius: z * 0.9)
     with pytest.raises(HierflError, match=r"internal error: the ball projection on Y .*norm"):
-        verify(case.found, case.environment)
+        verify(case.compiled_set, case.environment)
 
 
 @pytest.mark.parametrize("spec", BY_CVXPY, ids=lambda s: s.name)
 def test_what_goes_to_cvxpy_says_why(spec: Spec) -> None:
-    assert "CVXPY" in Case.of(spec).found.explain()
+    assert "CVXPY" in Case.of(spec).compiled_set.explain()
 
 
 NOT_CONVEX = [

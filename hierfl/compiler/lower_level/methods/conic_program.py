@@ -20,8 +20,8 @@ from cvxpy.reductions.solvers.conic_solvers.conic_solver import ConicSolver
 from cvxpy.settings import A, B, C, P
 from jaxtyping import Float
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.data.storage import gathered
 from hierfl.compiler.expressions.program import Array, Program
 from hierfl.compiler.lower_level.certificate import LowerSolution
