@@ -12,17 +12,12 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.analysis.convexity import (
-    attribute_constraints,
-    require_concave,
-    require_convex,
-    require_convex_set,
-    require_domain,
-)
+from hierfl.analysis.convexity import require_concave, require_convex, require_convex_set, require_domain
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.intervals import Interval
 from hierfl.analysis.players import players_convexity
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.declaration import Declaration

@@ -91,6 +91,6 @@ def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
 
 
 def _version() -> str:
-    from hierfl import __version__
+    from hierfl.version import VERSION
 
-    return f"hierfl {__version__}"
+    return f"hierfl {VERSION}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.errors import DeclarationError
 from hierfl.language.declaration import Declaration
 from hierfl.language.sample import ClientParameter

@@ -15,7 +15,7 @@ import cvxpy as cp
 import numpy as np
 import sympy
 
-from hierfl.analysis.convexity import attribute_constraints
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import on_upper_set
