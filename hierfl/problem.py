@@ -23,8 +23,8 @@ from hierfl.analysis.convexity import (
 )
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.players import players_convexity
+from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.federation.federation import Federation
 from hierfl.language.levels import LowerLevel, constraint_tuple

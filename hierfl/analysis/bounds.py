@@ -22,8 +22,10 @@ from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 from cvxpy.constraints import PSD, SOC, Equality, Inequality, NonNeg, NonPos, Zero
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.analysis.enclosure import LAYOUT, NOTHING_KNOWN, Known, enclose_node, exponent_of, leaf_interval
-from hierfl.analysis.intervals import EPS, Interval
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_interval
+from hierfl.atoms.families.powers import exponent_of
+from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.table import row_of
 
 _SWEEPS = 10
 _PRODUCT_LIMIT = 1_000_000
@@ -115,13 +117,13 @@ class _Narrowing:
         if isinstance(node, cp.Variable):
             self.known[node.id] = leaf_interval(node, self.known).meet(found)
             return
-        for kinds, rule in _RULES:
-            if isinstance(node, kinds):
-                arguments = [self.value(a) for a in node.args]
-                for argument, narrower in zip(node.args, rule(node, found, arguments)):
-                    if narrower is not None:
-                        self.narrow(argument, narrower)
-                return
+        rule = _layout if row_of(node).layout else next((r for kinds, r in _RULES if isinstance(node, kinds)), None)
+        if rule is None:
+            return
+        arguments = [self.value(a) for a in node.args]
+        for argument, narrower in zip(node.args, rule(node, found, arguments)):
+            if narrower is not None:
+                self.narrow(argument, narrower)
 
     def _cone(self, constraint: Any) -> None:
         radius, vector = constraint.args
@@ -348,7 +350,6 @@ _RULES: tuple[tuple[Any, _Rule], ...] = (
     (MulExpression, _matmul),
     (Sum, _sum),
     (Trace, _trace),
-    (LAYOUT, _layout),
     (cp.abs, _absolute),
     ((cp.norm1, cp.norm_inf, Pnorm, PnormApprox), _norm),
     ((Power, PowerApprox), _power),

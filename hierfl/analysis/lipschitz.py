@@ -18,7 +18,7 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import copy_with
-from hierfl.analysis.intervals import EPS, Interval
+from hierfl.atoms.intervals import EPS, Interval
 from hierfl.language.calculus.derivative import depends, gradient
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.levels import averages_of

@@ -15,8 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from hierfl.compiler.expressions.program import Array
+from jax import Array
 
 GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: far apart even for neighbouring counters
 SALT = 0x5BD1E995  # no small multiple of GOLDEN, so that no word cancels a neighbour's

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import dot_general_p
-
-from hierfl.compiler.expressions.program import Array
 
 
 def as_matrices(program: ClosedJaxpr) -> ClosedJaxpr:

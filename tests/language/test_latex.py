@@ -7,8 +7,8 @@ from atom_catalogue import CONSTRAINTS, INSTANCES
 from matplotlib.mathtext import MathTextParser
 
 import hierfl as hf
+from hierfl.atoms.writing.symbols import symbol
 from hierfl.language.printing.latex import expression_latex
-from hierfl.language.printing.symbols import symbol
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), name="X"), cp.Variable((3, 3), name="Y")

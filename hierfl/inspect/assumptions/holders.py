@@ -12,7 +12,7 @@ import numpy as np
 from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Known
-from hierfl.analysis.intervals import Interval
+from hierfl.atoms.intervals import Interval
 from hierfl.compiler.data.tables import Data, Population
 from hierfl.language.expectation import total
 

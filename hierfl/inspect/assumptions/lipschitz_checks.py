@@ -13,9 +13,10 @@ from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints import Equality
 
 from hierfl.analysis.convexity import attribute_constraints
-from hierfl.analysis.enclosure import enclose, exponent_of
+from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import addends, gradient_bound, mixed_bound, one_sample
+from hierfl.atoms.families.powers import exponent_of
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.hessians import Curvature
 from hierfl.inspect.assumptions.holders import Holder

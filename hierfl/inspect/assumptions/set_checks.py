@@ -15,7 +15,7 @@ from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.analysis.intervals import Interval
+from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.lower_map import Weighted
 from hierfl.inspect.assumptions.study import Study
