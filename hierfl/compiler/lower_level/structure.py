@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.atom import Atom
-from cvxpy.atoms.elementwise.power import Power
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Enclosure
+from hierfl.atoms.table import row_of
 from hierfl.compiler.expressions.program import Array, Rows
 from hierfl.compiler.lower_level.methods.ladder import Ladder
 from hierfl.compiler.lower_level.methods.low_rank import LowRank, Skeleton
@@ -37,13 +36,10 @@ from hierfl.compiler.lower_level.quadratic_part import (
 )
 from hierfl.errors import NotConvexError
 from hierfl.jaxtools.cheap_jit import quick_jit
-from hierfl.language.function import UserAtom
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.language.levels import LowerLevel
-
-_SMOOTH = (cp.log_sum_exp, cp.logistic, cp.huber, cp.exp, cp.QuadForm, cp.quad_over_lin)
 
 Product = Callable[[Any], Array]
 
@@ -144,13 +140,10 @@ def nonsmooth_atom(expressions: Any, lower_ids: set[int], enclosure: Enclosure) 
 
 
 def _is_smooth(atom: Atom, lower_ids: set[int], enclosure: Enclosure) -> bool:
-    if isinstance(atom, (cp.quad_over_lin, cp.QuadForm)):
-        return not any(v.id in lower_ids for v in atom.args[1].variables())
-    if isinstance(atom, Power):
-        exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
-        defined = exponent % 2 == 0 or bool((enclosure(atom.args[0]).lo >= 0).all())
-        return exponent in (0.0, 1.0) or (exponent >= 2.0 and defined)
-    return isinstance(atom, (AffAtom, UserAtom, *_SMOOTH))
+    rule = row_of(atom).smooth
+    if rule is None:
+        return isinstance(atom, AffAtom)
+    return rule(atom, [any(v.id in lower_ids for v in argument.variables()) for argument in atom.args], enclosure)
 
 
 def quadratic_operator(
