@@ -17,23 +17,18 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
-from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose, exponent_of
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose
 from hierfl.analysis.hoist import copy_with, hoist
-from hierfl.analysis.intervals import Interval
-from hierfl.language.calculus.algebra import inverse, minus, plus, times, vanishes
+from hierfl.atoms.algebra import minus, times, vanishes, zeros
+from hierfl.atoms.intervals import Interval
+from hierfl.atoms.table import row_of
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
-
-_PRODUCTS = (MulExpression, multiply, DivExpression, cp.kron, cp.conv, cp.convolve)
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,7 @@ def is_quadratic(expression: Any) -> bool:
     """Whether an expression is quadratic in its variables; CVXPY counts piecewise ones such as ``huber`` as well."""
 
     def pieces(node: Any) -> bool:
-        return bool(node.variables()) and (isinstance(node, cp.huber) or any(map(pieces, node.args)))
+        return bool(node.variables()) and (row_of(node).switches is not None or any(map(pieces, node.args)))
 
     return bool(expression.is_quadratic()) and not pieces(expression)
 
@@ -107,7 +102,7 @@ def moves_slopes(node: Any, kept: set[int]) -> bool:
     if not any(v.id in kept for v in node.variables()):
         return False
     others = [argument for argument in node.args if not any(v.id in kept for v in argument.variables())]
-    mixes = isinstance(node, (*_PRODUCTS, cp.quad_over_lin, cp.QuadForm)) or not isinstance(node, AffAtom)
+    mixes = row_of(node).product or not isinstance(node, AffAtom)
     if mixes and any(v.id not in kept for other in others for v in other.variables()):
         return True
     return any(moves_slopes(argument, kept) for argument in node.args)
@@ -133,23 +128,38 @@ class _Bounding:
 
     def bound(self, node: Any, upper: bool) -> Expression | None:
         """A quadratic of the node's shape with a Hessian on that side of the node's, entry by entry."""
-        if not self._has(node) or self._view(node).is_affine():
-            return _zeros(node)
-        if is_quadratic(self._view(node)) and not self._moved(node):
+        if not self.has_kept(node) or self.is_affine(node):
+            return zeros(node)
+        if is_quadratic(self._view(node)) and not self.is_moved(node):
             return node
-        for kinds, rule in _RULES:
-            if isinstance(node, kinds):
-                noted = len(self.notes)
-                found: Expression | None = rule(self, node, upper)
-                return self._known_side(node, upper, len(self.notes) > noted) if found is None else found
-        if isinstance(node, AffAtom) and all(node.is_incr(k) for k in range(len(node.args))):
+        if isinstance(node, SampleAverage):
+            return self._averaged(node, upper)
+        noted = len(self.notes)
+        rule = row_of(node).curvature
+        if rule is not None:
+            bound = rule(self, node, upper)
+        elif isinstance(node, AffAtom) and all(node.is_incr(k) for k in range(len(node.args))):
             return self._mapped(node, upper)
-        second = _second_derivative(node, self.known) if len(node.args) == 1 else None
-        if second is not None and self._view(node.args[0]).is_affine() and not self._moved(node.args[0]):
-            end = second.hi if upper else second.lo
-            if np.isfinite(end).all():
-                return times(cp.Constant(0.5 * end), cp.square(node.args[0]))
-        return self._known_side(node, upper)
+        else:
+            bound = self.by_second_derivative(node, upper)
+        return self._known_side(node, upper, len(self.notes) > noted) if bound is None else bound
+
+    def by_second_derivative(self, node: Any, upper: bool) -> Expression | None:
+        """Half the second derivative's end times the square, for an elementwise atom over an affine map of fixed slopes."""
+        if len(node.args) != 1 or not self.is_affine(node.args[0]) or self.is_moved(node.args[0]):
+            return None
+        second = _second_derivative(node, self.known)
+        end = None if second is None else second.hi if upper else second.lo
+        if end is None or not np.isfinite(end).all():
+            return None
+        return times(cp.Constant(0.5 * end), cp.square(node.args[0]))
+
+    def _averaged(self, node: SampleAverage, upper: bool) -> Expression | None:
+        noted = len(self.notes)
+        inside = self.bound(node.per_sample, upper)
+        if inside is None:
+            return self._known_side(node, upper, len(self.notes) > noted)
+        return zeros(node) if vanishes(inside) else averaged(node, inside)
 
     def _known_side(self, node: Any, upper: bool, explained: bool = False) -> Expression | None:
         """Zero on the side that convexity gives, nothing on the other."""
@@ -157,7 +167,7 @@ class _Bounding:
         if view.is_concave() if upper else view.is_convex():
             if isinstance(node, UserAtom):
                 self.notes.append(f"{expression_text(node)} is convex as asserted by the user")
-            return _zeros(node)
+            return zeros(node)
         if not explained:
             self.notes.append(f"no bound on the second derivative of {expression_text(node)}")
         return None
@@ -168,11 +178,17 @@ class _Bounding:
             self._views[id(node)] = (node, hoist([node], self.keep, self.known).expressions[0])
         return self._views[id(node)][1]
 
-    def _has(self, node: Any) -> bool:
+    def is_affine(self, node: Any) -> bool:
+        """Whether the node is affine in the kept variables, all others fixed."""
+        return bool(self._view(node).is_affine())
+
+    def has_kept(self, node: Any) -> bool:
+        """Whether a kept variable occurs in the node."""
         kept = {v.id for v in self.keep}
         return any(v.id in kept for v in node.variables())
 
-    def _moved(self, node: Any) -> bool:
+    def is_moved(self, node: Any) -> bool:
+        """Whether other variables enter the coefficients of the kept ones."""
         return moves_slopes(node, {v.id for v in self.keep})
 
     def _mapped(self, node: Any, upper: bool) -> Expression | None:
@@ -181,7 +197,7 @@ class _Bounding:
         if any(part is None for part in parts):
             return None
         if all(vanishes(part) for part in parts):
-            return _zeros(node)
+            return zeros(node)
         replaced = {id(old): new for old, new in zip(node.args, parts)}
         copied: Expression = copy_with(node, lambda argument: replaced[id(argument)])
         return copied
@@ -192,13 +208,13 @@ class _Bounding:
         """``join(factor, part)`` for a factor without kept variables."""
         range_of = enclose(factor, self.known)
         if (range_of.hi <= 0).all():
-            found = self.scaled(node, minus(factor), part, not upper, join)
-            return None if found is None else minus(found)
+            opposite = self.scaled(node, minus(factor), part, not upper, join)
+            return None if opposite is None else minus(opposite)
         if not (range_of.lo >= 0).all():
             return None
         inside = self.bound(part, upper)
         if inside is None or vanishes(inside):
-            return None if inside is None else _zeros(node)
+            return None if inside is None else zeros(node)
         if factor.variables():
             view = self._view(part)
             if not (view.is_convex() or view.is_concave()):
@@ -213,163 +229,12 @@ class _Bounding:
         return joined
 
 
-def _zeros(node: Any) -> Expression:
-    return cp.Constant(np.zeros(node.shape))
-
-
-def _add(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    parts = [search.bound(argument, upper) for argument in node.args]
-    if any(part is None for part in parts):
-        return None
-    return plus(*(part for part in parts if part is not None), zero=_zeros(node))
-
-
-def _negate(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    found = search.bound(node.args[0], not upper)
-    return None if found is None else minus(found)
-
-
-def _multiply(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    left, right = node.args
-    if search._has(left) and search._has(right):
-        return None
-    factor, part = (right, left) if search._has(left) else (left, right)
-    return search.scaled(node, factor, part, upper, cp.multiply)
-
-
-def _divide(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    above, below = node.args
-    return None if search._has(below) else search.scaled(node, inverse(below), above, upper, cp.multiply)
-
-
-def _matmul(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    left, right = node.args
-    if search._has(left) and search._has(right):
-        return None
-    if search._has(left):
-        return search.scaled(node, right, left, upper, lambda factor, part: part @ factor)
-    return search.scaled(node, left, right, upper, lambda factor, part: factor @ part)
-
-
-def _average(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    inside = search.bound(node.per_sample, upper)
-    if inside is None or vanishes(inside):
-        return None if inside is None else _zeros(node)
-    return averaged(node, inside)
-
-
-def _square(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    """A square whose argument's slope moves with x: ``(c w + d)^2`` curves as ``c^2 w^2``."""
-    if exponent_of(node) != 2:
-        second = _second_derivative(node, search.known)
-        plain = search._view(node.args[0]).is_affine() and not search._moved(node.args[0])
-        end = None if second is None or not plain else second.hi if upper else second.lo
-        if end is None or not np.isfinite(end).all():
-            return None
-        return times(cp.Constant(0.5 * end), cp.square(node.args[0]))
-    found = _factored(search, node.args[0])
-    return None if found is None else search.bound(cp.multiply(cp.square(found[0]), cp.square(found[1])), upper)
-
-
-def _quad_over_lin(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    above, below = node.args
-    if search._has(below) or node.axis is not None:
-        return None
-    if not search._moved(above):
-        return search.bound(cp.multiply(inverse(below), cp.sum_squares(above)), upper)
-    found = _factored(search, above)
-    if found is None:
-        return None
-    squares = cp.sum(cp.multiply(cp.square(found[0]), cp.square(found[1])))
-    return search.bound(squares if vanishes(below - 1) else cp.multiply(inverse(below), squares), upper)
-
-
-def _factored(search: _Bounding, node: Any) -> tuple[Any, Any] | None:
-    """(c, w) where the part with kept variables is c * w and w's slopes are fixed."""
-    if isinstance(node, AddExpression):
-        held = [argument for argument in node.args if search._has(argument)]
-        return _factored(search, held[0]) if len(held) == 1 and held[0].shape == node.shape else None
-    if isinstance(node, NegExpression):
-        return _factored(search, node.args[0])
-    if isinstance(node, (multiply, DivExpression)):
-        left, right = node.args
-        if isinstance(node, DivExpression) and not search._has(right):
-            return inverse(right), left
-        if isinstance(node, multiply) and not (search._has(left) and search._has(right)):
-            return (right, left) if search._has(left) else (left, right)
-    return None
-
-
-def _log_sum_exp(search: _Bounding, node: Any, upper: bool) -> Expression | None:
-    (argument,) = node.args
-    if not upper or not search._view(argument).is_affine() or search._moved(argument):
-        return None
-    return 0.25 * cp.sum(cp.square(argument), axis=node.axis, keepdims=node.keepdims)
-
-
-_RULES: tuple[tuple[Any, Callable[[_Bounding, Any, bool], Expression | None]], ...] = (
-    (AddExpression, _add),
-    (NegExpression, _negate),
-    (multiply, _multiply),
-    (DivExpression, _divide),
-    (MulExpression, _matmul),
-    (SampleAverage, _average),
-    ((Power, PowerApprox), _square),
-    (cp.quad_over_lin, _quad_over_lin),
-    (cp.log_sum_exp, _log_sum_exp),
-)
-
-
 def _second_derivative(node: Any, known: Known) -> Interval | None:
     """The range of an elementwise atom's second derivative; None for atoms without a rule."""
-    for kinds, rule in _SECOND.items():
-        if isinstance(node, kinds):
-            with np.errstate(all="ignore"):
-                found = rule(node, enclose(node.args[0], known))
-            return Interval(np.nan_to_num(found.lo, nan=-np.inf), np.nan_to_num(found.hi, nan=np.inf)).widened(1e-14)
-    return None
-
-
-def _of_exp(node: Any, z: Interval) -> Interval:
-    return Interval(np.exp(z.lo), np.exp(z.hi))
-
-
-def _of_logistic(node: Any, z: Interval) -> Interval:
-    def slope(t: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(-t) / (1 + np.exp(-t)) ** 2)
-
-    return Interval(slope(np.minimum(z.magnitude, 700.0)) * (z.magnitude < 700), slope(z.mignitude))
-
-
-def _of_huber(node: Any, z: Interval) -> Interval:
-    inside = z.magnitude <= enclose(node.M, NOTHING_KNOWN).lo
-    return Interval(np.where(inside, 2.0, 0.0), np.full(z.shape, 2.0))
-
-
-def _of_log(node: Any, z: Interval) -> Interval:
-    low = np.maximum(z.lo, 0.0)
-    return Interval(-1 / low**2, -1 / z.hi**2)
-
-
-def _of_entropy(node: Any, z: Interval) -> Interval:
-    return Interval(-1 / np.maximum(z.lo, 0.0), -1 / z.hi)
-
-
-def _of_power(node: Any, z: Interval) -> Interval:
-    exponent = exponent_of(node)
-    if exponent is None:
-        return Interval.free(z.shape)
-    even = exponent % 2 == 0 and exponent > 0
-    sizes = (z.mignitude, z.magnitude) if even else (np.maximum(z.lo, 0.0), np.maximum(z.hi, 0.0))
-    ends = [exponent * (exponent - 1) * size ** (exponent - 2) for size in sizes]
-    return Interval(np.minimum(*ends), np.maximum(*ends))
-
-
-_SECOND: dict[Any, Callable[[Any, Interval], Interval]] = {
-    cp.exp: _of_exp,
-    cp.logistic: _of_logistic,
-    cp.huber: _of_huber,
-    cp.log: _of_log,
-    cp.entr: _of_entropy,
-    (Power, PowerApprox): _of_power,
-}
+    row = row_of(node)
+    if row.second_derivative is None:
+        return None
+    settings = [enclose(getattr(node, name)) for name in row.settings]
+    with np.errstate(all="ignore"):
+        second = row.second_derivative(node, enclose(node.args[0], known), *settings)
+    return Interval(np.nan_to_num(second.lo, nan=-np.inf), np.nan_to_num(second.hi, nan=np.inf)).widened(1e-14)

@@ -15,10 +15,10 @@ import numpy as np
 from hierfl.analysis.convexity import require_concave, require_convex, require_convex_set, require_domain
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.players import players_convexity
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.federated_data import Federation

@@ -20,8 +20,9 @@ from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.enclosure import LAYOUT, exponent_of
-from hierfl.analysis.intervals import EPS, Interval
+from hierfl.atoms.families.powers import exponent_of
+from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.table import row_of
 
 _PRODUCT_LIMIT = 1_000_000
 _Rule = Callable[[Expression, Interval, list[Interval]], list[Interval | None]]
@@ -29,6 +30,8 @@ _Rule = Callable[[Expression, Interval, list[Interval]], list[Interval | None]]
 
 def rule_of(node: Expression) -> _Rule | None:
     """The rule of a node's atom; None where nothing is known of its arguments."""
+    if row_of(node).layout:
+        return _layout
     return next((rule for kinds, rule in _RULES if isinstance(node, kinds)), None)
 
 
@@ -228,7 +231,6 @@ _RULES: tuple[tuple[type[Atom] | tuple[type[Atom], ...], _Rule], ...] = (
     (MulExpression, _matmul),
     (Sum, _sum),
     (Trace, _trace),
-    (LAYOUT, _layout),
     (cp.abs, _absolute),
     ((cp.norm1, cp.norm_inf, Pnorm, PnormApprox), _norm),
     ((Power, PowerApprox), _power),

@@ -14,8 +14,8 @@ from hierfl.analysis.enclosure import Enclosure, own_domain
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_attributes import attribute_constraints, check_attributes
 from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.atoms.algebra import constant_value
 from hierfl.errors import NotConvexError
-from hierfl.language.calculus.algebra import constant_value
 from hierfl.language.calculus.derivative import gradient
 from hierfl.language.calculus.own_derivative import separable_gradient
 from hierfl.language.nash import Nash

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hierfl.analysis.intervals import EPS
+from hierfl.atoms.intervals import EPS
 
 DENSE_LIMIT = 1200
 _PERRON_STEPS = 40

@@ -17,8 +17,8 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_interval
-from hierfl.analysis.intervals import EPS, Interval
 from hierfl.analysis.narrowing_rules import rule_of
+from hierfl.atoms.intervals import EPS, Interval
 
 _SWEEPS = 10
 

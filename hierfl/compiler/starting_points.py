@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
-from hierfl.analysis.intervals import Interval
+from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.errors import DeclarationError

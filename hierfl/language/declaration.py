@@ -21,7 +21,7 @@ from hierfl.language.objective import Objective
 from hierfl.language.roles import Roles
 
 if TYPE_CHECKING:
-    from hierfl.analysis.intervals import Interval
+    from hierfl.atoms.intervals import Interval
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,17 +6,36 @@ be solved or evaluated as if they were the single-sample expression: everything 
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from cvxpy.atoms.affine.affine_atom import AffAtom
 
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DeclarationError
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
 
-class SampleAverage(AffAtom):
-    """Base of ``E`` and ``total``; ``args[0]`` is the per-sample expression."""
+def _read(reader: Reader, average: SampleAverage) -> Phrase:
+    samples = tuple(parameter.name() for parameter in average.per_sample.parameters())
+    return Phrase(
+        "average",
+        (reader(average.per_sample),),
+        value=average.symbol,
+        options=(("over", samples),),
+        shape=tuple(average.shape),
+    )
 
+
+class SampleAverage(AffAtom):
+    """Base of ``E`` and ``total``; ``args[0]`` is the per-sample expression.
+
+    No function of its arguments: what evaluates, bounds or differentiates trees treats it as a node of its own kind.
+    """
+
+    atom_row: ClassVar[AtomRow] = AtomRow(read=_read)
     symbol = "E"
 
     def __init__(self, expr: Any) -> None:
@@ -69,8 +88,6 @@ class SampleAverage(AffAtom):
         return self._refuse()
 
     def _refuse(self) -> NoReturn:
-        from hierfl.language.printing.text import expression_text  # rendering reads the classes of this module
-
         raise DeclarationError(
             f"{expression_text(self)} is a mean over private samples: CVXPY can neither evaluate nor solve it. "
             f"Put it into hf.Problem(hf.Minimize(...)) with a Federation that holds the data."

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from cvxpy.atoms.atom import Atom
 
+from hierfl.atoms.ranges import always_smooth
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DeclarationError, NotConvexError
+from hierfl.language.user_code import call_black_box, call_function
+
+
+def _read(reader: Reader, atom: Any) -> Phrase:
+    name = "f" if atom.label_name == "<lambda>" else atom.label_name
+    return Phrase("call", tuple(reader(argument) for argument in atom.args), value=name, shape=tuple(atom.shape))
 
 
 class UserAtom(Atom):
@@ -101,6 +111,8 @@ class Function(UserAtom):
         Without arguments.
     """
 
+    atom_row: ClassVar[AtomRow] = AtomRow(lower=call_function, smooth=always_smooth, opaque=True, read=_read)
+
 
 class BlackBox(UserAtom):
     """An atom around a NumPy host function: values only, so zeroth-order algorithms only.
@@ -108,6 +120,8 @@ class BlackBox(UserAtom):
     Parameters as for :class:`Function`, without ``convex``. A gradient through it is refused when the
     problem is compiled for an algorithm that needs one.
     """
+
+    atom_row: ClassVar[AtomRow] = AtomRow(lower=call_black_box, smooth=always_smooth, opaque=True, read=_read)
 
     def __init__(
         self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (), name: str | None = None

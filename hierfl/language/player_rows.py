@@ -10,26 +10,12 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
-from cvxpy.atoms.affine.broadcast_to import broadcast_to
-from cvxpy.atoms.affine.concatenate import Concatenate
-from cvxpy.atoms.affine.hstack import Hstack
-from cvxpy.atoms.affine.index import index, special_index
-from cvxpy.atoms.affine.promote import Promote
-from cvxpy.atoms.affine.reshape import reshape
-from cvxpy.atoms.affine.transpose import transpose
-from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.atoms.affine.vstack import Vstack
-from cvxpy.atoms.affine.wraps import Wrap
-from cvxpy.atoms.elementwise.elementwise import Elementwise
+from cvxpy.atoms.affine.binary_operators import MulExpression
 
+from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.language.calculus.derivative import Variables, depends
 
 NOBODY, SEVERAL = -1.0, -2.0
-
-_LAYOUT = (Promote, broadcast_to, Concatenate, Hstack, Vstack, index, special_index, reshape, transpose, Wrap)
-_ENTRYWISE = (AddExpression, NegExpression, multiply, DivExpression, Elementwise)
 
 
 def couples(constraint: Any, variables: Variables) -> bool:
@@ -45,9 +31,9 @@ def owners(node: Any, variables: Variables) -> np.ndarray:
     if not depends(node, {v.id for v in variables}):
         return np.full(node.shape, NOBODY)
     parts = [owners(argument, variables) for argument in node.args]
-    if isinstance(node, _LAYOUT):
+    if row_of(node).layout:
         return np.asarray(node.numeric(parts), dtype=float).reshape(node.shape)
-    if isinstance(node, _ENTRYWISE):
+    if is_entrywise(node):
         return _joined(np.stack([np.broadcast_to(part, node.shape) for part in parts]), 0)
     if isinstance(node, MulExpression) and all(1 <= part.ndim <= 2 for part in parts):
         return _of_product(parts[0], parts[1], node.shape)

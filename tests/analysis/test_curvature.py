@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.analysis.curvature_bounds import curvature_bounds, is_quadratic
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.majorant import majorant
 from hierfl.analysis.spectrum import largest, perron, smallest
+from hierfl.atoms.intervals import Interval
 
 
 def products_of(matrix):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hierfl.analysis.enclosure import enclose
-from hierfl.analysis.intervals import Interval, matmul
+from hierfl.atoms.intervals import Interval, matmul
 
 finite = st.floats(-1e3, 1e3, allow_nan=False, allow_subnormal=False)
 

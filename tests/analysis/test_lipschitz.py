@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.analysis.moving import movement
+from hierfl.atoms.intervals import Interval
 
 A = np.array([[1.0, 2.0], [0.0, 1.0]])
 

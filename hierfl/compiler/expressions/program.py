@@ -19,8 +19,10 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.compiler.expressions.registry import arguments_of, is_shared, lowering_of
+from hierfl.atoms.table import arguments_of, lowering_of, row_of
+from hierfl.compiler.expressions.derivatives import own_gradient_of, pullback_of
 from hierfl.errors import DeclarationError
+from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback
 from hierfl.language.expectation import SampleAverage, total
 
 Array = jax.Array
@@ -99,15 +101,14 @@ class Program:
 
     def precision(self, environment: Environment) -> Any:
         """The precision of the leaves, which constants take too, so that a float32 computation stays one."""
-        found = [jnp.asarray(environment[leaf]).dtype for leaf in self._leaves.values() if leaf in environment]
-        floating = [dtype for dtype in found if jnp.issubdtype(dtype, jnp.floating)]
+        held = [jnp.asarray(environment[leaf]).dtype for leaf in self._leaves.values() if leaf in environment]
+        floating = [dtype for dtype in held if jnp.issubdtype(dtype, jnp.floating)]
         return jnp.result_type(*floating) if floating else jnp.zeros(0).dtype
 
     def _place(self, expression: Any, memo: dict[int, int]) -> int:
-        found = memo.get(id(expression))
-        if found is None:
-            found = memo[id(expression)] = self._add(expression, memo)
-        return found
+        if id(expression) not in memo:
+            memo[id(expression)] = self._add(expression, memo)
+        return memo[id(expression)]
 
     def _add(self, expression: Any, memo: dict[int, int]) -> int:
         shape = tuple(expression.shape)
@@ -125,7 +126,7 @@ class Program:
             place = self._append(key, Node(_never, (), shape, expression.name()))
             self._averages.setdefault(place, average)
             return place
-        apply = lowering_of(expression)
+        apply = _function_of(expression)
         args = tuple(self._place(argument, memo) for argument in arguments_of(expression))
         key = (type(expression), shape, _data_key(expression), args)
         return self._append(key, Node(apply, args, shape, type(expression).__name__))
@@ -178,6 +179,20 @@ class _Average:
         return mean * jnp.asarray(rows.counts[first], per_row.dtype) if self.is_total else mean
 
 
+def _function_of(expression: Any) -> Callable[..., Array]:
+    """The JAX function of one node's arguments. A node that holds an expression of its own has a program for it."""
+    if isinstance(expression, Pullback):
+        return pullback_of(expression, _function_of(expression.node))
+    if isinstance(expression, OwnGradient):
+        return own_gradient_of(expression, _compiled(expression.cost))
+    return lowering_of(expression, _compiled)
+
+
+def _compiled(expression: Any) -> Callable[[Environment], Array]:
+    program = Program([expression])
+    return lambda environment: program(environment)[0]
+
+
 def _never() -> Array:
     raise AssertionError("leaves and averages are evaluated by their program")
 
@@ -199,7 +214,7 @@ def _dense(value: Any) -> np.ndarray:
 
 def _data_key(expression: Any) -> Any:
     """The atom's own settings (axis, order, index, ...) as a hashable key; unknown ones never merge."""
-    return _hashable(expression.get_data(), expression) if is_shared(expression) else id(expression)
+    return _hashable(expression.get_data(), expression) if row_of(expression).shared else id(expression)
 
 
 def _hashable(data: Any, owner: Any) -> Any:

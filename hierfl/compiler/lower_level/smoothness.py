@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import cvxpy as cp
-import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.atom import Atom
-from cvxpy.atoms.elementwise.power import Power
 
 from hierfl.analysis.enclosure import Enclosure
-from hierfl.language.function import UserAtom
-
-_SMOOTH = (cp.log_sum_exp, cp.logistic, cp.huber, cp.exp, cp.QuadForm, cp.quad_over_lin)
+from hierfl.atoms.table import row_of
 
 
 def nonsmooth_atom(expressions: Any, lower_ids: set[int], enclosure: Enclosure) -> Atom | None:
@@ -30,10 +25,7 @@ def nonsmooth_atom(expressions: Any, lower_ids: set[int], enclosure: Enclosure) 
 
 
 def _is_smooth(atom: Atom, lower_ids: set[int], enclosure: Enclosure) -> bool:
-    if isinstance(atom, (cp.quad_over_lin, cp.QuadForm)):
-        return not any(v.id in lower_ids for v in atom.args[1].variables())
-    if isinstance(atom, Power):
-        exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
-        defined = exponent % 2 == 0 or bool((enclosure(atom.args[0]).lo >= 0).all())
-        return exponent in (0.0, 1.0) or (exponent >= 2.0 and defined)
-    return isinstance(atom, (AffAtom, UserAtom, *_SMOOTH))
+    rule = row_of(atom).smooth
+    if rule is None:
+        return isinstance(atom, AffAtom)
+    return rule(atom, [any(v.id in lower_ids for v in argument.variables()) for argument in atom.args], enclosure)

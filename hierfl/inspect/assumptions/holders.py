@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.enclosure import Known
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.atoms.intervals import Interval
 from hierfl.compiler.data.tables import Data, Population
 from hierfl.language.expectation import total
 

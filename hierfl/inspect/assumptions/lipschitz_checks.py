@@ -12,10 +12,11 @@ from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints import Equality
 
-from hierfl.analysis.enclosure import enclose, exponent_of
+from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.atoms.families.powers import exponent_of
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.hessians import Curvature
 from hierfl.inspect.assumptions.holders import Holder

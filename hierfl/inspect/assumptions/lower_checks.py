@@ -10,8 +10,8 @@ import numpy as np
 
 from hierfl.analysis.curvature_bounds import moves_slopes
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.intervals import EPS
 from hierfl.analysis.spectrum import DENSE_LIMIT, Edge
+from hierfl.atoms.intervals import EPS
 from hierfl.inspect.assumptions.findings import Constant, Finding, Status
 from hierfl.inspect.assumptions.hessians import Curvature, Spectrum
 from hierfl.inspect.assumptions.holders import Holder
@@ -102,7 +102,7 @@ def _hessian_spectra(study: Study) -> _Spectra:
 
 def _common(study: Study) -> Any:
     """Bounds that hold for every holder."""
-    from hierfl.analysis.intervals import Interval
+    from hierfl.atoms.intervals import Interval
 
     every = [holder.known for holder in study.y_holders]
     return {

@@ -13,9 +13,9 @@ from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
 
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.lower_map import Weighted
 from hierfl.inspect.assumptions.study import Study

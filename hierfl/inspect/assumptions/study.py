@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.moving import Movement, movement
+from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.holders import Holder, Holders
 from hierfl.inspect.assumptions.lower_map import LowerMap, Weighted
 

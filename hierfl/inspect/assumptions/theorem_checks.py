@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hierfl.analysis.enclosure import enclose
-from hierfl.analysis.intervals import Interval
 from hierfl.analysis.lipschitz import one_sample
 from hierfl.analysis.theorems import (
     Constants,
@@ -20,6 +19,7 @@ from hierfl.analysis.theorems import (
     prescribe_hfl,
     prescribe_nn,
 )
+from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.findings import Constant, Finding, Theorem
 from hierfl.inspect.assumptions.hessians import Curvature
 from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, spread

@@ -271,7 +271,7 @@ class ImplicitFunction:
             entries of y that meet in the objective or in a constraint, or an atom that SymPy cannot treat; the message says
             which.
         """
-        from hierfl.inspect.symbolic.view import symbolic
+        from hierfl.inspect.symbolic.derivation import symbolic
 
         return symbolic(self._compiled)
 

@@ -20,7 +20,8 @@ from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
-from hierfl.inspect.kinks.switches import Switches, atoms_of
+from hierfl.inspect.kinks.declared_switches import atoms_of
+from hierfl.inspect.kinks.switches import Switches
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import BlackBox
 from hierfl.progress import RunProgress

@@ -1,45 +1,33 @@
-"""Switches: expressions whose sign says on which smooth piece of f a point lies.
-
-A nonsmooth atom (abs, maximum, norms, ...) has one for each place where it changes branch, a constraint of Y(x) has its
-slack. f is smooth where no switch changes; where one does it may have a kink. That is how kinks are found and named.
-"""
+"""All switches of a problem, evaluated at a point: f is smooth where none of them changes sign."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.atoms.max import max as max_entries
-from cvxpy.atoms.min import min as min_entries
-from cvxpy.constraints import PSD, SOC, Equality, ExpCone, Inequality, NonNeg, NonPos, PowCone3D, PowConeND, Zero
 
-from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Array, Program
+from hierfl.inspect.kinks.declared_switches import (
+    Switch,
+    atoms_of,
+    constraint_switches,
+    is_opaque,
+    nodes_of,
+    owned_constraints,
+    switches_of,
+)
 from hierfl.language.expectation import SampleAverage
-from hierfl.language.function import BlackBox, Function
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ClientParameter
 
 TOLERANCE, HOST_TOLERANCE = 1e-11, 1e-6  # projections are exact on their boundary; what CVXPY returns is not
 ROUNDING = 4e-16
-HALF_DECIMAL = 0.5e-4  # CVXPY rounds to four decimals before it takes ceil and floor
-
-
-class Switch(NamedTuple):
-    """``expression`` changes sign where ``source``, an atom or a constraint of Y(x), changes branch."""
-
-    source: str
-    expression: Any
-    is_slack: bool = False
 
 
 class Cause(NamedTuple):
@@ -59,124 +47,6 @@ class Cause(NamedTuple):
         return f"{name} of {where}" if where else name
 
 
-# --- the switches of an expression ------------------------------------------------------------------------------------
-
-
-def switches_of(expression: Any, per_row: bool = False) -> Iterator[tuple[Switch, bool]]:
-    """(switch, whether it stands under a mean over samples) for every nonsmooth atom of a tree."""
-    inside = per_row or isinstance(expression, SampleAverage)
-    for found in _own_switches(expression):
-        yield Switch(expression_text(expression), found), per_row
-    for argument in getattr(expression, "args", ()):
-        yield from switches_of(argument, inside)
-
-
-def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
-    """The constraints of Y(x), each with whose it is: a federation's Y(x) has every client's own."""
-    level, federation = compiled.declaration.lower_level, compiled.declaration.federation
-    assert level is not None
-    for constraint in [*level.constraints, *attribute_constraints(level.variables)]:
-        private = any(isinstance(p, ClientParameter) for p in constraint.parameters())
-        if not private or level.scope != "federation" or federation is None:
-            yield constraint, ""
-            continue
-        for index, client in enumerate(federation.clients):
-            yield instantiate([constraint], client.parameters)[0], f"{expression_text(constraint)} of client {index}"
-
-
-def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
-    """Every expression within the declared terms and the lower level."""
-    problem, level = compiled.declaration, compiled.declaration.lower_level
-    trees: list[Any] = [term for term in (problem.objective.server, problem.objective.clients) if term is not None]
-    trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
-    for tree in trees:
-        yield from _atoms(tree)
-
-
-def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
-    """The slack of a constraint, and the switches of its own atoms."""
-    text = name or expression_text(constraint)
-    if isinstance(constraint, Inequality):
-        yield Switch(text, constraint.args[1] - constraint.args[0], True)
-    elif isinstance(constraint, (NonNeg, NonPos)):
-        yield Switch(text, constraint.args[0] if isinstance(constraint, NonNeg) else -constraint.args[0], True)
-    elif isinstance(constraint, SOC):
-        length = cp.norm(constraint.args[1], 2, axis=constraint.axis)
-        yield Switch(text, constraint.args[0] - length, True)
-        yield Switch(text, length)
-    elif isinstance(constraint, PSD):
-        yield Switch(text, cp.lambda_min(constraint.args[0]), True)
-    elif not isinstance(constraint, (Equality, Zero)):
-        return
-    for argument in constraint.args:
-        yield from (switch for switch, _ in switches_of(argument))
-
-
-def _own_switches(atom: Any) -> list[Any]:
-    made = next((make(atom) for kind, make in _SWITCHES.items() if isinstance(atom, kind)), [])
-    return [e for e in made if not e.is_constant()]
-
-
-def _between(arguments: list[Any]) -> list[Any]:
-    """Of the largest (or smallest) of several: their differences."""
-    return [a - b for place, a in enumerate(arguments) for b in arguments[:place]]
-
-
-def _from_extreme(atom: Any) -> list[Any]:
-    """Of the largest (or smallest) entry: how far every entry is from it."""
-    extreme = cp.max if isinstance(atom, max_entries) else cp.min
-    return [atom.args[0] - extreme(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
-
-
-def _at_whole_numbers(shift: float) -> Callable[[Any], list[Any]]:
-    """Of what is constant between whole numbers, from ``shift`` before them."""
-
-    def made(atom: Any) -> list[Any]:
-        shifted = atom.args[0] + shift
-        return [Function(lambda a: jnp.sin(jnp.pi * a), shifted, shape=shifted.shape, name="sin")]
-
-    return made
-
-
-def _ties(atom: Any) -> list[Any]:
-    """Of the k largest entries: the gap between the k-th and the next; of a fractional k, those on either side of it."""
-    x = atom.args[0]
-    whole = {int(np.floor(atom.k)), int(np.ceil(atom.k))}
-    return [_tie(x, k) for k in sorted(whole) if 0 < k < x.size]
-
-
-def _tie(x: Any, k: int) -> Any:
-    """The gap between the k-th largest entry and the next."""
-    fewer = cp.sum_largest(x, k - 1) if k > 1 else 0
-    return 2 * cp.sum_largest(x, k) - fewer - cp.sum_largest(x, k + 1)
-
-
-_SWITCHES: dict[type, Callable[[Any], list[Any]]] = {
-    cp.abs: lambda atom: [atom.args[0]],
-    cp.norm1: lambda atom: [atom.args[0]],
-    cp.norm_inf: lambda atom: [atom.args[0], cp.abs(atom.args[0]) - cp.norm_inf(atom.args[0])],
-    cp.Pnorm: lambda atom: [
-        cp.norm(atom.args[0] if atom.axis is not None else cp.vec(atom.args[0], order="F"), 2, axis=atom.axis)
-    ],
-    cp.huber: lambda atom: [cp.abs(atom.args[0]) - atom.M],
-    cp.maximum: lambda atom: _between(atom.args),
-    cp.minimum: lambda atom: _between(atom.args),
-    max_entries: _from_extreme,
-    min_entries: _from_extreme,
-    cp.sum_largest: _ties,
-    cp.sign: lambda atom: [atom.args[0]],
-    cp.floor: _at_whole_numbers(HALF_DECIMAL),
-    cp.ceil: _at_whole_numbers(-HALF_DECIMAL),
-}
-OPAQUE = (
-    *(cp.lambda_max, cp.lambda_sum_largest, cp.normNuc, cp.sigma_max, cp.condition_number, cp.dotsort, cp.cummax),
-    *(PSD, ExpCone, PowCone3D, PowConeND, Function, BlackBox),
-)
-
-
-# --- the switches of a problem ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Group:
     """Switches evaluated alike: at an owner (``table`` None), or on every row of a table of one side."""
@@ -194,7 +64,7 @@ class Group:
     @property
     def averages(self) -> bool:
         """Whether a switch is a mean over samples."""
-        return any(isinstance(atom, SampleAverage) for switch in self.switches for atom in _atoms(switch.expression))
+        return any(isinstance(atom, SampleAverage) for switch in self.switches for atom in nodes_of(switch.expression))
 
     @classmethod
     def of(cls, side: str, table: int | None, switches: list[Switch]) -> Group:
@@ -226,7 +96,7 @@ class Switches:
             for constraint, owner in owned_constraints(compiled):
                 for switch in constraint_switches(constraint, owner):
                     found.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
-        opaque = {expression_text(atom): None for atom in atoms_of(compiled) if isinstance(atom, OPAQUE)}
+        opaque = {expression_text(atom): None for atom in atoms_of(compiled) if is_opaque(atom)}
         groups = tuple(Group.of(side, table, switches) for (side, table), switches in found.items() if switches)
         return cls(compiled, groups, tuple(opaque))
 
@@ -375,9 +245,3 @@ def _table(compiled: CompiledProblem, side: str, switch: Switch, per_row: bool) 
     if compiled.scope == "sample" and side != "server" and (leaves & lower):
         return compiled.row_table(compiled.static_data.clients)
     return None
-
-
-def _atoms(expression: Any) -> Iterator[Any]:
-    yield expression
-    for argument in getattr(expression, "args", ()):
-        yield from _atoms(argument)

@@ -14,8 +14,8 @@ from typing import Any
 import sympy
 from cvxpy import constraints as cones
 
+from hierfl.atoms.formulas import Expr, Scalars
 from hierfl.errors import SymbolicError
-from hierfl.inspect.symbolic.atoms import Expr, Scalars
 from hierfl.inspect.symbolic.region import Region
 from hierfl.language.printing.text import expression_text
 

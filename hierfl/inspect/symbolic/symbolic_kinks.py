@@ -1,31 +1,36 @@
-"""Exact one-sided derivatives of piecewise expressions, the sets where they jump, and pieces along one coordinate.
+"""The sets on which the gradient of a piecewise expression jumps, and its pieces along one coordinate.
 
-Along a line x + t d every maximum, minimum and absolute value keeps one branch for small t > 0: the one that the first
-nonzero Taylor coefficient of a difference of branches decides. What is left is smooth, and its derivative at t = 0 is the
-one-sided one. An expression can have a kink only where two of its branches meet, or where a root vanishes.
+An expression can have a kink only where two of its branches meet, or where a root vanishes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import sympy
-from sympy.core.relational import Relational
 
 from hierfl.errors import SymbolicError
+from hierfl.inspect.symbolic.branches import (
+    Point,
+    branch_at,
+    irreducible_factors,
+    one_sided_derivatives,
+    resolved,
+    roots_in,
+    shortest,
+    sign_near_zero,
+    sign_of_number,
+    switches,
+)
 from hierfl.inspect.symbolic.cells import TooManyCellsError, cell_points, meeting
 from hierfl.inspect.symbolic.formula_text import formula_text
+from hierfl.inspect.symbolic.real_zeros import degree, listed_zeros, numbers_between, random_rational, real_roots
 from hierfl.inspect.symbolic.region import BRANCHING, Region
 
 Expr = Any
-Point = Mapping[Expr, Expr]
-SignOf = Callable[[Expr], int | None]  # of a difference of branches; None where it is not decided
-_TAYLOR_TERMS = 8
-_DIGITS = 50  # zero to so many digits counts as zero
 _SAMPLES = 24  # points of a set on which a jump is looked for
 
 
@@ -59,18 +64,6 @@ class SymbolicKink:
 
 
 _Place = tuple[Expr, SymbolicKink | None]  # a condition and its kink; None where it is not known
-
-
-def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[Expr, Expr]:
-    """(left, right) derivatives at t = 0 of the expression at ``point + t direction``."""
-    t = sympy.Dummy("t", positive=True)
-
-    def slope(sign: int) -> Expr:
-        line = {symbol: value + sign * t * direction[symbol] for symbol, value in point.items()}
-        active = _resolved(expr, lambda difference: _sign_near_zero(difference.xreplace(line), t))
-        return _slope(sign * active.xreplace(line), t)
-
-    return slope(-1), slope(1)
 
 
 def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tuple[Expr, ...]]:
@@ -107,168 +100,21 @@ def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
     carried on over it. Errors as for ``find_kinks``.
     """
     own = [condition for condition in region.conditions if condition.free_symbols == {symbol}]
-    ends = {condition: _solved(condition, symbol) for condition in own}
-    candidates = {root for switch in switches(expr) for root in _real_roots(switch, symbol)}
+    ends = {condition: listed_zeros(condition, symbol) for condition in own}
+    candidates = {root for switch in switches(expr) for root in real_roots(switch, symbol)}
     candidates |= {root for roots in ends.values() for root in roots or ()}
     points = sorted((root for root in candidates if region.has_inside_box({symbol: root})), key=float)
     kept: list[tuple[Expr, Expr]] = []
-    for middle, end in zip(_between(points, *region.limits(symbol)), [*points, sympy.oo]):
-        if any(_sign_of_number(c.subs(symbol, middle)) == -1 for c, roots in ends.items() if roots is not None):
+    for middle, end in zip(numbers_between(points, *region.limits(symbol)), [*points, sympy.oo]):
+        if any(sign_of_number(c.subs(symbol, middle)) == -1 for c, roots in ends.items() if roots is not None):
             continue
-        branch = shortest(_branch_at(expr, {symbol: middle}))
+        branch = shortest(branch_at(expr, {symbol: middle}))
         if kept and sympy.simplify(kept[-1][0] - branch) == 0:
             kept.pop()
         kept.append((branch, end))
     if not kept:  # Y(x) is empty everywhere
         return expr
     return sympy.Piecewise(*((branch, symbol < end) for branch, end in kept[:-1]), (kept[-1][0], True))
-
-
-def shortest(expr: Expr) -> Expr:
-    """The shortest of a few ways to write the expression."""
-    return min((sympy.factor(expr), sympy.expand(expr), expr), key=sympy.count_ops)
-
-
-# Where branches meet
-
-
-def switches(expr: Expr) -> tuple[Expr, ...]:
-    """Irreducible factors of the differences of branches: their signs decide which branch is active."""
-    found: dict[Expr, None] = {}
-    for node in sympy.preorder_traversal(expr):
-        for difference in _differences(node):
-            found |= dict.fromkeys(_factors(difference))
-    return tuple(found)
-
-
-def _differences(node: Expr) -> Iterator[Expr]:
-    if isinstance(node, (sympy.Max, sympy.Min)):
-        first = list(node.args)
-        yield from (a - b for place, a in enumerate(first) for b in first[place + 1 :])
-    elif isinstance(node, sympy.Abs):
-        yield node.args[0]
-    elif isinstance(node, sympy.Piecewise):
-        for _, condition in node.args:
-            yield from (relation.lhs - relation.rhs for relation in condition.atoms(Relational))
-
-
-def _factors(expr: Expr) -> list[Expr]:
-    if expr.has(*BRANCHING):
-        return [factor for branch in _all_branches(expr) for factor in _factors(branch)]
-    try:
-        factors = [factor for factor, _ in sympy.factor_list(expr)[1]]
-    except sympy.PolynomialError:
-        factors = [expr]
-    return [factor for factor in factors if factor.free_symbols]
-
-
-def _all_branches(expr: Expr) -> list[Expr]:
-    """The expression with its first branching node replaced by each of its branches."""
-    node = next(n for n in sympy.postorder_traversal(expr) if isinstance(n, BRANCHING))
-    if isinstance(node, sympy.Abs):
-        branches = [node.args[0], -node.args[0]]
-    else:
-        branches = [b[0] if isinstance(node, sympy.Piecewise) else b for b in node.args]
-    return [expr.xreplace({node: branch}) for branch in branches]
-
-
-def roots_in(expr: Expr) -> tuple[Expr, ...]:
-    """Bases of fractional powers below 1: where one vanishes, the power may have a kink."""
-    powers = (node for node in expr.atoms(sympy.Pow) if node.exp.is_Rational and not node.exp.is_Integer)
-    return tuple({power.base: None for power in powers if power.exp < 1 and power.base.free_symbols})
-
-
-# Active branches
-
-
-def _resolved(expr: Expr, sign_of: SignOf) -> Expr:
-    """The expression with its active branches only; what ``sign_of`` leaves open stays as cases."""
-    if not expr.has(*BRANCHING):
-        return expr
-    if isinstance(expr, sympy.Piecewise):
-        return _active_piece(expr, sign_of)
-    args = [_resolved(arg, sign_of) for arg in expr.args]
-    if isinstance(expr, sympy.Abs):
-        sign = sign_of(args[0])
-        return sympy.Abs(args[0]) if sign is None else args[0] if sign >= 0 else -args[0]
-    if isinstance(expr, (sympy.Max, sympy.Min)):
-        return _active_extreme(args, 1 if isinstance(expr, sympy.Max) else -1, sign_of)
-    return expr.func(*args)
-
-
-def _active_piece(node: Expr, sign_of: SignOf) -> Expr:
-    cases = []
-    for branch, condition in node.args:
-        signs = {relation: sign_of(relation.lhs - relation.rhs) for relation in condition.atoms(Relational)}
-        truth = {r: r.func(sympy.Integer(sign), 0) for r, sign in signs.items() if sign is not None}
-        holds = condition.xreplace(truth)
-        if holds == sympy.false:
-            continue
-        cases.append((_resolved(branch, sign_of), holds))
-        if holds == sympy.true:
-            break
-    return sympy.Piecewise(*cases)
-
-
-def _active_extreme(args: Sequence[Expr], better: int, sign_of: SignOf) -> Expr:
-    """The largest (better = 1) or least argument; cases over those that are not known to lose."""
-    kept: list[Expr] = []
-    for new in args:
-        signs = [sign_of(better * (new - old)) for old in kept]
-        if any(sign is not None and sign <= 0 for sign in signs):
-            continue
-        kept = [old for old, sign in zip(kept, signs) if sign is None] + [new]
-    wins = sympy.Ge if better == 1 else sympy.Le
-    *first, last = kept
-    cases = [(a, sympy.And(*(wins(a, b) for b in kept if b is not a))) for a in first]
-    return sympy.Piecewise(*cases, (last, True))
-
-
-def _sign_near_zero(expr: Expr, t: Expr) -> int | None:
-    """Sign for small t > 0, by the first nonzero Taylor coefficient; None where other symbols decide it."""
-    coefficient = sympy.expand(expr)
-    for _ in range(_TAYLOR_TERMS):
-        if coefficient == 0:
-            return 0
-        start = sympy.expand(coefficient.subs(t, 0))
-        if start.is_number:
-            sign = _sign_of_number(start)
-            if sign != 0:
-                return sign
-        elif sympy.simplify(start) != 0:
-            return None
-        coefficient = sympy.expand(sympy.diff(coefficient, t))
-    return 0 if sympy.simplify(expr) == 0 else None
-
-
-def _sign_of_number(value: Expr) -> int | None:
-    number = sympy.N(value, _DIGITS)
-    if not number.is_real:
-        return None
-    return 0 if abs(number) < sympy.Float(10) ** (20 - _DIGITS) else int(sympy.sign(number))
-
-
-def _slope(smooth: Expr, t: Expr) -> Expr:
-    derivative = sympy.diff(smooth, t)
-    value = derivative.subs(t, 0)
-    if value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
-        value = sympy.limit(derivative, t, 0, "+")
-    return _tidied(value)
-
-
-def _tidied(value: Expr) -> Expr:
-    """Simplified; with several cases only case by case, since SymPy compares the conditions of all pairs."""
-    cases = value.atoms(sympy.Piecewise)
-    if not cases:
-        return sympy.simplify(value)
-    if len(cases) == 1 and len(next(iter(cases)).args) == 2:
-        value = sympy.piecewise_fold(value)
-    return value.replace(sympy.Piecewise, lambda *args: sympy.Piecewise(*((shortest(e), c) for e, c in args)))
-
-
-def _branch_at(expr: Expr, point: Point) -> Expr:
-    """The expression with the branches that are active at a point at which none meet."""
-    return _resolved(expr, lambda difference: _sign_of_number(difference.xreplace(dict(point))))
 
 
 # Kinks of one set
@@ -278,12 +124,12 @@ def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]
     """Kinks on the planes where a coordinate is a root of the switch."""
     (symbol,) = switch.free_symbols
     own, step = _terms_in(expr, {symbol}), {symbol: sympy.Integer(1)}
-    for root in _real_roots(switch, symbol):
+    for root in real_roots(switch, symbol):
         if not _is_defined_around(region, {symbol: root}, step):
             continue
         left, right = one_sided_derivatives(own, {symbol: root}, step)
         points, complete = _places(left - right, region)
-        if any(_sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
+        if any(sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
             yield (plane := sympy.Eq(symbol, root)), SymbolicKink(plane, symbol, left, right)
         elif not complete:
             yield sympy.Eq(symbol, root), None
@@ -292,10 +138,10 @@ def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]
 def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
     """A kink on a set that is no coordinate plane, if the gradient jumps at a point of it."""
     own = _terms_in(expr, switch.free_symbols)
-    solved = min(switch.free_symbols, key=lambda s: (_degree(switch, s), str(s)))
+    solved = min(switch.free_symbols, key=lambda s: (degree(switch, s), str(s)))
     points, complete = _places(own, region, (switch, solved))
     for point in points:
-        for root in _real_roots(switch.subs(point), solved):
+        for root in real_roots(switch.subs(point), solved):
             here = {**point, solved: root}
             across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in here}
             if _is_defined_around(region, here, across) and _jumps(own, here, across):
@@ -313,7 +159,7 @@ def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None
     symbols = sorted(expr.free_symbols | (surface[0].free_symbols if surface else set()), key=str)
     others = [s for s in symbols if surface is None or s != surface[1]]
     limits = [condition for condition in region.conditions if condition.free_symbols & set(symbols)]
-    cuts = [*switches(expr), *roots_in(expr), *(cut for c in limits for cut in (*_factors(c), *switches(c)))]
+    cuts = [*switches(expr), *roots_in(expr), *(cut for c in limits for cut in (*irreducible_factors(c), *switches(c)))]
     try:
         if not all(cut.free_symbols <= set(symbols) for cut in cuts):
             raise TooManyCellsError
@@ -336,7 +182,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
         return
     symbols = sorted(base.free_symbols, key=str)
     if len(symbols) == 1:
-        for factor in _factors(base):
+        for factor in irreducible_factors(base):
             yield from _on_coordinate(expr, factor, region)
         return
     solution = _minimiser(base, symbols)
@@ -380,7 +226,7 @@ def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
         here = condition.subs(point)
         if not here.is_number:  # depends on coordinates that are not given
             continue
-        sign = _sign_of_number(here)
+        sign = sign_of_number(here)
         beside = _signs_beside(condition, point, direction) if sign == 0 else (sign,)
         if any(found is None or found < 0 for found in beside):
             return False
@@ -393,57 +239,12 @@ def _signs_beside(expr: Expr, point: Point, direction: Point) -> tuple[int | Non
 
     def sign(side: int) -> int | None:
         line = {symbol: value + side * t * direction[symbol] for symbol, value in point.items()}
-        active = _resolved(expr, lambda difference: _sign_near_zero(difference.xreplace(line), t))
-        return _sign_near_zero(active.xreplace(line), t)
+        active = resolved(expr, lambda difference: sign_near_zero(difference.xreplace(line), t))
+        return sign_near_zero(active.xreplace(line), t)
 
     return sign(-1), sign(1)
 
 
 def _jumps(expr: Expr, point: Point, direction: Point) -> bool:
     left, right = one_sided_derivatives(expr, point, direction)
-    return _sign_of_number(sympy.expand(left - right)) != 0
-
-
-# Roots and points
-
-
-def _degree(expr: Expr, symbol: Expr) -> int:
-    return int(sympy.degree(expr, symbol)) if expr.is_polynomial(symbol) else 1000
-
-
-def _real_roots(expr: Expr, symbol: Expr) -> list[Expr]:
-    """The real zeros of an expression in one symbol; of a constant none."""
-    zeros = _solved(expr, symbol)
-    if zeros is None:
-        raise SymbolicError(f"the zeros of {expr} in {symbol}, where a kink may be, cannot be solved for.")
-    return zeros
-
-
-def _solved(expr: Expr, symbol: Expr) -> list[Expr] | None:
-    """The real zeros; None where SymPy cannot list them."""
-    if not expr.has(symbol):
-        return []
-    zeros = sympy.solveset(expr, symbol, sympy.S.Reals)
-    return list(zeros) if zeros is sympy.S.EmptySet or isinstance(zeros, sympy.FiniteSet) else None
-
-
-def _between(points: Sequence[Expr], low: Expr, high: Expr) -> list[Expr]:
-    """A rational number inside each interval between the points."""
-    return [_middle(a, b) for a, b in pairwise([low, *points, high])]
-
-
-def _middle(low: Expr, high: Expr) -> Expr:
-    if low.is_finite and high.is_finite:
-        return sympy.Rational(sympy.N((low + high) / 2, 30))
-    if low.is_finite or high.is_finite:
-        return sympy.Rational(sympy.N(low + 1 if low.is_finite else high - 1, 30))
-    return sympy.Rational(1, 3)
-
-
-def random_rational(rng: np.random.Generator, limits: tuple[Expr, Expr]) -> Expr:
-    """A fraction between the limits, of a moderate size where they are infinite."""
-    low, high = limits
-    if low.is_finite and high.is_finite:
-        return low + (high - low) * sympy.Rational(int(rng.integers(1, 64)), 64)
-    offset = sympy.Rational(int(rng.integers(-128, 129)), 32)
-    return low + abs(offset) if low.is_finite else high - abs(offset) if high.is_finite else offset
+    return sign_of_number(sympy.expand(left - right)) != 0

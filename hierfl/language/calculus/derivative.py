@@ -1,6 +1,6 @@
 """Gradients of expressions as expressions: reverse accumulation over the CVXPY tree.
 
-Sums, products, quadratics and the like have a rule of their own, so that the gradient of a quadratic is a tree that
+Sums, products, quadratics and the like have a rule in their row, so that the gradient of a quadratic is a tree that
 CVXPY knows to be affine. Any other atom is differentiated by JAX when compiled: its rule is the atom ``Pullback``.
 """
 
@@ -11,22 +11,13 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
-from cvxpy.atoms.affine.broadcast_to import broadcast_to
-from cvxpy.atoms.affine.promote import Promote
-from cvxpy.atoms.affine.reshape import reshape
-from cvxpy.atoms.affine.sum import Sum
-from cvxpy.atoms.affine.transpose import transpose
-from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.atoms.affine.wraps import Wrap
-from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.algebra import plus, vanishes
+from hierfl.atoms.table import row_of
 from hierfl.errors import DeclarationError
 from hierfl.language.averages import averages_of
-from hierfl.language.calculus.algebra import expanded, inverse, minus, plus, product, times, vanishes
 from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.function import BlackBox
@@ -36,23 +27,6 @@ from hierfl.language.sample import Sample
 Variables = Sequence[cp.Variable]
 Gradients = dict[int, list[Expression]]
 Pull = Callable[[Any, int, Expression], Expression]
-
-_PRODUCTS = (MulExpression, multiply, DivExpression, cp.kron, cp.conv, cp.convolve)
-_KINKED = (
-    *(
-        cp.abs,
-        cp.maximum,
-        cp.minimum,
-        cp.max,
-        cp.min,
-        cp.norm1,
-        cp.norm_inf,
-        cp.atoms.Pnorm,
-        cp.sum_largest,
-        cp.dotsort,
-    ),
-    *(cp.lambda_max, cp.lambda_sum_largest, cp.sigma_max, cp.normNuc, cp.ceil, cp.floor, cp.sign, cp.cummax),
-)
 
 
 def require_differentiable(expression: Any, variables: Variables, what: str) -> None:
@@ -65,7 +39,7 @@ def require_differentiable(expression: Any, variables: Variables, what: str) -> 
     """
     if not depends(expression, {v.id for v in variables}):
         return
-    if isinstance(expression, _KINKED):
+    if row_of(expression).kinked:
         text = expression_text(expression)
         raise DeclarationError(
             f"{text} in {what} is not differentiable everywhere, and a game is solved through its players' gradients: smooth it "
@@ -126,23 +100,23 @@ def sweep(
     """
     wanted = {v.id for v in variables}
     adjoints: dict[int, list[Expression]] = {id(root): [seed]}
-    found: Gradients = {}
+    collected: Gradients = {}
     for node in reversed(_ordered(root, wanted)):
         adjoint = plus(*adjoints.pop(id(node), []), zero=cp.Constant(np.zeros(node.shape)))
         if vanishes(adjoint):
             continue
         if isinstance(node, cp.Variable):
-            found.setdefault(node.id, []).append(adjoint)
+            collected.setdefault(node.id, []).append(adjoint)
             continue
         finished = terminal(node, adjoint, variables)
         if finished is not None:
             for leaf, terms in finished.items():
-                found.setdefault(leaf, []).extend(terms)
+                collected.setdefault(leaf, []).extend(terms)
             continue
         for index, argument in enumerate(node.args):
             if depends(argument, wanted):
                 adjoints.setdefault(id(argument), []).append(rule(node, index, adjoint))
-    return found
+    return collected
 
 
 def depends(expression: Any, wanted: set[int]) -> bool:
@@ -204,131 +178,11 @@ def _averaged(node: SampleAverage, part: Expression) -> Expression:
     return total(part + 0 * cp.sum(samples[0]))
 
 
-# Rules: how an adjoint passes from an atom to its argument
-
-_RULES: dict[type, Pull] = {}
-
-
-def _rule(*atoms: type) -> Callable[[Pull], Pull]:
-    def register(function: Pull) -> Pull:
-        _RULES.update(dict.fromkeys(atoms, function))
-        return function
-
-    return register
-
-
 def pull(node: Any, index: int, adjoint: Expression) -> Expression:
-    """The adjoint of ``node.args[index]``, given that of the node."""
-    return _RULES[type(node)](node, index, adjoint) if type(node) in _RULES else _by_jax(node, index, adjoint)
-
-
-def _by_jax(node: Any, index: int, adjoint: Expression) -> Expression:
-    linear = isinstance(node, AffAtom) and not isinstance(node, _PRODUCTS)
+    """The adjoint of ``node.args[index]``, given that of the node: by the atom's own rule, else by JAX."""
+    row = row_of(node)
+    pulled = row.derivative(node, index, adjoint) if row.derivative else None
+    if pulled is not None:
+        return pulled
+    linear = isinstance(node, AffAtom) and not row.product
     return Pullback(node, index, adjoint, *(() if linear else node.args))
-
-
-@_rule(AddExpression, Wrap)
-def _add(node: Any, index: int, adjoint: Expression) -> Expression:
-    return adjoint
-
-
-@_rule(NegExpression)
-def _negate(node: Any, index: int, adjoint: Expression) -> Expression:
-    return minus(adjoint)
-
-
-@_rule(multiply)
-def _multiply(node: Any, index: int, adjoint: Expression) -> Expression:
-    return times(adjoint, node.args[1 - index])
-
-
-@_rule(DivExpression)
-def _divide(node: Any, index: int, adjoint: Expression) -> Expression:
-    above, below = node.args
-    if index == 0:
-        return times(adjoint, inverse(below))
-    return minus(times(times(adjoint, above), inverse(cp.square(below))))
-
-
-@_rule(MulExpression)
-def _matmul(node: Any, index: int, adjoint: Expression) -> Expression:
-    left, right = node.args
-    if not (1 <= left.ndim <= 2 and 1 <= right.ndim <= 2):
-        return _by_jax(node, index, adjoint)
-    if left.ndim == right.ndim == 1:
-        return times(expanded(adjoint, (), left.shape), node.args[1 - index])
-    if index == 0:
-        return product(right, adjoint) if left.ndim == 1 else _outer(adjoint, right, right.ndim)
-    return product(left.T, adjoint) if right.ndim == 1 or left.ndim == 2 else _outer(left, adjoint, left.ndim)
-
-
-def _outer(left: Expression, right: Expression, dimensions: int) -> Expression:
-    """``left @ right'`` of matrices, or the outer product of two vectors."""
-    return product(left, right.T) if dimensions == 2 else cp.outer(left, right)
-
-
-@_rule(Promote, broadcast_to)
-def _broadcast(node: Any, index: int, adjoint: Expression) -> Expression:
-    argument = node.args[index]
-    missing = node.ndim - argument.ndim
-    axes = [k for k in range(node.ndim) if k < missing or (argument.shape[k - missing] == 1 and node.shape[k] != 1)]
-    summed = cp.sum(adjoint, axis=None if argument.ndim == 0 else tuple(axes))
-    return summed if summed.shape == argument.shape else cp.reshape(summed, argument.shape, order="C")
-
-
-@_rule(Sum)
-def _sum(node: Any, index: int, adjoint: Expression) -> Expression:
-    return expanded(adjoint, node.axis, node.args[0].shape)
-
-
-@_rule(cp.quad_over_lin)
-def _quad_over_lin(node: Any, index: int, adjoint: Expression) -> Expression:
-    above, below = node.args
-    if index == 1:
-        return _by_jax(node, index, adjoint)
-    return times(expanded(times(2, times(adjoint, inverse(below))), node.axis, above.shape), above)
-
-
-@_rule(cp.QuadForm)
-def _quad_form(node: Any, index: int, adjoint: Expression) -> Expression:
-    vector, matrix = node.args
-    if index == 1:
-        return _by_jax(node, index, adjoint)
-    return times(expanded(times(2, adjoint), None, vector.shape), product(matrix, vector))
-
-
-@_rule(Power, PowerApprox)
-def _power(node: Any, index: int, adjoint: Expression) -> Expression:
-    (base,) = node.args
-    exponent = float(node.p.value) if isinstance(node.p, cp.Constant) else 0.0
-    if exponent == 1:
-        return adjoint
-    if exponent < 2 or not exponent.is_integer():
-        return _by_jax(node, index, adjoint)
-    return times(times(exponent, adjoint), base if exponent == 2 else cp.power(base, int(exponent) - 1))
-
-
-@_rule(cp.exp)
-def _exp(node: Any, index: int, adjoint: Expression) -> Expression:
-    return times(adjoint, node)
-
-
-@_rule(cp.log)
-def _log(node: Any, index: int, adjoint: Expression) -> Expression:
-    return times(adjoint, inverse(node.args[0]))
-
-
-@_rule(cp.huber)
-def _huber(node: Any, index: int, adjoint: Expression) -> Expression:
-    return times(times(2, adjoint), cp.maximum(cp.minimum(node.args[0], node.M), -node.M))
-
-
-@_rule(reshape)
-def _reshape(node: Any, index: int, adjoint: Expression) -> Expression:
-    return cp.reshape(adjoint, node.args[0].shape, order=node.order)
-
-
-@_rule(transpose)
-def _transpose(node: Any, index: int, adjoint: Expression) -> Expression:
-    axes = node.axes if node.axes is not None else tuple(reversed(range(node.ndim)))
-    return cp.transpose(adjoint, tuple(int(place) for place in np.argsort(axes)))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import cvxpy as cp
 from cvxpy.atoms.atom import Atom
 
+from hierfl.atoms.row import AtomRow
 from hierfl.errors import NotConvexError
 from hierfl.language.printing.text import expression_text
 
 
 class JaxDerivative(Atom):
-    """Base of the derivatives: of unknown sign and monotonicity, and beyond CVXPY's reach."""
+    """Base of the derivatives: of unknown sign and monotonicity, and beyond CVXPY's reach.
+
+    Each holds another expression, so that what evaluates or bounds trees treats it as a node of its own kind.
+    """
+
+    atom_row: ClassVar[AtomRow] = AtomRow(shared=False, only_compiled=True)
 
     def sign_from_args(self) -> tuple[bool, bool]:
         """Unknown."""
@@ -131,8 +137,3 @@ class OwnGradient(JaxDerivative):
 def leaves_of(cost: Any) -> list[Any]:
     """The variables and parameters of an expression, each once."""
     return list({leaf.id: leaf for leaf in [*cost.variables(), *cost.parameters()]}.values())
-
-
-def uses_jax(expression: Any) -> bool:
-    """Whether such a derivative is in the expression."""
-    return isinstance(expression, JaxDerivative) or any(map(uses_jax, expression.args))

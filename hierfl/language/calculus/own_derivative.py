@@ -12,28 +12,23 @@ whose adjoint then has one row for each player.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.binary_operators import MulExpression, multiply
 from cvxpy.atoms.affine.broadcast_to import broadcast_to
-from cvxpy.atoms.affine.index import index
 from cvxpy.atoms.affine.promote import Promote
-from cvxpy.atoms.affine.reshape import reshape
 from cvxpy.atoms.affine.sum import Sum
-from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.atoms.affine.wraps import Wrap
-from cvxpy.atoms.elementwise.elementwise import Elementwise
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.algebra import expanded, product, times, vanishes
+from hierfl.atoms.families.rearrangements import keeps_first_axis
+from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError
 from hierfl.language.averages import averages_of
-from hierfl.language.calculus.algebra import expanded, product, times, vanishes
 from hierfl.language.calculus.derivative import Gradients, Variables, collect, depends, gradient, mean_of, pull, sweep
 from hierfl.language.calculus.jax_derivative import OwnGradient, leaves_of
 from hierfl.language.expectation import SampleAverage
@@ -41,8 +36,6 @@ from hierfl.language.printing.text import expression_text
 
 DENSE_PLAYERS = 200
 """Up to so many players, a cost outside the table is differentiated player by player."""
-
-_ROWWISE = (AddExpression, NegExpression, multiply, DivExpression, Wrap, Elementwise)
 
 
 class _NotSeparableError(Exception):
@@ -115,7 +108,7 @@ def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed
             if mixed is not None:
                 raise _NotSeparableError(node)
             return mean_of(node, adjoint, variables, lambda inner: _own(inner, variables, adjoint, None))
-        if isinstance(node, (Promote, broadcast_to)) and not _keeps_rows(node):
+        if isinstance(node, (Promote, broadcast_to)) and not keeps_first_axis(node):
             add(_shared(node.args[0], adjoint, variables, mixed))
             return {}
         if not _is_matrix_product(node):
@@ -168,7 +161,7 @@ def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> tuple[
     """Contributions through an aggregate of shape (k,), a price for each column, say; its adjoint is (n, k)."""
     if isinstance(aggregate, Promote):
         return _shared(aggregate.args[0], adjoint, variables, None)
-    if isinstance(aggregate, _ROWWISE):
+    if is_entrywise(aggregate):
         parts: Gradients = {}
         for place, argument in enumerate(aggregate.args):
             if not depends(argument, {v.id for v in variables}):
@@ -197,54 +190,21 @@ def _mixing(
 
 
 def _row_pull(node: Any, place: int, adjoint: Expression) -> Expression:
-    argument = node.args[place]
-    if (isinstance(node, _ROWWISE) and argument.shape == node.shape) or any(
-        rule(node) for kind, rule in _KEEPS_ROWS.items() if isinstance(node, kind)
-    ):
+    keeps_rows = row_of(node).keeps_rows
+    entrywise = is_entrywise(node) and node.args[place].shape == node.shape
+    if entrywise or (keeps_rows is not None and keeps_rows(node)):
         return pull(node, place, adjoint)
     raise _NotSeparableError(node)
 
 
 def _entry_pull(node: Any, place: int, adjoint: Expression) -> Expression:
-    if isinstance(node, _ROWWISE) and node.args[place].shape == node.shape:
+    if is_entrywise(node) and node.args[place].shape == node.shape:
         return pull(node, place, adjoint)
     raise _NotSeparableError(node)
 
 
-def _keeps_rows(node: Any) -> bool:
-    """Whether a change of shape leaves row j to player j: (n,), (n, 1) and (n, k) among each other."""
-    before, after = node.args[0].shape, node.shape
-    return bool(before and after and before[0] == after[0] and len(before) == len(after))
-
-
-def _is_column(node: Any) -> bool:
-    """(n,) from (n, 1) or the other way round."""
-    before, after = node.args[0].shape, node.shape
-    return bool(before[0] == after[0] and np.prod(before) == np.prod(after) == before[0])
-
-
-def _within_rows(node: Any) -> bool:
-    axis = node.axis if isinstance(node.axis, tuple) else (node.axis,)
-    return None not in axis and 0 not in {int(k) % node.args[0].ndim for k in axis}
-
-
-def _all_rows(node: Any) -> bool:
-    first, rows = node.key[0], node.args[0].shape[0]
-    return isinstance(first, slice) and first == slice(0, rows, 1) and node.shape[:1] == (rows,)
-
-
 def _is_matrix_product(node: Any) -> bool:
     return isinstance(node, MulExpression) and not isinstance(node, multiply)  # which CVXPY derives from it
-
-
-_KEEPS_ROWS: dict[Any, Callable[[Any], bool]] = {
-    (Promote, broadcast_to): _keeps_rows,
-    reshape: _is_column,
-    Sum: _within_rows,
-    cp.quad_over_lin: lambda node: node.args[1].is_constant() and _within_rows(node),
-    index: _all_rows,
-    MulExpression: _is_matrix_product,  # only ``Y @ M`` comes here
-}
 
 
 def _sums_columns(aggregate: Any, variable: cp.Variable) -> bool:
@@ -260,7 +220,7 @@ def _sums_columns(aggregate: Any, variable: cp.Variable) -> bool:
 def _entry_by_entry(node: Any, variable: cp.Variable) -> bool:
     if isinstance(node, cp.Variable) or not depends(node, {variable.id}):
         return True
-    return isinstance(node, _ROWWISE) and all(
+    return is_entrywise(node) and all(
         not depends(a, {variable.id}) or (a.shape == node.shape and _entry_by_entry(a, variable)) for a in node.args
     )
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.symbols import escaped
 from hierfl.language.printing.latex import domain_latex, write_latex
-from hierfl.language.printing.notation import Node
 from hierfl.language.printing.statement import (
     Answer,
     Condition,
     Contender,
     Game,
     Inequality,
-    Program,
+    Optimization,
     Statement,
-    statement,
 )
-from hierfl.language.printing.symbols import escaped
+from hierfl.language.printing.stating import statement
 from hierfl.language.printing.text import domain_text, write_text
 
 _INDENT = "    "
@@ -63,12 +63,12 @@ def problem_latex(problem: Any) -> str:
 # Text
 
 
-def _goal_text(program: Program) -> list[str]:
+def _goal_text(program: Optimization) -> list[str]:
     over = ", ".join(map(_member_text, program.variables))
     return [f"{program.sense} over {over}" if over else program.sense, _INDENT + write_text(program.objective)]
 
 
-def _member_text(variable: Node) -> str:
+def _member_text(variable: Phrase) -> str:
     return f"{write_text(variable)} in {domain_text(variable.shape)}"
 
 
@@ -93,8 +93,8 @@ def _where_text(answer: Answer) -> str:
     return f"where {equation} solves{owners}"
 
 
-def _task_text(task: Program | Inequality | Game) -> list[str]:
-    if isinstance(task, Program):
+def _task_text(task: Optimization | Inequality | Game) -> list[str]:
+    if isinstance(task, Optimization):
         return [*_goal_text(task), *_subject_text(task.conditions)]
     if isinstance(task, Game):
         return [
@@ -132,13 +132,13 @@ def _rows(said: Statement) -> list[str]:
     return [*rows, *([rf"& \text{{{_prose(said.parties)}}}"] if said.parties else [])]
 
 
-def _sense_latex(program: Program) -> str:
+def _sense_latex(program: Optimization) -> str:
     over = r",\, ".join(map(_member_latex, program.variables))
     sense = rf"\text{{{program.sense}}}"
     return rf"\underset{{{over}}}{{{sense}}}" if over else sense
 
 
-def _member_latex(variable: Node) -> str:
+def _member_latex(variable: Phrase) -> str:
     return rf"{write_latex(variable)} \in {domain_latex(variable.shape)}"
 
 
@@ -161,10 +161,10 @@ def _where_latex(answer: Answer) -> str:
     return rf"\text{{where}} \quad & {equation} {solves}" + r" \text{ and } ".join(each)
 
 
-def _task_latex(task: Program | Inequality | Game) -> list[str]:
+def _task_latex(task: Optimization | Inequality | Game) -> list[str]:
     if isinstance(task, Game):
         return [line for player in task.players for line in _player_latex(player)]
-    return _program_latex(task) if isinstance(task, Program) else _inequality_latex(task)
+    return _program_latex(task) if isinstance(task, Optimization) else _inequality_latex(task)
 
 
 def _player_latex(player: Contender) -> list[str]:
@@ -178,7 +178,7 @@ def _player_latex(player: Contender) -> list[str]:
     return [rf"{chosen} \in \underset{{{over}}}{{{operator}}} \quad {write_latex(program.objective)}{each}", *subject]
 
 
-def _program_latex(program: Program) -> list[str]:
+def _program_latex(program: Optimization) -> list[str]:
     blank = r"\phantom{\text{subject to}} \quad "
     subject = [f"{lead or blank}{line}" for lead, line in _subject_latex(program.conditions)]
     return [rf"{_sense_latex(program)} \quad {write_latex(program.objective)}", *subject]

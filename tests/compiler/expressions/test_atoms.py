@@ -15,8 +15,8 @@ import pytest
 from cvxpy.atoms.atom import Atom
 
 import hierfl as hf
+from hierfl.atoms.table import lowered_atoms, refused_atoms
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.expressions.registry import lowered_atoms, refused_atoms
 
 from .atom_cases import CASES, Case, positive
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.inspect.symbolic import view as symbolic_module
-from hierfl.inspect.symbolic.atoms import exact, translate
+from hierfl.atoms.formulas import exact
+from hierfl.inspect.symbolic import derivation
+from hierfl.inspect.symbolic.translation import translate
 from hierfl.inspect.symbolic.view import SymbolicView
 from hierfl.models.coupled_minimax import coupled_minimax
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
@@ -306,8 +307,8 @@ def test_a_kink_where_the_lower_set_shrinks_to_a_point() -> None:
 
 
 def test_a_shorter_form_that_disagrees_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = symbolic_module.pieces
-    monkeypatch.setattr(symbolic_module, "pieces", lambda *arguments: right(*arguments) + sympy.Max(0, X - 3))
+    right = derivation.pieces
+    monkeypatch.setattr(derivation, "pieces", lambda *arguments: right(*arguments) + sympy.Max(0, X - 3))
     view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1))).implicit.symbolic()
     assert view.value == sympy.Abs(X - 1)
 
@@ -625,7 +626,7 @@ def test_kinks_that_cannot_be_located_are_refused() -> None:
 
 
 def test_a_wrong_formula_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = symbolic_module._upper_value
-    monkeypatch.setattr(symbolic_module, "_upper_value", lambda *args: right(*args) + 1)
+    right = derivation._upper_value
+    monkeypatch.setattr(derivation, "_upper_value", lambda *args: right(*args) + 1)
     with pytest.raises(hf.HierflError, match="internal error"):
         nonsmooth_toy(1).implicit.symbolic()

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.mathtext import MathTextParser
 
 import hierfl as hf
+from hierfl.atoms.writing.symbols import symbol
 from hierfl.language.printing.latex import expression_latex
-from hierfl.language.printing.symbols import symbol
 from tests.language.printing.atom_catalogue import CONSTRAINTS, INSTANCES
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")

@@ -1,29 +1,32 @@
-"""The user's own code: ``Function`` (JAX) and ``BlackBox`` (NumPy on the host, values only)."""
+"""Calls of users' own code: a JAX function within the program, a NumPy function on the host (values only)."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.expressions.registry import lowers
 from hierfl.errors import DeclarationError, DivergedError
-from hierfl.jaxtools.host_callback import call_on_host
-from hierfl.language.function import BlackBox, Function
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+
+    from hierfl.jaxtools import host_callback
+else:
+    jnp, host_callback = map(lazy_module, ("jax.numpy", "hierfl.jaxtools.host_callback"))
 
 
-@lowers(Function)
-def _function(atom: Any, *values: Any) -> Any:
+def call_function(atom: Any, *values: Any) -> Any:
+    """A ``Function`` within the program."""
     result = jnp.asarray(atom.callable(*values))
     _check_shape(f"hf.Function {atom.label_name!r}", result.shape, atom.declared_shape)
     return result.astype(jnp.result_type(*values))
 
 
-@lowers(BlackBox)
-def _black_box(atom: Any, *values: Any) -> Any:
-    """A call to the host; differentiating is refused."""
+def call_black_box(atom: Any, *values: Any) -> Any:
+    """A ``BlackBox`` on the host; differentiating is refused."""
     refusal = DeclarationError(
         f"hf.BlackBox {atom.label_name!r} has values only and was asked for a gradient: use it in a term that a "
         f"zeroth-order algorithm such as ZOHFL only evaluates, or write it for JAX as a hf.Function."
@@ -32,7 +35,7 @@ def _black_box(atom: Any, *values: Any) -> Any:
     def call(*given: np.ndarray) -> np.ndarray:
         return _on_one(atom, list(given))
 
-    return call_on_host(call, atom.declared_shape, jnp.result_type(*values), *values, refusal=refusal)
+    return host_callback.call_on_host(call, atom.declared_shape, jnp.result_type(*values), *values, refusal=refusal)
 
 
 def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:
@@ -45,9 +48,9 @@ def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:
     return result
 
 
-def _check_shape(label: str, found: tuple[int, ...], declared: tuple[int, ...]) -> None:
-    if found != declared:
-        raise DeclarationError(f"{label} returned an array of shape {found}; declared shape={declared}.")
+def _check_shape(label: str, shape: tuple[int, ...], declared: tuple[int, ...]) -> None:
+    if shape != declared:
+        raise DeclarationError(f"{label} returned an array of shape {shape}; declared shape={declared}.")
 
 
 class _Named:

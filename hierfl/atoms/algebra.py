@@ -11,12 +11,18 @@ from cvxpy.atoms.affine.binary_operators import multiply
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
 
-from hierfl.language.calculus.jax_derivative import uses_jax
+from hierfl.atoms.row import own_row
+
+
+def only_compiled(expression: Any) -> bool:
+    """Whether an atom that CVXPY cannot evaluate is in the expression."""
+    row = own_row(type(expression))
+    return (row is not None and row.only_compiled) or any(map(only_compiled, expression.args))
 
 
 def constant_value(expression: Any) -> np.ndarray | None:
     """The dense number(s) that the expression is; None for what has leaves, and for a sparse constant."""
-    if expression.variables() or expression.parameters() or uses_jax(expression):
+    if expression.variables() or expression.parameters() or only_compiled(expression):
         return None
     value = expression.value
     return None if sp.issparse(value) else np.broadcast_to(np.asarray(value, dtype=float), expression.shape)
@@ -26,6 +32,11 @@ def vanishes(expression: Any) -> bool:
     """Whether it is the constant zero."""
     value = constant_value(expression)
     return value is not None and not value.any()
+
+
+def zeros(expression: Any) -> Expression:
+    """Zeros of the expression's shape."""
+    return cp.Constant(np.zeros(expression.shape))
 
 
 def minus(expression: Any) -> Expression:
@@ -75,8 +86,8 @@ def inverse(expression: Expression) -> Expression:
 
 def product(left: Any, right: Any) -> Expression:
     """The matrix product; a zero factor makes a zero."""
-    found = left @ right
-    return cp.Constant(np.zeros(found.shape)) if vanishes(left) or vanishes(right) else found
+    whole = left @ right
+    return cp.Constant(np.zeros(whole.shape)) if vanishes(left) or vanishes(right) else whole
 
 
 def expanded(expression: Expression, axis: Any, shape: tuple[int, ...]) -> Expression:

@@ -107,7 +107,7 @@ class Interval:
         return Interval(np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
 
 
-def total(parts: Sequence[Interval]) -> Interval:
+def interval_sum(parts: Sequence[Interval]) -> Interval:
     """The sum of intervals."""
     result = parts[0]
     for part in parts[1:]:

@@ -1,0 +1,127 @@
+"""Eigenvalues and singular values, which have kinks where they meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.condition_number import condition_number
+from cvxpy.atoms.gen_lambda_max import gen_lambda_max
+from cvxpy.atoms.norm_nuc import normNuc
+from cvxpy.atoms.sigma_max import sigma_max
+
+from hierfl.atoms.families.norms import norm_spelling
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing import latex_pen
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Spelling
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import jax.scipy as jsp
+
+    from hierfl.atoms.numerics import spectral_values
+else:
+    jax, jnp, jsp = map(lazy_module, ("jax", "jax.numpy", "jax.scipy"))
+    spectral_values = lazy_module("hierfl.atoms.numerics.spectral_values")
+
+_LARGEST = (1.0,)
+_SQUARINGS = 40
+
+
+def _largest_eigenvalue(atom: Any, value: Any) -> Any:
+    return spectral_values.eigenvalue_sum(_LARGEST, value)
+
+
+def _largest_eigenvalues(atom: Any, value: Any) -> Any:
+    whole = int(np.floor(atom.k))
+    weights = (1.0,) * whole + (float(atom.k) - whole,)
+    return spectral_values.eigenvalue_sum(weights[: value.shape[-1]], value)
+
+
+def _generalised_eigenvalue(atom: Any, a: Any, b: Any) -> Any:
+    factor = jnp.linalg.cholesky(spectral_values.symmetric(b))
+    half = jsp.linalg.solve_triangular(factor, spectral_values.symmetric(a), lower=True)
+    return spectral_values.eigenvalue_sum(_LARGEST, jsp.linalg.solve_triangular(factor, half.T, lower=True))
+
+
+def _condition_number(atom: Any, value: Any) -> Any:
+    largest, least = (spectral_values.eigenvalue_sum(_LARGEST, matrix) for matrix in (value, -value))
+    return largest / -least
+
+
+def _perron_eigenvalue(atom: Any, value: Any) -> Any:
+    """u' A v / u' v with the Perron vectors from repeated squaring of A, which tends to v u' (A positive)."""
+
+    def square(_: Any, power: Any) -> Any:
+        squared = power @ power
+        return squared / jnp.sum(squared)
+
+    power = jax.lax.fori_loop(0, _SQUARINGS, square, value / jnp.sum(value))
+    right, left = jnp.sum(power, axis=1), jnp.sum(power, axis=0)
+    return left @ value @ right / (left @ right)
+
+
+def _spectral_norm(atom: Any, value: Any) -> Any:
+    return spectral_values.largest_singular_value(value)
+
+
+def _nuclear_norm(atom: Any, value: Any) -> Any:
+    return spectral_values.singular_value_sum(value)
+
+
+def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
+    inside = pen.listed(phrase.args)
+    return Latex(rf"\sum_{{j=1}}^{{{phrase.option('k')}}} \lambda_{{j}}\left({inside}\right)", latex_pen.PRODUCT)
+
+
+ROWS = (
+    AtomRow(
+        (cp.lambda_max,),
+        lower=_largest_eigenvalue,
+        kinked=True,
+        opaque=True,
+        spellings=(Spelling("lambda_max", latex=r"\lambda_{\max}"),),
+    ),
+    AtomRow(
+        (cp.lambda_sum_largest,),
+        lower=_largest_eigenvalues,
+        kinked=True,
+        opaque=True,
+        spellings=(Spelling("lambda_sum_largest", {"k": None}, _latex_of_largest),),
+    ),
+    AtomRow(
+        (gen_lambda_max,),
+        lower=_generalised_eigenvalue,
+        spellings=(Spelling("gen_lambda_max", latex=r"\lambda_{\max}"),),
+    ),
+    AtomRow(
+        (condition_number,),
+        lower=_condition_number,
+        opaque=True,
+        spellings=(Spelling("condition_number", latex=r"\kappa"),),
+    ),
+    AtomRow(
+        (cp.pf_eigenvalue,),
+        lower=_perron_eigenvalue,
+        spellings=(Spelling("pf_eigenvalue", latex=r"\lambda_{\mathrm{pf}}"),),
+    ),
+    AtomRow(
+        (sigma_max,),
+        lower=_spectral_norm,
+        kinked=True,
+        opaque=True,
+        spellings=(Spelling("sigma_max", latex=r"\sigma_{\max}"),),
+    ),
+    AtomRow(
+        (normNuc,),
+        lower=_nuclear_norm,
+        kinked=True,
+        opaque=True,
+        spellings=(norm_spelling("norm_nuc", r"\ast", text="nuc"),),
+    ),
+)

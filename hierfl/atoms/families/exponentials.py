@@ -1,0 +1,243 @@
+"""Exponentials, logarithms and entropies. At the edge of a domain the slope is huge, never NaN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.elementwise.normcdf import normcdf
+from cvxpy.expressions.expression import Expression
+
+from hierfl.atoms.algebra import inverse, times
+from hierfl.atoms.formulas import Expr, entry_by_entry, reduction
+from hierfl.atoms.intervals import Interval
+from hierfl.atoms.ranges import always_smooth, bounded, slopes_between, value_at, with_slack
+from hierfl.atoms.row import AtomRow, CurvatureSearch
+from hierfl.atoms.writing import latex_pen
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Spelling
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import jax.scipy.special as special
+    import sympy
+
+    from hierfl.atoms.numerics import safe
+else:
+    jax, jnp, special = map(lazy_module, ("jax", "jax.numpy", "jax.scipy.special"))
+    sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
+
+
+# Values
+
+
+def _exp(atom: Any, value: Any) -> Any:
+    return jnp.exp(value)
+
+
+def _log(atom: Any, value: Any) -> Any:
+    return jnp.log(value)
+
+
+def _log1p(atom: Any, value: Any) -> Any:
+    return jnp.log1p(value)
+
+
+def _logistic(atom: Any, value: Any) -> Any:
+    return jnp.logaddexp(value, jnp.zeros((), value.dtype))
+
+
+def _entropy(atom: Any, value: Any) -> Any:
+    inside = value > 0
+    kept = jnp.where(inside, value, 1.0)
+    edge = jnp.where(value == 0, safe.steep(value), -jnp.inf)
+    return jnp.where(inside, -kept * jnp.log(kept), edge)
+
+
+def _relative_entropy(atom: Any, x: Any, y: Any) -> Any:
+    x, y = jnp.broadcast_arrays(x, y)
+    inside = (x > 0) & (y > 0)
+    kept_x, kept_y = jnp.where(inside, x, 1.0), jnp.where(inside, y, 1.0)
+    edge = jnp.where((x == 0) & (y >= 0), -safe.steep(x), jnp.inf)
+    return jnp.where(inside, kept_x * (jnp.log(kept_x) - jnp.log(kept_y)), edge)
+
+
+def _kl_divergence(atom: Any, x: Any, y: Any) -> Any:
+    return _relative_entropy(atom, x, y) - x + y
+
+
+def _x_exp_x(atom: Any, value: Any) -> Any:
+    return value * jnp.exp(value)
+
+
+def _log_sum_exp(atom: Any, value: Any) -> Any:
+    return jax.scipy.special.logsumexp(value, axis=atom.axis)
+
+
+def _normal_cdf(atom: Any, value: Any) -> Any:
+    return special.ndtr(value)
+
+
+# Ranges
+
+
+def _range_of_log_sum_exp(atom: Any, arguments: list[Interval]) -> Interval:
+    (z,) = arguments
+    reached = bounded(value_at(atom, [z.lo]), value_at(atom, [z.hi]))
+    return with_slack(atom, reached, [z.lo], z.lo.size, np.asarray(1.0 + float(np.max(z.magnitude))))
+
+
+# Curvature
+
+
+def _second_of_exp(atom: Any, z: Interval) -> Interval:
+    return Interval(np.exp(z.lo), np.exp(z.hi))
+
+
+def _second_of_logistic(atom: Any, z: Interval) -> Interval:
+    def slope(t: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(-t) / (1 + np.exp(-t)) ** 2)
+
+    return Interval(slope(np.minimum(z.magnitude, 700.0)) * (z.magnitude < 700), slope(z.mignitude))
+
+
+def _second_of_log(atom: Any, z: Interval) -> Interval:
+    low = np.maximum(z.lo, 0.0)
+    return Interval(-1 / low**2, -1 / z.hi**2)
+
+
+def _second_of_log1p(atom: Any, z: Interval) -> Interval:
+    return _second_of_log(atom, z + Interval.of(np.ones(z.shape)))
+
+
+def _second_of_entropy(atom: Any, z: Interval) -> Interval:
+    return Interval(-1 / np.maximum(z.lo, 0.0), -1 / z.hi)
+
+
+def _curvature_of_log_sum_exp(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
+    """The Hessian is at most I / 2."""
+    (argument,) = atom.args
+    if not upper or not search.is_affine(argument) or search.is_moved(argument):
+        return None
+    return 0.25 * cp.sum(cp.square(argument), axis=atom.axis, keepdims=atom.keepdims)
+
+
+# Derivatives
+
+
+def _pull_exp(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    return times(adjoint, atom)
+
+
+def _pull_log(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    return times(adjoint, inverse(atom.args[0]))
+
+
+# Formulas
+
+
+def _relative_entropy_formula(x: Expr, y: Expr) -> Expr:
+    return x * sympy.log(x / y)
+
+
+# Notation
+
+
+def _latex_of_entropy(pen: LatexPen, phrase: Phrase) -> Latex:
+    (argument,) = phrase.args
+    logarithm = rf"\log\left({pen.text(argument)}\right)"
+    return Latex(f"-{pen.times_function(argument, logarithm)}", latex_pen.SUM)
+
+
+def _latex_of_relative_entropy(pen: LatexPen, phrase: Phrase) -> Latex:
+    left, right = phrase.args
+    quotient = rf"\log\left(\frac{{{pen.text(left)}}}{{{pen.text(right)}}}\right)"
+    return Latex(pen.times_function(left, quotient), latex_pen.PRODUCT if not left.shape else latex_pen.ELEMENTWISE)
+
+
+def _latex_of_x_exp_x(pen: LatexPen, phrase: Phrase) -> Latex:
+    (argument,) = phrase.args
+    power = rf"\exp\left({pen.text(argument)}\right)"
+    place = latex_pen.PRODUCT if not argument.shape else latex_pen.ELEMENTWISE
+    return Latex(pen.times_function(argument, power), place)
+
+
+def _power_template(text: str) -> Template:
+    return Template(text, latex_pen.POWER)
+
+
+ROWS = (
+    AtomRow(
+        (cp.exp,),
+        lower=_exp,
+        second_derivative=_second_of_exp,
+        smooth=always_smooth,
+        derivative=_pull_exp,
+        formula=entry_by_entry(lambda v: sympy.exp(v)),
+        spellings=(Spelling("exp", latex=r"\exp"),),
+    ),
+    AtomRow(
+        (cp.log,),
+        lower=_log,
+        second_derivative=_second_of_log,
+        derivative=_pull_log,
+        formula=entry_by_entry(lambda v: sympy.log(v)),
+        spellings=(Spelling("log", latex=r"\log"),),
+    ),
+    AtomRow(
+        (cp.log1p,),
+        lower=_log1p,
+        second_derivative=_second_of_log1p,
+        formula=entry_by_entry(lambda v: sympy.log(1 + v)),
+        spellings=(Spelling("log1p", latex=_power_template(r"\log\left(1 + #1\right)")),),
+    ),
+    AtomRow(
+        (cp.logistic,),
+        lower=_logistic,
+        slopes=slopes_between(0.0, 1.0),
+        second_derivative=_second_of_logistic,
+        smooth=always_smooth,
+        formula=entry_by_entry(lambda v: sympy.log(1 + sympy.exp(v))),
+        spellings=(Spelling("logistic", latex=_power_template(r"\log\left(1 + \exp\left(#1\right)\right)")),),
+    ),
+    AtomRow(
+        (cp.log_sum_exp,),
+        lower=_log_sum_exp,
+        range=_range_of_log_sum_exp,
+        slopes=slopes_between(0.0, 1.0),
+        curvature=_curvature_of_log_sum_exp,
+        smooth=always_smooth,
+        formula=reduction(lambda atom, entries: sympy.log(sympy.Add(*map(sympy.exp, entries)))),
+        spellings=(Spelling("log_sum_exp", latex=r"\log\sum\exp"),),
+    ),
+    AtomRow(
+        (cp.entr,),
+        lower=_entropy,
+        second_derivative=_second_of_entropy,
+        formula=entry_by_entry(lambda v: -v * sympy.log(v)),
+        spellings=(Spelling("entr", latex=_latex_of_entropy),),
+    ),
+    AtomRow(
+        (cp.rel_entr,),
+        lower=_relative_entropy,
+        formula=entry_by_entry(_relative_entropy_formula),
+        spellings=(Spelling("rel_entr", latex=_latex_of_relative_entropy),),
+    ),
+    AtomRow(
+        (cp.kl_div,),
+        lower=_kl_divergence,
+        formula=entry_by_entry(lambda x, y: _relative_entropy_formula(x, y) - x + y),
+        spellings=(Spelling("kl_div", latex=_power_template(r"D_{\mathrm{KL}}\left(#1 \,\Vert\, #2\right)")),),
+    ),
+    AtomRow(
+        (cp.xexp,),
+        lower=_x_exp_x,
+        formula=entry_by_entry(lambda v: v * sympy.exp(v)),
+        spellings=(Spelling("xexp", latex=_latex_of_x_exp_x),),
+    ),
+    AtomRow((normcdf,), lower=_normal_cdf, spellings=(Spelling("normcdf", latex=r"\Phi"),)),
+)

@@ -1,0 +1,158 @@
+"""Largest and smallest entries, sums of the largest, and sorting. Programs restore ``keepdims`` from the declared shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.max import max as max_entries
+from cvxpy.atoms.min import min as min_entries
+from cvxpy.settings import ATOM_EVAL_TOL
+
+from hierfl.atoms.formulas import Expr, Scalars, exact, reduced, reduction
+from hierfl.atoms.ranges import slopes_between
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing import latex_pen
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscriptable
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Spelling
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import sympy
+
+    from hierfl.atoms.numerics import safe
+else:
+    jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
+    sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
+
+
+# Values
+
+
+def _max(atom: Any, value: Any) -> Any:
+    return safe.first_largest(value, atom.axis)
+
+
+def _min(atom: Any, value: Any) -> Any:
+    return -safe.first_largest(-value, atom.axis)
+
+
+def _cumulative_max(atom: Any, value: Any) -> Any:
+    return jax.lax.cummax(value, axis=atom.axis % jnp.ndim(value))
+
+
+def _sum_of_largest(atom: Any, value: Any) -> Any:
+    ordered = jnp.sort(safe.reduced_first(value, atom.axis), axis=0)[::-1]
+    whole = int(np.floor(atom.k))
+    total = jnp.sum(ordered[:whole], axis=0)
+    return total + float(atom.k - whole) * ordered[whole] if whole < ordered.shape[0] else total
+
+
+def _dot_of_sorted(atom: Any, value: Any, weights: Any) -> Any:
+    padded = jnp.pad(jnp.ravel(weights), (0, jnp.size(value) - jnp.size(weights)))
+    return jnp.sort(jnp.ravel(value)) @ jnp.sort(padded)
+
+
+def _length(atom: Any, value: Any) -> Any:
+    """Position of the last entry that is not (nearly) zero, from 1; 0 if there is none."""
+    flat = jnp.ravel(value)
+    places = jnp.arange(1, flat.shape[0] + 1)
+    return jnp.max(jnp.where(jnp.abs(flat) > ATOM_EVAL_TOL, places, 0)).astype(value.dtype)
+
+
+# Switches
+
+
+def _from_largest(atom: Any) -> list[Any]:
+    """How far every entry is from the largest."""
+    return [atom.args[0] - cp.max(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
+
+
+def _from_smallest(atom: Any) -> list[Any]:
+    """How far every entry is from the smallest."""
+    return [atom.args[0] - cp.min(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
+
+
+def _at_ties(atom: Any) -> list[Any]:
+    """Of the k largest entries: the gap between the k-th and the next; of a fractional k, those on either side of it."""
+    x = atom.args[0]
+    whole = {int(np.floor(atom.k)), int(np.ceil(atom.k))}
+    return [_tie(x, k) for k in sorted(whole) if 0 < k < x.size]
+
+
+def _tie(x: Any, k: int) -> Any:
+    """The gap between the k-th largest entry and the next."""
+    fewer = cp.sum_largest(x, k - 1) if k > 1 else 0
+    return 2 * cp.sum_largest(x, k) - fewer - cp.sum_largest(x, k + 1)
+
+
+# Formulas
+
+
+def _formula_of_largest(atom: Any, value: Scalars) -> Scalars:
+    """k t + sum of max(v - t, 0) is least at an entry t: the sum of the k largest, for fractional k as well."""
+    k = exact(float(atom.k))
+
+    def total(entries: list[Expr]) -> Expr:
+        return sympy.Min(*(k * t + sympy.Add(*(sympy.Max(v - t, 0) for v in entries)) for t in entries))
+
+    return reduced(atom, value, total)
+
+
+# Notation
+
+
+def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
+    """Order statistics in brackets: x_[1] is the largest entry."""
+    (argument,) = phrase.args
+    count = phrase.option("k")
+    if phrase.option("axis") is not None or int(count) != count:
+        return pen.operator(phrase, r"\operatorname{sumlargest}")
+    return Latex(rf"\sum_{{j=1}}^{{{int(count)}}} {subscriptable(pen, argument)}_{{[j]}}", latex_pen.PRODUCT)
+
+
+_SORTED = r"\operatorname{sort}\left(#1\right)^{\top} \, \operatorname{sort}\left(#2\right)"
+
+ROWS = (
+    AtomRow(
+        (max_entries,),
+        lower=_max,
+        slopes=slopes_between(0.0, 1.0),
+        kinked=True,
+        switches=_from_largest,
+        formula=reduction(lambda atom, entries: sympy.Max(*entries)),
+        spellings=(Spelling("max", latex=r"\max"),),
+    ),
+    AtomRow(
+        (min_entries,),
+        lower=_min,
+        slopes=slopes_between(0.0, 1.0),
+        kinked=True,
+        switches=_from_smallest,
+        formula=reduction(lambda atom, entries: sympy.Min(*entries)),
+        spellings=(Spelling("min", latex=r"\min"),),
+    ),
+    AtomRow(
+        (cp.cummax,), lower=_cumulative_max, kinked=True, opaque=True, spellings=(Spelling("cummax", {"axis": 0}),)
+    ),
+    AtomRow(
+        (cp.sum_largest,),
+        lower=_sum_of_largest,
+        kinked=True,
+        switches=_at_ties,
+        formula=_formula_of_largest,
+        spellings=(Spelling("sum_largest", {"k": None}, _latex_of_largest),),
+    ),
+    AtomRow(
+        (cp.dotsort,),
+        lower=_dot_of_sorted,
+        kinked=True,
+        opaque=True,
+        spellings=(Spelling("dotsort", latex=Template(_SORTED, latex_pen.PRODUCT)),),
+    ),
+    AtomRow((cp.length,), lower=_length),
+)

@@ -1,0 +1,180 @@
+"""Norms; at the origin their gradient is 0, an element of the subdifferential (p < 1: see ``_concave_pnorm``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+from cvxpy.atoms.pnorm import Pnorm, PnormApprox
+
+from hierfl.atoms.formulas import Expr, exact, reduction
+from hierfl.atoms.intervals import Interval
+from hierfl.atoms.ranges import monotone, of_magnitudes, slopes_between
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscript
+from hierfl.atoms.writing.phrase import Phrase, ratio
+from hierfl.atoms.writing.spelling import Reader, Spelling
+from hierfl.atoms.writing.text_pen import Text, TextPen, call
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import sympy
+
+    from hierfl.atoms.numerics import safe
+else:
+    jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
+    sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
+
+
+# Values
+
+
+def _norm1(atom: Any, value: Any) -> Any:
+    return jnp.sum(jnp.abs(value), axis=atom.axis)
+
+
+def _norm_inf(atom: Any, value: Any) -> Any:
+    return safe.first_largest(jnp.abs(value), atom.axis)
+
+
+def _pnorm(atom: Any, value: Any) -> Any:
+    p = float(atom.p)
+    if p == 2:
+        return safe.norm2(value, atom.axis)
+    return _convex_pnorm(value, p, atom.axis) if p > 1 else _concave_pnorm(value, p, atom.axis)
+
+
+def _convex_pnorm(value: Any, p: float, axis: Any) -> Any:
+    """p > 1, relative to the largest entry: neither overflow nor 0 ** negative in the derivative."""
+    size = jnp.abs(value)
+    scale = jax.lax.stop_gradient(jnp.max(size, axis=axis, keepdims=True))
+    ratio = size / jnp.where(scale == 0, 1.0, scale)
+    some = ratio > 0
+    total = jnp.sum(jnp.where(some, jnp.where(some, ratio, 1.0) ** p, 0.0), axis=axis, keepdims=True)
+    return scale * jnp.where(scale == 0, 1.0, total) ** (1.0 / p)
+
+
+def _concave_pnorm(value: Any, p: float, axis: Any) -> Any:
+    """p < 1: -inf as soon as an entry is negative; where entries are 0, an element of the superdifferential.
+
+    The norm of k equal entries t is k**(1/p) t, so the gradient at 0 is k**(1/p - 1) in each of them. For p < 0 this
+    holds for the zero entries alone (the norm is 0 along the others); for 0 < p < 1 a single zero entry has infinite slope.
+    """
+    zero = value == 0
+    kept = jnp.where(value > 0, value, 1.0)
+    edge = 0.0 if p < 0 else safe.steep(value)
+    total = jnp.sum(jnp.where(zero, edge, kept**p), axis=axis, keepdims=True)
+    regular = jnp.where(total == 0, 1.0, total) ** (1.0 / p)
+    zeros = jnp.maximum(jnp.sum(zero, axis=axis, keepdims=True), 1).astype(value.dtype)
+    origin = zeros ** (1.0 / p - 1.0) * jnp.sum(jnp.where(zero, value, 0.0), axis=axis, keepdims=True)
+    flat = (jnp.any if p < 0 else jnp.all)(zero, axis=axis, keepdims=True)
+    outside = jnp.any(value < 0, axis=axis, keepdims=True)
+    return jnp.where(outside, -jnp.inf, jnp.where(flat, origin, regular))
+
+
+# Ranges and switches
+
+
+def _range_of_pnorm(atom: Any, arguments: list[Interval]) -> Interval:
+    rule = monotone if float(atom.p) < 1 else of_magnitudes()
+    return rule(atom, arguments)
+
+
+def _slopes_of_pnorm(atom: Any, arguments: Sequence[Interval]) -> Interval | None:
+    return slopes_between(-1.0, 1.0)(atom, arguments) if float(atom.p) >= 1 else None
+
+
+def _at_zeros(atom: Any) -> list[Any]:
+    return [atom.args[0]]
+
+
+def _at_ties_of_sizes(atom: Any) -> list[Any]:
+    return [atom.args[0], cp.abs(atom.args[0]) - cp.norm_inf(atom.args[0])]
+
+
+def _at_origin(atom: Any) -> list[Any]:
+    argument = atom.args[0] if atom.axis is not None else cp.vec(atom.args[0], order="F")
+    return [cp.norm(argument, 2, axis=atom.axis)]
+
+
+def _pnorm_formula(atom: Any, entries: list[Expr]) -> Expr:
+    p = exact(float(atom.p))
+    sizes = entries if p == 2 else [sympy.Abs(entry) for entry in entries]
+    return sympy.Add(*(size**p for size in sizes)) ** (1 / p)
+
+
+# Notation
+
+
+def _read_pnorm(reader: Reader, atom: Any) -> Phrase:
+    argument = atom.args[0]
+    p = float(atom.p)
+    if p != 2:
+        norm = reader.operation(atom, (reader(argument),), head="pnorm")
+        return replace(norm, options=(("p", ratio(p)), *norm.options))
+    if atom.axis is None and isinstance(argument, cp.reshape) and argument.args[0].ndim == 2:
+        argument = argument.args[0]
+    frobenius = atom.axis is None and argument.ndim == 2
+    return reader.operation(atom, (reader(argument),), head="norm_fro" if frobenius else "norm2")
+
+
+def _latex_of_pnorm(pen: LatexPen, phrase: Phrase) -> Latex:
+    (argument,) = phrase.args
+    p, *settings = pen.settings(phrase)
+    return Latex(rf"\left\Vert {pen.text(argument)} \right\Vert" + subscript([p.removeprefix("p="), *settings]))
+
+
+def norm_spelling(head: str, sign: str, text: str | None = None) -> Spelling:
+    """A norm with its sign as subscript; of a scalar all norms are the absolute value. ``text``: its name in ``norm(x, text)``."""
+    template = Template(rf"\left\Vert #1 \right\Vert_{{{sign}#,}}")
+
+    def latex(pen: LatexPen, phrase: Phrase) -> Latex:
+        return pen.filled(template, phrase) if phrase.args[0].shape else pen.write(replace(phrase, head="abs"))
+
+    def norm_call(pen: TextPen, phrase: Phrase) -> Text:
+        return call("norm", pen.text(phrase.args[0]), *([f'"{text}"'] if text else []), *pen.settings(phrase))
+
+    return Spelling(head, latex=latex, text=None if text is None else norm_call)
+
+
+ROWS = (
+    AtomRow(
+        (cp.norm1,),
+        lower=_norm1,
+        range=of_magnitudes(),
+        slopes=slopes_between(-1.0, 1.0),
+        kinked=True,
+        switches=_at_zeros,
+        formula=reduction(lambda atom, entries: sympy.Add(*map(sympy.Abs, entries))),
+        spellings=(norm_spelling("norm1", "1"),),
+    ),
+    AtomRow(
+        (cp.norm_inf,),
+        lower=_norm_inf,
+        range=of_magnitudes(exact=True),
+        slopes=slopes_between(-1.0, 1.0),
+        kinked=True,
+        switches=_at_ties_of_sizes,
+        formula=reduction(lambda atom, entries: sympy.Max(*map(sympy.Abs, entries))),
+        spellings=(norm_spelling("norm_inf", r"\infty"),),
+    ),
+    AtomRow(
+        (Pnorm, PnormApprox),
+        lower=_pnorm,
+        range=_range_of_pnorm,
+        slopes=_slopes_of_pnorm,
+        kinked=True,
+        switches=_at_origin,
+        formula=reduction(_pnorm_formula),
+        read=_read_pnorm,
+        spellings=(
+            Spelling("pnorm", latex=_latex_of_pnorm),
+            norm_spelling("norm2", "2", text=""),
+            norm_spelling("norm_fro", "F", text="fro"),
+        ),
+    ),
+)

@@ -1,0 +1,80 @@
+"""The perspective t f(x / t), which holds a second expression; and support functions, which are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cvxpy.atoms.perspective import perspective
+from cvxpy.atoms.suppfunc import SuppFuncAtom
+from cvxpy.expressions.expression import Expression
+
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Reader, Spelling
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
+
+
+def _functions(atom: Any) -> tuple[Expression, ...]:
+    return (atom.f,) if atom.f_recession is None else (atom.f, atom.f_recession)
+
+
+def _perspective(atom: Any, functions: Any, t: Any, *points: Any) -> Any:
+    """NaN for t < 0; at t = 0 the recession function (NaN without one), with the slope in t from just above 0."""
+    function, *recession = functions
+    t = jnp.reshape(t, ())
+    inside = t > 0
+    value = _scaled(atom, function, jnp.where(inside, t, 1.0), points)
+    if not recession:
+        edge: Any = jnp.nan
+    else:
+        fixed = [jax.lax.stop_gradient(point) for point in points]
+        small = jnp.sqrt(jnp.finfo(t.dtype).eps)
+        above = _scaled(atom, function, small + jnp.where(inside, 0.0, t), fixed)
+        slope = above - jax.lax.stop_gradient(above)
+        edge = _scaled(atom, recession[0], jnp.ones_like(t), points) + slope
+    return jnp.where(inside, value, jnp.where(t == 0, edge, jnp.nan))
+
+
+def _scaled(atom: Any, function: Any, t: Any, points: Any) -> Any:
+    environment = {variable.id: point / t for variable, point in zip(atom.f.variables(), points)}
+    return t * jnp.reshape(function(environment), ())
+
+
+def _hidden_leaves(atom: Any) -> str | None:
+    parts = _functions(atom)
+    parameters = [parameter.name() for part in parts for parameter in part.parameters()]
+    if parameters:
+        return (
+            f"its function holds the parameter {parameters[0]!r}, which CVXPY hides; "
+            f"write t * f(x / t) with the atoms of f"
+        )
+    if not {v.id for part in parts for v in part.variables()} <= {v.id for v in atom.f.variables()}:
+        return "its recession function has variables that the function itself has not"
+    return None
+
+
+def _read(reader: Reader, atom: Any) -> Phrase:
+    return Phrase("perspective", (reader(atom.f), reader(atom.args[0])))
+
+
+ROWS = (
+    AtomRow(
+        (perspective,),
+        lower=_perspective,
+        shared=False,
+        inside=_functions,
+        refusal_of=_hidden_leaves,
+        read=_read,
+    ),
+    AtomRow(
+        (SuppFuncAtom,),
+        refusal="a support function is defined by a conic program and has no closed form; write the set's own",
+        spellings=(Spelling("suppfunc"),),
+    ),
+)

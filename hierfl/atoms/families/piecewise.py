@@ -1,0 +1,184 @@
+"""Elementwise atoms made of smooth pieces. At kinks the derivative is a fixed element of the subdifferential."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.elementwise.trig import sin
+from cvxpy.expressions.expression import Expression
+
+from hierfl.atoms.algebra import times
+from hierfl.atoms.formulas import Expr, Scalars, as_array, entry_by_entry, exact
+from hierfl.atoms.intervals import Interval
+from hierfl.atoms.ranges import always_smooth, of_magnitudes, slopes_between
+from hierfl.atoms.row import AtomRow, NoFormulaError
+from hierfl.atoms.writing.latex_pen import Template
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Reader, Spelling, operands
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+    import sympy
+else:
+    jnp, sympy = map(lazy_module, ("jax.numpy", "sympy"))
+
+_DECIMALS = 4  # CVXPY rounds to its ATOM_EVAL_TOL before ceil and floor
+_HALF_DECIMAL = 0.5e-4
+
+
+# Values
+
+
+def _absolute(atom: Any, value: Any) -> Any:
+    return jnp.abs(value)  # derivative 0 at 0
+
+
+def _ceiling(atom: Any, value: Any) -> Any:
+    return jnp.ceil(jnp.round(value, _DECIMALS))
+
+
+def _floor(atom: Any, value: Any) -> Any:
+    return jnp.floor(jnp.round(value, _DECIMALS))
+
+
+def _sign(atom: Any, value: Any) -> Any:
+    return jnp.where(value > 0, 1.0, -1.0).astype(value.dtype)
+
+
+def _huber(atom: Any, value: Any, bound: Any) -> Any:
+    size = jnp.abs(value)
+    inner = jnp.minimum(size, bound)
+    return inner**2 + 2 * bound * (size - inner)
+
+
+def _maximum(atom: Any, *values: Any) -> Any:
+    return functools.reduce(jnp.maximum, values)  # at ties half of each derivative
+
+
+def _minimum(atom: Any, *values: Any) -> Any:
+    return functools.reduce(jnp.minimum, values)
+
+
+# Curvature and derivative
+
+
+def _second_of_huber(atom: Any, z: Interval, bound: Interval) -> Interval:
+    inside = z.magnitude <= bound.lo
+    return Interval(np.where(inside, 2.0, 0.0), np.full(z.shape, 2.0))
+
+
+def _pull_huber(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    return times(times(2, adjoint), cp.maximum(cp.minimum(atom.args[0], atom.M), -atom.M))
+
+
+# Switches
+
+
+def _at_zero(atom: Any) -> list[Any]:
+    return [atom.args[0]]
+
+
+def _between_arguments(atom: Any) -> list[Any]:
+    """Of the largest (or smallest) of several: their differences."""
+    return [a - b for place, a in enumerate(atom.args) for b in atom.args[:place]]
+
+
+def _at_threshold(atom: Any) -> list[Any]:
+    return [cp.abs(atom.args[0]) - atom.M]
+
+
+def _at_whole_numbers(shift: float) -> Callable[[Any], list[Any]]:
+    """Of what is constant between whole numbers, from ``shift`` before them."""
+
+    def switches(atom: Any) -> list[Any]:
+        return [sin(np.pi * (atom.args[0] + shift))]
+
+    return switches
+
+
+# Formulas
+
+
+def _huber_formula(atom: Any, value: Scalars) -> Scalars:
+    if not isinstance(atom.M, cp.Constant):
+        raise NoFormulaError("the threshold of {atom} is a parameter; write it as a number.")
+    bound = exact(float(atom.M.value))
+
+    def penalty(v: Expr) -> Expr:
+        inner = sympy.Min(sympy.Abs(v), bound)
+        return inner**2 + 2 * bound * (sympy.Abs(v) - inner)
+
+    return as_array([penalty(v) for v in value.flat], value.shape)
+
+
+# Notation
+
+
+def _read_extreme(reader: Reader, atom: Any) -> Phrase:
+    return reader.operation(atom, operands(reader, atom))
+
+
+ROWS = (
+    AtomRow(
+        (cp.abs,),
+        lower=_absolute,
+        range=of_magnitudes(exact=True),
+        slopes=slopes_between(-1.0, 1.0),
+        kinked=True,
+        switches=_at_zero,
+        formula=entry_by_entry(lambda v: sympy.Abs(v)),
+        spellings=(Spelling("abs", latex=Template(r"\left\vert #1 \right\vert")),),
+    ),
+    AtomRow(
+        (cp.huber,),
+        lower=_huber,
+        settings=("M",),
+        range=of_magnitudes(),
+        second_derivative=_second_of_huber,
+        smooth=always_smooth,
+        derivative=_pull_huber,
+        switches=_at_threshold,
+        formula=_huber_formula,
+        spellings=(Spelling("huber", {"M": 1}, r"\phi^{\mathrm{huber}}"),),
+    ),
+    AtomRow(
+        (cp.maximum,),
+        lower=_maximum,
+        slopes=slopes_between(0.0, 1.0),
+        kinked=True,
+        switches=_between_arguments,
+        formula=entry_by_entry(lambda *values: sympy.Max(*values)),
+        read=_read_extreme,
+        spellings=(Spelling("maximum", latex=r"\max"),),
+    ),
+    AtomRow(
+        (cp.minimum,),
+        lower=_minimum,
+        slopes=slopes_between(0.0, 1.0),
+        kinked=True,
+        switches=_between_arguments,
+        formula=entry_by_entry(lambda *values: sympy.Min(*values)),
+        read=_read_extreme,
+        spellings=(Spelling("minimum", latex=r"\min"),),
+    ),
+    AtomRow((cp.sign,), lower=_sign, kinked=True, switches=_at_zero),
+    AtomRow(
+        (cp.floor,),
+        lower=_floor,
+        kinked=True,
+        switches=_at_whole_numbers(_HALF_DECIMAL),
+        spellings=(Spelling("floor", latex=Template(r"\left\lfloor #1 \right\rfloor")),),
+    ),
+    AtomRow(
+        (cp.ceil,),
+        lower=_ceiling,
+        kinked=True,
+        switches=_at_whole_numbers(-_HALF_DECIMAL),
+        spellings=(Spelling("ceil", latex=Template(r"\left\lceil #1 \right\rceil")),),
+    ),
+)

@@ -1,0 +1,202 @@
+"""Powers, square roots and reciprocals among them, entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.elementwise.power import Power, PowerApprox
+from cvxpy.expressions.expression import Expression
+
+from hierfl.atoms.algebra import times
+from hierfl.atoms.curvature import factored
+from hierfl.atoms.formulas import Scalars, exact
+from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.ranges import bounded, even
+from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
+from hierfl.atoms.writing import latex_pen, text_pen
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised
+from hierfl.atoms.writing.phrase import Phrase, ratio
+from hierfl.atoms.writing.spelling import Reader, Spelling
+from hierfl.atoms.writing.text_pen import Text, TextPen
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+
+    from hierfl.atoms.numerics import safe
+else:
+    jnp, safe = map(lazy_module, ("jax.numpy", "hierfl.atoms.numerics.safe"))
+
+
+def exponent_of(atom: Any) -> float | None:
+    """The exponent of a power, if it is a number."""
+    exponent = getattr(atom.p, "value", atom.p)
+    return None if exponent is None or isinstance(atom.p, cp.Parameter) else float(np.asarray(exponent))
+
+
+# Values
+
+
+def _power(atom: Any, value: Any) -> Any:
+    exponent = float(atom.p.value)
+    if exponent.is_integer():
+        return value ** int(exponent) if exponent >= 0 else _reciprocal(value ** int(-exponent))
+    return _fractional_power(value, exponent)
+
+
+def _reciprocal(value: Any) -> Any:
+    return jnp.where(value == 0, jnp.inf, 1.0 / jnp.where(value == 0, 1.0, value))
+
+
+def _fractional_power(value: Any, exponent: float) -> Any:
+    """NaN below 0, as in CVXPY; at 0 infinite (p < 0), or with a huge (p < 1) or no slope (p > 1)."""
+    inside = value > 0
+    kept = jnp.where(inside, value, 1.0)
+    at_zero = jnp.inf if exponent < 0 else safe.steep(value) if exponent < 1 else jnp.zeros_like(value)
+    return jnp.where(inside, kept**exponent, jnp.where(value == 0, at_zero, jnp.nan))
+
+
+def _parametrised_exponent(atom: Any) -> str | None:
+    if isinstance(atom.p, cp.Constant):
+        return None
+    return (
+        f"its exponent {atom.p.name()!r} is a parameter, and the exponent decides the curvature; write it as a number"
+    )
+
+
+# Ranges
+
+
+def _range(atom: Any, arguments: list[Interval]) -> Interval:
+    (base,) = arguments
+    exponent = exponent_of(atom)
+    if exponent is None:
+        return Interval.free(atom.shape)
+    if exponent == 0:
+        return Interval.of(np.ones(atom.shape))
+    if exponent == 1:
+        return base
+    if exponent > 0 and exponent % 2 == 0:
+        return even(base, lambda size: size**exponent)
+    if exponent % 2 == 1 and exponent > 0 and (base.lo < 0).any():  # an odd power; CVXPY's domain is the positive part
+        return bounded(base.lo**exponent, base.hi**exponent).widened(32 * EPS)
+    return _power_of(base, exponent)
+
+
+def _power_of(base: Interval, exponent: float) -> Interval:
+    """``base ** exponent`` where the base is nonnegative; unbounded where it may be negative."""
+    if (base.lo < 0).any():
+        return Interval.free(base.shape)
+    ends = base.lo**exponent, base.hi**exponent
+    low, high = ends if exponent > 0 else ends[::-1]
+    return bounded(low, high).widened(32 * EPS)
+
+
+def _slopes(atom: Any, arguments: Sequence[Interval]) -> Interval | None:
+    exponent = exponent_of(atom)
+    return None if exponent is None else _power_of(arguments[0], exponent - 1) * Interval.of(exponent)
+
+
+# Curvature
+
+
+def _curvature(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
+    """A square whose argument's slope moves with x: ``(c w + d)^2`` curves as ``c^2 w^2``."""
+    if exponent_of(atom) != 2:
+        return search.by_second_derivative(atom, upper)
+    parts = factored(search, atom.args[0])
+    return None if parts is None else search.bound(cp.multiply(cp.square(parts[0]), cp.square(parts[1])), upper)
+
+
+def _second_derivative(atom: Any, z: Interval) -> Interval:
+    exponent = exponent_of(atom)
+    if exponent is None:
+        return Interval.free(z.shape)
+    is_even = exponent % 2 == 0 and exponent > 0
+    sizes = (z.mignitude, z.magnitude) if is_even else (np.maximum(z.lo, 0.0), np.maximum(z.hi, 0.0))
+    ends = [exponent * (exponent - 1) * size ** (exponent - 2) for size in sizes]
+    return Interval(np.minimum(*ends), np.maximum(*ends))
+
+
+def _majorant(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | None:
+    (base,) = parts
+    return rebuild([base]) if base is not None and atom.is_quadratic() else None
+
+
+def _is_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Interval]) -> bool:
+    exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
+    defined = exponent % 2 == 0 or bool((enclosure(atom.args[0]).lo >= 0).all())
+    return exponent in (0.0, 1.0) or (exponent >= 2.0 and defined)
+
+
+def _pull(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    (base,) = atom.args
+    exponent = float(atom.p.value) if isinstance(atom.p, cp.Constant) else 0.0
+    if exponent == 1:
+        return adjoint
+    if exponent < 2 or not exponent.is_integer():
+        return None
+    return times(times(exponent, adjoint), base if exponent == 2 else cp.power(base, int(exponent) - 1))
+
+
+def _formula(atom: Any, value: Scalars) -> Any:
+    return value ** exact(float(atom.p.value))
+
+
+# Notation
+
+
+def _read(reader: Reader, atom: Any) -> Phrase:
+    base, shape = reader(atom.args[0]), tuple(atom.shape)
+    if not isinstance(atom.p, cp.Constant):
+        return Phrase("power", (base, reader(atom.p)), shape=shape)
+    exponent = float(atom.p.value)
+    named = {2.0: "square", 0.5: "sqrt", -1.0: "inv_pos"}.get(exponent)
+    if named:
+        return Phrase(named, (base,), shape=shape)
+    return Phrase("power", (base, ratio(exponent)), shape=shape)
+
+
+def _latex(pen: LatexPen, phrase: Phrase) -> Latex:
+    base, exponent = phrase.args
+    return raised(pen.at(base, latex_pen.ATOM), pen.text(exponent), elementwise=bool(base.shape))
+
+
+def _fixed_power(exponent: str) -> Callable[[LatexPen, Phrase], Latex]:
+    def write(pen: LatexPen, phrase: Phrase) -> Latex:
+        (base,) = phrase.args
+        return raised(pen.at(base, latex_pen.ATOM), exponent, elementwise=bool(base.shape))
+
+    return write
+
+
+def _text(pen: TextPen, phrase: Phrase) -> Text:
+    base, exponent = phrase.args
+    return Text(f"{pen.at(base, text_pen.ATOM)}**{pen.at(exponent, text_pen.ATOM)}", text_pen.POWER)
+
+
+ROWS = (
+    AtomRow(
+        (Power, PowerApprox),
+        lower=_power,
+        refusal_of=_parametrised_exponent,
+        range=_range,
+        slopes=_slopes,
+        curvature=_curvature,
+        second_derivative=_second_derivative,
+        majorant=_majorant,
+        smooth=_is_smooth,
+        derivative=_pull,
+        formula=_formula,
+        read=_read,
+        spellings=(
+            Spelling("power", latex=_latex, text=_text),
+            Spelling("square", latex=_fixed_power("2")),
+            Spelling("sqrt", latex=Template(r"\sqrt{#1}", latex_pen.POWER)),
+            Spelling("inv_pos", latex=_fixed_power("-1")),
+        ),
+    ),
+)

@@ -1,0 +1,325 @@
+"""Atoms that move, repeat or pick entries, and assertions to CVXPY. It vectorises in Fortran order; programs enforce shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.affine.broadcast_to import broadcast_to
+from cvxpy.atoms.affine.concatenate import Concatenate
+from cvxpy.atoms.affine.conj import conj
+from cvxpy.atoms.affine.diag import diag_mat, diag_vec
+from cvxpy.atoms.affine.hstack import Hstack
+from cvxpy.atoms.affine.imag import imag
+from cvxpy.atoms.affine.index import index, special_index
+from cvxpy.atoms.affine.promote import Promote
+from cvxpy.atoms.affine.real import real
+from cvxpy.atoms.affine.reshape import reshape
+from cvxpy.atoms.affine.transpose import transpose
+from cvxpy.atoms.affine.upper_tri import upper_tri
+from cvxpy.atoms.affine.vstack import Vstack
+from cvxpy.atoms.affine.wraps import (
+    Wrap,
+    hermitian_wrap,
+    nonneg_wrap,
+    nonpos_wrap,
+    nsd_wrap,
+    psd_wrap,
+    skew_symmetric_wrap,
+    symmetric_wrap,
+)
+from cvxpy.expressions.expression import Expression
+
+from hierfl.atoms.families.products import transposed
+from hierfl.atoms.families.sums import unchanged
+from hierfl.atoms.ranges import rearranged
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing import latex_pen, text_pen
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, dimensions_latex, subscript, subscriptable
+from hierfl.atoms.writing.phrase import Phrase
+from hierfl.atoms.writing.spelling import Reader, Spelling
+from hierfl.atoms.writing.symbols import escaped
+from hierfl.atoms.writing.text_pen import Text, TextPen, call, index_text
+from hierfl.jaxtools.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+else:
+    jnp = lazy_module("jax.numpy")
+
+
+# Values
+
+
+def _broadcast(atom: Any, value: Any) -> Any:
+    return jnp.broadcast_to(value, atom.shape)
+
+
+def _concatenate(atom: Any, *values: Any) -> Any:
+    return jnp.concatenate(values, axis=atom.axis)
+
+
+def _hstack(atom: Any, *values: Any) -> Any:
+    return jnp.hstack(values)
+
+
+def _vstack(atom: Any, *values: Any) -> Any:
+    return jnp.vstack(values)
+
+
+def _vector_to_diagonal(atom: Any, value: Any) -> Any:
+    return jnp.diag(jnp.ravel(value), k=atom.k)
+
+
+def _diagonal_to_vector(atom: Any, value: Any) -> Any:
+    return jnp.diagonal(value, offset=atom.k)
+
+
+def _transpose(atom: Any, value: Any) -> Any:
+    return jnp.transpose(value, atom.axes)
+
+
+def _reshape(atom: Any, value: Any) -> Any:
+    return jnp.reshape(value, atom.shape, order=atom.order)
+
+
+def _upper_triangle(atom: Any, value: Any) -> Any:
+    rows, columns = np.triu_indices(value.shape[-1], k=1)
+    return value[..., rows, columns]
+
+
+def _index(atom: Any, value: Any) -> Any:
+    return value[atom._orig_key]  # as CVXPY evaluates it; its normalised key ends negative steps at -1
+
+
+def _special_index(atom: Any, value: Any) -> Any:
+    keys = atom.key if isinstance(atom.key, tuple) else (atom.key,)
+    return value[tuple(np.asarray(key) if isinstance(key, list) else key for key in keys)]
+
+
+def _identity(atom: Any, value: Any) -> Any:
+    return value
+
+
+def _imaginary(atom: Any, value: Any) -> Any:
+    return jnp.zeros_like(value)
+
+
+# Rows of players
+
+
+def keeps_first_axis(atom: Any) -> bool:
+    """Whether a change of shape leaves row j to player j: (n,), (n, 1) and (n, k) among each other."""
+    before, after = atom.args[0].shape, atom.shape
+    return bool(before and after and before[0] == after[0] and len(before) == len(after))
+
+
+def _is_column(atom: Any) -> bool:
+    """(n,) from (n, 1) or the other way round."""
+    before, after = atom.args[0].shape, atom.shape
+    return bool(before[0] == after[0] and np.prod(before) == np.prod(after) == before[0])
+
+
+def _takes_all_rows(atom: Any) -> bool:
+    first, rows = atom.key[0], atom.args[0].shape[0]
+    return isinstance(first, slice) and first == slice(0, rows, 1) and atom.shape[:1] == (rows,)
+
+
+# Derivatives
+
+
+def _pull_broadcast(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    argument = atom.args[index]
+    missing = atom.ndim - argument.ndim
+    axes = [k for k in range(atom.ndim) if k < missing or (argument.shape[k - missing] == 1 and atom.shape[k] != 1)]
+    summed = cp.sum(adjoint, axis=None if argument.ndim == 0 else tuple(axes))
+    return summed if summed.shape == argument.shape else cp.reshape(summed, argument.shape, order="C")
+
+
+def _pull_reshape(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    return cp.reshape(adjoint, atom.args[0].shape, order=atom.order)
+
+
+def _pull_transpose(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    axes = atom.axes if atom.axes is not None else tuple(reversed(range(atom.ndim)))
+    return cp.transpose(adjoint, tuple(int(place) for place in np.argsort(axes)))
+
+
+# Notation
+
+
+def _read_reshape(reader: Reader, atom: Any) -> Phrase:
+    argument = atom.args[0]
+    if argument.shape == atom.shape:
+        return reader(argument)
+    options = (("order", atom.order),)
+    phrase = Phrase("reshape", (reader(argument),), value=tuple(atom.shape), options=options, shape=tuple(atom.shape))
+    return replace(phrase, head="vec", value=None) if atom.ndim == 1 and argument.ndim > 1 else phrase
+
+
+def _read_transpose(reader: Reader, atom: Any) -> Phrase:
+    phrase = Phrase("transpose", (reader(atom.args[0]),), shape=tuple(atom.shape))
+    reverse = list(reversed(range(atom.ndim)))
+    if atom.axes is None or list(atom.axes) == reverse:
+        return phrase if atom.ndim > 1 else phrase.args[0]
+    return replace(phrase, head="permute_dims", options=(("axes", tuple(atom.axes)),))
+
+
+def _read_index(reader: Reader, atom: Any) -> Phrase:
+    *_, key = atom.get_data()
+    key = key if isinstance(key, tuple) else (key,)
+    return Phrase("index", (reader(atom.args[0]),), value=key, shape=tuple(atom.shape))
+
+
+def _read_real_part(reader: Reader, atom: Any) -> Phrase:
+    """Idle on the real expressions that hierfl treats."""
+    argument = reader(atom.args[0])
+    return reader.operation(atom, (argument,)) if atom.args[0].is_complex() else argument
+
+
+def _read_assertion(reader: Reader, atom: Any) -> Phrase:
+    """An assertion to CVXPY, not mathematics."""
+    return reader(atom.args[0])
+
+
+def _latex_of_broadcast(pen: LatexPen, phrase: Phrase) -> Latex:
+    return pen.applied(rf"\operatorname{{broadcast}}_{{{dimensions_latex(phrase.shape)}}}", phrase.args)
+
+
+def _latex_of_reshape(pen: LatexPen, phrase: Phrase) -> Latex:
+    return pen.applied(rf"\operatorname{{reshape}}_{{{dimensions_latex(phrase.value)}}}", phrase.args)
+
+
+def _latex_of_transpose(pen: LatexPen, phrase: Phrase) -> Latex:
+    return Latex(transposed(pen, phrase.args[0]), latex_pen.POWER)
+
+
+def _latex_of_permutation(pen: LatexPen, phrase: Phrase) -> Latex:
+    axes = [str(axis) for axis in phrase.option("axes")]
+    return pen.applied(r"\operatorname{permute}" + subscript(axes), phrase.args)
+
+
+def _latex_of_index(pen: LatexPen, phrase: Phrase) -> Latex:
+    return Latex(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}")
+
+
+def _stack_spelling(head: str, separator: str, options: dict[str, Any] | None = None) -> Spelling:
+    def latex(pen: LatexPen, phrase: Phrase) -> Latex:
+        inside = pen.listed(phrase.args, separator)
+        return Latex(rf"\left[{inside}\right]{subscript(pen.settings(phrase))}", latex_pen.POWER)
+
+    def text(pen: TextPen, phrase: Phrase) -> Text:
+        return call(head, f"[{', '.join(map(pen.text, phrase.args))}]", *pen.settings(phrase))
+
+    return Spelling(head, options, latex, text)
+
+
+def _text_of_reshape(pen: TextPen, phrase: Phrase) -> Text:
+    return call("reshape", pen.text(phrase.args[0]), str(phrase.value), *pen.settings(phrase))
+
+
+def _text_of_transpose(pen: TextPen, phrase: Phrase) -> Text:
+    return Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}.T")
+
+
+def _text_of_index(pen: TextPen, phrase: Phrase) -> Text:
+    return Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}[{index_text(phrase.value)}]")
+
+
+_DIAG = Spelling("diag", options={"k": 0})
+_INDEX = Spelling("index", latex=_latex_of_index, text=_text_of_index)
+
+ROWS = (
+    AtomRow(
+        (Promote,),
+        lower=_broadcast,
+        layout=True,
+        keeps_rows=keeps_first_axis,
+        range=rearranged,
+        derivative=_pull_broadcast,
+        spellings=(Spelling("promote", {"shape": None}, _latex_of_broadcast),),
+    ),
+    AtomRow(
+        (broadcast_to,),
+        lower=_broadcast,
+        layout=True,
+        keeps_rows=keeps_first_axis,
+        range=rearranged,
+        derivative=_pull_broadcast,
+        spellings=(Spelling("broadcast_to", {"shape": None}, _latex_of_broadcast),),
+    ),
+    AtomRow(
+        (Concatenate,),
+        lower=_concatenate,
+        layout=True,
+        range=rearranged,
+        spellings=(_stack_spelling("concatenate", r",\, ", {"axis": None}),),
+    ),
+    AtomRow((Hstack,), lower=_hstack, layout=True, range=rearranged, spellings=(_stack_spelling("hstack", r",\, "),)),
+    AtomRow((Vstack,), lower=_vstack, layout=True, range=rearranged, spellings=(_stack_spelling("vstack", r";\, "),)),
+    AtomRow((diag_vec,), lower=_vector_to_diagonal, spellings=(_DIAG,)),
+    AtomRow((diag_mat,), lower=_diagonal_to_vector, spellings=(_DIAG,)),
+    AtomRow((upper_tri,), lower=_upper_triangle, spellings=(Spelling("upper_tri", latex=r"\operatorname{triu}"),)),
+    AtomRow(
+        (transpose,),
+        lower=_transpose,
+        layout=True,
+        range=rearranged,
+        derivative=_pull_transpose,
+        read=_read_transpose,
+        spellings=(
+            Spelling("transpose", latex=_latex_of_transpose, text=_text_of_transpose),
+            Spelling("permute_dims", latex=_latex_of_permutation),
+        ),
+    ),
+    AtomRow(
+        (reshape,),
+        lower=_reshape,
+        layout=True,
+        keeps_rows=_is_column,
+        range=rearranged,
+        derivative=_pull_reshape,
+        read=_read_reshape,
+        spellings=(Spelling("reshape", latex=_latex_of_reshape, text=_text_of_reshape),),
+    ),
+    AtomRow(
+        (index,),
+        lower=_index,
+        layout=True,
+        keeps_rows=_takes_all_rows,
+        range=rearranged,
+        read=_read_index,
+        spellings=(_INDEX,),
+    ),
+    AtomRow(
+        (special_index,), lower=_special_index, layout=True, range=rearranged, read=_read_index, spellings=(_INDEX,)
+    ),
+    AtomRow(
+        (
+            Wrap,
+            nonneg_wrap,
+            nonpos_wrap,
+            psd_wrap,
+            nsd_wrap,
+            symmetric_wrap,
+            hermitian_wrap,
+            skew_symmetric_wrap,
+        ),
+        lower=_identity,
+        layout=True,
+        entrywise=True,
+        range=rearranged,
+        derivative=unchanged,
+        read=_read_assertion,
+    ),
+    AtomRow((real,), lower=_identity, read=_read_real_part, spellings=(Spelling("real", latex=r"\operatorname{Re}"),)),
+    AtomRow(
+        (conj,),
+        lower=_identity,
+        read=_read_real_part,
+        spellings=(Spelling("conj", latex=Template(r"\overline{#1}", latex_pen.POWER)),),
+    ),
+    AtomRow((imag,), lower=_imaginary, spellings=(Spelling("imag", latex=r"\operatorname{Im}"),)),
+)

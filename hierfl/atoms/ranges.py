@@ -1,0 +1,113 @@
+"""Rules for the range of an atom that several atoms share: by monotonicity, by magnitudes, entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from cvxpy.atoms.affine.affine_atom import AffAtom
+
+from hierfl.atoms.intervals import EPS, Interval
+
+Range = Callable[[Any, list[Interval]], Interval]
+
+
+def monotone(atom: Any, arguments: list[Interval]) -> Interval:
+    """Each argument at the end where the atom is least (greatest); only for atoms monotone in all of them."""
+    ends = _ends(atom, arguments)
+    if ends is None:
+        return Interval.free(atom.shape)
+    low, high = ends
+    count = sum(argument.lo.size for argument in arguments)
+    reached = bounded(value_at(atom, low), value_at(atom, high))
+    if not isinstance(atom, AffAtom):
+        return reached.widened(4 * (count + 8) * EPS)
+    sizes = [argument.magnitude for argument in arguments]
+    slack = value_at(atom, sizes) if all(atom.is_incr(k) for k in range(len(sizes))) else np.asarray(np.inf)
+    return with_slack(atom, reached, low, count, slack)
+
+
+def rearranged(atom: Any, arguments: list[Interval]) -> Interval:
+    """As ``monotone``, without rounding: the atom only moves entries."""
+    ends = _ends(atom, arguments)
+    return Interval.free(atom.shape) if ends is None else bounded(*(value_at(atom, end) for end in ends))
+
+
+def with_slack(atom: Any, reached: Interval, low: list[np.ndarray], count: int, slack: np.ndarray) -> Interval:
+    """Widened by the rounding of a sum of ``count`` numbers of that total size: sums of mixed signs lose what their parts' sizes say."""
+    exact = (reached.lo == 0) & (value_at(atom, [np.abs(a) for a in low]) == 0)
+    extra = 4 * (count + 2) * EPS * np.where(np.isfinite(slack), slack, 0.0)
+    return Interval(np.where(exact, reached.lo, reached.lo - extra), reached.hi + extra)
+
+
+def _ends(atom: Any, arguments: list[Interval]) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+    """(Arguments where the atom is least, where it is greatest); None unless it is monotone in all of them."""
+    low, high = [], []
+    for place, argument in enumerate(arguments):
+        if atom.is_incr(place):
+            low.append(argument.lo)
+            high.append(argument.hi)
+        elif atom.is_decr(place):
+            low.append(argument.hi)
+            high.append(argument.lo)
+        else:
+            return None
+    return low, high
+
+
+def value_at(atom: Any, values: list[np.ndarray]) -> np.ndarray:
+    """The atom at these arguments, dense; NaN where it is not defined."""
+    result = atom.numeric([np.asarray(value, dtype=float) for value in values])
+    dense = np.asarray(result.toarray() if hasattr(result, "toarray") else result, dtype=float)
+    return dense.reshape(atom.shape)
+
+
+def bounded(low: np.ndarray, high: np.ndarray) -> Interval:
+    """The interval between two values; unbounded where one is not defined."""
+    return Interval(np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
+
+
+def spread(interval: Interval, shape: tuple[int, ...]) -> Interval:
+    """Broadcast to a shape."""
+    return Interval(np.broadcast_to(interval.lo, shape), np.broadcast_to(interval.hi, shape))
+
+
+def reshaped(interval: Interval, shape: tuple[int, ...]) -> Interval:
+    """The same entries in another shape."""
+    return Interval(interval.lo.reshape(shape), interval.hi.reshape(shape))
+
+
+def even(argument: Interval, function: Callable[[np.ndarray], np.ndarray], exact: bool = False) -> Interval:
+    """A function of magnitudes that grows with each of them."""
+    reached = bounded(function(argument.mignitude), function(argument.magnitude))
+    return reached if exact else reached.widened(4 * (8 + argument.lo.size // max(reached.lo.size, 1)) * EPS)
+
+
+def of_magnitudes(exact: bool = False) -> Range:
+    """The rule of an atom of one argument that depends on magnitudes alone; exact without rounding."""
+
+    def rule(atom: Any, arguments: list[Interval]) -> Interval:
+        return even(arguments[0], lambda size: value_at(atom, [size]), exact)
+
+    return rule
+
+
+def slopes_between(low: float, high: float) -> Callable[[Any, Sequence[Interval]], Interval | None]:
+    """Partial derivatives within these numbers, wherever the atom is looked at."""
+
+    def rule(atom: Any, arguments: Sequence[Interval]) -> Interval:
+        return Interval(np.asarray(low), np.asarray(high))
+
+    return rule
+
+
+def always_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Interval]) -> bool:
+    """An atom with a locally Lipschitz gradient everywhere."""
+    return True
+
+
+def within_rows(atom: Any) -> bool:
+    """Whether an atom along axes leaves the first one alone."""
+    axes = atom.axis if isinstance(atom.axis, tuple) else (atom.axis,)
+    return None not in axes and 0 not in {int(k) % atom.args[0].ndim for k in axes}

@@ -1,0 +1,128 @@
+r"""Writes phrases as LaTeX, with parentheses where an operand binds looser than its place.
+
+Delimiters are written ``\left\Vert``, which MathJax and matplotlib's mathtext both know (mathtext has no ``\lVert``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from hierfl.atoms.writing.phrase import Phrase, number
+from hierfl.atoms.writing.symbols import escaped, symbol
+
+RELATION, SUM, ELEMENTWISE, PRODUCT, POWER, ATOM = range(6)
+"""Precedences, loosest first. POWER is whatever may not take another superscript: powers and applied functions."""
+
+
+class Latex(NamedTuple):
+    """LaTeX, and how tightly it binds."""
+
+    text: str
+    precedence: int = ATOM
+
+
+class Template(NamedTuple):
+    """LaTeX with places: ``#1`` is the first operand where the template delimits it, ``*1`` where it is a factor, ``@1``
+    where it is the base of a superscript; ``#,`` continues a subscript with the settings.
+    """
+
+    text: str
+    precedence: int = ATOM
+
+
+_PLACES = {"#": RELATION, "*": PRODUCT, "@": ATOM}
+
+
+class LatexPen:
+    """Writes phrases by ``write``, which knows every head, and offers what several spellings share."""
+
+    def __init__(self, write: Callable[[Phrase], Latex]) -> None:
+        self.write = write
+
+    def text(self, phrase: Phrase) -> str:
+        """The phrase as LaTeX."""
+        return self.write(phrase).text
+
+    def at(self, phrase: Phrase, precedence: int) -> str:
+        """The phrase as LaTeX, in parentheses if it binds looser than its place."""
+        text, own = self.write(phrase)
+        return text if own >= precedence else rf"\left({text}\right)"
+
+    def listed(self, phrases: Iterable[Phrase], separator: str = r",\, ") -> str:
+        """Several phrases in a row."""
+        return separator.join(map(self.text, phrases))
+
+    def applied(self, name: str, args: Iterable[Phrase]) -> Latex:
+        """A function of its arguments in parentheses."""
+        return Latex(rf"{name}\left({self.listed(args)}\right)", POWER)
+
+    def operator(self, phrase: Phrase, name: str | None = None) -> Latex:
+        """A symbol before the operands, the settings as its subscripts; by default the head's name, upright."""
+        name = name or rf"\operatorname{{{escaped(phrase.head)}}}"
+        return self.applied(name + subscript(self.settings(phrase)), phrase.args)
+
+    def filled(self, template: Template, phrase: Phrase) -> Latex:
+        """A template with the operands in their places."""
+        settings = self.settings(phrase)
+
+        def fill(place: re.Match[str]) -> str:
+            kind, which = place.groups()
+            if which == ",":
+                return "".join(rf",\,{setting}" for setting in settings)
+            return self.at(phrase.args[int(which) - 1], _PLACES[kind])
+
+        return Latex(re.sub(r"([#*@])([,\d])", fill, template.text), template.precedence)
+
+    def settings(self, phrase: Phrase) -> list[str]:
+        """The settings as subscripts; those that only say how an array is laid out are left out."""
+        return [self._setting(name, value) for name, value in phrase.options if name not in ("keepdims", "order")]
+
+    def _setting(self, name: str, value: Any) -> str:
+        if isinstance(value, float):
+            value = number(value)
+        written = self.text(value) if isinstance(value, Phrase) else escaped(f"{value}")
+        return f"{symbol(name)}={written}"
+
+    def times_function(self, factor: Phrase, function: str) -> str:
+        """A factor before a function of it, entry by entry."""
+        sign = r"\odot" if factor.shape else r"\,"
+        return f"{self.at(factor, PRODUCT)} {sign} {function}"
+
+
+def subscript(parts: list[str]) -> str:
+    """The parts as one subscript; nothing without parts."""
+    listed = r",\,".join(parts)
+    return f"_{{{listed}}}" if parts else ""
+
+
+def raised(base: str, exponent: str, elementwise: bool) -> Latex:
+    """A power; of an array entry by entry."""
+    kind = r"\circ " if elementwise else ""
+    return Latex(f"{base}^{{{kind}{exponent}}}", POWER)
+
+
+def beside(left: str, right: str) -> Latex:
+    """Two factors in a row, with a dot where two numbers would run together."""
+    return Latex(rf"{left} \cdot {right}" if re.match(r"\d|\\frac\{\d", right) else rf"{left} \, {right}", PRODUCT)
+
+
+def infix(sign: str, place: int, precedence: int) -> Callable[[LatexPen, Phrase], Latex]:
+    """A spelling with a sign between the operands."""
+
+    def write(pen: LatexPen, phrase: Phrase) -> Latex:
+        return Latex(f" {sign} ".join(pen.at(arg, place) for arg in phrase.args), precedence)
+
+    return write
+
+
+def dimensions_latex(shape: tuple[int, ...]) -> str:
+    r"""``10 \times 785``."""
+    return r" \times ".join(map(str, shape))
+
+
+def subscriptable(pen: LatexPen, phrase: Phrase) -> str:
+    """The phrase where a subscript follows: in brackets unless it is a name without one."""
+    name = pen.text(phrase)
+    return name if phrase.head == "name" and "_" not in name else rf"\left[{name}\right]"

@@ -1,0 +1,52 @@
+"""How an atom is read, and how the phrases that it becomes are spelled: what the rows of the atoms say of notation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
+from hierfl.atoms.writing.phrase import Phrase, bare
+from hierfl.atoms.writing.text_pen import Text, TextPen
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How phrases of one head are written.
+
+    Attributes
+    ----------
+    options
+        Settings that are not operands, each with the default that needs no mention; None for CVXPY's ``axis``.
+    latex
+        A symbol that stands before the operands in parentheses, a template with places for them, or a function. Default:
+        the head's own name, upright.
+    text
+        A function. Default: ``head(operands, settings)``.
+    """
+
+    head: str
+    options: Mapping[str, Any] | None = None
+    latex: str | Template | Callable[[LatexPen, Phrase], Latex] | None = None
+    text: Callable[[TextPen, Phrase], Text] | None = None
+
+
+class Reader(Protocol):
+    """Reads a tree; given to the rows that read their atoms themselves."""
+
+    def __call__(self, part: Any) -> Phrase:
+        """The phrase of an expression or constraint."""
+
+    def operation(self, part: Any, args: tuple[Phrase, ...], head: str | None = None) -> Phrase:
+        """The phrase of an atom over phrases, with the settings that differ from their defaults."""
+
+
+def operands(reader: Reader, expression: Any) -> tuple[Phrase, ...]:
+    """The operands of an operator that broadcasts; a promotion is kept only where it decides the shape."""
+    parts = [bare(argument) for argument in expression.args]
+    if np.broadcast_shapes(*(part.shape for part in parts)) != expression.shape:
+        parts = expression.args
+    return tuple(reader(part) for part in parts)

@@ -1,0 +1,289 @@
+"""What a declared problem says, with every index in its place, before it is laid out as text or LaTeX.
+
+The clients' terms are seen by client i (``E_i``, ``rho_i``, and ``y_i`` where each client has its own y), the server's
+by the server; inside a lower level y is the unknown and has no index. A lone client needs no indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from hierfl.atoms.writing.phrase import Phrase, added, negated, number, value_phrase
+from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, averages_of
+from hierfl.language.nash import Nash, Player
+from hierfl.language.printing.reading import read
+from hierfl.language.printing.statement import (
+    Answer,
+    Condition,
+    Contender,
+    Game,
+    Inequality,
+    Optimization,
+    Phrases,
+    Statement,
+)
+from hierfl.language.sample import ClientParameter, Sample
+
+
+def statement(problem: Any) -> Statement:
+    """The mathematics of a problem.
+
+    Parameters
+    ----------
+    problem
+        A ``hierfl.Problem``, or anything with its ``objective``, ``lower``, ``upper_variables``, ``constraints`` and
+        ``federation``.
+    """
+    clients = problem.federation.num_clients if problem.federation else 1
+    return Statement(
+        program=Optimization(
+            problem.objective.sense,
+            tuple(map(read, problem.upper_variables)),
+            _objective(problem, clients),
+            (*_domains(problem.upper_variables), *(_condition(c, clients > 1) for c in problem.constraints)),
+        ),
+        answers=tuple(_answer(level, problem.upper_variables, clients) for level in problem.lower),
+        parties=_parties(problem.federation),
+    )
+
+
+def _parties(federation: Any) -> str:
+    if federation is None:
+        return ""
+    many = federation.num_clients > 1
+    clients = f"{federation.num_clients} clients (weights {federation.weights_label})" if many else "1 client"
+    return f"with {clients}{' and a server that holds data' if federation.server is not None else ''}"
+
+
+# Who sees what
+
+
+def marked(phrase: Phrase, indices: Mapping[int, str], holder: str = "") -> Phrase:
+    """The same mathematics seen by one party.
+
+    Parameters
+    ----------
+    phrase
+        What :func:`hierfl.language.printing.reading.read` returned.
+    indices
+        Index by the ``id`` of a leaf: ``{rho.id: "i"}`` makes rho into rho_i.
+    holder
+        Whose samples the means are over: ``E`` becomes ``E_holder``.
+    """
+    args = tuple(marked(arg, indices, holder) for arg in phrase.args)
+    options = phrase.options
+    if phrase.head == "name" and phrase.option("id") in indices:
+        options = (*options, ("index", indices[phrase.option("id")]))
+    if phrase.head == "average" and holder:
+        options = (*options, ("holder", holder))
+    return replace(phrase, args=args, options=options)
+
+
+def _seen_by_client(part: Any, several: bool, own: Iterable[Any] = ()) -> Phrase:
+    """A part as client i sees it; ``own`` are the variables of which each client has one."""
+    if not several:
+        return read(part)
+    leaves: list[Any] = [*own, *(leaf for leaf in part.parameters() if isinstance(leaf, ClientParameter))]
+    return marked(read(part), {leaf.id: "i" for leaf in leaves}, holder="i")
+
+
+def _differs_by_client(part: Any) -> bool:
+    return any(averages_of(part)) or _has_private_constant(part)
+
+
+def _has_private_constant(part: Any) -> bool:
+    return any(isinstance(parameter, ClientParameter) for parameter in part.parameters())
+
+
+def _over_clients(node: Phrase, clients: int) -> Phrase:
+    if clients == 1:
+        return node
+    if node.head == "neg":
+        return negated(_over_clients(node.args[0], clients))
+    return Phrase("weighted_sum", (node,), value=clients)
+
+
+def _objective(problem: Any, clients: int) -> Phrase:
+    terms = []
+    if problem.objective.server is not None:
+        terms.append(marked(read(problem.objective.server), {}, "server" if problem.federation else ""))
+    if problem.objective.clients is not None:
+        own = [variable for level in problem.lower if _one_per_client(level) for variable in level.variables]
+        terms.append(_over_clients(_seen_by_client(problem.objective.clients, clients > 1, own), clients))
+    return added(*terms)
+
+
+def _condition(constraint: Any, several: bool, each_client: bool = True) -> Condition:
+    repeated = several and each_client and _has_private_constant(constraint)
+    return Condition(_seen_by_client(constraint, several), repeated)
+
+
+# Lower levels
+
+
+def _one_per_client(level: Any) -> bool:
+    """Whether y has a client's index: its own y, or a sample's y that depends on a client's constants."""
+    parts = [*level.declared, *level.constraints]
+    return level.scope == "client" or (level.scope == "sample" and any(map(_has_private_constant, parts)))
+
+
+def _answer(level: Any, upper: tuple[cp.Variable, ...], clients: int) -> Answer:
+    mentioned = {
+        leaf.id: leaf
+        for part in [*level.declared, *level.constraints]
+        for leaf in [*part.variables(), *part.parameters()]
+    }
+    samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
+    decisions = tuple(read(x) for x in upper if x.id in mentioned)
+    index = "i" if clients > 1 and _one_per_client(level) else ""
+    inside = tuple(map(read, level.variables))
+    unknown = _together(tuple(marked(y, {y.option("id"): index} if index else {}) for y in inside))
+    return Answer(
+        unknown=unknown,
+        response=_applied(unknown, (*decisions, *samples)),
+        each_client=bool(clients > 1 and level.scope != "federation"),
+        sample=_together(samples) if samples else None,
+        task=_TASKS[type(level)](level, decisions, samples, index, clients),
+    )
+
+
+def _together(nodes: Phrases) -> Phrase:
+    return nodes[0] if len(nodes) == 1 else Phrase("tuple", nodes)
+
+
+def _values(level: Any, clients: int) -> Phrase:
+    """Objective or mapping as the level's party sees it; in federation scope the mean over clients."""
+    value = _together(tuple(_seen_by_client(expression, clients > 1) for expression in level.expressions))
+    shared = level.scope == "federation" and any(map(_differs_by_client, level.expressions))
+    return _over_clients(value, clients) if shared else value
+
+
+def _mean_value(expression: Any, shared: bool, clients: int) -> Phrase:
+    """One objective as its party sees it; a shared one that differs by client is a mean over clients."""
+    value = _seen_by_client(expression, clients > 1)
+    return _over_clients(value, clients) if shared and _differs_by_client(expression) else value
+
+
+def _conditions(level: Any, clients: int) -> tuple[Condition, ...]:
+    shared = level.scope == "federation"
+    return (*_domains(level.variables), *(_condition(c, clients > 1, each_client=shared) for c in level.constraints))
+
+
+def _minimum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
+    return Optimization(
+        "minimize", tuple(map(read, level.variables)), _values(level, clients), _conditions(level, clients)
+    )
+
+
+def _maximum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
+    return replace(_minimum(level, decisions, samples, index, clients), sense="maximize")
+
+
+def _equilibrium(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Inequality:
+    inside = tuple(map(read, level.variables))
+    point = _together(inside)
+    used = {leaf.name() for leaf in level.leaves}
+    other = Phrase("name", value=_unused("zvu", used), shape=point.shape)
+    mapping = _applied(_indexed(_unused("GFH", used), index), (*decisions, *inside, *samples), point.shape)
+    feasible = _applied(_indexed(_unused("YKC", used), index), (*decisions, *samples))
+    product = {0: "scale", 1: "dot"}.get(len(point.shape), "inner") if point.head == "name" else "inner"
+    step = Phrase("add", (other, negated(point)))
+    return Inequality(
+        point=point,
+        other=other,
+        condition=Phrase("ge", (Phrase(product, (mapping, step)), number(0))),
+        mapping=mapping,
+        value=_values(level, clients),
+        feasible=feasible,
+        variables=inside,
+        conditions=_conditions(level, clients),
+    )
+
+
+def _game(level: Nash, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Game:
+    return Game(tuple(_contender(player, level.scope == "federation", clients) for player in level.players))
+
+
+def _contender(player: Player, shared: bool, clients: int) -> Contender:
+    value = _mean_value(player.objective, shared, clients)
+    variables = tuple(map(read, player.variables))
+    conditions = (
+        *_domains(player.variables),
+        *(_condition(c, clients > 1, each_client=shared) for c in player.constraints),
+    )
+    if player.count is None:
+        return Contender(variables, Optimization(player.sense, variables, value, conditions), None)
+    rows = tuple(_row(variable) for variable in variables)
+    return Contender(variables, Optimization(player.sense, rows, _row(value), conditions), player.count)
+
+
+def _row(node: Phrase) -> Phrase:
+    """Entry (or row) j."""
+    return Phrase("index", (node,), value=("j",), shape=node.shape[1:])
+
+
+_TASKS: dict[type, Callable[..., Optimization | Inequality | Game]] = {
+    ArgMin: _minimum,
+    ArgMax: _maximum,
+    Equilibrium: _equilibrium,
+    Nash: _game,
+}
+
+
+def _indexed(name: str, index: str) -> Phrase:
+    return Phrase("name", value=name, options=(("index", index),))
+
+
+def _applied(function: Phrase, arguments: Phrases, shape: tuple[int, ...] = ()) -> Phrase:
+    return Phrase("apply", (function, *arguments), shape=shape) if arguments else function
+
+
+def _unused(candidates: str, used: set[str]) -> str:
+    return next((letter for letter in candidates if letter not in used), candidates[0] + "'")
+
+
+# Attributes of variables, as the constraints that they are
+
+_ATTRIBUTES = {
+    "nonneg": lambda v: Phrase("ge", (v, number(0))),
+    "pos": lambda v: Phrase("ge", (v, number(0))),
+    "nonpos": lambda v: Phrase("le", (v, number(0))),
+    "neg": lambda v: Phrase("le", (v, number(0))),
+    "PSD": lambda v: Phrase("psd_ge", (v, number(0))),
+    "NSD": lambda v: Phrase("psd_le", (v, number(0))),
+    "symmetric": lambda v: Phrase("eq", (v, Phrase("transpose", (v,)))),
+    "diag": lambda v: Phrase("property", (v,), value="diagonal"),
+    "sparsity": lambda v: Phrase("property", (v,), value="sparse"),
+}
+
+
+def _domains(variables: Iterable[cp.Variable]) -> tuple[Condition, ...]:
+    nodes: list[Phrase] = []
+    for variable in variables:
+        name = read(variable)
+        nodes += [rule(name) for attribute, rule in _ATTRIBUTES.items() if _is_set(variable.attributes[attribute])]
+        bounds: Any = variable.attributes["bounds"]
+        if bounds is not None:
+            lower, upper = map(_bound, bounds)
+            nodes += [Phrase("ge", (name, lower))] if lower else []
+            nodes += [Phrase("le", (name, upper))] if upper else []
+    return tuple(map(Condition, nodes))
+
+
+def _is_set(attribute: Any) -> bool:
+    return attribute is not None and attribute is not False
+
+
+def _bound(value: Any) -> Phrase | None:
+    """A bound as a node; a constant one as a number, an infinite one not at all."""
+    if isinstance(value, cp.Expression):
+        return read(value)
+    entries = np.unique(np.asarray(value))
+    if not np.any(np.isfinite(entries)):
+        return None
+    return number(entries.item()) if entries.size == 1 else value_phrase(np.asarray(value))
