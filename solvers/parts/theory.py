@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,13 +17,26 @@ if TYPE_CHECKING:
 SCHEDULES = ("practical", "theory")
 
 
+class TheorySettings(Protocol):
+    """What a theorem is asked about a solver's settings."""
+
+    @property
+    def smoothing(self) -> float: ...
+
+    @property
+    def accuracy(self) -> float: ...
+
+    @property
+    def participation(self) -> float: ...
+
+
 def report(problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2) -> CheckReport:
     """The problem's check, made once for each smoothing and accuracy, and for the values that parameters have."""
-    found: CheckReport = problem.keep(
+    check: CheckReport = problem.keep(
         ("check", smoothing, epsilon, problem.parameter_values),
         lambda: problem.problem.check(smoothing=smoothing, epsilon=epsilon, progress=False),
     )
-    return found
+    return check
 
 
 def lower_constants(problem: CompiledProblem, solver: str) -> tuple[float, float]:
@@ -52,7 +65,7 @@ def lower_constants(problem: CompiledProblem, solver: str) -> tuple[float, float
     return float(mu), float(smooth)
 
 
-def prescription(solver: Any, problem: CompiledProblem) -> Prescription:
+def prescription(solver: TheorySettings, problem: CompiledProblem) -> Prescription:
     """What the class's theorem prescribes for the solver's ``smoothing`` and ``accuracy``, all hypotheses proved.
 
     Raises
@@ -86,7 +99,7 @@ def prescription(solver: Any, problem: CompiledProblem) -> Prescription:
 
 
 def require_left_out(settings: Any, *names: str) -> None:
-    """With ``schedule="theory"`` nobody gives what the theory chooses.
+    """Check that with ``schedule="theory"`` nobody gives what the theory chooses.
 
     Raises
     ------
