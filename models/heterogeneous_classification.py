@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -42,7 +41,7 @@ class ClassificationData:
         if isinstance(self.scale, bool) or not isinstance(self.scale, Real) or not 0 < self.scale < np.inf:
             raise hf.DataError(f"scale={self.scale!r}: features are divided by it; a positive number, such as 255.")
 
-    def scaled(self, features: Any) -> Any:
+    def scaled(self, features: np.ndarray | cp.Expression) -> np.ndarray | cp.Expression:
         """Features (or the sample that stands for them) as the losses see them."""
         return features if self.scale == 1 else features / self.scale
 
@@ -52,7 +51,7 @@ class ClassificationData:
         return np.eye(int(self.labels.max()) + 1, dtype=np.uint8)[self.labels]
 
 
-def cross_entropy(weights: cp.Expression, image: Any, label: Any) -> cp.Expression:
+def cross_entropy(weights: cp.Expression, image: cp.Expression, label: cp.Expression) -> cp.Expression:
     """Multinomial cross-entropy of one sample under the linear model ``weights`` (classes, features)."""
     return cp.log_sum_exp(weights @ image) - label @ (weights @ image)
 

@@ -9,8 +9,6 @@ the better conditioned declaration of the same trade-off. y(x) depends on the me
 
 from __future__ import annotations
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 
@@ -68,6 +66,6 @@ def hyperparameter_learning(
     )
 
 
-def logistic_loss(weights: cp.Expression, image: Any, label: Any) -> cp.Expression:
+def logistic_loss(weights: cp.Expression, image: cp.Expression, label: cp.Expression) -> cp.Expression:
     """log(1 + exp(-v U . y)) of one sample."""
     return cp.logistic(-label * (weights @ image))

@@ -8,8 +8,6 @@ explicit ``scale``, which at the paper's step size 1e-5 decides whether anything
 
 from __future__ import annotations
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 
@@ -59,7 +57,11 @@ def relu_network(
 
 
 def squared_error(
-    hidden: cp.Expression, output: cp.Expression, image: Any, target: Any, softplus: float | None = None
+    hidden: cp.Expression,
+    output: cp.Expression,
+    image: cp.Expression,
+    target: cp.Expression,
+    softplus: float | None = None,
 ) -> cp.Expression:
     """(v - sum_q w_q sigma(Z_q . U))^2 of one sample; sigma is max(0, .), or the softplus with the given beta."""
     into = hidden @ image

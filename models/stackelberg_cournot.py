@@ -55,7 +55,7 @@ def _leaves(followers: int) -> tuple[cp.Variable, cp.Variable, hf.Sample]:
 
 
 def _firms(followers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Costs c_j and capacities."""
+    """The costs c_j and the capacities of the followers."""
     return np.linspace(0.09, 0.11, followers), np.linspace(2, 4, followers)
 
 

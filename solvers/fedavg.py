@@ -7,7 +7,7 @@ gradient of f_i on a minibatch; the server takes x <- P_X [ mean of the x_i ].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +28,7 @@ from hierfl.solvers.parts.requirements import (
     require_single_level,
 )
 from hierfl.solvers.parts.round_monitor import first_fault
-from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.step_tables import constant, row, rows
 
 
@@ -61,7 +61,7 @@ class FedAvg:
     """
 
     step_size: Schedule = 0.01
-    local_steps: Any = 5
+    local_steps: StepCounts = 5
     participation: float = 1.0
     absent: str = "unbiased"
     batch_size: int | None = 32
@@ -83,8 +83,8 @@ class FedAvg:
         return BoundFedAvg.of(self, problem, rounds, queries)
 
 
-def require_first_order(solver: Any, problem: CompiledProblem) -> None:
-    """What local gradient steps need: one level, gradients, and an X that the server knows.
+def require_first_order(solver: object, problem: CompiledProblem) -> None:
+    """Check what local gradient steps need: one level, gradients, and an X that the server knows.
 
     Raises
     ------
@@ -96,17 +96,30 @@ def require_first_order(solver: Any, problem: CompiledProblem) -> None:
     require_public_set(solver, problem)
 
 
+class LocalStepSettings(Protocol):
+    """What ``BoundFedAvg`` reads of the settings of an algorithm."""
+
+    @property
+    def step_size(self) -> Schedule: ...
+
+    @property
+    def local_steps(self) -> StepCounts: ...
+
+    @property
+    def batch_size(self) -> int | None: ...
+
+
 @dataclass(frozen=True, eq=False)
 class BoundFedAvg(LocalSteps):
-    """FedAvg on one problem: the algorithm of the runtime contract. ``counts``: H, (rounds or 1, clients or 1)."""
+    """FedAvg on one problem: the algorithm of the runtime contract. ``counts`` (rounds or 1, clients or 1): H."""
 
     counts: np.ndarray
     tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps")
     averages_gradients: ClassVar[bool] = True  # what is averaged are gradient steps and nothing else
 
     @classmethod
-    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
-        """Schedules tabulated."""
+    def of(cls, settings: LocalStepSettings, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
+        """The algorithm with its schedules tabulated; ``own`` are the fields that a subclass adds."""
         sizes = tabulate(settings.step_size, rounds, "step_size")
         counts = constant(tabulate_steps(settings.local_steps, rounds, problem.num_clients))
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
@@ -138,7 +151,7 @@ class BoundFedAvg(LocalSteps):
         move = move / weight
         return problem.project_upper(x + move, clients.public), self.record(clients, move, value, fault)
 
-    def local_steps(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+    def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H local steps; it sends its move."""
         count = steps_of(self.counts, received.round, party.index)
         move, value = self._move(self.client_term, party, received, count, key)

@@ -11,7 +11,7 @@ any accuracy: here by H gradient steps on it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
-from hierfl.solvers.parts.step_schedules import Schedule, tabulate
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 
@@ -36,7 +36,7 @@ class FedMSPP(FedAvg):
         The subproblem's steps are stable for ``step_size`` below 2 / (L + 1/eta_t).
     """
 
-    local_steps: Any = 20
+    local_steps: StepCounts = 20
     proximal_step: Schedule = 0.1
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedMSPP:
@@ -50,14 +50,14 @@ class FedMSPP(FedAvg):
 
 @dataclass(frozen=True, eq=False)
 class BoundFedMSPP(BoundFedAvg):
-    """FedMSPP on one problem. ``proximal_steps``: eta_t, (rounds,)."""
+    """FedMSPP on one problem. ``proximal_steps`` (rounds,): eta_t."""
 
     proximal_steps: np.ndarray
     averages_gradients: ClassVar[bool] = False
     tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "proximal_step")
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
-        """Gradient of the proximal term."""
+        """The gradient of the proximal term."""
         return (point - start) / row(self.proximal_steps, r)
 
     def sample_key(self, key: Array, t: Array) -> Array:

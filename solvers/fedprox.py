@@ -49,6 +49,6 @@ class BoundFedProx(BoundFedAvg):
     averages_gradients: ClassVar[bool] = False
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
-        """Gradient of the proximal term."""
-        found: Array = self.settings.proximal * (point - start)
-        return found
+        """The gradient of the proximal term."""
+        gradient: Array = self.settings.proximal * (point - start)
+        return gradient

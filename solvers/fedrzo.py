@@ -14,7 +14,6 @@ and the server averages the x_i. The classes differ in the y at which f_i is eva
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +38,7 @@ from hierfl.solvers.parts.requirements import (
     require_number,
 )
 from hierfl.solvers.parts.seeded_steps import SeededSteps
-from hierfl.solvers.parts.step_schedules import Schedule
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts
 from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
 from hierfl.solvers.parts.uplink import COMMUNICATIONS, MoveUplink, SlopeSumUplink, SlopeUplink, require_rebuildable
 from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
@@ -100,7 +99,7 @@ class FedRZO:
 
     smoothing: float = 0.1
     step_size: Schedule = 0.01
-    local_steps: Schedule | Sequence[Schedule] = 1
+    local_steps: StepCounts = 1
     lower: LowerSolver | None = None
     estimator: str = "forward"
     directions: int = 1

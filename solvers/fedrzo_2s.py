@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax.numpy as jnp
+from jaxtyping import Float
+
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
@@ -42,6 +45,18 @@ class BoundFedRZO2s(ZerothOrderSteps):
                 return self.oracle.at(z, party, memory.y, clock, sample_key)
 
             values = self.around(x, v, party.environment, answered_term)  # line 6
-            return self.estimated(v, values, memory)
+            return self.estimated(v, values, self._keeping(memory, values.y))
 
         return self.descend(party, arrived(received.broadcast), memory, received, key, local_gradient)  # line 7
+
+    def _keeping(self, memory: FedRZOMemory, answers: Float[Array, "points size"]) -> FedRZOMemory:
+        """In client scope the next step begins at the mean of this step's answers."""
+        return memory._replace(y=jnp.mean(answers, axis=0)) if self.oracle.alone else memory
+
+    def memory(self, x0: Float[Array, " n"]) -> FedRZOMemory:
+        """A client remembers its y in client scope, and its control variate, where it keeps one."""
+        return super().memory(x0)._replace(y=self.oracle.first_answer(x0))
+
+    def response(self, state: FedRZOState, memory: FedRZOMemory) -> Array | None:
+        """The clients' latest y, where they keep one."""
+        return memory.y if self.oracle.alone else None

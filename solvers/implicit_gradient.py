@@ -9,12 +9,14 @@ simulation, whose questions to the clients are not counted. At kinks of f the gr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
@@ -25,7 +27,7 @@ from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact
-from hierfl.solvers.lower.lower_solver import Clock, bind_lower, require_federated
+from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower, require_federated
 from hierfl.solvers.parts.bound import ABSENT, Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.requirements import (
@@ -35,11 +37,12 @@ from hierfl.solvers.parts.requirements import (
     require_number,
     require_public_set,
 )
-from hierfl.solvers.parts.round_monitor import first_flagged
+from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
 from hierfl.solvers.parts.step_schedules import Schedule, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 EXACT = Exact()
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class ImplicitGradient:
     """
 
     step_size: Schedule = 0.1
-    lower: Any = EXACT
+    lower: LowerSolver = EXACT
     participation: float = 1.0
     absent: str = "unbiased"
     batch_size: int | None = None
@@ -98,101 +101,98 @@ class ImplicitGradient:
         return BoundImplicitGradient(problem, self, oracle, sizes, hyper)
 
 
+class ImplicitGradientState(NamedTuple):
+    """The server's x, and the federation's y (empty in other scopes)."""
+
+    x: Float[Array, " n"]
+    y: Float[Array, " size"]
+
+
 @dataclass(frozen=True, eq=False)
 class BoundImplicitGradient(Bound):
-    """The method on one problem. The state is (x, the federation's y); a client's memory is its y."""
+    """The method on one problem. A client's memory is its y; ``sizes`` (rounds,): gamma."""
 
     settings: ImplicitGradient
     sizes: np.ndarray
     hyper: Hypergradient
     tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
 
-    def init(self, x0: Array) -> tuple[Array, Array]:
-        """x0, and 0 for the federation's y."""
-        return x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype)
+    def init(self, x0: Array) -> ImplicitGradientState:
+        """The server begins at x0, and at 0 for the federation's y."""
+        return ImplicitGradientState(x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype))
 
     def memory(self, x0: Array) -> Array:
         """A client remembers its last y, for a warm start."""
         return self.oracle.first_answer(x0)
 
-    def decision(self, state: tuple[Array, Array]) -> Array:
-        """x."""
-        return state[0]
+    def decision(self, state: ImplicitGradientState) -> Array:
+        """The server's x."""
+        return state.x
 
-    def response(self, state: tuple[Array, Array], memory: Array) -> Array | None:
-        """The latest y."""
+    def response(self, state: ImplicitGradientState, memory: Array) -> Array | None:
+        """The latest y: the federation's, or the clients'."""
         if self.federated:
-            return state[1][None]
+            return state.y[None]
         return memory if self.oracle.alone else None
 
-    def own_value(self, clients: Clients, state: tuple[Array, Array], x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: ImplicitGradientState, x: Array, key: Array) -> Array:
         """All terms at x with y by this run's lower solver."""
         clock, y = _clock(clients.round), None
         if self.federated:
-            y = self.oracle.lower.federation(clients, Known(x[None]), state[1], clock, key).y[0]
+            y = self.lower.federation(clients, Known(x[None]), state.y, clock, key).y[0]
         return self.oracle.own_value(clients, x, y, clock, key)
 
-    def round(self, clients: Clients, state: tuple[Array, Array], key: Array) -> tuple[Any, dict[str, Array]]:
+    def round(
+        self, clients: Clients, state: ImplicitGradientState, key: Array
+    ) -> tuple[ImplicitGradientState, dict[str, Array]]:
         """One gradient step."""
-        problem, (x, y) = self.problem, state
-        at = self.oracle.query(x, clients.public)
-        gradient, seed, value = jnp.zeros_like(x), jnp.zeros_like(y), jnp.zeros((), x.dtype)
-        residual = gap = jnp.zeros(())
-        fault = empty = jnp.full((), -1)
+        problem, (x, y), size = self.problem, state, row(self.sizes, clients.round)
+        at, monitor = self.oracle.query(x, clients.public), RoundMonitor.quiet(x)
+        in_x, in_y = jnp.zeros_like(x), jnp.zeros_like(y)  # gradients of the terms, in the federation's y too
         if self.federated:
-            found = self.oracle.lower.federation(clients.everyone, Known(at[None]), y, _clock(clients.round), key)
-            y, residual, gap = found.y[0], found.residual[0], found.gap[0]
+            answer = self.lower.federation(clients.everyone, Known(at[None]), y, _clock(clients.round), key)
+            y, monitor = answer.y[0], monitor.with_federation(answer.residual[0], answer.gap[0])
         if problem.client_program is not None:
             messages = clients.map(self.client_gradient, (at, y))
-            gradient, seed = clients.mean(messages.payload)
-            monitor = messages.monitor
-            value, residual = clients.mean(monitor["value"]), jnp.maximum(residual, jnp.max(monitor["residual"]))
-            finite = jnp.isfinite(monitor["value"]) & jnp.isfinite(messages.payload[0]).all(axis=1)
-            fault = first_flagged(clients.participants, ~finite)
-            empty = first_flagged(clients.participants, ~(jnp.maximum(monitor["gap"], gap) <= 0))
+            in_x, in_y = clients.mean(messages.payload)
+            finite = jnp.isfinite(messages.monitor["value"]) & jnp.isfinite(messages.payload[0]).all(axis=1)
+            monitor = monitor.with_clients(clients, finite, messages.monitor)
         if problem.server_program is not None:
-            server_value, in_x, in_y = clients.server(self.server_gradient, (at, y))
-            value, gradient = value + server_value, gradient + in_x
-            empty = jnp.where(gap > 0, jnp.maximum(empty, 0), empty)
-            seed = seed + in_y if self.federated else seed
+            value, server_in_x, server_in_y = clients.server(self.server_gradient, (at, y))
+            in_x, monitor = in_x + server_in_x, monitor.with_server(value)
+            in_y = in_y + server_in_y if self.federated else in_y
+        gradient = in_x
         if self.federated:
-            gradient = self.hyper.adjoint(at, gradient, seed, self._mean_map(clients.everyone, at, y), y)
-        size = row(self.sizes, clients.round)
-        record = {
-            "objective": problem.sign * value,
-            "gradient_norm": jnp.linalg.norm(gradient),
-            "step_size": size,
-            "lower_residual": residual,
-            "fault": fault,
-            "empty": empty,
-        }
-        return (problem.project_upper(x - size * gradient, clients.public), y), record
+            gradient = self.hyper.adjoint(at, in_x, in_y, self._mean_map(clients.everyone, at, y), y)
+        record = monitor.record(problem.sign, size, jnp.linalg.norm(gradient))
+        return ImplicitGradientState(problem.project_upper(x - size * gradient, clients.public), y), record
 
     def client_gradient(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """One client's gradient in x, and in federation scope in y."""
-        problem, oracle, (x, y) = self.problem, self.oracle, received.broadcast
+        problem, (x, y) = self.problem, received.broadcast
         lower_key, upper_key = split(key)
         clock = _clock(received.round)
-        residual, gap, seed = jnp.zeros(()), jnp.zeros(()), jnp.zeros_like(y)
+        residual, gap, in_y = jnp.zeros(()), jnp.zeros(()), jnp.zeros_like(y)
 
-        def mean(function: Any) -> Any:
-            return party.estimate(function, problem.upper_samples, upper_key, self.settings.batch_size)
+        def mean(function: Callable[[Rows], Value]) -> Value:
+            estimate: Value = party.estimate(function, problem.upper_samples, upper_key, self.settings.batch_size)
+            return estimate
 
         if problem.scope == "sample":
             zero = jnp.zeros(problem.lower.size, x.dtype)
 
             def answered(rows: Rows) -> tuple[Array, Array]:
-                return self.hyper.rows(x, party, rows, lambda row: oracle.lower.sample(x, party, row, zero, clock)[0])
+                return self.hyper.rows(x, party, rows, lambda row: self.lower.sample(x, party, row, zero, clock)[0])
 
             value, gradient = mean(answered)
         elif self.federated:
-            value, gradient, seed = self.hyper.partials(x, y, party, mean)
+            value, gradient, in_y = self.hyper.partials(x, y, party, mean)
         else:
-            if oracle.alone:
-                memory, residual = oracle.lower.client(x, party, memory, clock, lower_key)
+            if self.oracle.alone:
+                memory, residual = self.lower.client(x, party, memory, clock, lower_key)
                 gap = problem.lower_gap(x, party.environment)
             value, gradient = self.hyper.client(x, memory, party, mean)
-        return memory, Message((gradient, seed), {"value": value, "residual": residual, "gap": gap})
+        return memory, Message((gradient, in_y), LocalMonitor(value, residual, gap)._asdict())
 
     def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array, Array]:
         """(value, gradient in x, gradient in the federation's y) of the server's term."""
@@ -218,7 +218,7 @@ class BoundImplicitGradient(Bound):
         )
 
     def force(self, party: Party, asked: tuple[Array, Array]) -> Array:
-        """A client's F."""
+        """A client's F(x, y), or its gradient in y."""
         return self.hyper.lower_map(*asked, party).force
 
     def hessian(self, party: Party, asked: tuple[Array, Array, Array]) -> Array:
@@ -233,5 +233,5 @@ class BoundImplicitGradient(Bound):
 
 
 def _clock(round_index: Array) -> Clock:
-    """One answer a round."""
+    """Every round asks for one answer."""
     return Clock(round_index, round_index)

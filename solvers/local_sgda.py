@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party, Population
@@ -31,7 +32,7 @@ from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.requirements import require_gradients, require_public_set
-from hierfl.solvers.parts.round_monitor import first_fault, first_flagged
+from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, first_flagged, move_rate
 from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate
 from hierfl.solvers.parts.step_tables import row
 
@@ -69,6 +70,7 @@ class LocalSGDA(FedAvg):
 
 
 def _require_minimax(problem: CompiledProblem) -> None:
+    """Check that y maximises what x minimises, and that all clients share it."""
     if problem.scope is None:
         raise IncompatibleSolverError(
             "LocalSGDA needs a minimax problem, but this one has no lower level: use FedAvg, or declare lower=hf.ArgMax(...)."
@@ -107,21 +109,21 @@ def _is_opposed(problem: CompiledProblem) -> bool:
 
     every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
     program = problem.programs.keep("opposition", lambda: quick_jit(jax.vmap(difference, (None, 0, 0))))
-    found = program(problem.data().clients, every, keys)
-    seen = found[jnp.isfinite(found)]
+    differences = program(problem.data().clients, every, keys)
+    seen = differences[jnp.isfinite(differences)]
     return bool(seen.size > 0 and jnp.all(seen <= 1e-9))
 
 
-class State(NamedTuple):
+class LocalSGDAState(NamedTuple):
     """x and y, of the server or of a client on its way."""
 
-    x: Array
-    y: Array
+    x: Float[Array, " n"]
+    y: Float[Array, " size"]
 
 
 @dataclass(frozen=True, eq=False)
 class BoundLocalSGDA(BoundFedAvg):
-    """Local SGDA on one problem: the algorithm of the runtime contract. ``ascents``: gamma_y, (rounds,)."""
+    """Local SGDA on one problem: the algorithm of the runtime contract. ``ascents`` (rounds,): gamma_y."""
 
     ascents: np.ndarray
     averages_gradients: ClassVar[bool] = False
@@ -129,7 +131,7 @@ class BoundLocalSGDA(BoundFedAvg):
     advice: ClassVar[str] = "Take more rounds, or a larger ascent_step."
 
     def caveat(self, rounds: int) -> str | None:
-        """A set that moves with x."""
+        """The method ignores how Y moves with x: a constraint by which it does is named."""
         upper, level = {v.id for v in self.problem.upper.variables}, self.problem.declaration.lower_level
         for constraint in level.constraints if level is not None else ():
             if upper & {v.id for v in constraint.variables()}:
@@ -139,26 +141,26 @@ class BoundLocalSGDA(BoundFedAvg):
                 )
         return None
 
-    def init(self, x0: Array) -> State:
-        """x0, and y = 0 until the first round projects it on Y(x)."""
-        return State(x0, jnp.zeros(self.problem.lower.size, x0.dtype))
+    def init(self, x0: Array) -> LocalSGDAState:
+        """The server begins at x0, and at y = 0 until the first round projects it on Y(x)."""
+        return LocalSGDAState(x0, jnp.zeros(self.problem.lower.size, x0.dtype))
 
-    def decision(self, state: State) -> Array:
-        """x."""
+    def decision(self, state: LocalSGDAState) -> Array:
+        """The server's x."""
         return state.x
 
-    def response(self, state: State, memory: Array) -> Array | None:
-        """y."""
+    def response(self, state: LocalSGDAState, memory: Array) -> Array | None:
+        """The server's y."""
         return state.y[None]
 
-    def own_value(self, clients: Clients, state: State, x: Array, key: Array) -> Array:
-        """All terms at x and the run's y."""
+    def own_value(self, clients: Clients, state: LocalSGDAState, x: Array, key: Array) -> Array:
+        """The sum of all terms at x and the run's y."""
         return self.oracle.own_value(clients, x, state.y, Clock(clients.round, clients.round), key)
 
-    def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:  # type: ignore[override]
+    def round(self, clients: Clients, state: LocalSGDAState, key: Array) -> tuple[LocalSGDAState, dict[str, Array]]:  # type: ignore[override]
         """One communication round."""
         problem, public, weight = self.problem, clients.public, self.problem.total_weight
-        state = State(state.x, problem.project_lower(state.x, state.y, public))
+        state = LocalSGDAState(state.x, problem.project_lower(state.x, state.y, public))
         messages = clients.map(self.local_steps, state)
         moves, monitor = clients.mean((messages.payload, messages.monitor))
         move, value, rise = moves.x / weight, monitor["value"], moves.y / weight
@@ -168,24 +170,25 @@ class BoundLocalSGDA(BoundFedAvg):
         x = problem.project_upper(state.x + move, public)
         y = problem.project_lower(x, state.y + rise, public)
         nearest = problem.project_lower(state.x, state.y + monitor["ascent"], public)
-        empty = jnp.broadcast_to(~(problem.lower_gap(state.x, public) <= 0), clients.participants.shape)
-        record = self.record(clients, move, value, first_fault(clients, messages))
-        return State(x, y), record | {
-            "lower_residual": jnp.linalg.norm(state.y - nearest),
-            "empty": first_flagged(clients.participants, empty),
-        }
+        size, gap = self.size(clients.round), problem.lower_gap(state.x, public)
+        fault, everyone = first_fault(clients, messages), jnp.broadcast_to(~(gap <= 0), clients.participants.shape)
+        empty = first_flagged(clients.participants, everyone)
+        watched = RoundMonitor(value, jnp.linalg.norm(state.y - nearest), gap, fault, empty)
+        return LocalSGDAState(x, y), watched.record(problem.sign, size, move_rate(move, size))
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H simultaneous steps in x and y; it sends both moves."""
         problem, start, r = self.problem, received.broadcast, received.round
         size, ascent_size = self.size(r), row(self.ascents, r)
 
-        def step(t: Array, own: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+        def step(t: Array, own: tuple[LocalSGDAState, Array, Array]) -> tuple[LocalSGDAState, Array, Array]:
             (x, y), first, first_ascent = own
             slopes = self._slopes(x, y, party)
             value, (descent, ascent) = party.estimate(slopes, samples, key, self.settings.batch_size, t)
             y = problem.project_lower(x, y + ascent_size * ascent, party.environment)
-            now = jax.tree.map(lambda new, old: jnp.where(t < count, new, old), State(x - size * descent, y), own[0])
+            now = jax.tree.map(
+                lambda new, old: jnp.where(t < count, new, old), LocalSGDAState(x - size * descent, y), own[0]
+            )
             return now, jnp.where(t == 0, value, first), jnp.where(t == 0, ascent, first_ascent)
 
         count = steps_of(self.counts, r, party.index)

@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
@@ -74,23 +75,23 @@ class Scaffnew:
         return BoundScaffnew(problem, self, oracle, np.full(rounds, step), step)
 
 
-class State(NamedTuple):
-    """x, and the mean h of the control variates."""
+class ScaffnewState(NamedTuple):
+    """The server's x, and the mean h of the control variates."""
 
-    x: Array
-    control: Array
+    x: Float[Array, " n"]
+    control: Float[Array, " n"]
 
 
-class Memory(NamedTuple):
+class ScaffnewMemory(NamedTuple):
     """A client's h_i, and its x_i before the last communication: h_i is brought up to date when the next x arrives."""
 
-    control: Array
-    last: Array
+    control: Float[Array, " n"]
+    last: Float[Array, " n"]
 
 
 @dataclass(frozen=True, eq=False)
 class BoundScaffnew(LocalSteps):
-    """Scaffnew on one problem: the algorithm of the runtime contract. ``step`` (), gamma."""
+    """Scaffnew on one problem: the algorithm of the runtime contract. ``step`` () is gamma."""
 
     step: np.ndarray
     tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
@@ -100,23 +101,23 @@ class BoundScaffnew(LocalSteps):
 
     @property
     def rate(self) -> Array:
-        """p / gamma."""
-        found: Array = self.settings.probability / jnp.asarray(self.step, float)
-        return found
+        """p / gamma, by which the control variates move."""
+        rate: Array = self.settings.probability / jnp.asarray(self.step, float)
+        return rate
 
-    def init(self, x0: Array) -> State:
-        """x0, and no control variate yet."""
-        return State(x0, jnp.zeros_like(x0))
+    def init(self, x0: Array) -> ScaffnewState:
+        """The server begins at x0, with no control variate."""
+        return ScaffnewState(x0, jnp.zeros_like(x0))
 
-    def memory(self, x0: Array) -> Memory:
-        """No control variate yet, and x_i = x0."""
-        return Memory(jnp.zeros_like(x0), x0)
+    def memory(self, x0: Array) -> ScaffnewMemory:
+        """A client begins at x_i = x0, with no control variate."""
+        return ScaffnewMemory(jnp.zeros_like(x0), x0)
 
-    def decision(self, state: State) -> Array:
-        """x."""
+    def decision(self, state: ScaffnewState) -> Array:
+        """The server's x."""
         return state.x
 
-    def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:
+    def round(self, clients: Clients, state: ScaffnewState, key: Array) -> tuple[ScaffnewState, dict[str, Array]]:
         """The local steps up to one communication, and that communication."""
         count = geometric(key, self.settings.probability)
         messages = clients.map(self.local_steps, (state.x, count))
@@ -125,12 +126,14 @@ class BoundScaffnew(LocalSteps):
         record = self.record(
             clients, mean - state.x, clients.mean(messages.monitor["value"]), first_fault(clients, messages)
         )
-        return State(x, state.control + self.rate * (x - mean)), record
+        return ScaffnewState(x, state.control + self.rate * (x - mean)), record
 
-    def local_steps(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
+    def local_steps(
+        self, party: Party, memory: ScaffnewMemory, received: Received, key: Array
+    ) -> tuple[ScaffnewMemory, Message]:
         """The update of h_i that the new x allows, then the local steps; the client sends its move."""
         x, count = received.broadcast
         control = memory.control + self.rate * (x - memory.last)
         size = self.size(received.round)
         end, value = self.descend(self.client_term, party, x, count, size, lambda _: -control, key)
-        return Memory(control, end), Message(end - x, {"value": value})
+        return ScaffnewMemory(control, end), Message(end - x, {"value": value})

@@ -10,10 +10,11 @@ Control variates c_i, one at each client, and their mean c at the server correct
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
@@ -22,7 +23,7 @@ from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
 from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number
 from hierfl.solvers.parts.round_monitor import first_fault
-from hierfl.solvers.parts.step_schedules import Schedule, steps_of
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, steps_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class SCAFFOLD:
     """
 
     step_size: Schedule = 0.01
-    local_steps: Any = 5
+    local_steps: StepCounts = 5
     server_step: float = 1.0
     participation: float = 1.0
     batch_size: int | None = 32
@@ -77,11 +78,11 @@ class SCAFFOLD:
         return BoundSCAFFOLD.of(self, problem, rounds, queries)
 
 
-class State(NamedTuple):
-    """x, and c."""
+class SCAFFOLDState(NamedTuple):
+    """The server's x, and the mean c of the control variates."""
 
-    x: Array
-    control: Array
+    x: Float[Array, " n"]
+    control: Float[Array, " n"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,19 +93,19 @@ class BoundSCAFFOLD(BoundFedAvg):
 
     absent = "unbiased"
 
-    def init(self, x0: Array) -> State:
-        """x0, and no control variate yet."""
-        return State(x0, jnp.zeros_like(x0))
+    def init(self, x0: Array) -> SCAFFOLDState:
+        """The server begins at x0, with no control variate."""
+        return SCAFFOLDState(x0, jnp.zeros_like(x0))
 
     def memory(self, x0: Array) -> Array:
-        """No control variate yet."""
+        """A client begins with no control variate."""
         return jnp.zeros_like(x0)
 
-    def decision(self, state: State) -> Array:
-        """x."""
+    def decision(self, state: SCAFFOLDState) -> Array:
+        """The server's x."""
         return state.x
 
-    def round(self, clients: Clients, state: State, key: Array) -> tuple[State, dict[str, Array]]:  # type: ignore[override]
+    def round(self, clients: Clients, state: SCAFFOLDState, key: Array) -> tuple[SCAFFOLDState, dict[str, Array]]:  # type: ignore[override]
         """One communication round."""
         messages = clients.map(self.local_steps, state)
         moves, changes = messages.payload
@@ -112,7 +113,7 @@ class BoundSCAFFOLD(BoundFedAvg):
         present = clients.participants.shape[0] / self.problem.num_clients
         control = state.control + present * clients.mean(changes) / self.problem.total_weight
         record = self.record(clients, move, clients.mean(messages.monitor["value"]), first_fault(clients, messages))
-        return State(self.problem.project_upper(state.x + move, clients.public), control), record
+        return SCAFFOLDState(self.problem.project_upper(state.x + move, clients.public), control), record
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H corrected steps; it sends its move and the change of its c_i."""

@@ -12,7 +12,6 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -43,7 +42,7 @@ from hierfl.solvers.parts.requirements import (
     require_public_set,
 )
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
-from hierfl.solvers.parts.step_schedules import Decay, Schedule, tabulate
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, tabulate
 from hierfl.solvers.parts.step_tables import row
 from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
 from hierfl.solvers.parts.uplink import (
@@ -102,7 +101,7 @@ class ZOHFL:
 
     smoothing: float = 0.1
     step_size: Schedule = PAPER_STEP
-    local_steps: Schedule | Sequence[Schedule] | None = None
+    local_steps: StepCounts | None = None
     lower: LowerSolver | None = None
     directions: int = 1
     direction_kind: str = "independent"
@@ -335,5 +334,5 @@ class BoundZOHFL(Bound):
 
 
 def _clock(round_index: Array) -> Clock:
-    """ZO-HFL asks once a round."""
+    """ZO-HFL asks for answers once a round."""
     return Clock(round_index, round_index)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
-from hierfl.compiler.lower_level.certificate import TOLERANCE
+from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
 from hierfl.compiler.lower_level.choice import METHODS
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.owner import Owner
-from hierfl.runtime.contract import Clients, Known
+from hierfl.runtime.contract import Clients, Known, Question
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
 from hierfl.solvers.parts.requirements import require_choice, require_number
 from hierfl.solvers.parts.step_tables import Tabulated
@@ -80,7 +80,8 @@ class BoundExact(Tabulated):
         """The federation's y at each point. An oracle of the simulation: its questions to the clients are not counted."""
 
         def one(x: Array) -> tuple[Array, Array, Array]:
-            def ask(question: Any) -> Any:
+            def ask(question: Question) -> Callable[[Array], Array]:
+                """The mean over the clients of their answers."""
                 return lambda y: clients.mean(clients.query(question, (x, y)))
 
             public = clients.public
@@ -109,7 +110,6 @@ class BoundExact(Tabulated):
         return self.exact.client_owner(x, party).multiply(v)
 
     @staticmethod
-    def _checked(solution: object) -> tuple[Array, Array]:
+    def _checked(solution: LowerSolution) -> tuple[Array, Array]:
         """An unsolved lower level becomes NaN, which the run reports as an error, never as a value."""
-        y, residual, converged = solution.y, solution.residual, solution.converged  # type: ignore[attr-defined]
-        return jnp.where(converged, y, jnp.nan), residual
+        return jnp.where(solution.converged, solution.y, jnp.nan), solution.residual

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
 from hierfl.solvers.parts.requirements import require_count, require_number
+from hierfl.solvers.parts.step_schedules import Schedule
 from hierfl.solvers.parts.step_tables import constant
 from hierfl.solvers.parts.theory import lower_constants
 
@@ -53,8 +53,8 @@ class FedAC:
         If a constant that is left to be certified cannot be.
     """
 
-    rounds: Any = 5
-    steps: Any = 10
+    rounds: Schedule = 5
+    steps: Schedule = 10
     step_size: float | None = None
     strong_convexity: float | None = None
     batch_size: int | None = 32

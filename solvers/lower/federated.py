@@ -9,23 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
+from hierfl.compiler.expressions.program import Array, Environment
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
-from hierfl.solvers.parts.step_schedules import MOST, tabulate, whole
+from hierfl.solvers.parts.step_schedules import MOST, Schedule, tabulate, whole
 from hierfl.solvers.parts.step_tables import Tabulated, row
 
 Sequences = tuple[Array, ...]
+Memory = TypeVar("Memory")  # of the algorithm above, which stays as it is
+
+
+class FederatedSettings(Protocol):
+    """What ``BoundFederated`` reads of the settings of a lower solver."""
+
+    @property
+    def batch_size(self) -> int | None: ...
 
 
 class Rule(NamedTuple):
@@ -50,7 +59,7 @@ class BoundFederated(Tabulated):
     """
 
     problem: CompiledProblem
-    settings: Any
+    settings: FederatedSettings
     rule: Rule
     lower_rounds: np.ndarray
     local_steps: np.ndarray
@@ -72,7 +81,7 @@ class BoundFederated(Tabulated):
         y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
 
-    def local_round(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+    def local_round(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """H local steps of one client at every point, with the same minibatches."""
         points, sequences, known = received.broadcast
         index, clock = known.values
@@ -90,24 +99,24 @@ class BoundFederated(Tabulated):
                 moved = self.rule.step(own, g, index * steps + t, sizes)
                 return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
 
-            found: Sequences = jax.lax.fori_loop(0, steps, advance, start)
-            return found
+            end: Sequences = jax.lax.fori_loop(0, steps, advance, start)
+            return end
 
         moved = jax.vmap(one)(points.values, sequences)
         return memory, Message(jax.tree.map(jnp.subtract, moved, sequences), {})
 
-    def force(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+    def force(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """F(x, y) of one client at every point, on a minibatch."""
         points, y = received.broadcast
-        found = jax.vmap(lambda x, own: self._force(x, own, party, key))(points.values, y.values)
-        return memory, Message(None, {"force": found})
+        force = jax.vmap(lambda x, own: self._force(x, own, party, key))(points.values, y.values)
+        return memory, Message(None, {"force": force})
 
     def _force(self, x: Array, y: Array, party: Party, key: Array) -> Array:
         problem, batch_size = self.problem, self.settings.batch_size
-        found: Array = party.estimate(
+        force: Array = party.estimate(
             lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples, key, batch_size
         )
-        return found
+        return force
 
     def _residuals(self, clients: Clients, points: Known, y: Array, key: Array, index: Array) -> Array:
         """||y - P(y - F)|| with F on minibatches, for the history; asked of the clients as monitor numbers."""
@@ -116,11 +125,11 @@ class BoundFederated(Tabulated):
         nearest = jax.vmap(lambda x, z: self.problem.project_lower(x, z, clients.public))(points.values, y - force)
         return jnp.linalg.norm(y - nearest, axis=1)
 
-    def _gaps(self, xs: Array, public: Any) -> Array:
+    def _gaps(self, xs: Float[Array, "points n"], public: Environment) -> Float[Array, " points"]:
         return jax.vmap(lambda x: self.problem.lower_gap(x, public))(xs)
 
 
-def tabulate_counts(schedule: Any, rounds: int, what: str) -> np.ndarray:
+def tabulate_counts(schedule: Schedule, rounds: int, what: str) -> np.ndarray:
     """Whole numbers of at least 1, ``(rounds,)``, of a number or schedule of the round; fractions are rounded up.
 
     Raises

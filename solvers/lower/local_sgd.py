@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -55,8 +54,8 @@ class LocalSGD:
         When bound to a lower level of another scope.
     """
 
-    rounds: Any = 5
-    steps: Any = 10
+    rounds: Schedule = 5
+    steps: Schedule = 10
     step_size: Schedule = PRACTICAL_STEP
     batch_size: int | None = 32
     schedule: str = "practical"

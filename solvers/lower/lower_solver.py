@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from jaxtyping import Float, Int
+
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Array
@@ -16,16 +18,16 @@ from hierfl.solvers.parts.step_tables import Tabulated
 class Clock(NamedTuple):
     """When an answer is asked for: the round, and the local step counted over all rounds. Schedules run on it."""
 
-    round: Array
-    step: Array
+    round: Int[Array, ""]
+    step: Int[Array, ""]
 
 
 class LowerAnswer(NamedTuple):
-    """Federation-scope answers at P points: y (P, size), natural residuals and gaps of Y(x) (P,)."""
+    """The federation's answers at several points, with their natural residuals, and the gaps of Y(x) there."""
 
-    y: Array
-    residual: Array
-    gap: Array
+    y: Float[Array, "points size"]
+    residual: Float[Array, " points"]
+    gap: Float[Array, " points"]
 
 
 class LowerSolver(Protocol):
@@ -38,13 +40,24 @@ class LowerSolver(Protocol):
 class BoundLower(Protocol):
     """Pure functions for traced code. A solver offers those of its scopes."""
 
-    def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
+    def client(
+        self, x: Float[Array, " n"], party: Party, start: Float[Array, " size"], clock: Clock, key: Array
+    ) -> tuple[Float[Array, " size"], Float[Array, ""]]:
         """(y, natural residual) of a client-scope y."""
 
-    def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
+    def sample(
+        self,
+        x: Float[Array, " n"],
+        party: Party,
+        row: dict[int, Array],
+        start: Float[Array, " size"],
+        clock: Clock,
+    ) -> tuple[Float[Array, " size"], Float[Array, ""]]:
         """(y, natural residual) of one sample's y."""
 
-    def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
+    def federation(
+        self, clients: Clients, points: Known, start: Float[Array, " size"], clock: Clock, key: Array
+    ) -> LowerAnswer:
         """The y that all clients compute together at each of the points (P, n), with common random numbers."""
 
 
@@ -63,8 +76,8 @@ def bind_lower(lower: LowerSolver, problem: CompiledProblem, rounds: int, steps:
     )
 
 
-def require_federated(lower: Any, solver: Any) -> None:
-    """The lower solver lets all clients compute one y together.
+def require_federated(lower: object, solver: object) -> None:
+    """Check that the lower solver lets all clients compute one y together.
 
     Raises
     ------
@@ -78,8 +91,8 @@ def require_federated(lower: Any, solver: Any) -> None:
         )
 
 
-def require_scope(solver: Any, scopes: tuple[str, ...], problem: CompiledProblem) -> None:
-    """The solver treats the declared scope.
+def require_scope(solver: object, scopes: tuple[str, ...], problem: CompiledProblem) -> None:
+    """Check that the solver treats the declared scope.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +17,16 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment, Rows
 from hierfl.errors import SettingError
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
 from hierfl.solvers.parts.requirements import require_choice, require_count
-from hierfl.solvers.parts.step_schedules import Decay, Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.step_tables import Tabulated, constant
 from hierfl.solvers.parts.theory import SCHEDULES, lower_constants, require_left_out
 
 PAPER_STEP = Decay(0.1, 1.0)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ProjectedSGD:
         ``"warm"``: from the client's previous y (at first from x0 where y has x's shape, else from 0); ``"query"``: from the queried x (the paper's; y must be of x's size).
     """
 
-    steps: Any = 20
+    steps: StepCounts = 20
     step_size: Schedule = PAPER_STEP
     batch_size: int | None = 32
     start: str = "warm"
@@ -100,8 +101,9 @@ class BoundProjectedSGD(Tabulated):
         problem, own, batch_size = self.problem, party.environment, self.settings.batch_size
         sizes, count = jnp.asarray(self.sizes, x.dtype), steps_of(self.counts, clock.round, party.index)
 
-        def estimate(function: Callable[[Rows], Any], t: Array) -> Any:
-            return party.estimate(function, problem.lower_samples, key, batch_size, t)
+        def estimate(function: Callable[[Rows], Value], t: Array) -> Value:
+            value: Value = party.estimate(function, problem.lower_samples, key, batch_size, t)
+            return value
 
         def step(t: Array, y: dict[int, Array]) -> dict[int, Array]:
             force = estimate(lambda rows: problem.operator_parts(x, y, own, rows), t)
@@ -123,6 +125,6 @@ class BoundProjectedSGD(Tabulated):
         y = jax.lax.fori_loop(0, count, lambda t, y: moved(y, sizes[t]), self._first(x, start, own))
         return y, jnp.linalg.norm(y - moved(y, 1.0))
 
-    def _first(self, x: Array, start: Array, own: Any) -> Array:
+    def _first(self, x: Array, start: Array, own: Environment) -> Array:
         """Where the steps begin, in Y(x)."""
         return self.problem.project_lower(x, x if self.settings.start == "query" else start, own)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,11 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Array
+from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment
 from hierfl.errors import SettingError
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
 from hierfl.solvers.parts.requirements import require_choice, require_number
-from hierfl.solvers.parts.step_schedules import tabulate, whole
+from hierfl.solvers.parts.step_schedules import Schedule, tabulate, whole
 from hierfl.solvers.parts.step_tables import Tabulated, constant, row
 from hierfl.solvers.parts.theory import lower_constants
 
@@ -46,7 +46,7 @@ class ProjectionMethod:
         For settings out of range, or a constant that ``"theory"`` needs and that could not be proved.
     """
 
-    steps: Any = 50
+    steps: Schedule = 50
     step_size: float | str = "theory"
     start: str = "warm"
 
@@ -73,8 +73,8 @@ class ProjectionMethod:
         return mu / size**2
 
     @staticmethod
-    def advance(y: Array, force: Mapping, project: Mapping, alpha: Any) -> Array:
-        """One step."""
+    def advance(y: Array, force: Mapping, project: Mapping, alpha: Array) -> Array:
+        """One projected step along -F."""
         return project(y - alpha * force(y))
 
 
@@ -87,14 +87,14 @@ class Extragradient(ProjectionMethod):
         return 0.5 / size
 
     @staticmethod
-    def advance(y: Array, force: Mapping, project: Mapping, alpha: Any) -> Array:
+    def advance(y: Array, force: Mapping, project: Mapping, alpha: Array) -> Array:
         """One step: two evaluations of F and two projections."""
         return project(y - alpha * force(project(y - alpha * force(y))))
 
 
 @dataclass(frozen=True, eq=False)
 class BoundProjections(Tabulated):
-    """The solver on one problem. ``alpha`` (), ``counts`` (local steps over all rounds, or 1)."""
+    """The solver on one problem. ``alpha`` () is the step; ``counts`` (local steps over all rounds, or 1): t_k."""
 
     problem: CompiledProblem
     settings: ProjectionMethod
@@ -107,10 +107,10 @@ class BoundProjections(Tabulated):
         problem = self.problem
 
         def force(y: Array) -> Array:
-            found: Array = party.mean(
+            mean: Array = party.mean(
                 lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples
             )
-            return found
+            return mean
 
         return self._advance(x, party.environment, force, start, clock)
 
@@ -119,7 +119,7 @@ class BoundProjections(Tabulated):
         own = {**party.environment, **row}
         return self._advance(x, own, lambda y: self.problem.operator(x, y, own, NO_ROWS), start, clock)
 
-    def _advance(self, x: Array, own: Any, force: Mapping, start: Array, clock: Clock) -> tuple[Array, Array]:
+    def _advance(self, x: Array, own: Environment, force: Mapping, start: Array, clock: Clock) -> tuple[Array, Array]:
         def project(z: Array) -> Array:
             return self.problem.project_lower(x, z, own)
 

@@ -34,7 +34,7 @@ class Bound(Tabulated):
 
     @property
     def known_by_tables(self) -> tuple[str, ...]:
-        """The lower solver too, which has a key of its own."""
+        """Settings that are no part of the key: the lower solver too, which has a key of its own."""
         return (*self.tabulated, "lower") if isinstance(self.lower, Tabulated) else self.tabulated
 
     @property
@@ -50,19 +50,19 @@ class Bound(Tabulated):
 
     @property
     def participation(self) -> float:
-        """Fraction of the clients in a round."""
-        found: float = self.settings.participation
-        return found
+        """The fraction of the clients in a round."""
+        participation: float = self.settings.participation
+        return participation
 
     @property
     def absent(self) -> str:
         """How absent clients count: one of ``ABSENT``."""
-        found: str = self.settings.absent
-        return found
+        absent: str = self.settings.absent
+        return absent
 
     @property
     def work(self) -> Work:
-        """A step of a client."""
+        """What a step of a client costs, for the choice of a schedule."""
         lower, settings = self.lower, self.settings
         at_once = isinstance(lower, BoundExact) and lower.exact.method is not None and lower.exact.method.at_once
         level: Any = getattr(lower, "settings", None)

@@ -24,6 +24,7 @@ from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.step_tables import Tabulated
 
 Jobs = TypeVar("Jobs")
+Memory = TypeVar("Memory")
 Value = TypeVar("Value")
 
 
@@ -134,7 +135,7 @@ class ClientOracle(Tabulated):
             return total
         return total + clients.server(self.server_value, (x, y))
 
-    def full_value(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+    def full_value(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """One client's term on all its data; a client that keeps a y has it as its memory, or first in it."""
         x, y, clock = received.broadcast
         problem = self.problem

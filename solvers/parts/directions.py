@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
 from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in, normals
@@ -16,6 +17,7 @@ from hierfl.jaxtools.keyed_random import fold_in, normals
 KINDS = ("independent", "orthonormal")
 HELD = 1_000_000  # scalars of directions that may be held
 TOGETHER = 65_536  # scalars made together where they are not held: half a megabyte, which a cache keeps
+Value = TypeVar("Value")
 
 
 @jax.tree_util.register_dataclass
@@ -35,21 +37,21 @@ class Directions:
 
     @classmethod
     def draw(cls, key: Array, count: int, size: int, kind: str) -> Directions:
-        """Those under a key.
+        """The directions that follow from a key.
 
         ``"orthonormal"`` draws groups of at most ``size`` mutually orthogonal ones: the Q of a Gaussian matrix with the
         signs of R's diagonal removed (raw QR columns are not uniform). It takes all of a group to make one of them: they
         are held, however many they are.
         """
-        found = cls(jax.random.key_data(key), jnp.zeros((), int), None, count, size)
+        seeded = cls(jax.random.key_data(key), jnp.zeros((), int), None, count, size)
         if kind == "orthonormal":
-            return replace(found, held=_orthonormal(key, count, size))
+            return replace(seeded, held=_orthonormal(key, count, size))
         if count * size <= HELD:
-            return replace(found, held=jax.vmap(found.at)(jnp.arange(count)))
-        return found
+            return replace(seeded, held=jax.vmap(seeded.at)(jnp.arange(count)))
+        return seeded
 
-    def at(self, number: Array) -> Array:
-        """Direction ``number``, (size,)."""
+    def at(self, number: Int[Array, ""]) -> Float[Array, " size"]:
+        """The direction of a number."""
         if self.held is not None:
             return self.held[number]
         normal = normals(jax.random.wrap_key_data(self.seed), (self.size,), self.first + number)
@@ -63,24 +65,31 @@ class Directions:
         return Directions(seed, self.first + each * jnp.arange(count), held, each, self.size)
 
     def each(
-        self, function: Callable[..., Any], numbers: Sequence[int] | np.ndarray, *jobs: Any, one_by_one: bool = False
-    ) -> Any:
+        self,
+        function: Callable[..., Value],
+        numbers: Sequence[int] | np.ndarray,
+        *jobs: Array | np.ndarray,
+        one_by_one: bool = False,
+    ) -> Value:
         """``function(direction, *job)`` for some of them, stacked: side by side, or as many at a time as are made together."""
         places = np.asarray(numbers)
         if self.held is not None and not one_by_one:
             in_order = np.array_equal(places, np.arange(self.count))
-            return jax.vmap(function)(self.held if in_order else self.held[places], *jobs)
+            together: Value = jax.vmap(function)(self.held if in_order else self.held[places], *jobs)
+            return together
         blocks = _blocks(places.size, 1 if one_by_one else self._together)
 
-        def block(members: Array) -> Any:
+        def block(members: Array) -> Value:
             own = jax.tree.map(lambda job: jnp.asarray(job)[members], jobs)
-            return jax.vmap(function)(jax.vmap(self.at)(jnp.asarray(places)[members]), *own)
+            values: Value = jax.vmap(function)(jax.vmap(self.at)(jnp.asarray(places)[members]), *own)
+            return values
 
-        found = jax.lax.map(block, jnp.asarray(np.minimum(blocks, places.size - 1)))
-        return jax.tree.map(lambda a: a.reshape(blocks.size, *a.shape[2:])[: places.size], found)
+        by_block = jax.lax.map(block, jnp.asarray(np.minimum(blocks, places.size - 1)))
+        values: Value = jax.tree.map(lambda a: a.reshape(blocks.size, *a.shape[2:])[: places.size], by_block)
+        return values
 
-    def combination(self, coefficients: Array) -> Array:
-        """The sum of coefficients_j times direction j, (size,)."""
+    def combination(self, coefficients: Float[Array, " count"]) -> Float[Array, " size"]:
+        """The sum of coefficients_j times direction j."""
         if self.held is not None:
             return coefficients @ self.held
 
@@ -93,12 +102,11 @@ class Directions:
 
         return jax.lax.fori_loop(0, len(blocks), add, jnp.zeros(self.size, coefficients.dtype))
 
-    def along(self, vector: Array) -> Array:
-        """The vector's inner product with each, (count,)."""
+    def along(self, vector: Float[Array, " size"]) -> Float[Array, " count"]:
+        """The vector's inner product with each direction."""
         if self.held is not None:
             return self.held @ vector
-        found: Array = self.each(lambda direction: direction @ vector, range(self.count))
-        return found
+        return self.each(lambda direction: direction @ vector, range(self.count))
 
     @property
     def _together(self) -> int:

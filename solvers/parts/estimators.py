@@ -19,7 +19,7 @@ ESTIMATORS = ("forward", "central")
 Length = Array | np.ndarray | float
 
 
-def shifts_of(count: int, smoothing: Length, estimator: str) -> tuple[np.ndarray, Length]:
+def shifts_of(count: int, smoothing: Length, estimator: str) -> tuple[np.ndarray, Array | np.ndarray]:
     """Where f is evaluated for ``count`` directions, relative to x: the numbers of directions, and how far along each."""
     numbers, plus = np.arange(count), np.ones(count)
     if estimator == "central":

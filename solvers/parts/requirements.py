@@ -51,7 +51,7 @@ def require_number(value: Any, name: str, low: float, high: float) -> None:
         raise SettingError(f"{name}={value!r}: {limit}.")
 
 
-def require_flag(value: Any, name: str) -> None:
+def require_flag(value: object, name: str) -> None:
     """Check for True or False.
 
     Raises
@@ -63,7 +63,7 @@ def require_flag(value: Any, name: str) -> None:
         raise SettingError(f"{name}={value!r}: True or False.")
 
 
-def require_lower(value: Any) -> None:
+def require_lower(value: object) -> None:
     """Check for a lower-level solver.
 
     Raises
@@ -75,7 +75,7 @@ def require_lower(value: Any) -> None:
         raise SettingError(f"lower={value!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
 
 
-def require_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
+def require_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
     """Check for one of some words.
 
     Raises
@@ -90,7 +90,7 @@ def require_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
 # --- of a problem --------------------------------------------------------------------------------------------------------
 
 
-def require_single_level(solver: Any, problem: CompiledProblem) -> None:
+def require_single_level(solver: object, problem: CompiledProblem) -> None:
     """Check that the problem has no lower level.
 
     Raises
@@ -106,7 +106,7 @@ def require_single_level(solver: Any, problem: CompiledProblem) -> None:
         )
 
 
-def require_gradients(solver: Any, problem: CompiledProblem) -> None:
+def require_gradients(solver: object, problem: CompiledProblem) -> None:
     """Check that no upper term gives values only.
 
     Raises
@@ -126,7 +126,7 @@ def require_gradients(solver: Any, problem: CompiledProblem) -> None:
             )
 
 
-def require_public_set(solver: Any, problem: CompiledProblem) -> None:
+def require_public_set(solver: object, problem: CompiledProblem) -> None:
     """Check that no client has private constraints on x.
 
     Raises
@@ -141,7 +141,7 @@ def require_public_set(solver: Any, problem: CompiledProblem) -> None:
         )
 
 
-def require_clients_alone(solver: Any, problem: CompiledProblem) -> None:
+def require_clients_alone(solver: object, problem: CompiledProblem) -> None:
     """Check that the server has no term.
 
     Raises

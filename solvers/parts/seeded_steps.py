@@ -7,7 +7,7 @@ The directions v_j follow from the step's key, or are the round's; only the slop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -22,7 +22,7 @@ from hierfl.runtime.contract import Clients
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.directions import Directions
 from hierfl.solvers.parts.estimators import average_along
-from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, steps_of, tabulate, tabulate_steps
 from hierfl.solvers.parts.step_tables import Tabulated, constant, row
 
 
@@ -49,7 +49,7 @@ class SeededSteps(Tabulated):
         problem: CompiledProblem,
         rounds: int,
         step_size: Schedule,
-        local_steps: Schedule | Sequence[Schedule],
+        local_steps: StepCounts,
         smoothing: float,
         directions: int,
         direction_kind: str,

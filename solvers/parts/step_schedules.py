@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.solvers.parts.step_tables import row
 
 MOST = 10_000_000  # steps between two messages
 Schedule = float | Callable[[int], float]
+StepCounts = Schedule | Sequence[Schedule] | np.ndarray  # of all clients, or one of each client
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Decay:
                 raise SettingError(f"Decay(c, p) with {name}={value!r}: two finite numbers, as in Decay(0.1, 0.5).")
 
     def __call__(self, r: int) -> float:
-        """The value at r = 0, 1, ..."""
+        """The value at a round r = 0, 1, ..."""
         return float(self.c / (r + 1) ** self.p)
 
     def table(self, count: int) -> np.ndarray:
@@ -48,7 +50,7 @@ class LogGrowth:
     tau: float
 
     def __call__(self, k: int) -> float:
-        """The value at k = 0, 1, ... (the paper's k + 1)."""
+        """The value at a local step k = 0, 1, ..., which the paper counts as k + 1."""
         return float(np.ceil(self.tau * np.log(k + 2) - 1e-9))
 
     def table(self, count: int) -> np.ndarray:
@@ -78,7 +80,7 @@ def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
     return values
 
 
-def tabulate_steps(steps: Any, rounds: int, clients: int, what: str = "local_steps") -> np.ndarray:
+def tabulate_steps(steps: StepCounts, rounds: int, clients: int, what: str = "local_steps") -> np.ndarray:
     """Local steps H_{i,r} as integers, rounded up: ``(rounds, 1)`` where all clients do alike, else ``(rounds, clients)``.
 
     ``steps`` is a number or schedule for all clients, or a sequence with one number or schedule per client.
@@ -117,7 +119,7 @@ def whole(values: np.ndarray, what: str) -> np.ndarray:
     return np.ceil(values - 1e-9).astype(int)
 
 
-def steps_of(table: np.ndarray, r: Any, clients: Any) -> Any:
+def steps_of(table: np.ndarray | Array, r: Array | int, clients: Array | int) -> Array:
     """H of a client in a round, or of several clients, from the table of ``tabulate_steps``; traceable."""
     own = row(table, r)
     if own.shape == (1,):  # not a function of the client: loops side by side then share their count

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeGuard
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,10 +26,9 @@ def constant(table: np.ndarray) -> np.ndarray:
     return table[:1] if len(table) and (table == table[:1]).all() else table
 
 
-def row(table: Any, r: Any) -> Array:
+def row(table: np.ndarray | Array, r: Array | int) -> Array:
     """A table's entry at a round (or local step); a table of one row has the same at all. Traceable."""
-    found: Array = jnp.asarray(table, float if table.dtype.kind == "f" else int)[0 if len(table) == 1 else r]
-    return found
+    return jnp.asarray(table, float if table.dtype.kind == "f" else int)[0 if len(table) == 1 else r]
 
 
 def rows(table: np.ndarray, first: int, last: int) -> np.ndarray:
@@ -49,13 +48,13 @@ class Tabulated:
     @property
     def tables(self) -> dict[str, Any]:
         """The tables that are arguments of a program, by field: all but whole numbers that never change."""
-        found: dict[str, Any] = {}
+        tables: dict[str, Any] = {}
         for name, value in self._own():
             if isinstance(value, Tabulated):
-                found[name] = value.tables
+                tables[name] = value.tables
             elif _is_argument(value):
-                found[name] = _padded(value)
-        return found
+                tables[name] = _padded(value)
+        return tables
 
     def with_tables(self, given: dict[str, Any]) -> Self:
         """The same on other tables, or on traced ones."""
@@ -89,7 +88,8 @@ class Tabulated:
         return [(f.name, getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
 
 
-def _is_argument(value: Any) -> bool:
+def _is_argument(value: object) -> TypeGuard[np.ndarray]:
+    """Whether a field is a table that programs take as an argument."""
     return isinstance(value, np.ndarray) and (value.dtype.kind == "f" or len(value) > 1)
 
 

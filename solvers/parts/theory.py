@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,19 @@ from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.assumptions.findings import CheckReport
 
 SCHEDULES = ("practical", "theory")
+
+
+class TheorySettings(Protocol):
+    """What a theorem is asked about a solver's settings."""
+
+    @property
+    def smoothing(self) -> float: ...
+
+    @property
+    def accuracy(self) -> float: ...
+
+    @property
+    def participation(self) -> float: ...
 
 
 def report(problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2) -> CheckReport:
@@ -50,7 +63,7 @@ def lower_constants(problem: CompiledProblem, solver: str) -> tuple[float, float
     return float(mu), float(smooth)
 
 
-def prescription(solver: Any, problem: CompiledProblem) -> Prescription:
+def prescription(solver: TheorySettings, problem: CompiledProblem) -> Prescription:
     """What the class's theorem prescribes for the solver's ``smoothing`` and ``accuracy``, all hypotheses proved.
 
     Raises
@@ -84,7 +97,7 @@ def prescription(solver: Any, problem: CompiledProblem) -> Prescription:
 
 
 def require_left_out(settings: Any, *names: str) -> None:
-    """With ``schedule="theory"`` nobody gives what the theory chooses.
+    """Check that with ``schedule="theory"`` nobody gives what the theory chooses.
 
     Raises
     ------

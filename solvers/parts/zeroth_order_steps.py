@@ -94,16 +94,16 @@ class ZerothOrderSteps(Bound):
         return FedRZOState(x0, jnp.zeros(0, x0.dtype), Ledger.new(self.problem))
 
     def memory(self, x0: Float[Array, " n"]) -> FedRZOMemory:
-        """A client remembers its y and its control variate, where it keeps them."""
-        return FedRZOMemory(self.oracle.first_answer(x0), first_control(x0, self.settings.control_variate))
+        """A client remembers its control variate, where it keeps one."""
+        return FedRZOMemory(jnp.zeros(0, x0.dtype), first_control(x0, self.settings.control_variate))
 
     def decision(self, state: FedRZOState) -> Array:
         """The server's x."""
         return state.x
 
     def response(self, state: FedRZOState, memory: FedRZOMemory) -> Array | None:
-        """The clients' latest y, where they keep one."""
-        return memory.y if self.oracle.alone else None
+        """No y outlives a step."""
+        return None
 
     def own_value(self, clients: Clients, state: FedRZOState, x: Array, key: Array) -> Array:
         """All terms at x with y by this run's lower solver."""
@@ -136,14 +136,13 @@ class ZerothOrderSteps(Bound):
         return values
 
     def estimated(self, v: Directions, evaluated: Evaluated, memory: FedRZOMemory) -> LocalGradient:
-        """g from a client's values ``around`` its x_i; a client that answers by itself keeps the mean of its answers."""
+        """g from a client's values ``around`` its x_i; the control variate in its memory is used, and moved."""
         settings, values = self.settings, evaluated.value
         measured = slopes(values, self.steps.smoothing, settings.estimator)
         gradient, control = estimate(v, measured, memory.control, settings.direction_kind)
-        y = jnp.mean(evaluated.y, axis=0) if self.oracle.alone else memory.y
         value = central_value(values, settings.estimator)
         seen = LocalMonitor(value, jnp.max(evaluated.residual), jnp.max(evaluated.gap))
-        return LocalGradient(gradient, measured, FedRZOMemory(y, control), seen)
+        return LocalGradient(gradient, measured, memory._replace(control=control), seen)
 
     def descend(
         self,
