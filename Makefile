@@ -1,25 +1,35 @@
-# Everything from a fresh clone: `make run` for the main job, `make test` for every check.
+# Everything from a fresh clone: `make run` for the main job, `make test` for every check, `make test-fast` while at work.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_ARGS ?=
+# the package laid out as installed: tools that read imports cannot follow the mapping of solvers/ and models/ into it
+INSTALLED := .cache/installed
 
-.PHONY: run test lint typecheck pytest bench bench-quick clean
+.PHONY: run test test-fast lint contracts typecheck pytest installed bench bench-quick clean
 
 run: $(VENV)/.run
 	$(BIN)/python examples/heterogeneous_digits.py $(RUN_ARGS)
 
-test: lint typecheck pytest
+test: lint contracts typecheck pytest
+
+# under two minutes on two cores: some quick tests of every package, chosen in tests/quick.txt
+test-fast: lint contracts
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" $$(grep -v '^#' tests/quick.txt)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 
-typecheck: $(VENV)/.test
-	# mypy cannot follow the mapping of solvers/ and models/ into the package: check a copy laid out as installed
-	rm -rf .cache/typed && mkdir -p .cache/typed && cp -r hierfl examples .cache/typed
-	cp -r solvers models .cache/typed/hierfl
-	cd .cache/typed && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p hierfl
-	cd .cache/typed && MYPYPATH=.:examples $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml examples/*.py
+contracts: $(VENV)/.test installed
+	cd $(INSTALLED) && $(CURDIR)/$(BIN)/lint-imports --no-logo --config $(CURDIR)/pyproject.toml
+
+typecheck: $(VENV)/.test installed
+	cd $(INSTALLED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p hierfl
+	cd $(INSTALLED) && MYPYPATH=.:examples $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml examples/*.py
+
+installed:
+	rm -rf $(INSTALLED) && mkdir -p $(INSTALLED) && cp -r hierfl examples $(INSTALLED)
+	cp -r solvers models $(INSTALLED)/hierfl
 
 pytest: $(VENV)/.test
 	# a file stays in one process, where what it compiled is kept

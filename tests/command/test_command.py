@@ -36,6 +36,7 @@ def toy(tmp_path: Path) -> str:
     return f"{tmp_path / 'toy_game.py'}:problem"
 
 
+@pytest.mark.slow
 def test_a_slice_is_printed_and_drawn(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figure, surface = tmp_path / "slice.png", tmp_path / "surface.png"
     window = ["--center", "[0, 0.5]", "--direction", "[1, 0]", "--radius", "2", "--points", "41"]
@@ -45,6 +46,7 @@ def test_a_slice_is_printed_and_drawn(toy: str, tmp_path: Path, capsys: pytest.C
     assert figure.read_bytes()[:4] == b"\x89PNG" == surface.read_bytes()[:4]
 
 
+@pytest.mark.slow
 def test_solve_saves_what_was_asked_for(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved, figure = tmp_path / "run.npz", tmp_path / "run.png"
     settings = ["--solver", "FedRZO(smoothing=0.05, step_size=Decay(0.5, 0.5))", "--rounds", "20", "--x0", "[1, -0.5]"]
@@ -59,6 +61,7 @@ def test_solve_saves_what_was_asked_for(toy: str, tmp_path: Path, capsys: pytest
     assert "leading principal direction" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_several_runs_and_a_report(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "run.html"
     arguments = ["--solver", "FedRZO", "--rounds", "5", "--seeds", "3", "--report", str(report), "--quiet"]

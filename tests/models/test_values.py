@@ -107,6 +107,7 @@ def test_hyperparameter_value_depends_on_the_mean_of_x(data: ClassificationData)
     assert problem.implicit(np.array([0.1, 0.2, 0.6])) == pytest.approx(problem.implicit(np.full(3, 0.3)), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_stackelberg_cournot() -> None:
     problem = stackelberg_cournot(followers=4, slope=0.7, clients=2)
     cost, capacity = np.linspace(0.09, 0.11, 4), np.linspace(2, 4, 4)
@@ -125,6 +126,7 @@ def test_stackelberg_cournot() -> None:
         assert problem.implicit(x) == pytest.approx(-np.mean([profit(x, a) for a in grid]), abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [heterogeneous_classification, fair_classification, relu_network])
 def test_bytes_with_a_scale_are_their_quotients(model: Callable[..., hf.Problem]) -> None:
     rng = np.random.default_rng(2)

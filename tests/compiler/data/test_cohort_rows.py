@@ -42,6 +42,7 @@ def gathered(problem: CompiledProblem, members: list[int]) -> Population:
     return jax.jit(lambda data, who: gathered_clients(data.clients, who, extents))(problem.data(), jnp.asarray(members))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_every_participant_keeps_its_rows_its_parameters_and_its_place(data: st.DataObject) -> None:

@@ -69,6 +69,7 @@ def test_memory_mapped_rows_stay_on_disk(tmp_path: Path) -> None:
     assert runs[0].value == pytest.approx(runs[1].value, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_rows_of_a_sample_scope_level_on_disk(tmp_path: Path) -> None:
     values = np.random.default_rng(1).standard_normal((6, 2))
     x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
@@ -104,6 +105,7 @@ def test_a_file_that_shrinks_is_named(tmp_path: Path) -> None:
         problem.implicit([0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_a_split_of_a_mapped_array_stays_on_disk(tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
     x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")

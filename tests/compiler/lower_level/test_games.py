@@ -18,6 +18,7 @@ from hierfl.errors import NotConvexError
 from hierfl.models import stackelberg_cournot, stackelberg_cournot_game
 
 
+@pytest.mark.slow
 def test_cournot_as_a_game_is_the_hand_derived_equilibrium() -> None:
     game, derived = stackelberg_cournot_game(), stackelberg_cournot()
     with jax.enable_x64(True):
@@ -222,6 +223,7 @@ def test_a_player_that_turns_out_concave_is_refused_with_a_witness() -> None:
         problem.compile()
 
 
+@pytest.mark.slow
 def test_a_leader_above_a_game_runs_an_algorithm() -> None:
     result = stackelberg_cournot_game(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)
     twin = stackelberg_cournot(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)

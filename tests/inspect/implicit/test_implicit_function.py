@@ -28,6 +28,7 @@ def test_coupled_minimax_is_x_squared_minus_x(x: float) -> None:
     assert problem.implicit.response(x) == pytest.approx(-x, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_cournot_values_and_total() -> None:
     problem = stackelberg_cournot()
     assert problem.implicit(2.0) == pytest.approx(-1.728881, abs=1e-4)
@@ -121,6 +122,7 @@ def test_monotone_map_that_is_no_gradient() -> None:
     assert certificate.error_bound < 1e-7
 
 
+@pytest.mark.slow
 def test_personalised_softmax_in_a_ball_agrees_with_cvxpy() -> None:
     rng = np.random.default_rng(5)
     features, labels = rng.standard_normal((30, 4)), np.eye(3)[rng.integers(3, size=30)]
@@ -191,6 +193,7 @@ def test_nonsmooth_lower_level_with_data_by_cvxpy() -> None:
     np.testing.assert_allclose(problem.implicit.response(0.0), [np.median(data), np.median(data[:5])], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_moving_polyhedron_without_a_closed_form() -> None:
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     problem = hf.Problem(
