@@ -102,10 +102,10 @@ class ClippedLine(NamedTuple):
             right, left = (start <= t).astype(jnp.int8) + (end <= t), (start < t).astype(jnp.int8) + (end < t)
             return excess, jnp.where(excess > 0, right, left)
 
-        def unfinished(search: _Search) -> Bool[Array, ""]:
+        def unfinished(search: _LineSearch) -> Bool[Array, ""]:
             return ~search.done & (search.steps < LIMIT)
 
-        def advance(search: _Search) -> _Search:
+        def advance(search: _LineSearch) -> _LineSearch:
             t, left, right, piece, enough, steps, _ = search
             excess, stages = at(t)
             enough = jnp.where(steps == 0, share * jnp.abs(excess), enough)
@@ -120,16 +120,16 @@ class ClippedLine(NamedTuple):
             cut = jnp.isfinite(right) & ((new <= left) | (new >= right) | (steps % 3 == 2))
             new = jnp.where(done, t, jnp.where(cut, 0.5 * (left + right), new))
             piece = jnp.where(cut | (slope == 0), jnp.int8(-1), stages)
-            return _Search(new, left, right, piece, enough, steps + 1, done)
+            return _LineSearch(new, left, right, piece, enough, steps + 1, done)
 
         zero, none = jnp.zeros((), z.dtype), jnp.full(square.shape, -1, jnp.int8)
         infinite = jnp.full_like(zero, jnp.inf)
-        begin = _Search(zero, zero, infinite, none, zero, jnp.zeros((), int), jnp.zeros((), bool))
+        begin = _LineSearch(zero, zero, infinite, none, zero, jnp.zeros((), int), jnp.zeros((), bool))
         t = jax.lax.while_loop(unfinished, advance, begin).t
         return t, at(t)[1] == 1
 
 
-class _Search(NamedTuple):
+class _LineSearch(NamedTuple):
     """Where a search along a clipped line stands: the piece of its last Newton step, and the difference that ends it."""
 
     t: Float[Array, ""]
