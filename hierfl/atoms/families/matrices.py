@@ -5,6 +5,7 @@ Atoms that CVXPY defines on symmetric matrices act on the symmetric part, so tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
@@ -51,6 +52,11 @@ def _geometric_product(atom: Any, value: Any, exponents: Any) -> Any:
     return jnp.exp(exponents @ jnp.log(value))
 
 
+def _copy_geometric_product(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Its own copy takes the exponents for the argument."""
+    return cp.gmatmul(rebuild(atom.A), rebuild(atom.args[0]))
+
+
 def _latex_of_geometric_product(pen: LatexPen, phrase: Phrase) -> Latex:
     matrix = pen.at(phrase.option("A"), latex_pen.PRODUCT)
     inner = beside(matrix, rf"\log\left({pen.listed(phrase.args)}\right)").text
@@ -75,6 +81,7 @@ ROWS = (
         (cp.gmatmul,),
         lower=_geometric_product,
         settings=("A",),
+        copy=_copy_geometric_product,
         spellings=(Spelling("gmatmul", {"A": None}, _latex_of_geometric_product),),
     ),
     AtomRow(

@@ -56,7 +56,7 @@ def symbolic(problem: Problem) -> SymbolicView:
         unknown=unknown,
         domain=region.domain,
         verified=CHECKS,
-        symbols_of=symbols,
+        decision=symbols,
         region=region,
     )
     verify(problem, view)
