@@ -178,6 +178,10 @@ class _Bounding:
             self._views[id(node)] = (node, hoist([node], self.keep, self.known).expressions[0])
         return self._views[id(node)][1]
 
+    def range_of(self, node: Any) -> Interval:
+        """An interval that contains the node's values, given what is known."""
+        return enclose(node, self.known)
+
     def is_affine(self, node: Any) -> bool:
         """Whether the node is affine in the kept variables, all others fixed."""
         return bool(self._view(node).is_affine())

@@ -18,12 +18,13 @@ from typing import Any, TypeAlias
 import cvxpy as cp
 import numpy as np
 import numpy.typing as npt
-from cvxpy.atoms.atom import Atom
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known
+from hierfl.atoms.row import NoAnswerError
+from hierfl.atoms.table import row_of
 from hierfl.errors import UnsupportedAtomError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
@@ -117,42 +118,13 @@ def copy_with(node: Tree, rebuild: Rebuild) -> Tree:
     UnsupportedAtomError
         For a perspective of which some variables are fixed: its function would no longer be scaled as a whole.
     """
-    for kind, copy in _COPIES.items():
-        if isinstance(node, kind):
-            return copy(node, rebuild)
-    return node.copy([rebuild(a) for a in node.args])
-
-
-def _copy_norm(node: Expression, rebuild: Rebuild) -> Expression:
-    """Norms lose ``keepdims`` in their own copy."""
-    return type(node)(rebuild(node.args[0]), axis=node.axis, keepdims=node.keepdims)
-
-
-def _copy_huber(node: Expression, rebuild: Rebuild) -> Expression:
-    """A Huber function has its threshold, an expression, beside the arguments."""
-    return cp.huber(rebuild(node.args[0]), rebuild(node.M))
-
-
-def _copy_perspective(node: Expression, rebuild: Rebuild) -> Expression:
-    """A perspective has its function, a second expression over the same variables, beside the arguments."""
-    arguments = [rebuild(a) for a in node.args]
-    if not all(isinstance(a, cp.Variable) for a in arguments):
-        fixed = next(old for old, new in zip(node.args, arguments) if not isinstance(new, cp.Variable))
-        raise UnsupportedAtomError(
-            f"{expression_text(node)} scales {fixed.name()!r}, which is fixed here, together with free variables: hierfl cannot "
-            f"take it apart. Write t * f(x / t) with the atoms of f."
-        )
-    recession = None if node.f_recession is None else rebuild(node.f_recession)
-    return type(node)(rebuild(node.f), arguments[0], recession)
-
-
-# Atoms whose own ``copy`` loses a setting, or that hold expressions beside their arguments.
-_COPIES: dict[type[Atom], Callable[[Expression, Rebuild], Expression]] = {
-    cp.norm1: _copy_norm,
-    cp.norm_inf: _copy_norm,
-    cp.huber: _copy_huber,
-    cp.perspective: _copy_perspective,
-}
+    copy = row_of(node).copy
+    if copy is None:
+        return node.copy([rebuild(a) for a in node.args])
+    try:
+        return copy(node, rebuild)
+    except NoAnswerError as reason:
+        raise UnsupportedAtomError(str(reason).format(atom=expression_text(node))) from None
 
 
 def _stand_in(node: Expression, known: Known) -> cp.Parameter:

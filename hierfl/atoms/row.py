@@ -34,6 +34,9 @@ class CurvatureSearch(Protocol):
     def by_second_derivative(self, node: Any, upper: bool) -> Expression | None:
         """A bound from the range of the atom's second derivative, for an atom of one argument."""
 
+    def range_of(self, node: Any) -> Interval:
+        """An interval that contains the node's values."""
+
     def has_kept(self, node: Any) -> bool:
         """Whether the variables of the Hessian occur in the node."""
 
@@ -44,8 +47,8 @@ class CurvatureSearch(Protocol):
         """Whether the node is affine in the kept variables."""
 
 
-class NoFormulaError(Exception):
-    """The atom has a formula, but not with these settings; the message names the atom as ``{atom}``."""
+class NoAnswerError(Exception):
+    """The row has no answer for this atom as it stands; the message names the atom as ``{atom}``."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ class AtomRow:
     entrywise
         Whether an entry of the value depends on the arguments' entries of its place alone; CVXPY's ``Elementwise`` are
         such without saying so.
+    copy
+        ``(atom, rebuild)``: the atom over rebuilt arguments, where CVXPY's own ``copy`` loses a setting or misses
+        expressions that the atom holds. Default: CVXPY's own.
     product
         Whether its arguments multiply one another, although CVXPY counts it as affine.
     keeps_rows
@@ -121,6 +127,7 @@ class AtomRow:
     refusal: str | None = None
     refusal_of: Callable[[Any], str | None] | None = None
     only_compiled: bool = False
+    copy: Callable[[Any, Callable[[Any], Any]], Any] | None = None
     layout: bool = False
     entrywise: bool = False
     product: bool = False

@@ -76,6 +76,7 @@ ELEMENTWISE = {
     "exp": (cp.exp, np.exp),
     "fourth power": (lambda z: cp.power(z, 4), lambda t: 12 * t**2),
     "minus log": (lambda z: -cp.log(z + 3), lambda t: 1 / (t + 3) ** 2),
+    "minus log1p": (lambda z: -cp.log1p(z + 3), lambda t: 1 / (t + 4) ** 2),
     "minus entropy": (lambda z: -cp.entr(z + 3), lambda t: 1 / (t + 3)),
     "inverse": (lambda z: cp.inv_pos(z + 3), lambda t: 2 / (t + 3) ** 3),
 }
@@ -159,3 +160,10 @@ def test_a_majorant_dominates_entry_by_entry():
     expression = 2 * cp.sum_squares(matrix @ y - shift) - cp.sum(cp.multiply([1, 2, 3, 4], cp.square(y)))
     found = hessian_of(majorant(expression, [y]), y)
     assert (found - np.abs(hessian_of(expression, y)) >= -1e-9).all()
+
+
+def test_a_majorant_of_a_bilinear_map_keeps_its_constant_factor():
+    y = cp.Variable((2, 1), name="y")
+    expression = cp.sum_squares(cp.kron(np.array([[1.0, 2.0]]), y)) - cp.sum(cp.square(y))
+    found = hessian_of(majorant(expression, [y]), y)
+    np.testing.assert_allclose(found, (2 * 5 + 2) * np.eye(2), rtol=1e-6)

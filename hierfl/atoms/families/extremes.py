@@ -95,9 +95,9 @@ def _tie(x: Any, k: int) -> Any:
 
 def _formula_of_largest(atom: Any, value: Scalars) -> Scalars:
     """k t + sum of max(v - t, 0) is least at an entry t: the sum of the k largest, for fractional k as well."""
-    k = exact(float(atom.k))
 
     def total(entries: list[Expr]) -> Expr:
+        k = exact(min(float(atom.k), len(entries)))
         return sympy.Min(*(k * t + sympy.Add(*(sympy.Max(v - t, 0) for v in entries)) for t in entries))
 
     return reduced(atom, value, total)

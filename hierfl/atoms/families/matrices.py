@@ -5,14 +5,21 @@ Atoms that CVXPY defines on symmetric matrices act on the symmetric part, so tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
+import numpy as np
 from cvxpy.atoms.quantum_rel_entr import quantum_rel_entr
 from cvxpy.atoms.tr_inv import tr_inv
 from cvxpy.atoms.von_neumann_entr import von_neumann_entr
+from cvxpy.expressions.expression import Expression
+from scipy.special import entr
 
-from hierfl.atoms.row import AtomRow
+from hierfl.atoms.algebra import times
+from hierfl.atoms.formulas import Expr, Scalars
+from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.row import AtomRow, CurvatureSearch, NoAnswerError
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, beside
 from hierfl.atoms.writing.phrase import Phrase
@@ -22,13 +29,16 @@ from hierfl.jaxtools.lazy_module import lazy_module
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
+    import sympy
 
-    from hierfl.atoms.numerics import spectral_values
+    from hierfl.atoms.numerics import matrix_logarithm, spectral_values
 else:
-    jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
+    jax, jnp, sympy = map(lazy_module, ("jax", "jax.numpy", "sympy"))
+    matrix_logarithm = lazy_module("hierfl.atoms.numerics.matrix_logarithm")
     spectral_values = lazy_module("hierfl.atoms.numerics.spectral_values")
 
 _QUANTUM = "quantum atoms act on complex Hermitian matrices"
+_LARGEST_ENTROPY = float(np.exp(-1.0))  # where -t log t is largest
 
 
 def _log_determinant(atom: Any, value: Any) -> Any:
@@ -49,6 +59,57 @@ def _inverse_of_identity_minus(atom: Any, value: Any) -> Any:
 
 def _geometric_product(atom: Any, value: Any, exponents: Any) -> Any:
     return jnp.exp(exponents @ jnp.log(value))
+
+
+def _von_neumann_entropy(atom: Any, value: Any) -> Any:
+    """-tr(X log X), in nats; -inf where X is not positive semidefinite."""
+    matrix = spectral_values.symmetric(value)
+    inside = matrix_logarithm.is_semidefinite(matrix)
+    kept = jnp.where(inside, matrix, jnp.eye(matrix.shape[0], dtype=matrix.dtype))
+    return jnp.where(inside, matrix_logarithm.entropy(kept), -jnp.inf)
+
+
+def _trace_range(matrix: Interval) -> tuple[float, float]:
+    """Bounds of the trace of a positive semidefinite matrix, rounded outward."""
+    low, high = float(np.trace(matrix.lo)), float(np.trace(matrix.hi))
+    slack = 8 * matrix.shape[0] * EPS * float(np.sum(np.diag(matrix.magnitude)))
+    return max(low - slack, 0.0) if np.isfinite(low) else 0.0, max(high + slack, 0.0)
+
+
+def _range_of_entropy(atom: Any, arguments: list[Interval]) -> Interval:
+    """n eigenvalues of sum t: the entropy is least where one of them is t, greatest where all are t / n."""
+    (argument,), size = atom.args, atom.args[0].shape[0]
+    least, greatest = _trace_range(arguments[0])
+    each = np.clip(_LARGEST_ENTROPY, least / size, greatest / size)
+    high = size * float(entr(each))
+    low = min(float(entr(least)), float(entr(greatest))) if argument.is_psd() else -np.inf
+    slack = 16 * size * EPS * (1.0 + (greatest if np.isfinite(greatest) else 0.0))
+    return Interval(np.asarray(low - slack), np.asarray(high + slack))
+
+
+def _curvature_of_entropy(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
+    """The Hessian is at most -1 over the largest eigenvalue, which is at most the trace."""
+    (argument,) = atom.args
+    if not upper or not search.is_affine(argument) or search.is_moved(argument):
+        return None
+    _, trace = _trace_range(search.range_of(argument))
+    return times(-0.5 / trace, cp.sum_squares(argument)) if 0 < trace < np.inf else None
+
+
+def _diagonal(value: Scalars) -> Scalars:
+    """The diagonal of a matrix that has nothing else: no formula is known for the eigenvalues of others."""
+    if any(value[place] != 0 for place in np.ndindex(*value.shape) if place[0] != place[1]):
+        raise NoAnswerError("{atom} is of a matrix that is not diagonal: its eigenvalues have no formula.")
+    return np.diagonal(value)
+
+
+def _formula_of_entropy(atom: Any, value: Scalars) -> Expr:
+    return sympy.Add(*(-v * sympy.log(v) for v in _diagonal(value)))
+
+
+def _copy_geometric_product(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Its own copy takes the exponents for the argument."""
+    return cp.gmatmul(rebuild(atom.A), rebuild(atom.args[0]))
 
 
 def _latex_of_geometric_product(pen: LatexPen, phrase: Phrase) -> Latex:
@@ -75,6 +136,7 @@ ROWS = (
         (cp.gmatmul,),
         lower=_geometric_product,
         settings=("A",),
+        copy=_copy_geometric_product,
         spellings=(Spelling("gmatmul", {"A": None}, _latex_of_geometric_product),),
     ),
     AtomRow(
@@ -84,7 +146,10 @@ ROWS = (
     ),
     AtomRow(
         (von_neumann_entr,),
-        refusal=_QUANTUM,
+        lower=_von_neumann_entropy,
+        range=_range_of_entropy,
+        curvature=_curvature_of_entropy,
+        formula=_formula_of_entropy,
         spellings=(
             Spelling("von_neumann_entr", latex=Template(r"-\mathrm{tr}\left(*1 \log @1\right)", latex_pen.SUM)),
         ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
@@ -12,6 +14,7 @@ from cvxpy.atoms.geo_mean import GeoMean, GeoMeanApprox
 from cvxpy.atoms.prod import Prod
 
 from hierfl.atoms.formulas import Scalars, entry_by_entry, reduction
+from hierfl.atoms.intervals import Interval
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised
@@ -62,7 +65,17 @@ def _one_minus(atom: Any, value: Any) -> Any:
     return 1.0 - value
 
 
-# Formulas
+# Ranges and formulas
+
+
+def _range_of_cumulative_product(atom: Any, arguments: list[Interval]) -> Interval:
+    """Although CVXPY counts it as increasing: of both signs it is not."""
+    if atom.axis is None:
+        return Interval.free(atom.shape)
+    low, high = (np.moveaxis(end, atom.axis, 0) for end in (arguments[0].lo, arguments[0].hi))
+    products = list(accumulate(map(Interval, low, high), operator.mul))
+    ends = ([p.lo for p in products], [p.hi for p in products])
+    return Interval(*(np.moveaxis(np.stack(end), 0, atom.axis) for end in ends))
 
 
 def _formula_of_cumulative_product(atom: Any, value: Scalars) -> Scalars:
@@ -113,6 +126,7 @@ ROWS = (
         (cumprod,),
         lower=_cumulative_product,
         product=True,
+        range=_range_of_cumulative_product,
         formula=_formula_of_cumulative_product,
         spellings=(Spelling("cumprod", {"axis": 0}),),
     ),

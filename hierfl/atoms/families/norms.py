@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,11 @@ def _concave_pnorm(value: Any, p: float, axis: Any) -> Any:
     return jnp.where(outside, -jnp.inf, jnp.where(flat, origin, regular))
 
 
+def _copy(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Their own copy drops ``keepdims``."""
+    return type(atom)(rebuild(atom.args[0]), axis=atom.axis, keepdims=atom.keepdims)
+
+
 # Ranges and switches
 
 
@@ -145,6 +150,7 @@ ROWS = (
     AtomRow(
         (cp.norm1,),
         lower=_norm1,
+        copy=_copy,
         range=of_magnitudes(),
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,
@@ -155,6 +161,7 @@ ROWS = (
     AtomRow(
         (cp.norm_inf,),
         lower=_norm_inf,
+        copy=_copy,
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import cvxpy as cp
 from cvxpy.atoms.perspective import perspective
 from cvxpy.atoms.suppfunc import SuppFuncAtom
 from cvxpy.expressions.expression import Expression
 
-from hierfl.atoms.row import AtomRow
+from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
 from hierfl.jaxtools.lazy_module import lazy_module
@@ -59,6 +61,20 @@ def _hidden_leaves(atom: Any) -> str | None:
     return None
 
 
+def _copy(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Its function is a second expression, over the same variables as the arguments."""
+    arguments = [rebuild(argument) for argument in atom.args]
+    fixed = next((old for old, new in zip(atom.args, arguments) if not isinstance(new, cp.Variable)), None)
+    if fixed is not None:
+        name = repr(fixed.name()).replace("{", "{{").replace("}", "}}")
+        raise NoAnswerError(
+            f"{{atom}} scales {name}, which is fixed here, together with free variables: hierfl cannot "
+            f"take it apart. Write t * f(x / t) with the atoms of f."
+        )
+    recession = None if atom.f_recession is None else rebuild(atom.f_recession)
+    return perspective(rebuild(atom.f), arguments[0], recession)
+
+
 def _read(reader: Reader, atom: Any) -> Phrase:
     return Phrase("perspective", (reader(atom.f), reader(atom.args[0])))
 
@@ -69,6 +85,7 @@ ROWS = (
         lower=_perspective,
         shared=False,
         inside=_functions,
+        copy=_copy,
         refusal_of=_hidden_leaves,
         read=_read,
     ),

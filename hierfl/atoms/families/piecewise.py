@@ -15,7 +15,7 @@ from hierfl.atoms.algebra import times
 from hierfl.atoms.formulas import Expr, Scalars, as_array, entry_by_entry, exact
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.ranges import always_smooth, of_magnitudes, slopes_between
-from hierfl.atoms.row import AtomRow, NoFormulaError
+from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.latex_pen import Template
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling, operands
@@ -64,6 +64,11 @@ def _minimum(atom: Any, *values: Any) -> Any:
     return functools.reduce(jnp.minimum, values)
 
 
+def _copy_huber(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
+    """Its threshold is an expression beside the arguments."""
+    return cp.huber(rebuild(atom.args[0]), rebuild(atom.M))
+
+
 # Curvature and derivative
 
 
@@ -106,7 +111,7 @@ def _at_whole_numbers(shift: float) -> Callable[[Any], list[Any]]:
 
 def _huber_formula(atom: Any, value: Scalars) -> Scalars:
     if not isinstance(atom.M, cp.Constant):
-        raise NoFormulaError("the threshold of {atom} is a parameter; write it as a number.")
+        raise NoAnswerError("the threshold of {atom} is a parameter; write it as a number.")
     bound = exact(float(atom.M.value))
 
     def penalty(v: Expr) -> Expr:
@@ -138,6 +143,7 @@ ROWS = (
         (cp.huber,),
         lower=_huber,
         settings=("M",),
+        copy=_copy_huber,
         range=of_magnitudes(),
         second_derivative=_second_of_huber,
         smooth=always_smooth,

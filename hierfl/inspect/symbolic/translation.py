@@ -17,7 +17,7 @@ from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.atoms.formulas import Scalars, exact_array
-from hierfl.atoms.row import NoFormulaError
+from hierfl.atoms.row import NoAnswerError
 from hierfl.atoms.table import row_of
 from hierfl.errors import SymbolicError
 from hierfl.language.expectation import SampleAverage
@@ -67,7 +67,7 @@ def _formula(node: Any, values: list[Scalars]) -> Any:
     if formula is not None:
         try:
             return formula(node, *values)
-        except NoFormulaError as reason:
+        except NoAnswerError as reason:
             raise SymbolicError(str(reason).format(atom=expression_text(node))) from None
     if isinstance(node, AffAtom):
         return _affine(node, *values)

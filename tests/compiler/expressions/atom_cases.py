@@ -40,6 +40,11 @@ def unit(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.uniform(0.05, 0.9, shape) / 3
 
 
+def round_matrix(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """A multiple of the identity, all of whose eigenvalues meet."""
+    return rng.uniform(0.2, 3.0) * np.eye(shape[0])
+
+
 def definite(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     a = rng.standard_normal(shape)
     return a @ a.T + 0.5 * np.eye(shape[0])
@@ -232,6 +237,20 @@ CASES = [
     Case("one_minus_pos", lambda x: cp.one_minus_pos(x), (V,), (unit,)),
     Case("log_det", lambda x: cp.log_det(x), (S,), (definite,)),
     Case("tr_inv", lambda x: cp.tr_inv(x), (S,), (definite,)),
+    Case("von_neumann_entr", lambda x: cp.von_neumann_entr(symmetric_wrap(x)), (S,), (definite,)),
+    Case(
+        "von_neumann_entr where eigenvalues meet",
+        lambda x: cp.von_neumann_entr(symmetric_wrap(x)),
+        (S,),
+        (round_matrix,),
+    ),
+    Case(
+        "von_neumann_entr of a sum of dyads",
+        lambda x: cp.von_neumann_entr(psd_wrap(A34 @ cp.diag(x) @ A34.T)),
+        (V,),
+        (positive,),
+    ),
+    Case("von_neumann_entr of a diagonal", lambda x: cp.von_neumann_entr(cp.diag(x)), (V,), (positive,)),
     Case("lambda_max", lambda x: cp.lambda_max(x), (S,), (definite,)),
     Case("lambda_min", lambda x: cp.lambda_min(x), (S,), (definite,)),
     Case("lambda_max of a batch", lambda x: cp.lambda_max(x + cp.swapaxes(x, 1, 2)), ((2, 3, 3),)),
