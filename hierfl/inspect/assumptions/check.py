@@ -8,13 +8,13 @@ from typing import TypeVar
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
+from hierfl.inspect.assumptions.feasibility.attainment_check import bounded_below
+from hierfl.inspect.assumptions.feasibility.lower_set_checks import lower_sets
+from hierfl.inspect.assumptions.feasibility.upper_set_checks import upper_sets
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Finding
 from hierfl.inspect.assumptions.hypotheses.declared_form import form_of_declaration
 from hierfl.inspect.assumptions.hypotheses.randomness_checks import randomness
 from hierfl.inspect.assumptions.hypotheses.theorem_checks import theorem
-from hierfl.inspect.assumptions.sets.attainment_check import bounded_below
-from hierfl.inspect.assumptions.sets.lower_set_checks import lower_sets
-from hierfl.inspect.assumptions.sets.upper_set_checks import upper_sets
 from hierfl.inspect.assumptions.slopes.lipschitz_checks import lipschitz
 from hierfl.inspect.assumptions.study import Study
 from hierfl.jaxtools.precision import double_precision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -112,7 +112,7 @@ class Study:
         return np.asarray(self._project(jnp.asarray(z), self.holders.clients[0].own))
 
     @cached_property
-    def _project(self) -> Callable[..., Any]:
+    def _project(self) -> Callable[..., jax.Array]:
         return jax.jit(self.compiled.project_upper) if self.compiled.upper_set.is_exact else self.compiled.project_upper
 
     def y_points(self, x: np.ndarray, owner: Weighted, count: int) -> np.ndarray:

@@ -48,7 +48,7 @@ class MappingAtPoints:
         return np.asarray(self._project(jnp.asarray(x), jnp.asarray(y), owner[0][1].own))
 
     @cached_property
-    def _project(self) -> Callable[..., Any]:
+    def _project(self) -> Callable[..., jax.Array]:
         lower_set = self.compiled.lower_set
         exact = lower_set is None or lower_set.is_exact
         return jax.jit(self.compiled.project_lower) if exact else self.compiled.project_lower
@@ -60,7 +60,7 @@ class MappingAtPoints:
         return float(self.gap_function(jnp.asarray(x), owner[0][1].own))
 
     @cached_property
-    def gap_function(self) -> Callable[..., Any]:
+    def gap_function(self) -> Callable[..., jax.Array]:
         """The map ``(x, the owner's numbers) -> gap`` as a traceable function, compiled where the set has closed forms."""
         lower_set = self.compiled.lower_set
         assert lower_set is not None
@@ -70,7 +70,7 @@ class MappingAtPoints:
 
         return jax.jit(gap) if lower_set.is_exact else gap
 
-    def _sum(self, function: Callable[..., Any], x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
+    def _sum(self, function: Callable[..., jax.Array], x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
         parts = [
             weight * np.asarray(function(jnp.asarray(x), jnp.asarray(y), h.population, h.index, h.own))
             for weight, h in owner
@@ -87,9 +87,9 @@ class MappingAtPoints:
         return party.mean(lambda rows: compiled.operator(x, y, own, rows), compiled.lower_samples)
 
     @cached_property
-    def _operator(self) -> Callable[..., Any]:
+    def _operator(self) -> Callable[..., jax.Array]:
         return quick_jit(self._mapping)
 
     @cached_property
-    def _jacobian(self) -> Callable[..., Any]:
+    def _jacobian(self) -> Callable[..., jax.Array]:
         return quick_jit(jax.jacfwd(self._mapping, argnums=1))

@@ -18,8 +18,8 @@ from hierfl.analysis.theorems import (
     prescribe_hfl,
     prescribe_nn,
 )
+from hierfl.inspect.assumptions.feasibility.set_diameter import diameter
 from hierfl.inspect.assumptions.findings import Constant
-from hierfl.inspect.assumptions.sets.set_diameter import diameter
 from hierfl.inspect.assumptions.study import Study
 
 

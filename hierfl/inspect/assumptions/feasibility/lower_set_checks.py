@@ -9,10 +9,10 @@ from cvxpy.constraints.constraint import Constraint
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.intervals import Interval
+from hierfl.inspect.assumptions.feasibility.empty_set_search import GAP_TOLERANCE, empty_set_finding, search_empty_set
+from hierfl.inspect.assumptions.feasibility.set_diameter import diameter
+from hierfl.inspect.assumptions.feasibility.set_instance import is_infeasible
 from hierfl.inspect.assumptions.findings import Finding
-from hierfl.inspect.assumptions.sets.empty_set_search import GAP_TOLERANCE, empty_set_finding, search_empty_set
-from hierfl.inspect.assumptions.sets.set_diameter import diameter
-from hierfl.inspect.assumptions.sets.set_instance import is_infeasible
 from hierfl.inspect.assumptions.study import Study
 
 _ASSUMPTION = {

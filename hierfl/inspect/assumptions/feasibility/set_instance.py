@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
+from cvxpy.constraints.constraint import Constraint
 
 from hierfl.analysis.convexity import attribute_constraints
 from hierfl.analysis.hoist import hoist, instantiate
@@ -14,7 +13,7 @@ from hierfl.inspect.assumptions.study import Study
 from hierfl.language.sample import ClientParameter
 
 
-def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Any], list[cp.Variable]]:
+def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Constraint], list[cp.Variable]]:
     """Put numbers into Y(x)'s constraints for everything but y: (constraints on twins of the variables, the twins)."""
     level = study.level
     assert level is not None
@@ -22,7 +21,7 @@ def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Any
     values = {
         **{v.id: np.asarray(a) for v, a in zip(study.compiled.upper.variables, study.compiled.upper.split(x).values())}
     }
-    built: list[Any] = []
+    built: list[Constraint] = []
     for holder in holders:
         numbers = values | {leaf: np.asarray(v) for leaf, v in holder.own.items()}
         constraints = [*level.constraints, *attribute_constraints(level.variables)]

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.inspect.assumptions.curvature.mapping_at_points import Weighted
+from hierfl.inspect.assumptions.feasibility.set_instance import is_infeasible
 from hierfl.inspect.assumptions.findings import Finding
-from hierfl.inspect.assumptions.sets.set_instance import is_infeasible
 from hierfl.inspect.assumptions.study import Study
 
 GAP_TOLERANCE = 0.0  # gaps allow for rounding themselves

@@ -8,8 +8,8 @@ import numpy as np
 
 from hierfl.analysis.bounds import bounds_of
 from hierfl.analysis.convexity import attribute_constraints
+from hierfl.inspect.assumptions.feasibility.empty_set_search import GAP_TOLERANCE
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.inspect.assumptions.sets.empty_set_search import GAP_TOLERANCE
 from hierfl.inspect.assumptions.study import Study
 
 _ASSUMPTION = {
