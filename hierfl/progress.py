@@ -86,7 +86,7 @@ class RunProgress(_Bar):
         self._estimated = False
 
     def advance(self, count: int) -> None:
-        """``count`` more are done."""
+        """Report that ``count`` more are done."""
         now = time.perf_counter()
         self._done += count
         self.update(self._done, "")
@@ -108,7 +108,7 @@ class RunProgress(_Bar):
             )
 
     def update(self, done: int, note: str) -> None:
-        """Report progress."""
+        """Report that so many are done, with a note."""
         if not self._enabled or time.perf_counter() - self._began < _QUIET_SECONDS:
             return
         self._show()

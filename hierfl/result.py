@@ -14,6 +14,10 @@ import numpy as np
 from hierfl.errors import DataError, HierflError, SettingError
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.compiler.lower_level.evaluation import Evaluation
     from hierfl.problem import Problem
@@ -40,7 +44,7 @@ class Certificate:
 
     @classmethod
     def of(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
-        """The certificate of one evaluation of the implicit function."""
+        """Read the certificate off one evaluation of the implicit function."""
         solution = evaluation.solution
         if solution is None or compiled.exact.method is None:
             return cls("no lower level", 0.0, 0.0, float("nan"), 0)
@@ -129,11 +133,11 @@ class Result:
         return sign * (self.value - reference.value)
 
     def of(self, problem: Problem) -> Result:
-        """The same, as a result of this problem."""
+        """Give the same as a result of this problem."""
         return replace(self, problem=problem)
 
     def require_problem(self, what: str) -> Problem:
-        """The declared problem.
+        """Give the declared problem.
 
         Raises
         ------
@@ -162,8 +166,8 @@ class Result:
         lower = sent.get("lower_scalars_down", 0), sent.get("lower_scalars_up", 0)
         return text + (f"; for the lower level {lower[0]:,} down, {lower[1]:,} up" if any(lower) else "")
 
-    def to_pandas(self) -> Any:
-        """The history as a DataFrame, one row per round; metrics are NaN between evaluations. Needs pandas."""
+    def to_pandas(self) -> pd.DataFrame:
+        """Give the history as a DataFrame, one row per round; metrics are NaN between evaluations. Needs pandas."""
         import pandas as pd
 
         frame = pd.DataFrame(self.history)
@@ -174,8 +178,8 @@ class Result:
                 frame[name] = column.reindex(frame.index)
         return frame
 
-    def plot(self, ax: Any = None) -> Any:
-        """Convergence: the objective's estimate by round, and the metrics. Returns the matplotlib figure."""
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the convergence: the objective's estimate by round, and the metrics. Returns the matplotlib figure."""
         from hierfl.inspect.pictures.convergence import plot_result
 
         return plot_result(self, ax)
@@ -208,7 +212,7 @@ class Result:
             eta, or several, for f^eta along the line; ``()`` for none. By default the run's own and two wider ones, left out
             where they would cost more than a billion scalars of data and responses.
         points, samples, seed
-            Of the line and of the draws for f^eta, as for ``problem.implicit.slice``; the seed is also that of the check.
+            How many points on the line, how many draws and their seed for f^eta, as for ``problem.implicit.slice``; the seed is also that of the check.
         check
             Whether to run ``problem.check()``.
         progress
@@ -272,7 +276,7 @@ class Result:
             for group in ("history", "metrics", "trajectory")
         }
         parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y", "x0")}
-        found = cls(
+        result = cls(
             **parts,
             **groups,
             distances=arrays["distances"],
@@ -285,11 +289,11 @@ class Result:
             problem=problem,
         )
         if problem is not None:
-            found._require_own(problem, path)
-        return found
+            result._require_own(problem, path)
+        return result
 
     def _require_own(self, problem: Problem, path: str | Path) -> None:
-        """The value is that of f at x."""
+        """Require that the value is that of f at x."""
         try:
             value = problem.implicit(self.x) if np.isfinite(self.value) else self.value
         except HierflError as error:

@@ -15,7 +15,7 @@ import numpy as np
 from hierfl.errors import SettingError
 
 MOST_ROUNDS = 100_000_000
-SEEDS = 2**64  # there are
+SEEDS = 2**64  # so many there are
 HISTORY_COLUMNS = {"round", "objective", "gradient_norm", "lower_residual", "step_size", "seconds"}
 Metrics = Mapping[str, Callable[..., float]]
 
@@ -64,7 +64,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunSettings:
-        """The settings of these keywords.
+        """Make settings of these keywords.
 
         Raises
         ------
@@ -81,7 +81,7 @@ class RunSettings:
 
     @classmethod
     def signature(cls) -> Signature:
-        """The signature of ``Problem.solve``, which takes these settings as keywords."""
+        """Write the signature of ``Problem.solve``, which takes these settings as keywords."""
         positional, keyword = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
         settings = [Parameter(s.name, keyword, default=s.default, annotation=s.type) for s in fields(cls)]
         solver = Parameter("solver", positional, default=None, annotation=Any)
@@ -112,12 +112,11 @@ class RunSettings:
 
     @cached_property
     def all_seeds(self) -> list[int]:
-        """The seed of each run."""
         return _all_seeds(self.seed, self.seeds, self.restarts)
 
 
 def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | None) -> list[int]:
-    """The seed of each run, validated."""
+    """List the seed of each run, validated."""
     if restarts is not None:
         if seeds is not None:
             raise SettingError("seeds and restarts: give one of them; every restart has a seed of its own.")

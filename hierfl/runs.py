@@ -12,6 +12,10 @@ import numpy as np
 from hierfl.errors import SettingError
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from hierfl.problem import Problem
     from hierfl.result import Result
 
@@ -51,12 +55,11 @@ class Runs:
         return iter(self.results)
 
     def of(self, problem: Problem) -> Runs:
-        """The same, as results of this problem."""
+        """Give the same as results of this problem."""
         return replace(self, results=tuple(result.of(problem) for result in self.results))
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seed of each run."""
         return tuple(result.settings["seed"] for result in self.results)
 
     @property
@@ -71,7 +74,7 @@ class Runs:
         return min(self.finished or self.results, key=lambda result: sign * result.value)
 
     def values(self, name: str = "value") -> np.ndarray:
-        """A quantity of every finished run: ``(seeds,)`` for ``"value"`` and ``"own_value"``, else ``(seeds, rounds)``.
+        """Gather a quantity of every finished run: ``(seeds,)`` for ``"value"`` and ``"own_value"``, else ``(seeds, rounds)``.
 
         Parameters
         ----------
@@ -100,7 +103,7 @@ class Runs:
         )
 
     def rounds(self, name: str = "objective") -> np.ndarray:
-        """The rounds of ``values(name)``: those that every finished run has of a column of the history, or of a metric."""
+        """Give the rounds of ``values(name)``: those that every finished run has of a column of the history, or of a metric."""
         made = [
             np.arange(1, len(run.history[name]) + 1) if name in run.history else run.metrics["round"]
             for run in self.finished
@@ -111,21 +114,21 @@ class Runs:
         return np.asarray(common, int)
 
     def mean(self, name: str = "value") -> Any:
-        """Mean over the seeds: a number for ``"value"`` and ``"own_value"``, else an array by round."""
-        found = np.mean(self.values(name), axis=0)
-        return float(found) if found.ndim == 0 else found
+        """Average over the seeds: a number for ``"value"`` and ``"own_value"``, else an array by round."""
+        mean = np.mean(self.values(name), axis=0)
+        return float(mean) if mean.ndim == 0 else mean
 
     def half_width(self, name: str = "value", level: float = 0.95) -> Any:
-        """Half the width of Student's confidence interval for the mean; NaN for fewer than two runs."""
+        """Compute half the width of Student's confidence interval for the mean; NaN for fewer than two runs."""
         return half_width(self.values(name), level)
 
     def band(self, name: str = "value", level: float = 0.95) -> tuple[Any, Any]:
-        """(low, high) of Student's confidence interval for the mean, by round."""
+        """Compute (low, high) of Student's confidence interval for the mean, by round."""
         middle, half = self.mean(name), self.half_width(name, level)
         return middle - half, middle + half
 
     def table(self) -> str:
-        """One line for each seed: status, rounds, exact and own value, scalars sent."""
+        """Write one line for each seed: status, rounds, exact and own value, scalars sent."""
         rows = [
             [
                 str(run.settings["seed"]),
@@ -139,14 +142,14 @@ class Runs:
         ]
         return aligned([["seed", "status", "rounds", "f(x)", "own value", "scalars"], *rows])
 
-    def to_pandas(self) -> Any:
-        """All histories, one row for each seed and round. Needs pandas."""
+    def to_pandas(self) -> pd.DataFrame:
+        """Give all histories, one row for each seed and round. Needs pandas."""
         import pandas as pd
 
         return pd.concat({run.settings["seed"]: run.to_pandas() for run in self.results}, names=["seed"])
 
-    def plot(self, ax: Any = None) -> Any:
-        """Mean over the seeds with its 95% band: the objective's estimate and the metrics. Returns the figure."""
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the mean over the seeds with its 95% band: the objective's estimate and the metrics. Returns the figure."""
         from hierfl.inspect.pictures.convergence import plot_runs
 
         return plot_runs({"": self}, ax)
@@ -180,7 +183,7 @@ class Runs:
 
 
 def half_width(values: np.ndarray, level: float = 0.95) -> Any:
-    """Half the width of Student's interval for the mean over the first axis.
+    """Compute half the width of Student's interval for the mean over the first axis.
 
     Raises
     ------
@@ -198,13 +201,13 @@ def half_width(values: np.ndarray, level: float = 0.95) -> Any:
 
 
 def scalars(result: Result) -> int:
-    """All scalars that a run sent down and up, those of the lower level's solver included."""
+    """Count all scalars that a run sent down and up, those of the lower level's solver included."""
     ways = (level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up"))
     return int(sum(result.communication.get(way, 0) for way in ways))
 
 
 def summary(runs: Runs) -> str:
-    """The final value's mean and half-width, and how many runs diverged."""
+    """Write the final value's mean and half-width, and how many runs diverged."""
     lost = len(runs) - len(runs.finished)
     note = f" ({lost} of {len(runs)} diverged)" if lost else ""
     if not runs.finished:
@@ -214,7 +217,7 @@ def summary(runs: Runs) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text in columns: the first column to the left, the others to the right."""
+    """Put rows of text into columns: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = (
         "  ".join(

@@ -11,6 +11,10 @@ from hierfl.errors import DivergedError, SettingError
 from hierfl.runs import Runs, aligned, scalars, summary
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from hierfl.problem import Problem
     from hierfl.run_settings import SolveSettings
 
@@ -40,15 +44,15 @@ class Sweep:
         return len(self.runs)
 
     def table(self) -> str:
-        """One line for each solver: final f(x) as mean and half-width (95%), scalars sent by a run, seconds of all runs."""
+        """Write one line for each solver: final f(x) as mean and half-width (95%), scalars sent by a run, seconds of all runs."""
         rows = [
             [name, summary(runs), f"{_mean_scalars(runs):,.0f}", f"{self.seconds[name]:.1f}"]
             for name, runs in self.runs.items()
         ]
         return aligned([["solver", "f(x)", "scalars", "seconds"], *rows])
 
-    def to_pandas(self) -> Any:
-        """One row for each solver and seed: status, rounds, values, scalars. Needs pandas."""
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each solver and seed: status, rounds, values, scalars. Needs pandas."""
         import pandas as pd
 
         rows = [
@@ -66,8 +70,8 @@ class Sweep:
         ]
         return pd.DataFrame(rows)
 
-    def plot(self, ax: Any = None) -> Any:
-        """One line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure."""
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw one line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure."""
         from hierfl.inspect.pictures.convergence import plot_runs
 
         return plot_runs(self.runs, ax)
@@ -91,7 +95,7 @@ def sweep(
     Parameters
     ----------
     problem
-        The problem.
+        What is to be solved.
     solvers
         ``{name: solver}``, or a list of solvers, which are then named by the settings that they were given.
     seeds, settings
@@ -138,7 +142,7 @@ def _named(solvers: Sequence[Any]) -> dict[str, Any]:
 
 
 def _name(solver: Any) -> str:
-    """Such as ``FedRZO(smoothing=0.2)``: what differs from the defaults."""
+    """Name a solver by what differs from the defaults, such as ``FedRZO(smoothing=0.2)``."""
     if not is_dataclass(solver):
         return str(solver)
     given = (

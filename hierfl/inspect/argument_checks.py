@@ -12,7 +12,7 @@ from hierfl.errors import SettingError
 
 
 def require_positive(name: str, value: Any) -> float:
-    """A finite number above 0.
+    """Require a finite number above 0.
 
     Raises
     ------
@@ -25,21 +25,21 @@ def require_positive(name: str, value: Any) -> float:
 
 
 def require_tolerance(name: str, value: Any) -> float:
-    """A finite number of at least 0; errors as for :func:`require_positive`."""
+    """Require a finite number of at least 0; errors as for :func:`require_positive`."""
     if not _is_number(value) or not 0 <= value < np.inf:
         raise SettingError(f"{name}={value!r}: a finite number of at least 0.")
     return float(value)
 
 
 def require_whole(name: str, value: Any, least: int) -> int:
-    """A whole number of at least ``least``; errors as for :func:`require_positive`."""
+    """Require a whole number of at least ``least``; errors as for :func:`require_positive`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
     return int(value)
 
 
 def writable(path: Any) -> Path:
-    """The path of a file that can be written.
+    """Require the name of a file that can be written; returns its path.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def writable(path: Any) -> Path:
 
 
 def writable_picture(path: Any) -> Path:
-    """The path of a file that can be written and whose ending says a format that matplotlib can draw in.
+    """Require the name of a file that can be written and whose ending says a format that matplotlib can draw in.
 
     Raises
     ------

@@ -22,7 +22,7 @@ FEISTEL_ROUNDS = 8
 
 
 def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
-    """Indices of a round's participants ``(cohort,)``: all in order, or a keyed random subset in any."""
+    """Draw the indices of a round's participants ``(cohort,)``: all in order, or a keyed random subset in any."""
     if cohort == total:
         return jnp.arange(total)
     key = fold_in(round_key, COHORT_STREAM)
@@ -32,7 +32,7 @@ def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
 
 
 def keyed_permutation(key: Array, indices: Array, total: int) -> Array:
-    """Images of indices below ``total`` (at most 2^30) under a permutation of 0, ..., total - 1 that the key selects."""
+    """Map indices below ``total`` (at most 2^30) by a permutation of 0, ..., total - 1 that the key selects."""
     half = max(1, math.ceil(math.log2(total) / 2))
     subkeys = words(key, 0, 0, FEISTEL_ROUNDS)
     mask = jnp.uint32(2**half - 1)
@@ -46,12 +46,12 @@ def keyed_permutation(key: Array, indices: Array, total: int) -> Array:
     def walk(values: Array) -> Array:
         return jnp.where(values < total, values, network(values))
 
-    found = jax.lax.while_loop(lambda values: (values >= total).any(), walk, network(indices.astype(jnp.uint32)))
-    return found.astype(indices.dtype)
+    images = jax.lax.while_loop(lambda values: (values >= total).any(), walk, network(indices.astype(jnp.uint32)))
+    return images.astype(indices.dtype)
 
 
 def cohort_size(participation: float, clients: int) -> int:
-    """ceil(participation * m).
+    """The number of participants, ceil(participation * m).
 
     Raises
     ------

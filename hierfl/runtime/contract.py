@@ -58,15 +58,15 @@ Question = Callable[[Party, Any], Any]
 
 
 class Clients(Protocol):
-    """The clients that take part in one round."""
+    """The clients that take part in one round, as an algorithm sees them."""
 
     @property
     def participants(self) -> Array:
-        """Indices of the round's participants, ``(S,)``."""
+        """The indices of the round's participants, ``(S,)``."""
 
     @property
     def round(self) -> Array:
-        """Index of the round."""
+        """The index of the round."""
 
     @property
     def key(self) -> Array:
@@ -77,11 +77,11 @@ class Clients(Protocol):
 
     @property
     def public(self) -> dict[int, Array]:
-        """Values of the declaration's plain parameters, known to everybody."""
+        """The values of the declaration's plain parameters, known to everybody."""
 
     @property
     def everyone(self) -> Clients:
-        """All clients, for the federated solution of a lower level; its traffic is counted apart."""
+        """All clients as participants, for the federated solution of a lower level; its traffic is counted apart."""
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         """Run ``step(party, memory, received, key)`` at every participant, and stack the messages (leading axis S).
@@ -97,7 +97,7 @@ class Clients(Protocol):
         """Count scalars (``way`` is ``"down"`` or ``"up"``) that a real run would send where the simulation shares arrays."""
 
     def query(self, question: Question, broadcast: Any) -> Any:
-        """``question(party, broadcast)`` of every participant, stacked: no memory, no randomness, not counted.
+        """Ask ``question(party, broadcast)`` of every participant, and stack the answers: no memory, no randomness, not counted.
 
         Unlike ``map`` it may stand inside JAX's own loops: it is how an exact federation-scope solution is simulated.
         """
@@ -106,14 +106,14 @@ class Clients(Protocol):
         """Run ``step(party, received, key)`` on the server's own data."""
 
     def mean(self, values: Any) -> Any:
-        """The weighted aggregate of per-participant values (leading axis S): linear in them, and differentiable by JAX."""
+        """Form the weighted aggregate of per-participant values (leading axis S): linear in them, and differentiable by JAX."""
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""
+        """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""
 
 
 class Algorithm(Protocol):
-    """A solver bound to a problem."""
+    """A solver bound to a problem, as runtimes see it."""
 
     participation: float
     absent: str
@@ -130,32 +130,32 @@ class Algorithm(Protocol):
         """The arrays that a program takes as arguments: schedules over the rounds."""
 
     def with_tables(self, given: dict[str, Any]) -> Algorithm:
-        """The same algorithm on other tables, or on traced ones."""
+        """Give the same algorithm on other tables, or on traced ones."""
 
     def init(self, x0: Array) -> Any:
-        """The server's state at round 0."""
+        """Make the server's state at round 0."""
 
     def memory(self, x0: Array) -> Any:
-        """One client's memory at round 0 (a pytree of arrays)."""
+        """Make one client's memory at round 0 (a pytree of arrays)."""
 
     def round(self, clients: Clients, state: Any, key: Array) -> tuple[Any, dict[str, Array]]:
-        """One communication round: the new state and the round's record."""
+        """Do one communication round: the new state and the round's record."""
 
     def decision(self, state: Any) -> Array:
-        """The flat x of a state."""
+        """Give the flat x of a state."""
 
     def response(self, state: Any, memory: Any) -> Array | None:
-        """The latest y (owners, size) that the run holds, as metrics see it; None where there is none."""
+        """Give the latest y (owners, size) that the run holds, as metrics see it; None where there is none."""
 
     @property
     def theory(self) -> Prescription | None:
         """What the class's theorem prescribes, where the settings ask for it."""
 
     def caveat(self, rounds: int) -> str | None:
-        """What keeps the method's theory from holding in a run of so many rounds."""
+        """Say what keeps the method's theory from holding in a run of so many rounds."""
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
-        """How many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none."""
+        """Count how many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none."""
 
     def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> Array:
-        """The clients' and the server's terms at x with y as this run's own lower solver gives it."""
+        """Evaluate the clients' and the server's terms at x with y as this run's own lower solver gives it."""

@@ -42,7 +42,7 @@ class RunEnd(NamedTuple):
 
 
 def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[RunEnd]) -> list[Evaluation | None]:
-    """f at every end; None for a diverged run whose last x has no value, which its error then notes."""
+    """Evaluate f at every end; None for a diverged run whose last x has no value, which its error then notes."""
     by_lane: dict[int, Evaluation | None] = {}
     finished = [lane for lane, watch in enumerate(watches) if watch.error is None]
     if finished:
@@ -61,7 +61,7 @@ def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[R
 
 
 def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[str, Any]) -> Result:
-    """The outcome with its exact value."""
+    """Put a run's result together, its exact value included."""
     compiled, algorithm, sign = watch.compiled, watch.algorithm, watch.compiled.sign
     state, memory, history, own = end.outcome
     if watch.error is None:
@@ -97,7 +97,7 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
 
 
 def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
-    """Distance of the raw iterate to each X_i = public part and client i's own constraints."""
+    """Measure the raw iterate's distance to each X_i: the public part and client i's own constraints."""
     point = jnp.asarray(iterate)
     clients = compiled.data().clients
     if compiled.private_set is None:
@@ -109,7 +109,7 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
 
 
 def _communication(history: dict[str, np.ndarray], cohort: int, rounds: int) -> dict[str, float]:
-    """Scalars sent: totals and means per round; those of federation-scope lower solvers apart."""
+    """Count the scalars sent: totals and means per round; those of federation-scope lower solvers apart."""
     totals = {name: int(np.sum(history.get(name, 0))) for name in TRAFFIC}
     per_round = {f"{name}_per_round": _exact_mean(total, rounds) for name, total in totals.items()}
     return {"rounds": rounds, "participants_per_round": cohort, **totals, **per_round}

@@ -17,7 +17,8 @@ from hierfl.progress import RunProgress, Waiting
 from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
-from hierfl.runtime.in_process.execution import InProcess, Outcome
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.in_process.execution import BlockEnd, InProcess, Outcome
 from hierfl.runtime.outcome import RunEnd, evaluations_at, result_of
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Watch
@@ -32,7 +33,7 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
         raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
     rounds, seeds = settings.rounds, settings.all_seeds
     compiled.data()  # every plain parameter has a value
-    algorithm = solver.bind(compiled, rounds, settings.queries)
+    algorithm: Algorithm = solver.bind(compiled, rounds, settings.queries)
     _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
     require_nonempty(compiled)
     starts = _starts(compiled, settings)
@@ -60,7 +61,7 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
 
 
 def _starts(compiled: CompiledProblem, settings: RunSettings) -> np.ndarray:
-    """The flat start of each run, (runs, n)."""
+    """Choose the flat start of each run, (runs, n)."""
     runs = len(settings.all_seeds)
     count = 1 if settings.restarts is None else runs
     points = start_points(compiled, settings.x0, count, settings.seed)
@@ -68,11 +69,11 @@ def _starts(compiled: CompiledProblem, settings: RunSettings) -> np.ndarray:
 
 
 def _executed(watches: list[Watch], starts: np.ndarray, settings: RunSettings) -> list[Outcome]:
-    """The rounds of all runs, together where the runtime can do that; to where each run is to end."""
+    """Run the rounds of all runs, together where the runtime can do that, up to where each run is to end."""
     first, runtime, seeds = watches[0], settings.runtime or InProcess(), settings.all_seeds
     compiled, algorithm, rounds, block = first.compiled, first.algorithm, settings.rounds, settings.evaluate_every
 
-    def execute(lane: int, rounds: int, at_end: Any) -> Outcome:
+    def execute(lane: int, rounds: int, at_end: BlockEnd) -> Outcome:
         outcome: Outcome = runtime.execute(compiled, algorithm, starts[lane], rounds, seeds[lane], block, at_end)
         return outcome
 
@@ -89,8 +90,8 @@ def _executed(watches: list[Watch], starts: np.ndarray, settings: RunSettings) -
     return outcomes
 
 
-def _require_gradient_steps(algorithm: Any, solver: Any, tolerance: float | None, rounds: int) -> None:
-    """A tolerance can be compared with what the algorithm does."""
+def _require_gradient_steps(algorithm: Algorithm, solver: Any, tolerance: float | None, rounds: int) -> None:
+    """Require that a tolerance can be compared with what the algorithm does."""
     if tolerance is not None and algorithm.gradient_steps(0, rounds) is None:
         raise SettingError(
             f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
@@ -100,17 +101,17 @@ def _require_gradient_steps(algorithm: Any, solver: Any, tolerance: float | None
 
 
 def _inside(compiled: CompiledProblem, start: np.ndarray) -> np.ndarray:
-    """A start in X: itself, or its projection."""
-    found = np.asarray(project_on_all(compiled, start))
-    return start if np.linalg.norm(found - start) <= INSIDE * (1 + np.linalg.norm(start)) else found
+    """Put a start into X: itself where it is there, else its projection."""
+    projected = np.asarray(project_on_all(compiled, start))
+    return start if np.linalg.norm(projected - start) <= INSIDE * (1 + np.linalg.norm(start)) else projected
 
 
 def _go_on(*_: Any) -> None:
-    """The end of a block that ends nothing."""
+    """End no run at the end of a block."""
 
 
 def _alone(compiled: CompiledProblem, error: DivergedError | None, result: Result | None, advice: str) -> Result:
-    """One run's result, or its error with that result."""
+    """Give one run's result, or raise its error with that result."""
     if error is not None:
         error.result = result
         raise error
@@ -129,17 +130,17 @@ def _together(
     advice: str,
     over: str,
 ) -> Runs:
-    """All runs; where some diverged, the first one's error with all of them."""
+    """Give all runs; where some diverged, raise the first one's error with all of them."""
     runs = Runs(tuple(r for r in results if r is not None), solver, compiled.declaration.objective.sense, over)
     failed = [place for place, error in enumerate(errors) if error is not None]
     if failed:
         first = errors[failed[0]]
         assert first is not None
-        found = DivergedError(f"seed {seeds[failed[0]]} ({len(failed)} of {len(seeds)} seeds diverged), {first}")
+        together = DivergedError(f"seed {seeds[failed[0]]} ({len(failed)} of {len(seeds)} seeds diverged), {first}")
         for note in getattr(first, "__notes__", ()):
-            found.add_note(note)
-        found.result, found.runs = results[failed[0]], runs
-        raise found
+            together.add_note(note)
+        together.result, together.runs = results[failed[0]], runs
+        raise together
     _assign(compiled, runs.best)
     _warn_if_unsolved(runs.results, advice)
     return runs

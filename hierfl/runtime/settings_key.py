@@ -10,7 +10,7 @@ import numpy as np
 
 
 def settings_key(value: Any) -> Hashable:
-    """A solver, or one of its settings, by value: what is compiled for it is kept, and found again."""
+    """Make a key of a solver, or of one of its settings, by value: what is compiled for it is kept, and found again."""
     if isinstance(value, np.generic):
         return (type(value), value.item())
     if isinstance(value, np.ndarray):
@@ -21,5 +21,5 @@ def settings_key(value: Any) -> Hashable:
         return (type(value), *((name, settings_key(part)) for name, part in value.items()))
     if is_dataclass(value) and not isinstance(value, type) and type(value).__eq__ is not object.__eq__:
         return (type(value), *(settings_key(getattr(value, field.name)) for field in fields(value)))
-    found: Hashable = value
-    return found
+    itself: Hashable = value
+    return itself

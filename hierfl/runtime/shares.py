@@ -34,7 +34,7 @@ def in_shares(
     at_ends: Sequence[Callable[..., Ending | None]],
     run: Callable[[np.ndarray, list[Any], Share], list[Any]],
 ) -> list[Any]:
-    """``run(places, their at_ends, share)`` for shares of ``range(count)``, one for each core; the outcomes in order.
+    """Do ``run(places, their at_ends, share)`` for shares of ``range(count)``, one for each core; the outcomes in order.
 
     An error (or Ctrl-C) in one share ends the others after their block, and is raised.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ SENT = tuple(name for name in TRAFFIC if not name.endswith("monitor_scalars"))
 
 @dataclass(frozen=True)
 class Limits:
-    """What ``solve`` was given; None where there is no limit. ``began`` is when the clock started."""
+    """The limits that ``solve`` was given; None where there is none. ``began`` is when the clock started."""
 
     tolerance: float | None = None
     seconds: float | None = None
@@ -31,19 +30,21 @@ class Limits:
         return self.seconds is not None and time.perf_counter() - self.began >= self.seconds
 
     def affordable(self, spent: float, history: History) -> int:
-        """How many rounds of a block the communication limit allows when ``spent`` scalars have been sent before it."""
+        """Count how many rounds of a block the communication limit allows when ``spent`` scalars have been sent before it."""
         sent = scalars_sent(history)
         return len(sent) if self.communication is None else int(np.sum(spent + np.cumsum(sent) <= self.communication))
 
 
 def scalars_sent(history: History) -> np.ndarray:
-    """Scalars down and up by round, those of the lower level's solver included."""
+    """Count the scalars down and up by round, those of the lower level's solver included."""
     rounds = len(history["objective"])
     return np.sum([np.broadcast_to(history.get(name, 0), (rounds,)) for name in SENT], axis=0)
 
 
-def gradient_bound(before: np.ndarray, after: np.ndarray, history: History, local_steps: Any = 1.0) -> float:
-    """Upper end of the confidence interval (95%) for the norm of a block's mean gradient; infinite without one.
+def gradient_bound(
+    before: np.ndarray, after: np.ndarray, history: History, local_steps: np.ndarray | float = 1.0
+) -> float:
+    """Compute the upper end of the confidence interval (95%) for the norm of a block's mean gradient; infinite without one.
 
     Round r's gradient is g_r = (x_r - x_{r+1}) / (step size * local steps): with a projection, the gradient mapping. Their
     mean, weighted by step size, is the block's move over its total step, and their variance follows from the lengths of the

@@ -46,7 +46,7 @@ class Watch:
     path: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
-        """The runtime's ``at_end``."""
+        """Look at a block of rounds that a runtime has done, and say whether the run ends with it, or within it."""
         count, before = len(history["objective"]), self.start
         first, x = done - count, np.asarray(self.algorithm.decision(state))
         self._require_answers(first, x, history)
@@ -65,7 +65,9 @@ class Watch:
         if self.settings.callback is not None and self.settings.callback(done, *self._public(state, memory)):
             return self._end("stopped by callback", done)
         if self.limits.tolerance is not None:
-            self.gradient_at_most = gradient_bound(before, x, history, self._gradient_steps(first, done))
+            steps = self.algorithm.gradient_steps(first, done)
+            assert steps is not None  # required of the algorithm before its first round
+            self.gradient_at_most = gradient_bound(before, x, history, steps)
             if self.gradient_at_most <= self.limits.tolerance:
                 return self._end("gradient tolerance reached", done)
         return self._end("time limit reached", done) if self.limits.time_is_up and done < self.settings.rounds else None
@@ -100,16 +102,13 @@ class Watch:
         self.status, self.ending = status, Ending(rounds)
         return self.ending
 
-    def _gradient_steps(self, first: int, done: int) -> Any:
-        return self.algorithm.gradient_steps(first, done)
-
     def _public(self, state: Any, memory: Any) -> tuple[Any, Any]:
         y = self.algorithm.response(state, memory)
         shown = None if y is None else public_response(self.compiled, np.asarray(y))
         return self.compiled.upper.unflatten(np.asarray(self.algorithm.decision(state))), shown
 
     def _require_answers(self, first: int, x: np.ndarray, history: History) -> None:
-        """Y(x) was nowhere empty."""
+        """Require that Y(x) was nowhere empty."""
         level = self.compiled.declaration.lower_level
         for place, client in enumerate(history["empty"]):
             if client >= 0:
@@ -122,7 +121,7 @@ class Watch:
                 )
 
     def _divergence(self, index: int, history: History, place: int) -> DivergedError:
-        """The error for a failing round."""
+        """Write the error for a failing round."""
         client, size = int(history["fault"][place]), float(history["step_size"][place])
         if client < 0 and self.compiled.num_clients == 1 and self.compiled.server_program is None:
             client = 0  # there is nobody else
@@ -139,7 +138,7 @@ class Watch:
 
 
 def _failing(history: History, x: np.ndarray) -> int | None:
-    """The first round of a block that fails; the last where only the block's end shows it."""
+    """Find the first round of a block that fails; the last where only the block's end shows it."""
     numbers = [np.asarray(history.get(n, [0.0]), float) for n in ("objective", "gradient_norm", "extent")]
     beyond = np.any([~(np.abs(values) <= TOO_LARGE) for values in np.broadcast_arrays(*numbers)], axis=0)
     failing = np.flatnonzero(beyond | (history["fault"] >= 0))

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
+from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
+from hierfl.inspect.assumptions.feasibility.attainment_check import bounded_below
+from hierfl.inspect.assumptions.feasibility.lower_set_checks import lower_sets
+from hierfl.inspect.assumptions.feasibility.upper_set_checks import upper_sets
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Finding
-from hierfl.inspect.assumptions.lipschitz_checks import lipschitz
-from hierfl.inspect.assumptions.lower_checks import moduli
-from hierfl.inspect.assumptions.set_checks import bounded_below, lower_sets, upper_sets
+from hierfl.inspect.assumptions.hypotheses.declared_form import form_of_declaration
+from hierfl.inspect.assumptions.hypotheses.randomness_checks import randomness
+from hierfl.inspect.assumptions.hypotheses.theorem_checks import theorem
+from hierfl.inspect.assumptions.slopes.lipschitz_checks import lipschitz
 from hierfl.inspect.assumptions.study import Study
-from hierfl.inspect.assumptions.theorem_checks import randomness, setting, theorem
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress
+
+Part = TypeVar("Part")
 
 _TITLES = {
     "nn": "nonsmooth nonconvex federated problem without a lower level: [NN], [2S] section 2",
@@ -35,7 +41,7 @@ def check(
     seed: int = 0,
     progress: bool = True,
 ) -> CheckReport:
-    """The report; arguments as for ``Problem.check``."""
+    """Examine a problem; arguments as for ``Problem.check``."""
     if not epsilon > 0 or not smoothing > 0 or samples < 1:
         raise SettingError(
             f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
@@ -43,20 +49,10 @@ def check(
     study = Study(compiled, smoothing, samples, seed)
     findings: list[Finding] = []
     constants: list[Constant] = []
-    stages = 6 if study.level is not None else 4
-    done = 0
-    with RunProgress(stages, "check", progress, "stages") as bar:
-
-        def stage(what: str, work: Callable[[], Any]) -> Any:
-            nonlocal done
-            bar.update(done, what)
-            result = work()
-            done += 1
-            bar.update(done, what)
-            return result
-
+    with RunProgress(6 if study.level is not None else 4, "check", progress, "stages") as bar:
+        stage = _Stages(bar)
         upper = stage("X", lambda: upper_sets(study))
-        findings += [*upper.findings, *setting(study)]
+        findings += [*upper.findings, *form_of_declaration(study)]
         curvature = None
         if study.level is not None:
             findings += stage("Y(x)", lambda: lower_sets(study))
@@ -64,10 +60,24 @@ def check(
             findings += [*curvature.findings, bounded_below(study, curvature.own_mu)]
             constants += curvature.constants
         slopes = stage("Lipschitz constants", lambda: lipschitz(study, curvature))
-        samples_found = stage("samples", lambda: randomness(study))
-        findings += [*slopes.findings, *samples_found.findings]
-        constants += [*slopes.constants, *upper.constants, *samples_found.constants]
+        draws = stage("samples", lambda: randomness(study))
+        findings += [*slopes.findings, *draws.findings]
+        constants += [*slopes.constants, *upper.constants, *draws.constants]
         by_name = {c.name: c for c in constants}
         result = stage("theorem", lambda: theorem(study, {f.name: f for f in findings}, by_name, epsilon))
     title = f"{_TITLES[study.problem_class]}; n = {study.compiled.upper.size}, m = {study.compiled.num_clients}"
     return CheckReport(title, tuple(findings), by_name, (result,))
+
+
+class _Stages:
+    """Does one part of the check after another, and says so on a progress bar."""
+
+    def __init__(self, bar: RunProgress) -> None:
+        self._bar, self._done = bar, 0
+
+    def __call__(self, what: str, work: Callable[[], Part]) -> Part:
+        self._bar.update(self._done, what)
+        part = work()
+        self._done += 1
+        self._bar.update(self._done, what)
+        return part

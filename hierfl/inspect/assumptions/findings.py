@@ -120,9 +120,9 @@ class Theorem:
         if not self.applies:
             lines.append(f"  no numbers: not proved are {', '.join(self.missing)}")
             return "\n".join(lines)
-        for label, found in (("prescribed", self.predicted), ("as printed", self.printed)):
-            if found is not None:
-                lines += [f"  {label}: {_prescription(found)}"]
+        for label, prescription in (("prescribed", self.predicted), ("as printed", self.printed)):
+            if prescription is not None:
+                lines += [f"  {label}: {_in_words(prescription)}"]
         lines += [f"  gap: {gap}" for gap in self.gaps]
         return "\n".join(lines)
 
@@ -140,7 +140,6 @@ class CheckReport:
     theorems: tuple[Theorem, ...] = ()
 
     def __getitem__(self, name: str) -> Finding:
-        """The finding of that name."""
         for finding in self.findings:
             if finding.name == name:
                 return finding
@@ -165,16 +164,16 @@ class CheckReport:
         return pd.DataFrame([{column: getattr(f, column) for column in columns} for f in self.findings])
 
 
-def _prescription(found: Prescription) -> str:
+def _in_words(prescription: Prescription) -> str:
     parts = [
-        f"rounds {_number(found.rounds)}",
-        f"step size {_number(found.step)}",
-        f"local steps {_number(found.local_steps)}",
+        f"rounds {_number(prescription.rounds)}",
+        f"step size {_number(prescription.step)}",
+        f"local steps {_number(prescription.local_steps)}",
     ]
-    if found.iterations is not None:
-        parts.append(f"horizon K {_number(found.iterations)}")
-    parts += [f"{name} {_number(value)}" for name, value in (found.extra or {}).items()]
-    parts.append(f"bound {_number(found.bound)}")
+    if prescription.iterations is not None:
+        parts.append(f"horizon K {_number(prescription.iterations)}")
+    parts += [f"{name} {_number(value)}" for name, value in (prescription.extra or {}).items()]
+    parts.append(f"bound {_number(prescription.bound)}")
     return ", ".join(parts)
 
 

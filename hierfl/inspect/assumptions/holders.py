@@ -53,25 +53,24 @@ class Holders:
 
     @cached_property
     def data(self) -> Data:
-        """The data with the present values of parameters."""
+        """The federation's data with the present values of parameters."""
         return self.compiled.data()
 
     @cached_property
     def clients(self) -> tuple[Holder, ...]:
-        """The clients."""
         return tuple(self._client(self.data.clients, i, f"client {i}") for i in range(self.compiled.num_clients))
 
     @cached_property
     def server(self) -> Holder | None:
-        """The server, if it has a term."""
+        """The server as a holder; None where it has no term."""
         return None if self.data.server is None else self._client(self.data.server, 0, "the server")
 
     @cached_property
     def samples(self) -> tuple[Holder, ...]:
-        """The samples of a sample-scope level, at most ``SAMPLE_LIMIT`` of each client (evenly spread)."""
+        """Samples of a sample-scope level as holders, at most ``SAMPLE_LIMIT`` of each client (evenly spread)."""
         place = self.compiled.row_table(self.data.clients)
         table = self.data.clients.tables[place]
-        found = []
+        holders = []
         for client in self.clients:
             start, count = int(table.offsets[client.index]), int(table.counts[client.index])
             for row in np.unique(np.linspace(0, count - 1, min(count, SAMPLE_LIMIT)).astype(int)):
@@ -79,8 +78,8 @@ class Holders:
                 known: Known = {**client.known, **{leaf: Interval.of(v) for leaf, v in values.items()}}
                 known = self._with_lower(dict(known)) if self._sets_depend_on(table.samples) else known
                 own = {**client.own, **{leaf: jnp.asarray(v) for leaf, v in values.items()}}
-                found.append(Holder(f"{client.label}, sample {row}", client.index, None, own, known, 1))
-        return tuple(found)
+                holders.append(Holder(f"{client.label}, sample {row}", client.index, None, own, known, 1))
+        return tuple(holders)
 
     @property
     def every_sample(self) -> bool:
@@ -91,7 +90,7 @@ class Holders:
     def groups(self, holder: Holder, samples: tuple[int, ...]) -> list[tuple[float, Known]]:
         """(share of the rows, what is known of the leaves in that group) for up to ``GROUPS`` groups of rows.
 
-        Of the table that holds ``samples``; a single group if they come from several tables or none.
+        The rows are those of the table that holds ``samples``; if they come from several tables or none, all are one group.
         """
         assert holder.population is not None
         tables = [(k, t) for k, t in enumerate(holder.population.tables) if set(samples) & set(t.samples)]
@@ -126,7 +125,7 @@ class Holders:
 
     @cached_property
     def distributed(self) -> frozenset[int]:
-        """Samples that are held as distributions: means over them are computed on a quasi-random sample."""
+        """Which samples are held as distributions: means over them are computed on a quasi-random sample."""
         sides = [self.data.clients, *([] if self.data.server is None else [self.data.server])]
         return frozenset(s for side in sides for t in side.tables if t.quantiles is not None for s in t.samples)
 
@@ -135,17 +134,19 @@ class Holders:
         return lower_set is not None and bool(lower_set.depends_on & set(samples))
 
     def _supports(self, population: Population, index: int, samples: tuple[int, ...]) -> dict[int, Interval]:
-        """The supports of a party's distributions."""
+        """Bounds on a party's samples that are held as distributions: the supports of these."""
         federation = self.compiled.declaration.federation
         assert federation is not None
         party = federation.clients[index] if population is self.data.clients else federation.server
         assert party is not None
-        found = {}
+        supports = {}
         for sample, law in party.samples.items():
             if sample.id in samples:
                 low, high = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
-                found[sample.id] = Interval(*(np.broadcast_to(np.asarray(e, float), sample.shape) for e in (low, high)))
-        return found
+                supports[sample.id] = Interval(
+                    *(np.broadcast_to(np.asarray(e, float), sample.shape) for e in (low, high))
+                )
+        return supports
 
     def _with_lower(self, known: dict[int, Interval]) -> Known:
         level = self.compiled.declaration.lower_level

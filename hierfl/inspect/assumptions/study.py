@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,8 @@ import numpy as np
 
 from hierfl.analysis.moving import Movement, movement
 from hierfl.atoms.intervals import Interval
+from hierfl.inspect.assumptions.curvature.mapping_at_points import MappingAtPoints, Weighted
 from hierfl.inspect.assumptions.holders import Holder, Holders
-from hierfl.inspect.assumptions.lower_map import LowerMap, Weighted
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
@@ -42,18 +43,17 @@ class Study:
 
     @property
     def level(self) -> LowerLevel | None:
-        """The lower level."""
+        """The declared lower level, or None."""
         return self.compiled.declaration.lower_level
 
     @cached_property
     def holders(self) -> Holders:
-        """Who holds data."""
         return Holders(self.compiled)
 
     @cached_property
-    def lower(self) -> LowerMap:
-        """F at points."""
-        return LowerMap(self.compiled)
+    def lower(self) -> MappingAtPoints:
+        """The lower level's mapping F, to be evaluated at points."""
+        return MappingAtPoints(self.compiled)
 
     @cached_property
     def owners(self) -> tuple[tuple[str, Weighted], ...]:
@@ -78,18 +78,18 @@ class Study:
 
     @property
     def y_holders(self) -> tuple[Holder, ...]:
-        """Those whose lower objectives the assumptions are about: clients, or samples."""
+        """Whose lower objectives the assumptions are about: the clients, or the samples."""
         return self.holders.samples if self.compiled.scope == "sample" else self.holders.clients
 
     @cached_property
     def movement(self) -> Movement:
-        """How Y(x) moves with x."""
+        """How Y(x) changes with x: not at all, by a translation, or otherwise."""
         assert self.level is not None
         return movement(self.level.constraints, self.level.variables, self.compiled.upper.variables)
 
     @cached_property
     def x_points(self) -> np.ndarray:
-        """Points of X ``(k, n)``: projections of normal draws at several scales, and of corners of the box around X."""
+        """Points of X ``(k, n)`` to try: projections of normal draws at several scales, and of corners of the box around X."""
         rng = np.random.default_rng(self.seed)
         size = self.compiled.upper.size
         draws = np.concatenate([scale * rng.standard_normal((max(1, self.samples // 8), size)) for scale in _SCALES])
@@ -102,21 +102,21 @@ class Study:
 
     @cached_property
     def x_box(self) -> Interval:
-        """The box around X, flat."""
+        """A box around X, over the flat x."""
         known = self.compiled.declaration.known_bounds
         parts = [known[v.id] for v in self.compiled.upper.variables]
         return Interval(np.concatenate([p.lo.ravel() for p in parts]), np.concatenate([p.hi.ravel() for p in parts]))
 
-    def project_x(self, z: Any) -> np.ndarray:
-        """The nearest point of the public X."""
+    def project_x(self, z: np.ndarray) -> np.ndarray:
+        """Project on the public X."""
         return np.asarray(self._project(jnp.asarray(z), self.holders.clients[0].own))
 
     @cached_property
-    def _project(self) -> Any:
+    def _project(self) -> Callable[..., jax.Array]:
         return jax.jit(self.compiled.project_upper) if self.compiled.upper_set.is_exact else self.compiled.project_upper
 
     def y_points(self, x: np.ndarray, owner: Weighted, count: int) -> np.ndarray:
-        """Points of Y(x) ``(count, size)``, projections of normal draws."""
+        """Draw points of Y(x) ``(count, size)``: projections of normal draws."""
         rng = np.random.default_rng(self.seed + 1)
         draws = rng.standard_normal((count, self.compiled.lower.size)) * rng.choice(_SCALES, (count, 1))
         return np.stack([self.lower.project(x, z, owner) for z in draws])

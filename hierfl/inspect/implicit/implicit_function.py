@@ -31,7 +31,7 @@ class ImplicitFunction:
         self._compiled_when_asked = compiled
 
     def __call__(self, x: Any) -> float:
-        """f(x).
+        """Evaluate f(x).
 
         Raises
         ------
@@ -41,7 +41,7 @@ class ImplicitFunction:
         return self._compiled.sign * float(self._evaluate(x).value)
 
     def response(self, x: Any) -> Any:
-        """y(x), in the shapes of ``Result.y``; None without a lower level. Errors as for calling."""
+        """Evaluate y(x), in the shapes of ``Result.y``; None without a lower level. Errors as for calling."""
         solution = self._evaluate(x).solution
         return None if solution is None else public_response(self._compiled, solution.y)
 
@@ -96,9 +96,9 @@ class ImplicitFunction:
         smoothing
             eta, or several: f^eta is added, by Monte Carlo with ``samples`` antithetic draws in the ball, shared by all points.
         samples, seed
-            Of these draws.
+            How many draws, and of which seed.
         tolerance
-            Of the exact lower level; a looser one makes costly slices faster, and kinks coarser.
+            To what the lower level is solved; a looser one makes costly slices faster, and kinks coarser.
         progress
             Show a progress bar if it takes long.
 
@@ -115,7 +115,7 @@ class ImplicitFunction:
         DataError
             For arrays of the wrong shape.
         """
-        from hierfl.inspect.pictures.slice import slice_of
+        from hierfl.inspect.pictures.slice_sampling import slice_of
 
         return slice_of(
             self._compiled,
@@ -163,7 +163,7 @@ class ImplicitFunction:
         SettingError, DataError
             As for :meth:`slice`; for an x of one scalar, and for parallel directions.
         """
-        from hierfl.inspect.pictures.surface import surface_of
+        from hierfl.inspect.pictures.surface_sampling import surface_of
 
         settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
         return surface_of(self._compiled, center, directions, radius, points, **settings)
@@ -187,13 +187,13 @@ class ImplicitFunction:
         x
             A point of X.
         eta
-            Radius of the ball.
+            The radius of the ball.
         samples
             How many gradients; by default 64, or twice the number of upper scalars if that is more.
         tolerance
             An absolute slope, in units of f per unit of x, with which the verdict compares ``distance``.
         seed, progress
-            Of the sampling; show a progress bar if it takes long.
+            The seed of the sampling; whether to show a progress bar if it takes long.
 
         Returns
         -------
@@ -220,11 +220,11 @@ class ImplicitFunction:
         Parameters
         ----------
         center, radius
-            Of the ball; points are projected on X.
+            The ball's; points are projected on X.
         samples
             Pairs in each of 13 turns: the first all over the ball, the others around the worst pair so far.
         seed, progress
-            Of the sampling; show a progress bar if it takes long.
+            The seed of the sampling; whether to show a progress bar if it takes long.
 
         Returns
         -------

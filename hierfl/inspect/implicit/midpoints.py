@@ -13,7 +13,7 @@ from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.noise import rounding
 from hierfl.inspect.implicit.points import REASONS, Points, shown
 from hierfl.inspect.implicit.smoothing import ball_points
-from hierfl.inspect.pictures.slice import require_inside
+from hierfl.inspect.window import require_inside
 from hierfl.jaxtools.precision import double_precision
 
 ROUNDS, SHRINK = 12, 0.7
@@ -49,7 +49,7 @@ class Midpoints:
 def midpoints_of(
     compiled: CompiledProblem, center: Any, radius: float, *, samples: int, seed: int, progress: bool
 ) -> Midpoints:
-    """The search; arguments and errors as for ``ImplicitFunction.convexity``."""
+    """Search the ball; arguments and errors as for ``ImplicitFunction.convexity``."""
     radius = require_positive("radius", radius)
     samples, seed = require_whole("samples", samples, 1), require_whole("seed", seed, 0)
     centre = compiled.upper.flatten(center, "center")
@@ -67,8 +67,8 @@ def midpoints_of(
                 near = best[1] + scale * radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
                 pairs = centre + _within(near - centre, radius)
             pairs = points.projected(pairs.reshape(-1, size)).reshape(pairs.shape)
-            violation, noise, found = _violations(points, pairs)
-            values = found if turn == 0 else values
+            violation, noise, seen = _violations(points, pairs)
+            values = seen if turn == 0 else values
             compared += int(np.sum(np.isfinite(violation)))
             worst = int(np.argmax(violation - noise))
             if violation[worst] - noise[worst] > best[0]:
@@ -83,7 +83,7 @@ def midpoints_of(
 
 
 def _rounding(points: Points, pair: np.ndarray, values: np.ndarray) -> float:
-    """What rounding may make of the violation of a pair (2, n), measured at points of the segment, where numbers are not round."""
+    """Measure what rounding may make of the violation of a pair (2, n), measured at points of the segment, where numbers are not round."""
     shares = np.random.default_rng(0).random((NEAR, 1))
     return 2 * rounding(points.compiled, np.concatenate([pair, pair[0] + shares * (pair[1] - pair[0])]), values)
 
@@ -98,7 +98,7 @@ def _nowhere(points: Points, centre: np.ndarray, radius: float, tried: int) -> S
 
 
 def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(f(middle) - mean of f, what the lower level's tolerance may make of it, all values of f) of pairs (k, 2, n).
+    """Evaluate (f(middle) - mean of f, what the lower level's tolerance may make of it, all values of f) of pairs (k, 2, n).
 
     Minus infinity where one of the three has no value.
     """

@@ -32,7 +32,7 @@ class Neighbourhood(NamedTuple):
 
     @classmethod
     def of(cls, points: Points, x: np.ndarray, eta: float) -> Neighbourhood:
-        """Around x, which is in X up to the tolerance of projections.
+        """Make the one around x, which is in X up to the tolerance of projections.
 
         Raises
         ------
@@ -54,7 +54,7 @@ class Neighbourhood(NamedTuple):
         return 1.0 + float(np.linalg.norm(self.base))
 
     def generic(self, around: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """``count`` points, and a few far closer to the base, in the relative interior of X almost surely.
+        """Draw ``count`` points, and a few far closer to the base, in the relative interior of X almost surely.
 
         Points of ``around`` (at least 64, within eta) that are in X stay. Others are projected, and then moved towards the mean of all
         projections: that is in the relative interior of X as soon as no face of X holds them all, and with it the segment to it.
@@ -70,7 +70,7 @@ class Neighbourhood(NamedTuple):
         return np.concatenate([inner[:count], self.base + shifts, mirrored[~gone]])
 
     def normals(self, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(points of X (j, n), a unit normal of X at each (j, n)), j <= k, where points (k, n) are projected to within eta of the base.
+        """Find (points of X (j, n), a unit normal of X at each (j, n)), j <= k, where points (k, n) are projected to within eta of the base.
 
         What a projection takes off a point close by is mostly rounding if it is short. So points are moved out along it, further
         than eta: where the projection comes back to within eta of the base, the way there is a normal, exact to rounding.
@@ -87,7 +87,7 @@ class Neighbourhood(NamedTuple):
         return landed[kept], off[kept] / length[kept, None]
 
     def shortest(self, gradients: np.ndarray, around: np.ndarray) -> tuple[np.ndarray, Combination]:
-        """(normal (0 or 1, n) of X at one point, the shortest combination found of it and the gradients).
+        """Find (a normal (0 or 1, n) of X at one point, the shortest combination seen of it and the gradients).
 
         A walk from the base: each step first finds the weights that are best with all normals at the present point, then goes where
         projections of steps against their mean gradient land, and of ``around`` (k, n), with the normal that shortens most. Whatever
@@ -113,26 +113,26 @@ class Neighbourhood(NamedTuple):
         return normal, best
 
     def _at(self, here: np.ndarray, gradients: np.ndarray) -> Combination:
-        """The shortest combination with normals of X at points as good as ``here``.
+        """Find the shortest combination with normals of X at points as good as ``here``.
 
         Each turn adds the one that the projection of a short step against the rest takes off: where X is a polyhedron around the
         point, that is the one of all normals that shortens most, and there is none where nothing does.
         """
         close = max(BESIDE * self.eta, 16 * ROUNDING * self.scale)
         normals = here[None][:0]
-        found, scale = shortest(gradients, normals), float(np.max(np.linalg.norm(gradients, axis=1)))
+        present, scale = shortest(gradients, normals), float(np.max(np.linalg.norm(gradients, axis=1)))
         for _ in range(TURNS):
-            if found.length <= SETTLED * scale:
+            if present.length <= SETTLED * scale:
                 break
-            landed, more = self.normals(here - 0.5 * close / found.length * found.rest[None])
+            landed, more = self.normals(here - 0.5 * close / present.length * present.rest[None])
             more = more[
-                (np.linalg.norm(landed - here, axis=1) <= close) & (more @ found.rest < -SETTLED * found.length)
+                (np.linalg.norm(landed - here, axis=1) <= close) & (more @ present.rest < -SETTLED * present.length)
             ]
             if not len(more):
                 break
             normals = np.concatenate([normals, more])
             better = shortest(gradients, normals)
-            if better.length >= (1 - SETTLED) * found.length:
+            if better.length >= (1 - SETTLED) * present.length:
                 break
-            found = better
-        return found
+            present = better
+        return present

@@ -19,13 +19,13 @@ LEAST_LEVELS = 256  # fewer are the values of a step function
 
 
 def rounding(compiled: CompiledProblem, at: np.ndarray, values: np.ndarray) -> float:
-    """What rounding may make of f near the points (k, n), y(x) given; infinite where single precision has no value.
+    """Measure what rounding may make of f near the points (k, n), y(x) given; infinite where single precision has no value.
 
     ``values`` are any more of f, in a larger neighbourhood, in which its last digit shows.
     """
     exact, data = compiled.exact, compiled.data()
-    found = [exact.compiled_evaluation(x, data) for x in at]
-    answers = [None if one.solution is None else np.asarray(one.solution.y) for one in found]
+    evaluations = [exact.compiled_evaluation(x, data) for x in at]
+    answers = [None if one.solution is None else np.asarray(one.solution.y) for one in evaluations]
     with jax.enable_x64(False):
         short = compiled.data()
         single = [
@@ -33,14 +33,16 @@ def rounding(compiled: CompiledProblem, at: np.ndarray, values: np.ndarray) -> f
             for x, y in zip(at, answers)
         ]
     weights = np.asarray(data.clients.weights)
-    apart = [abs(float(one.value) - float(s) - weights @ np.asarray(c, float)) for one, (s, c) in zip(found, single)]
-    terms = [abs(float(one.server)) + weights @ np.abs(np.asarray(one.clients)) for one in found]
+    apart = [
+        abs(float(one.value) - float(s) - weights @ np.asarray(c, float)) for one, (s, c) in zip(evaluations, single)
+    ]
+    terms = [abs(float(one.server)) + weights @ np.abs(np.asarray(one.clients)) for one in evaluations]
     largest = max(float(np.max(apart)) / ENLARGED, EPS * float(np.max(terms)), last_digit(values))
     return SAFETY * largest if np.isfinite(largest) else np.inf
 
 
 def last_digit(values: np.ndarray) -> float:
-    """The largest power of two of which all values are multiples; 0 for those of a step function."""
+    """Find the largest power of two of which all values are multiples; 0 for those of a step function."""
     finite = values[np.isfinite(values) & (values != 0)]
     if not len(finite):
         return 0.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
 from hierfl.compiler.lower_level.certificate import TOLERANCE
+from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.kinks.declared_switches import atoms_of
@@ -62,27 +63,27 @@ class Points:
     # --- what can be asked ---------------------------------------------------------------------------------------
 
     def values(self, points: np.ndarray) -> Sampled:
-        """f, its terms and y at points (k, n)."""
+        """Evaluate f, its terms and y at points (k, n)."""
         return Sampled(*self._pieces("values", self._value, points))
 
     def switch_values(self, points: np.ndarray) -> np.ndarray:
-        """The values of all switches at points (k, n): (k, switches), NaN where f has none."""
-        (found,) = self._pieces("switch values", self._switch_values, points)
-        return found
+        """Evaluate all switches at points (k, n): (k, switches), NaN where f has no value."""
+        (values,) = self._pieces("switch values", self._switch_values, points)
+        return values
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(values (k,), derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
+        """Evaluate (f (k,), its derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
         value, gradient = self.gradients(points)
         return value, np.sum(gradient * directions, axis=1)
 
     def gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(values (k,), gradients (k, n)) by implicit differentiation."""
+        """Evaluate (f (k,), its gradients (k, n)) by implicit differentiation."""
         hyper = Hypergradient.of(self.compiled)
         value, gradient = self._pieces(("gradients", hyper), partial(self._gradient, hyper), points)
         return value, gradient
 
     def projected(self, points: np.ndarray) -> np.ndarray:
-        """Projections of points (k, n) on X, in pieces of one size: each size is compiled anew."""
+        """Project points (k, n) on X, in pieces of one size: each size is compiled anew."""
         missing = -len(points) % PIECE
         padded = np.concatenate([points, np.repeat(points[-1:], missing, axis=0)])
         pieces = [on_upper_set(self.compiled, padded[i : i + PIECE]) for i in range(0, len(padded), PIECE)]
@@ -107,17 +108,17 @@ class Points:
 
     @property
     def switches(self) -> Switches:
-        """The switches of the problem."""
-        found: Switches = self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
-        return found
+        """All switches of the problem's constraints and atoms; found once, and kept with the problem."""
+        switches: Switches = self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
+        return switches
 
     # --- at one point, traceable ---------------------------------------------------------------------------------
 
     def _value(self, x: Array, data: Data, tolerance: Array) -> tuple[Array, ...]:
-        found, reason = self._evaluate(x, data, tolerance)
+        evaluation, reason = self._evaluate(x, data, tolerance)
         sign = self.compiled.sign * jnp.where(reason == 0, 1.0, jnp.nan)
-        terms = tuple(sign * term for term in (found.value, found.server, found.clients))
-        solution, empty = found.solution, jnp.zeros(0)
+        terms = tuple(sign * term for term in (evaluation.value, evaluation.server, evaluation.clients))
+        solution, empty = evaluation.solution, jnp.zeros(0)
         answers = None if solution is None else solution.y
         signature = self.switches.signature(x, answers, data) if self.switches.entries <= KEPT_LIMIT else empty
         if solution is None:
@@ -126,31 +127,31 @@ class Points:
         return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), reason
 
     def _switch_values(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
-        found, reason = self._evaluate(x, data, tolerance)
-        answers = None if found.solution is None else found.solution.y
+        evaluation, reason = self._evaluate(x, data, tolerance)
+        answers = None if evaluation.solution is None else evaluation.solution.y
         return (jnp.where(reason == 0, self.switches.values(x, answers, data), jnp.nan),)
 
-    def _evaluate(self, x: Array, data: Data, tolerance: Array) -> tuple[Any, Array]:
+    def _evaluate(self, x: Array, data: Data, tolerance: Array) -> tuple[Evaluation, Array]:
         exact = self.compiled.exact
-        found = exact.evaluate(x, data, None, tolerance)
-        solved = jnp.ones((), bool) if found.solution is None else found.solution.converged.all()
-        empty = ~(jnp.max(found.gap) <= 0)
-        flags = jnp.stack([self._away(x, data), empty, ~solved, ~jnp.isfinite(found.value)])
-        return found, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
+        evaluation = exact.evaluate(x, data, None, tolerance)
+        solved = jnp.ones((), bool) if evaluation.solution is None else evaluation.solution.converged.all()
+        empty = ~(jnp.max(evaluation.gap) <= 0)
+        flags = jnp.stack([self._away(x, data), empty, ~solved, ~jnp.isfinite(evaluation.value)])
+        return evaluation, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
 
     def _away(self, x: Array, data: Data) -> Array:
         """Whether x is outside X."""
         return jnp.linalg.norm(x - project_on_all(self.compiled, x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
 
     def _gradient(self, hyper: Hypergradient, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
-        found, gradient = gradient_at(hyper, x, data)
+        evaluation, gradient = gradient_at(hyper, x, data)
         good = (
             ~self._away(x, data)
-            & (jnp.max(found.gap) <= 0)
-            & (True if found.solution is None else found.solution.converged.all())
+            & (jnp.max(evaluation.gap) <= 0)
+            & (True if evaluation.solution is None else evaluation.solution.converged.all())
         )
         factor = self.compiled.sign * jnp.where(good, 1.0, jnp.nan)
-        return factor * found.value, factor * gradient
+        return factor * evaluation.value, factor * gradient
 
     # --- many points ---------------------------------------------------------------------------------------------
 
@@ -164,12 +165,12 @@ class Points:
         rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
         return 1 if self.on_host else int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
 
-    def _pieces(self, name: Hashable, one: Callable[..., Any], points: np.ndarray) -> list[np.ndarray]:
+    def _pieces(self, name: Hashable, one: Callable[..., tuple[Array, ...]], points: np.ndarray) -> list[np.ndarray]:
         size = self._piece
         key = ("points", name, size)
 
-        def make() -> Any:
-            def all_of(points: Array, data: Data, tolerance: Array) -> Any:
+        def make() -> Callable[..., tuple[Array, ...]]:
+            def all_of(points: Array, data: Data, tolerance: Array) -> tuple[Array, ...]:
                 return jax.vmap(lambda x: one(x, data, tolerance))(points)
 
             return quick_jit(all_of)
@@ -186,7 +187,7 @@ class Points:
 
 
 def owners(compiled: CompiledProblem) -> int:
-    """How many lower-level problems one evaluation of f solves."""
+    """Count the lower-level problems that one evaluation of f solves."""
     clients = compiled.static_data.clients
     if compiled.scope == "sample":
         return int(np.sum(clients.tables[compiled.row_table(clients)].counts))
@@ -195,6 +196,6 @@ def owners(compiled: CompiledProblem) -> int:
 
 @contextmanager
 def shown(total: int, what: str, progress: bool) -> Iterator[RunProgress]:
-    """A progress bar over points."""
+    """Show a progress bar over points."""
     with RunProgress(total, what, progress, "points") as bar:
         yield bar

@@ -34,7 +34,7 @@ class Combination(NamedTuple):
 
 
 def shortest(gradients: np.ndarray, normals: np.ndarray) -> Combination:
-    """The shortest element of conv(gradients) + cone(normals), given as rows (k, n) and (j, n), j may be 0.
+    """Find the shortest element of conv(gradients) + cone(normals), given as rows (k, n) and (j, n), j may be 0.
 
     Raises
     ------
@@ -54,38 +54,38 @@ def shortest(gradients: np.ndarray, normals: np.ndarray) -> Combination:
             break
         level = passes[-1].length
         passes.append(_solved(scaled, units, level))
-    gaps = [_gap(found, scaled, units) for found in passes]
+    gaps = [_gap(combination, scaled, units) for combination in passes]
     if min(gaps) > OPTIMAL:
         raise _unsolved(len(gradients), f"its optimality conditions are violated by {min(gaps):.3g}")
-    best = min((found for found, gap in zip(passes, gaps) if gap <= OPTIMAL), key=lambda found: found.length)
+    best = min((one for one, gap in zip(passes, gaps) if gap <= OPTIMAL), key=lambda one: one.length)
     return Combination(best.weights, best.multipliers * size / lengths, best.rest * size)
 
 
 def _solved(gradients: np.ndarray, normals: np.ndarray, level: float) -> Combination:
-    """The minimiser for r = level, its columns scaled to unit length."""
+    """Solve for r = level, the columns scaled to unit length."""
     count = len(gradients)
     matrix = np.vstack([np.hstack([gradients.T / level, normals.T]), np.repeat([1.0, 0.0], [count, len(normals)])])
     lengths = np.linalg.norm(matrix, axis=0)
     target = np.append(np.zeros(gradients.shape[1]), 1.0)
     try:
-        found, _ = scipy.optimize.nnls(matrix / lengths, target, maxiter=50 * len(lengths))
+        solution, _ = scipy.optimize.nnls(matrix / lengths, target, maxiter=50 * len(lengths))
     except RuntimeError as error:
         raise _unsolved(count, str(error)) from error
-    found = found / lengths
-    total = np.sum(found[:count])
+    scaled = solution / lengths
+    total = np.sum(scaled[:count])
     if not total > 0:
         raise _unsolved(count, "no weight is positive")
-    weights, multipliers = found[:count] / total, found[count:] * level / total
+    weights, multipliers = scaled[:count] / total, scaled[count:] * level / total
     return Combination(weights, multipliers, weights @ gradients + multipliers @ normals)
 
 
-def _gap(found: Combination, gradients: np.ndarray, normals: np.ndarray) -> float:
-    """How far the conditions of optimality fail: no gradient shorter along ``rest`` than ``rest``, no normal against it."""
-    length = found.length
+def _gap(combination: Combination, gradients: np.ndarray, normals: np.ndarray) -> float:
+    """Measure how far the conditions of optimality fail: no gradient shorter along ``rest`` than ``rest``, no normal against it."""
+    length = combination.length
     if length <= OPTIMAL:  # nothing is shorter than 0
         return 0.0
-    shorter = length - float(np.min(gradients @ found.rest)) / length
-    return max(shorter, -float(np.min(normals @ found.rest, initial=0.0)))
+    shorter = length - float(np.min(gradients @ combination.rest)) / length
+    return max(shorter, -float(np.min(normals @ combination.rest, initial=0.0)))
 
 
 def _unsolved(count: int, why: str) -> SettingError:

@@ -21,7 +21,7 @@ UNLIKELY = float(np.log(1 / 0.05))
 
 @double_precision
 def smoothed_at(compiled: CompiledProblem, x: Any, eta: float, samples: int, seed: int) -> float:
-    """f^eta at one point; errors as for ``ImplicitFunction.smoothed``."""
+    """Evaluate f^eta at one point; errors as for ``ImplicitFunction.smoothed``."""
     require_whole("seed", seed, 0)
     (radius,) = radii([eta], samples)
     points, centre = Points(compiled), compiled.upper.flatten(x, "x")
@@ -36,7 +36,7 @@ def smoothed_at(compiled: CompiledProblem, x: Any, eta: float, samples: int, see
 def smoothed_values(
     points: Points, centres: np.ndarray, eta: float, samples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(f^eta (k,), half the width of its 95% interval (k,)) at centres (k, n): the same antithetic pairs for every centre."""
+    """Estimate (f^eta (k,), half the width of its 95% interval (k,)) at centres (k, n): the same antithetic pairs for every centre."""
     shifts = eta * ball_points(np.random.default_rng(seed), samples // 2, centres.shape[1])
     at = (centres[:, None, None] + np.stack([shifts, -shifts], axis=1)).reshape(-1, centres.shape[1])
     values = points.values(points.projected(at)).value.reshape(len(centres), len(shifts), 2).mean(axis=2)
@@ -53,7 +53,7 @@ def smoothed_gradient(
     steepest: float,
     rng: np.random.Generator,
 ) -> tuple[float, tuple[float, float]]:
-    """(||grad (f o P_X)^eta||, its 95% interval) from values on the sphere: (n / 2 eta) E (f(x + eta v) - f(x - eta v)) v.
+    """Estimate (||grad (f o P_X)^eta||, its 95% interval) from values on the sphere: (n / 2 eta) E (f(x + eta v) - f(x - eta v)) v.
 
     They count jumps as well. What ``guess`` (n,), drawn independently, says of the differences is taken off, and added to the mean,
     which it does not change. In one dimension the two values say it all, up to rounding. In more, the interval is the tail bound of
@@ -81,7 +81,7 @@ def smoothed_gradient(
 
 
 def _tail(estimates: np.ndarray) -> float:
-    """How far the mean of vectors (k, n) is from its expectation, with 95% confidence."""
+    """Bound how far the mean of vectors (k, n) is from its expectation, with 95% confidence."""
     count = len(estimates)
     spread = np.linalg.svd(estimates - estimates.mean(axis=0), compute_uv=False) ** 2 / (count - 1)
     squared = np.sum(spread) + 2 * np.sqrt(UNLIKELY * np.sum(spread**2)) + 2 * UNLIKELY * np.max(spread, initial=0.0)
@@ -89,19 +89,19 @@ def _tail(estimates: np.ndarray) -> float:
 
 
 def sphere_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Uniform draws from the unit sphere, ``(count, size)``."""
+    """Draw uniformly from the unit sphere, ``(count, size)``."""
     normal = rng.standard_normal((count, size))
     return np.asarray(normal / np.linalg.norm(normal, axis=1, keepdims=True))
 
 
 def ball_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Uniform draws from the unit ball, ``(count, size)``."""
+    """Draw uniformly from the unit ball, ``(count, size)``."""
     normal = rng.standard_normal((count, size))
     return np.asarray(rng.random((count, 1)) ** (1 / size) * normal / np.linalg.norm(normal, axis=1, keepdims=True))
 
 
 def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
-    """One eta or several, as numbers; none for None.
+    """Check one eta or several, and give them as numbers; none for None.
 
     Raises
     ------

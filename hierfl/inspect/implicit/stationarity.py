@@ -24,7 +24,7 @@ from hierfl.inspect.argument_checks import require_positive, require_tolerance, 
 from hierfl.inspect.implicit.neighbourhood import Neighbourhood
 from hierfl.inspect.implicit.points import Points, shown
 from hierfl.inspect.implicit.smoothing import ball_points, smoothed_gradient
-from hierfl.inspect.kinks.jumps import Jump, largest_jump
+from hierfl.inspect.kinks.segment_jumps import SegmentJump, largest_jump
 from hierfl.jaxtools.precision import double_precision
 
 LEAST_SAMPLES = 64
@@ -61,7 +61,7 @@ class Stationarity:
     weights: np.ndarray
     normals: np.ndarray
     multipliers: np.ndarray
-    jump: Jump | None
+    jump: SegmentJump | None
     smoothed_norm: float
     smoothed_interval: tuple[float, float]
     verdict: str
@@ -78,7 +78,7 @@ class Stationarity:
 def stationarity_of(
     compiled: CompiledProblem, x: Any, eta: float, *, samples: int | None, tolerance: float, seed: int, progress: bool
 ) -> Stationarity:
-    """The picture; arguments and errors as for ``ImplicitFunction.stationarity``.
+    """Look at f within eta of x; arguments and errors as for ``ImplicitFunction.stationarity``.
 
     ``tolerance`` is compared with ``distance`` itself, a slope in units of f per unit of x.
     """
@@ -102,19 +102,28 @@ def stationarity_of(
         if not good.any():
             raise SettingError(f"f has no gradient at any of the points within eta={eta:g} of x: take a smaller eta.")
         jump = largest_jump(points, drawn[good], values[good], gradients[good])
-        normals, found = near.shortest(compiled.sign * gradients[good], around)
+        normals, combination = near.shortest(compiled.sign * gradients[good], around)
         longest = float(np.max(np.linalg.norm(gradients[good], axis=1)))
         norm, interval = smoothed_gradient(
             points, near.base, eta, PAIRS * enough, gradients[good].mean(axis=0), longest, rng
         )
-    distance = np.inf if jump else found.length
+    distance = np.inf if jump else combination.length
     verdict = _no_verdict(jump, eta) if jump else _verdict(distance, eta, tolerance, longest, int(np.sum(~good)))
     return Stationarity(
-        eta, distance, gradients[good], found.weights, normals, found.multipliers, jump, norm, interval, verdict
+        eta,
+        distance,
+        gradients[good],
+        combination.weights,
+        normals,
+        combination.multipliers,
+        jump,
+        norm,
+        interval,
+        verdict,
     )
 
 
-def _no_verdict(jump: Jump, eta: float) -> str:
+def _no_verdict(jump: SegmentJump, eta: float) -> str:
     return (
         f"not certified: f jumps within {eta:g} of x, by {jump.size:.3g} between two points of X that are {jump.apart:.1g} apart; what its "
         f"gradients say of it does not hold across a jump"

@@ -27,7 +27,7 @@ class Kink:
 
     @property
     def convex(self) -> bool:
-        """Whether f bends up."""
+        """Whether f bends up here."""
         return self.right_slope > self.left_slope
 
     @property
@@ -37,12 +37,12 @@ class Kink:
 
     @property
     def sharpness(self) -> float:
-        """By how much the slope jumps; infinite where a slope is."""
+        """By how much the slope jumps; infinite where one of the slopes is."""
         return np.inf if self.bend == "vertical" else abs(self.right_slope - self.left_slope)
 
     @property
     def cause(self) -> str:
-        """The first cause in words, and how many more."""
+        """The first of the causes in words, and how many more there are."""
         return _in_words(self.causes)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Jump:
 
     @property
     def cause(self) -> str:
-        """The first cause in words, and how many more."""
+        """The first of the causes in words, and how many more there are."""
         return _in_words(self.causes)
 
     def __str__(self) -> str:
@@ -135,18 +135,6 @@ class Kinks(Sequence[Kink]):
         return "\n".join([*lines, f"resolved: {self.resolution}"])
 
     __repr__ = __str__
-
-
-class Line(NamedTuple):
-    """x(t) = centre + t direction, t in [-radius, radius]."""
-
-    centre: np.ndarray
-    direction: np.ndarray
-    radius: float
-
-    def at(self, t: Any) -> np.ndarray:
-        """Points ``(k, n)``."""
-        return np.asarray(self.centre + np.asarray(t)[..., None] * self.direction)
 
 
 def _in_words(causes: tuple[Cause, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The kinks and jumps of f along a line: what ``one_sided`` sees at the places of ``kink_places``, with its causes."""
+"""The kinks and jumps of f along a line: what ``one_sided`` sees at the places of ``place_search``, with its causes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
-from hierfl.inspect.kinks.kink import Jump, Kink, Kinks, Line, Resolution, SampledKinks
-from hierfl.inspect.kinks.kink_places import MERGE, Place, Places, changed
-from hierfl.inspect.kinks.one_sided import OneSided, Sides, judge
+from hierfl.inspect.kinks.kink import Jump, Kink, Kinks, Resolution, SampledKinks
+from hierfl.inspect.kinks.kink_places import MERGE, KinkPlace, changed
+from hierfl.inspect.kinks.one_sided import OneSided, judge
+from hierfl.inspect.kinks.place_search import PlaceSearch
+from hierfl.inspect.kinks.sides import Sides
 from hierfl.inspect.kinks.switches import Cause
+from hierfl.inspect.line import Line
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,13 @@ class KinkSearch:
     line: Line
 
     def find(self, t: np.ndarray, sampled: Sampled) -> Kinks:
-        """All kinks and jumps in the window whose grid ``t`` has been sampled."""
+        """Find all kinks and jumps in the window whose grid ``t`` has been sampled."""
         switches = self.points.switches
         unseen = (
             (f"{switches.entries:,} atoms and constraints",) if switches.entries > sampled.signature.shape[1] else ()
         )
         eye = OneSided.of(self.points, sampled, self.line.at(t), self.line.direction, self.line.radius)
-        look = Places(self.points, self.line, eye.coarse)
+        look = PlaceSearch(self.points, self.line, eye.coarse)
         places, dropped = look.on(t, sampled)
         resolution = Resolution(
             eye.least_jump,
@@ -43,8 +46,8 @@ class KinkSearch:
         shared = frozenset(entry for place in places for entry in place.entries)
         return Kinks(kinks, jumps, self._aggregate(t, sampled, shared), resolution)
 
-    def _judged(self, places: list[Place], eye: OneSided) -> tuple[list[Kink], list[Jump]]:
-        """What is at the places."""
+    def _judged(self, places: list[KinkPlace], eye: OneSided) -> tuple[list[Kink], list[Jump]]:
+        """Look at the places: (kinks, jumps)."""
         at, widths = np.array([p.t for p in places]), np.array([p.width for p in places])
         apart = np.diff(at, prepend=-np.inf, append=np.inf)
         reach = 0.1 * np.minimum(apart[:-1], apart[1:])
@@ -55,20 +58,20 @@ class KinkSearch:
         jumps = [self._jump(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.jumps)]
         return kinks, jumps
 
-    def _kink(self, place: Place, t: float, there: Sides, i: int) -> Kink:
+    def _kink(self, place: KinkPlace, t: float, there: Sides, i: int) -> Kink:
         before, after = there.slope[i].tolist()
         return Kink(t, self._x(t), float(there.value[i].mean()), before, after, self._causes(place, t))
 
-    def _jump(self, place: Place, t: float, there: Sides, i: int) -> Jump:
+    def _jump(self, place: KinkPlace, t: float, there: Sides, i: int) -> Jump:
         left, right = there.value[i].tolist()
         return Jump(t, self._x(t), left, right, self._causes(place, t))
 
-    def _causes(self, place: Place, t: float) -> tuple[Cause, ...]:
-        """What changes at a place, constraints first."""
+    def _causes(self, place: KinkPlace, t: float) -> tuple[Cause, ...]:
+        """Name what changes at a place, constraints first."""
         switches = self.points.switches
         entries = place.entries or (self._beside(t) if switches.entries else frozenset())
-        found = dict.fromkeys(switches.place(entry) for entry in sorted(entries))
-        return tuple(sorted(found, key=lambda cause: not cause.is_constraint))
+        causes = dict.fromkeys(switches.place(entry) for entry in sorted(entries))
+        return tuple(sorted(causes, key=lambda cause: not cause.is_constraint))
 
     def _beside(self, t: float) -> frozenset[int]:
         """The switches that have another sign at a place than beside it."""
@@ -80,7 +83,7 @@ class KinkSearch:
         return self.points.compiled.upper.unflatten(self.line.at(t))
 
     def _aggregate(self, t: np.ndarray, sampled: Sampled, shared: frozenset[int]) -> SampledKinks | None:
-        """The changes of branch of a distribution's sample, but for those that many rows share."""
+        """Count the changes of branch of a distribution's sample, but for those that many rows share."""
         blurred = self.points.switches.sampled[: sampled.signature.shape[1]].copy()
         blurred[[entry for entry in shared if entry < len(blurred)]] = False
         good = sampled.reason == 0
@@ -92,11 +95,11 @@ class KinkSearch:
 
 
 def _distinct(kinks: list[Kink], separation: float) -> list[Kink]:
-    """Kinks in order; places that turned out to be the same one, taken together."""
-    found: list[Kink] = []
+    """Put kinks in order; those of places that turned out to be the same one are taken together."""
+    distinct: list[Kink] = []
     for kink in sorted(kinks, key=lambda kink: kink.t):
-        if found and kink.t - found[-1].t <= separation:
-            found[-1] = replace(found[-1], causes=tuple(dict.fromkeys(found[-1].causes + kink.causes)))
+        if distinct and kink.t - distinct[-1].t <= separation:
+            distinct[-1] = replace(distinct[-1], causes=tuple(dict.fromkeys(distinct[-1].causes + kink.causes)))
         else:
-            found.append(kink)
-    return found
+            distinct.append(kink)
+    return distinct

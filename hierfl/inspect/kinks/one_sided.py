@@ -2,9 +2,7 @@
 
 f is looked at from either side, from ever closer: a kink's jump of the slope stays, that of a steep but smooth piece shrinks.
 Where implicit gradients exist the slopes are exact derivatives at one and two steps; else they come from the quartic through
-five values, from afar where the values are noisy, and the place itself is where the two sides' tangents meet. What changes with
-the distance d like d^p, as at |x|^1.1, is taken to its limit (Aitken's extrapolation, since the distances shrink by a constant
-factor), which may be infinite, as at sqrt(|x|).
+five values, from afar where the values are noisy, and the place itself is where the two sides' tangents meet.
 """
 
 from __future__ import annotations
@@ -14,85 +12,20 @@ from typing import NamedTuple
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
+from hierfl.inspect.kinks.sides import Sides, limit
 
 DISTANCES = (1e-5, 1e-7)  # first and last, in units of a radius
 EXACT_DISTANCES = (1e-5, 1e-8)  # where y is exact to rounding
 HOST_DISTANCES = (3e-3, 3e-4)  # with differences of CVXPY's values
 DIFFERENCE_DISTANCES = (1e-4, 1e-6)  # of exact values
 LEAST_JUMP, LEAST_HOST_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
-LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
 LOOKS = 4  # distances, a constant factor apart
-PERSISTENCE = 0.5  # what stays of a true jump from one look to the next
 NOISE_PLACES, NOISY = 16, 1e-12  # how many points tell the noise of f, and what is more than rounding
 EXACT = 1e-12  # residuals of a y that is exact to rounding
 DIFFERENCE_NOISE = 1e-13  # what rounding of f, relative to 1 + |f|, makes of two quartics' slopes over a unit distance
 ROUNDING = 4e-12  # of x: no step is shorter
-FADED = 0.1  # what extrapolation leaves of a jump of the slope, where it comes to nothing
-STEADY = 0.25  # by how much the ratio of neighbouring changes may vary in a geometric sequence
-SETTLED = 1e-3  # of a slope, relative to 1 + |slope|: what changes less from one distance to the next is near its limit
 # the value at 0 of the quartic through values at 1 to 5, and its slope there
 QUARTIC = np.array([[5, -10, 10, -5, 1], [-77 / 12, 107 / 6, -39 / 2, 61 / 6, -25 / 12]])
-
-
-class Sides(NamedTuple):
-    """Value and slope of f at places (k,), from before and from after: (k, 2) each."""
-
-    value: np.ndarray
-    slope: np.ndarray
-
-    @property
-    def bend(self) -> np.ndarray:
-        """Jump of the slope, infinite where one of them is."""
-        with np.errstate(invalid="ignore"):
-            return np.where(self.vertical, np.inf, self.slope[:, 1] - self.slope[:, 0])
-
-    def crossing(self, reach: np.ndarray) -> np.ndarray:
-        """Where the two sides' tangents cross, relative to the place and within reach of it; 0 where they are alike."""
-        with np.errstate(all="ignore"):
-            shift = (self.value[:, 0] - self.value[:, 1]) / self.bend
-        return np.where(np.abs(shift) <= reach, shift, 0.0)
-
-    @property
-    def step(self) -> np.ndarray:
-        """Jump of the value."""
-        return np.asarray(self.value[:, 1] - self.value[:, 0])
-
-    @property
-    def vertical(self) -> np.ndarray:
-        """Where a slope is infinite."""
-        return np.isinf(self.slope).any(axis=1)
-
-    def steps(self, near: Sides, far: Sides, distance: np.ndarray) -> np.ndarray:
-        """Where f itself jumps, seen from near, and did from afar, by more than a misplaced kink would make of it."""
-        step = np.abs(self.step)
-        found = (step > LEAST_STEP * (1.0 + np.abs(self.value[:, 0]))) & (step > 0.1 * np.abs(near.bend) * distance)
-        return found & (step > PERSISTENCE * np.abs(far.step))
-
-    def bends(self, near: Sides, far: Sides, least: np.ndarray) -> np.ndarray:
-        """Where the slope jumps, from near and from afar (a steep but smooth piece bends ever less), or is infinite."""
-        bend, scale = np.abs(near.bend), 1.0 + np.max(np.abs(near.slope), axis=1)
-        stays = (bend > least * scale) & (bend > PERSISTENCE * np.abs(far.bend))
-        stays &= np.abs(self.bend) > np.maximum(least * scale, FADED * bend)
-        return (stays | self.vertical) & np.isfinite(self.value).all(axis=1)
-
-
-def limit(looks: list[Sides]) -> Sides:
-    """Both sides as the distance goes to 0, from four looks at distances that shrink by a constant factor."""
-    values = _limit([look.value for look in looks], LEAST_STEP)
-    slopes = _limit([look.slope for look in looks], SETTLED)
-    return Sides(np.where(np.isfinite(values), values, looks[-1].value), slopes)
-
-
-def _limit(terms: list[np.ndarray], settled: float) -> np.ndarray:
-    """The limit of a geometric sequence, infinite where it grows; the last term of one that has settled or is none."""
-    one, two, three, four = terms
-    with np.errstate(all="ignore"):
-        change = four - three
-        before, ratio = (three - two) / (two - one), change / (three - two)
-        found = four + change * ratio / (1.0 - ratio)
-    steady = (np.abs(ratio - before) <= STEADY * before) & (np.abs(change) > settled * (1.0 + np.abs(four)))
-    grows = steady & (ratio > 1.0 - settled) & (np.abs(four) > np.abs(three))
-    return np.where(grows, np.copysign(np.inf, change), np.where(steady & (ratio <= 1.0 - settled), found, four))
 
 
 class OneSided(NamedTuple):
@@ -107,7 +40,7 @@ class OneSided(NamedTuple):
 
     @classmethod
     def of(cls, points: Points, sampled: Sampled, at: np.ndarray, direction: np.ndarray, radius: float) -> OneSided:
-        """As exactly as f has been sampled at points (k, n), and along a direction (n,) there."""
+        """Look as exactly as f has been sampled at points (k, n), and along a direction (n,) there."""
         good = sampled.reason == 0
         eye = cls(points, bool(np.max(sampled.residual[good], initial=0.0) < EXACT))
         if not eye.by_differences or not good.any():
@@ -142,13 +75,13 @@ class OneSided(NamedTuple):
         return max(LEAST_HOST_JUMP, 100 * self.noise / HOST_DISTANCES[-1]) if self.coarse else LEAST_JUMP
 
     def least_jump_from(self, distance: np.ndarray, sides: Sides) -> np.ndarray:
-        """The same from distances (k,): differences over short ones see the rounding of f."""
+        """The least jump that can be told from distances (k,): differences over short ones see the rounding of f."""
         if not self.by_differences:
             return np.full(len(distance), self.least_jump)
         return np.maximum(self.least_jump, DIFFERENCE_NOISE * (1.0 + np.abs(sides.value[:, 0])) / distance)
 
     def look(self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray) -> Sides:
-        """Both sides of places (k, n) along unit vectors (k, n), from distances (k,)."""
+        """See both sides of places (k, n) along unit vectors (k, n), from distances (k,)."""
         make = self._differences if self.by_differences else self._derivatives
         sides = [make(places, directions, side * distance) for side in (-1.0, 1.0)]
         return Sides(*(np.stack(parts, axis=1) for parts in zip(*sides)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +12,15 @@ from hierfl.runs import half_width
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from hierfl.result import Result
     from hierfl.runs import Runs
 
 
-def plot_result(result: Result, ax: Any = None) -> Any:
-    """Objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
+def plot_result(result: Result, ax: Axes | None = None) -> Figure:
+    """Draw the objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
 
     Raises
     ------
@@ -41,7 +44,7 @@ def plot_result(result: Result, ax: Any = None) -> Any:
     return figure
 
 
-def _objective(panel: Any, result: Result) -> None:
+def _objective(panel: Axes, result: Result) -> None:
     estimates = result.history.get("objective", np.zeros(0))
     rounds = np.arange(1, len(estimates) + 1)
     window = max(1, len(estimates) // 25)
@@ -54,8 +57,8 @@ def _objective(panel: Any, result: Result) -> None:
     panel.legend(fontsize=8)
 
 
-def plot_runs(groups: Mapping[str, Runs], ax: Any = None) -> Any:
-    """A line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure.
+def plot_runs(groups: Mapping[str, Runs], ax: Axes | None = None) -> Figure:
+    """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def plot_runs(groups: Mapping[str, Runs], ax: Any = None) -> Any:
     return figure
 
 
-def _band(panel: Any, runs: Runs, name: str, label: str) -> int:
+def _band(panel: Axes, runs: Runs, name: str, label: str) -> int:
     """Draw one mean with its band; returns the rounds of the moving mean that every run's history goes through first."""
     values, window = runs.values(name), 1
     if name in runs.finished[0].metrics:

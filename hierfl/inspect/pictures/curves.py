@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hierfl.inspect.pictures.drawable import DrawableSlice
+
 if TYPE_CHECKING:
     from hierfl.compiler.layout import Layout
-    from hierfl.inspect.pictures.slice import Slice
 
 SAME_PLACE = 1e-6  # in radii: a point so near to a jump is on it
 ON_THE_LINE = 1e-12  # of a unit vector's entry
 
 
-class Curve(NamedTuple):
+class BrokenCurve(NamedTuple):
     """f to be drawn as a line: (k,) each, NaN where the line is broken; ``point`` is the slice's, -1 for what was put in."""
 
     t: np.ndarray
@@ -23,7 +24,7 @@ class Curve(NamedTuple):
     point: np.ndarray
 
 
-def curve(shown: Slice) -> Curve:
+def curve(shown: DrawableSlice) -> BrokenCurve:
     """f along the slice, through its kinks. At a jump the line ends at its left value and begins again at its right one."""
     jumps = [jump.t for jump in shown.kinks.jumps]
     near = np.min(np.abs(np.subtract.outer(shown.t, jumps)), axis=1, initial=np.inf) <= SAME_PLACE * shown.line.radius
@@ -33,11 +34,11 @@ def curve(shown: Slice) -> Curve:
     t = np.concatenate([shown.t[~near], at])
     point = np.concatenate([np.flatnonzero(~near), np.full(len(at), -1)])
     order = np.argsort(t, kind="stable")
-    return Curve(t[order], np.concatenate([shown.value[~near], values])[order], point[order])
+    return BrokenCurve(t[order], np.concatenate([shown.value[~near], values])[order], point[order])
 
 
-def broken(shown: Slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(t, values) of a term (k,) along the slice, with NaN at each jump of f."""
+def broken(shown: DrawableSlice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(t, values) of a term (k,) along the slice, broken by NaN at each jump of f."""
     place = np.searchsorted(shown.t, [jump.t for jump in shown.kinks.jumps])
     at = np.insert(shown.t, place, [jump.t for jump in shown.kinks.jumps])
     return at, np.insert(values, place, np.nan)
@@ -50,15 +51,15 @@ def entries(layout: Layout) -> Iterable[str]:
             yield f"{variable.name()}[{', '.join(map(str, index))}]" if index else variable.name()
 
 
-def line_label(shown: Slice) -> str:
+def line_label(shown: DrawableSlice) -> str:
     """What t is, in the declared names: ``t   (x = 0.3 + t)`` where one scalar moves, else with centre and direction."""
     layout = shown.compiled.upper
-    (moving,) = np.nonzero(np.abs(shown.direction) > ON_THE_LINE)
+    (moving,) = np.nonzero(np.abs(shown.line.direction) > ON_THE_LINE)
     if len(moving) > 1:
         names = ", ".join(variable.name() for variable in layout.variables)
         return f"t   ({names} = centre + t · direction)"
     (place,) = moving
-    name, start = list(entries(layout))[place], float(f"{shown.centre[place]:.4g}")
-    sign = "+" if shown.direction[place] > 0 else "−"
+    name, start = list(entries(layout))[place], float(f"{shown.line.centre[place]:.4g}")
+    sign = "+" if shown.line.direction[place] > 0 else "−"
     moved = f"{start:g} {sign} t" if start else "t" if sign == "+" else "−t"
     return f"t   ({name} = {moved}{', the rest fixed' if layout.size > 1 else ''})"

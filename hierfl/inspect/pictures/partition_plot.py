@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -12,12 +12,16 @@ from hierfl.inspect.pictures.style import house_style, require_axes
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.sample import Sample
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 _TICKS = 40  # more client names than this would overlap
 _ROWS = 10  # legend entries in one column
 
 
 def label_counts(federation: Federation, label: Sample, classes: Any = None) -> np.ndarray:
-    """How many samples of each class each client holds.
+    """Count how many samples of each class each client holds.
 
     Parameters
     ----------
@@ -43,14 +47,14 @@ def label_counts(federation: Federation, label: Sample, classes: Any = None) -> 
         return np.stack([r.astype(int).sum(axis=0) for r in rows])
     values = np.unique(np.concatenate(rows)) if classes is None else np.asarray(classes)
     counts = np.stack([(r[:, None] == values).sum(axis=0) for r in rows])
-    for index, (row, found) in enumerate(zip(rows, counts.sum(axis=1))):
-        if found != len(row):
-            raise DataError(f"client {index} holds {len(row) - found} values of {label.name()!r} outside classes.")
+    for index, (row, counted) in enumerate(zip(rows, counts.sum(axis=1))):
+        if counted != len(row):
+            raise DataError(f"client {index} holds {len(row) - counted} values of {label.name()!r} outside classes.")
     return counts
 
 
-def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: Any = None) -> Any:
-    """Stacked horizontal bars, one per client; the classes run from dark to light, readable without colour vision.
+def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: Axes | None = None) -> Figure:
+    """Draw stacked horizontal bars, one per client; the classes run from dark to light, readable without colour vision.
 
     Parameters
     ----------
@@ -85,7 +89,7 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: An
             height = max(2.2, 0.8 + min(0.3 * clients, 9.0))
             _, ax = plt.subplots(figsize=(6.5, height))
         shades = plt.get_cmap("viridis")(np.linspace(0, 1, classes))
-        edge = {"edgecolor": "white", "linewidth": 0.5} if clients <= _TICKS else {}
+        edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5} if clients <= _TICKS else {}
         left = np.zeros(clients)
         for label, (name, shade) in enumerate(zip(names, shades)):
             ax.barh(np.arange(clients), counts[:, label], left=left, color=shade, label=name, height=0.8, **edge)
@@ -103,7 +107,7 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: An
             bbox_to_anchor=(1.0, 0.5),
             ncols=-(-classes // _ROWS),
         )
-    return ax.figure
+    return cast("Figure", ax.figure)
 
 
 def _label_rows(federation: Federation, index: int, label: Sample) -> np.ndarray:

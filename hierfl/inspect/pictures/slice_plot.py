@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from hierfl.inspect.pictures.curves import curve, line_label
+from hierfl.inspect.pictures.drawable import DrawableSlice
 from hierfl.inspect.pictures.style import COLOURS, GAPS, house_style, line_style, require_axes
 
 if TYPE_CHECKING:
-    from hierfl.inspect.pictures.slice import Slice
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TANGENT = 0.08  # half the length of a tangent, in radii
 KINKS_SHOWN = 40
 
 
-def plot_slice(shown: Slice, ax: Any = None, **style: Any) -> Any:
+def plot_slice(shown: DrawableSlice, ax: Axes | None = None, **style: Any) -> Figure:
     """Draw a slice; ``style`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
     import matplotlib.pyplot as plt
 
@@ -38,16 +40,16 @@ def plot_slice(shown: Slice, ax: Any = None, **style: Any) -> Any:
             panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
         panel.set(xlabel=line_label(shown), ylabel="f", title="implicit function")
         panel.legend(fontsize=8, frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
-    return figure
+    return cast("Figure", figure)
 
 
-def _draw_kinks(panel: Any, shown: Slice) -> None:
-    """Dots, and the tangents on either side; where there are very many, the sharpest ones."""
+def _draw_kinks(panel: Axes, shown: DrawableSlice) -> None:
+    """Draw dots, and the tangents on either side; where there are very many, those of the sharpest kinks."""
     kinks = sorted(shown.kinks, key=lambda kink: -kink.sharpness)[:KINKS_SHOWN]
     apart = np.diff([kink.t for kink in shown.kinks])
     reach = min(TANGENT * shown.line.radius, max(2 * float(np.min(apart, initial=np.inf)), 0.02 * shown.line.radius))
     for number, kink in enumerate(kinks):
-        label = {"label": _kink_label(shown)} if number == 0 else {}
+        label: dict[str, Any] = {"label": _kink_label(shown)} if number == 0 else {}
         panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=4.5, zorder=4, **label)
         for slope, far in ((kink.left_slope, reach), (kink.right_slope, -reach)):
             if np.isinf(slope):
@@ -56,22 +58,22 @@ def _draw_kinks(panel: Any, shown: Slice) -> None:
             at = np.array([kink.t, kink.t + far])
             panel.plot(at, kink.value + slope * (at - kink.t), color=COLOURS[1], linewidth=1.0, linestyle=":", zorder=3)
     for number, jump in enumerate(shown.kinks.jumps):
-        label = {"label": "jump"} if number == 0 else {}
-        panel.plot([jump.t, jump.t], [jump.left, jump.right], color=COLOURS[6], linestyle=":", **label)
+        named: dict[str, Any] = {"label": "jump"} if number == 0 else {}
+        panel.plot([jump.t, jump.t], [jump.left, jump.right], color=COLOURS[6], linestyle=":", **named)
 
 
-def _kink_label(shown: Slice) -> str:
+def _kink_label(shown: DrawableSlice) -> str:
     count = len(shown.kinks)
     more = f", the {KINKS_SHOWN} sharpest" if count > KINKS_SHOWN else ""
     return f"{count} kink{'s' if count != 1 else ''}{more}"
 
 
-def _draw_gaps(panel: Any, shown: Slice) -> None:
+def _draw_gaps(panel: Axes, shown: DrawableSlice) -> None:
     reasons = list(dict.fromkeys(gap.reason for gap in shown.gaps))
     for number, reason in enumerate(reasons):
         grey, hatch = GAPS[number % len(GAPS)]
         for place, gap in enumerate(gap for gap in shown.gaps if gap.reason == reason):
-            label = {"label": f"no value: {reason}"} if place == 0 else {}
+            label: dict[str, Any] = {"label": f"no value: {reason}"} if place == 0 else {}
             panel.axvspan(
                 gap.low, gap.high, facecolor=grey, hatch=hatch, edgecolor="white", linewidth=0, zorder=0, **label
             )

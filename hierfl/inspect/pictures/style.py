@@ -40,7 +40,7 @@ def house_style() -> Iterator[None]:
 
 
 def require_axes(ax: Any, projection: str = "rectilinear") -> None:
-    """``ax`` is None, or axes of matplotlib of that projection.
+    """Require that ``ax`` is None, or axes of matplotlib of that projection.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def require_axes(ax: Any, projection: str = "rectilinear") -> None:
 
 
 def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of matplotlib's lines, under their long names (``lw`` is ``linewidth``).
+    """The keywords of matplotlib's lines, under their long names (``lw`` is ``linewidth``).
 
     Raises
     ------
@@ -79,7 +79,7 @@ def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_known(style: Mapping[str, Any], known: Iterable[str], usual: Iterable[str]) -> None:
-    """Every keyword is known.
+    """Require that every keyword is known.
 
     Raises
     ------

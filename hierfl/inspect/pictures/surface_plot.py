@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.errors import SettingError
+from hierfl.inspect.pictures.drawable import DrawableSurface
 from hierfl.inspect.pictures.style import COLOURS, house_style, require_axes, require_known
 
 if TYPE_CHECKING:
-    from hierfl.inspect.pictures.surface import Surface
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from mpl_toolkits.mplot3d import Axes3D
 
 LEVELS = 24
 STYLE = {
@@ -21,7 +24,7 @@ STYLE = {
 }  # fmt: skip
 
 
-def plot_surface(shown: Surface, ax: Any = None, kind: str = "contour", **style: Any) -> Any:
+def plot_surface(shown: DrawableSurface, ax: Axes | None = None, kind: str = "contour", **style: Any) -> Figure:
     """Draw a surface; ``style`` goes to matplotlib's ``contourf`` or ``plot_surface``. Returns the figure."""
     import matplotlib.pyplot as plt
 
@@ -41,8 +44,8 @@ def plot_surface(shown: Surface, ax: Any = None, kind: str = "contour", **style:
     return figure
 
 
-def axis_names(shown: Surface) -> tuple[str, str]:
-    """The declared entries of x where the plane is that of its two coordinates, else s and t."""
+def axis_names(shown: DrawableSurface) -> tuple[str, str]:
+    """Name the axes: by the declared entries of x where the plane is that of its two coordinates, else s and t."""
     if not np.array_equal(shown.plane.directions, np.eye(2)):
         return "s   (along the first direction)", "t   (along the second)"
     variables = shown.compiled.upper.variables
@@ -50,13 +53,13 @@ def axis_names(shown: Surface) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def coordinates(shown: Surface) -> tuple[np.ndarray, np.ndarray]:
+def coordinates(shown: DrawableSurface) -> tuple[np.ndarray, np.ndarray]:
     """What the axes count: x itself where the plane is that of its two coordinates, else s and t."""
     shift = shown.plane.centre if np.array_equal(shown.plane.directions, np.eye(2)) else np.zeros(2)
     return shown.s + shift[0], shown.s + shift[1]
 
 
-def _contours(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) -> None:
+def _contours(figure: Figure, panel: Axes, shown: DrawableSurface, style: dict[str, Any]) -> None:
     from matplotlib.patheffects import withStroke
 
     across, up = coordinates(shown)
@@ -76,7 +79,7 @@ def _contours(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) ->
         rim = [
             withStroke(linewidth=3, foreground="black")
         ]  # white on dark colours, rimmed on light ones and in the legend
-        look = {"color": "white", "markersize": 2.5, "linewidth": 1.2, "path_effects": rim}
+        look: dict[str, Any] = {"color": "white", "markersize": 2.5, "linewidth": 1.2, "path_effects": rim}
         panel.plot(path[:, 0], path[:, 1], "-o", label="iterates", **look)
     if shown.gaps:
         panel.plot([], [], "s", color="0.85", label="no value: " + ", ".join(shown.gaps))
@@ -85,7 +88,7 @@ def _contours(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) ->
     panel.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
 
 
-def _in_space(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) -> None:
+def _in_space(figure: Figure, panel: Axes3D, shown: DrawableSurface, style: dict[str, Any]) -> None:
     across, up = coordinates(shown)
     grid = np.meshgrid(across, up, indexing="ij")
     look = {"linewidth": 0.15, "edgecolor": "0.3", "rcount": 60, "ccount": 60, "zorder": 1, **style}
@@ -94,7 +97,7 @@ def _in_space(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) ->
     if len(shown.kink_points):
         panel.computed_zorder = False  # else matplotlib hides dots on the surface behind it
         places = shown.kink_points + np.array([across[0], up[0]]) - shown.s[0]
-        dots = {"color": COLOURS[1], "markersize": 2, "zorder": 2, "label": "kinks"}
+        dots: dict[str, Any] = {"color": COLOURS[1], "markersize": 2, "zorder": 2, "label": "kinks"}
         panel.plot(places[:, 0], places[:, 1], shown.kink_values, ".", **dots)
     if shown.gaps:
         panel.plot([], [], [], " ", label="no value: " + ", ".join(shown.gaps))
@@ -105,6 +108,6 @@ def _in_space(figure: Any, panel: Any, shown: Surface, style: dict[str, Any]) ->
 
 
 def _without_rounding(value: np.ndarray) -> np.ndarray:
-    """Values to nine digits of their range: where f is constant, rounding errors would draw stripes at a level."""
+    """Round values to nine digits of their range: where f is constant, rounding errors would draw stripes at a level."""
     low, span = np.nanmin(value), np.nanmax(value) - np.nanmin(value)
     return np.asarray(low + span * np.round((value - low) / span, 9) if span > 0 else value)

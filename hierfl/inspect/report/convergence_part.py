@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from hierfl.inspect.report.page_style import faint, outline, styled
 from hierfl.runs import half_width
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from hierfl.result import Result
     from hierfl.runs import Runs
 
@@ -24,7 +26,7 @@ COLUMNS = {
 WIDE_RANGE = 1e3  # of positive numbers: above, the axis is logarithmic
 
 
-class Curve(NamedTuple):
+class ConvergenceCurve(NamedTuple):
     """A quantity by round; ``half_width`` is that of the 95% band over seeds, None for a single run."""
 
     rounds: np.ndarray
@@ -34,15 +36,15 @@ class Curve(NamedTuple):
 
 
 def quantities(result: Result) -> list[str]:
-    """The columns of the history that hold anything (a residual that is always 0 does not), and the metrics."""
+    """List the columns of the history that hold anything (a residual that is always 0 does not), and the metrics."""
     columns = [name for name in COLUMNS if np.isfinite(result.history.get(name, np.zeros(0))).any()]
     if not np.any(result.history.get("lower_residual", 0.0)):
         columns = [name for name in columns if name != "lower_residual"]
     return columns + [name for name in result.metrics if name != "round" and len(result.metrics[name])]
 
 
-def curve(result: Result, runs: Runs | None, name: str) -> Curve:
-    """One quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
+def convergence_curve(result: Result, runs: Runs | None, name: str) -> ConvergenceCurve:
+    """Follow one quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
     metric = name in result.metrics
     group = runs if runs is not None and len(runs.finished) > 1 else None
     values = np.atleast_2d(group.values(name) if group is not None else _column(result, name))
@@ -53,13 +55,15 @@ def curve(result: Result, runs: Runs | None, name: str) -> Curve:
     made = (
         group.rounds(name) if group is not None else result.metrics["round"] if metric else np.arange(1, window + count)
     )
-    return Curve(made[window - 1 :], values.mean(axis=0), half_width(values) if len(values) > 1 else None, window)
+    return ConvergenceCurve(
+        made[window - 1 :], values.mean(axis=0), half_width(values) if len(values) > 1 else None, window
+    )
 
 
-def convergence_figure(result: Result, runs: Runs | None, name: str) -> Any:
-    """A quantity by round; returns Plotly's figure."""
+def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
+    """Draw a quantity by round; returns Plotly's figure."""
     go = plotly().graph_objects
-    figure, shown = go.Figure(), curve(result, runs, name)
+    figure, shown = go.Figure(), convergence_curve(result, runs, name)
     seeds = len(runs.finished) if runs is not None and shown.half_width is not None else 1
     if shown.window > 1 and seeds == 1:
         every = _thinned(len(_column(result, name)))
@@ -94,7 +98,7 @@ def convergence_figure(result: Result, runs: Runs | None, name: str) -> Any:
 
 
 def title(name: str) -> str:
-    """What a panel shows."""
+    """Say what a panel shows."""
     return escaped(COLUMNS.get(name, name))
 
 
@@ -118,5 +122,5 @@ def _thinned(count: int) -> np.ndarray:
 
 
 def _is_wide(values: np.ndarray) -> bool:
-    found = values[np.isfinite(values)]
-    return bool(found.size and found.min() > 0 and found.max() > WIDE_RANGE * found.min())
+    finite = values[np.isfinite(values)]
+    return bool(finite.size and finite.min() > 0 and finite.max() > WIDE_RANGE * finite.min())

@@ -11,7 +11,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.path import Path
 
 SIZE = 16.0  # of the letters, in pixels
 LEADING = 0.7 * SIZE  # between two rows
@@ -21,10 +24,10 @@ _DELIMITED = re.compile(r"\\left(\\[vV]ert|\(|\[)((?:(?!\\left|\\right|\\frac|\\
 _COMMANDS = {1: ("M", 1), 2: ("L", 1), 3: ("Q", 2), 4: ("C", 3), 79: ("Z", 0)}  # of matplotlib's path codes
 
 
-class _Piece(NamedTuple):
-    """One side of a row, set: its outline, and its extent around the base line."""
+class _TypesetSide(NamedTuple):
+    """One side of a row, typeset: its outline (a path and the scale of its numbers), and its extent around the base line."""
 
-    path: Any
+    path: tuple[Path, float] | None
     width: float
     height: float
     depth: float
@@ -44,14 +47,14 @@ def mathematics_svg(latex: str, spoken: str) -> str | None:
     sides = [(left, right) for row in inner.split(" \\\\\n") for left, _, right in (row.partition("&"),)]
     try:
         with _missing_glyphs_are_errors():
-            rows = [(_set(left), _set(right)) for left, right in sides]
+            rows = [(_typeset(left), _typeset(right)) for left, right in sides]
     except (ValueError, RuntimeError):  # mathtext's parse errors; and a glyph that its fonts do not have
         return None
     return _stacked(rows, spoken)
 
 
-def _stacked(rows: list[tuple[_Piece, _Piece]], spoken: str) -> str:
-    """The rows below each other, left sides flush right, right sides flush left."""
+def _stacked(rows: list[tuple[_TypesetSide, _TypesetSide]], spoken: str) -> str:
+    """Put the rows below each other, left sides flush right, right sides flush left."""
     column = max(left.width for left, _ in rows)
     width = 2 * MARGIN + column + max(right.width for _, right in rows)
     drawn, y = [], MARGIN
@@ -68,20 +71,20 @@ def _stacked(rows: list[tuple[_Piece, _Piece]], spoken: str) -> str:
     )
 
 
-def _set(latex: str) -> _Piece:
+def _typeset(latex: str) -> _TypesetSide:
     from matplotlib.font_manager import FontProperties
     from matplotlib.path import Path
     from matplotlib.textpath import text_to_path
 
     if not latex.strip():
-        return _Piece(None, 0.0, 0.0, 0.0)
+        return _TypesetSide(None, 0.0, 0.0, 0.0)
     font = FontProperties(size=SIZE, math_fontfamily="stix")
 
     def extent(inside: str) -> tuple[float, float, float]:
         return text_to_path.get_text_width_height_descent(f"${inside}$", font, ismath=True)
 
     def blank(phantom: re.Match[str]) -> str:
-        """Mathtext has no \\phantom: an empty space as wide as what it hides."""
+        """Write an empty space as wide as what a \\phantom hides: mathtext has none."""
         em = extent(r"\hspace{1}")[0]
         return rf"\hspace{{{extent(phantom[1])[0] / em:.4f}}}"
 
@@ -90,17 +93,17 @@ def _set(latex: str) -> _Piece:
     scale = SIZE / text_to_path.FONT_SCALE
     width, height, depth = extent(visible)
     path = Path(vertices, codes) if len(vertices) else None
-    return _Piece(None if path is None else (path, scale), width, height - depth, depth)
+    return _TypesetSide(None if path is None else (path, scale), width, height - depth, depth)
 
 
 def _plain_delimiters(latex: str) -> str:
-    r"""Without the \left and \right around what is no higher than a line: mathtext makes these delimiters too small."""
+    r"""Take away the \left and \right around what is no higher than a line: mathtext makes these delimiters too small."""
     plain = _DELIMITED.sub(r"\1\2\3", latex)
     return plain if plain == latex else _plain_delimiters(plain)
 
 
-def _outline(scaled: Any) -> str:
-    """SVG path data; SVG's y axis points down."""
+def _outline(scaled: tuple[Path, float]) -> str:
+    """Write SVG path data; SVG's y axis points down."""
     path, scale = scaled
     parts = []
     for points, code in path.iter_segments(simplify=False):

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hierfl.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 PLOT_SETTINGS = {
     "responsive": True,
@@ -38,7 +41,7 @@ class Section(NamedTuple):
 
 
 def plotly() -> Any:
-    """The package ``plotly``.
+    """Import the package ``plotly``.
 
     Raises
     ------
@@ -54,38 +57,38 @@ def plotly() -> Any:
 
 
 def escaped(value: Any) -> Html:
-    """Text as markup; what is markup already stays."""
+    """Escape text, so that it can stand in markup; what is markup already stays."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
 def joined(parts: Iterable[Any], between: str = "\n") -> Html:
-    """Several pieces in order."""
+    """Put several pieces together, in order."""
     return Html(between.join(escaped(part) for part in parts))
 
 
 def element(tag: str, content: Any, **attributes: str) -> Html:
-    """``<tag ...>content</tag>``; write ``class_`` for the attribute ``class``."""
+    """Make ``<tag ...>content</tag>``; write ``class_`` for the attribute ``class``."""
     written = "".join(f' {name.rstrip("_")}="{escape(value)}"' for name, value in attributes.items())
     return Html(f"<{tag}{written}>{escaped(content)}</{tag}>")
 
 
 def paragraph(text: Any) -> Html:
-    """A paragraph."""
+    """Make a paragraph."""
     return element("p", text)
 
 
 def notice(text: Any) -> Html:
-    """A paragraph that must not be overlooked."""
+    """Make a paragraph that must not be overlooked."""
     return element("p", text, class_="notice")
 
 
 def preformatted(text: Any, wrapped: bool = False) -> Html:
-    """Text whose spaces and line breaks matter; ``wrapped`` breaks long lines as well."""
+    """Keep the spaces and line breaks of a text; ``wrapped`` breaks long lines as well."""
     return element("pre", text, class_="wrapped") if wrapped else element("pre", text)
 
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], name: str) -> Html:
-    """A table in a box that scrolls by itself; on a narrow screen each row of many columns becomes a card."""
+    """Make a table in a box that scrolls by itself; on a narrow screen each row of many columns becomes a card."""
     head = element("tr", joined((element("th", cell, scope="col") for cell in header), ""))
     body = joined(element("tr", joined(map(_cell, row, header), "")) for row in rows)
     kind = {"class_": "cards"} if len(header) >= CARD_COLUMNS else {}
@@ -94,7 +97,7 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], name: str) -> Ht
 
 
 def facts(pairs: Iterable[tuple[Any, Any]], name: str) -> Html:
-    """A table of two columns: what, and its value."""
+    """Make a table of two columns: what, and its value."""
     rows = (element("tr", joined([element("th", what, scope="row"), _cell(value)], "")) for what, value in pairs)
     return element("div", element("table", element("tbody", joined(rows)), id=name, class_="facts"), class_="scroll")
 
@@ -106,7 +109,7 @@ def _cell(value: Any, label: str = "") -> Html:
 
 
 def number(value: Any) -> str:
-    """A number to be read: ``1,234``, ``0.0123457``, ``1.2e-13``, ``unknown`` for NaN, ``infinite``."""
+    """Write a number to be read: ``1,234``, ``0.0123457``, ``1.2e-13``, ``unknown`` for NaN, ``infinite``."""
     if isinstance(value, (int, np.integer)):
         return f"{value:,}"
     if np.isnan(value):
@@ -114,21 +117,21 @@ def number(value: Any) -> str:
     return f"{float(value):.7g}" if np.isfinite(value) else ("−" if value < 0 else "") + "infinite"
 
 
-def drawn(figure: Any, name: str) -> Html:
-    """A figure of Plotly as an element with that id; the library itself is in the page once."""
+def drawn(figure: Figure, name: str) -> Html:
+    """Put a figure of Plotly into an element with that id; the library itself is in the page once."""
     settings = {"full_html": False, "include_plotlyjs": False, "config": PLOT_SETTINGS, "div_id": name}
     height = f"{figure.layout.height or 420}px"
     return Html(plotly().io.to_html(figure, default_height=height, **settings))
 
 
 def data(values: Any, name: str) -> Html:
-    """Values for the page's script, as JSON that cannot end its element."""
+    """Hand values to the page's script, as JSON that cannot end its element."""
     written = json.dumps(values).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Html(f'<script type="application/json" id="{name}">{written}</script>')
 
 
 def page(title: str, summary: Html, sections: Sequence[Section]) -> str:
-    """The whole file."""
+    """Fill the template: the whole file."""
     template = resources.files("hierfl.inspect.report").joinpath("page.html").read_text(encoding="utf-8")
     contents = joined(element("li", element("a", s.title, href=f"#{s.name}")) for s in sections)
     body = joined(element("section", joined([element("h2", s.title), s.body]), id=s.name) for s in sections)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 FONT = {"family": "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif", "size": 13}
 
 
-def styled(figure: Any, **layout: Any) -> Any:
-    """The figure in the report's style."""
+def styled(figure: Figure, **layout: Any) -> Figure:
+    """Give a figure the report's style; returns it."""
     axis = {"gridcolor": "#e6e9ec", "zeroline": False, "linecolor": "#8c959f", "automargin": True}
     figure.update_layout(
         template="none",
@@ -28,7 +31,7 @@ def styled(figure: Any, **layout: Any) -> Any:
 
 
 def outline(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[list[float | None], list[float | None]]:
-    """The polygon between two curves, one for each stretch without gaps."""
+    """Trace the polygon between two curves, one for each stretch without gaps."""
     x: list[float | None] = []
     y: list[float | None] = []
     good = np.isfinite(low) & np.isfinite(high)

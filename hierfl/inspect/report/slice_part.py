@@ -8,11 +8,12 @@ import numpy as np
 
 from hierfl.inspect.implicit.points import Points, owners
 from hierfl.inspect.pictures.slice import Slice
-from hierfl.inspect.report.line import line_figure, slider_points
+from hierfl.inspect.report.line_figure import line_figure
+from hierfl.inspect.report.line_sliders import slider_points
 from hierfl.inspect.report.page import Html, data, drawn, element, joined, notice, paragraph
-from hierfl.inspect.report.places import places
+from hierfl.inspect.report.point_notes import notes_along
 from hierfl.inspect.report.report_settings import ReportSettings
-from hierfl.inspect.report.terms import CLIENTS, terms_figure
+from hierfl.inspect.report.terms_figure import CLIENTS, terms_figure
 
 if TYPE_CHECKING:
     from hierfl.result import Result
@@ -23,7 +24,7 @@ _LABELS = {"t": "t", "f": "f", "slope": "slope along the line", "x": "x", "y": "
 
 
 def report_slice(result: Result, settings: ReportSettings) -> tuple[Slice, str]:
-    """The slice through x, and what must be said about f^eta."""
+    """Make the slice through x, and say what must be said about f^eta."""
     radius = settings.radius if settings.radius is not None else _radius(result)
     smoothing, note = settings.smoothing, ""
     if smoothing is None:
@@ -37,7 +38,7 @@ def report_slice(result: Result, settings: ReportSettings) -> tuple[Slice, str]:
 
 
 def _radius(result: Result) -> float:
-    """All iterates are within; 1 without any."""
+    """The radius of a window that holds all iterates; 1 without any."""
     path = result.trajectory.get("x", np.zeros((0, 1)))
     if not len(path):
         return 1.0
@@ -47,7 +48,7 @@ def _radius(result: Result) -> float:
 
 
 def _smoothing(result: Result, radius: float, settings: ReportSettings) -> tuple[tuple[float, ...], str]:
-    """The run's own eta and two that can be seen in the window; none where they would cost too much, with a note."""
+    """Choose the run's own eta and two that can be seen in the window; none where they would cost too much, with a note."""
     compiled = result.require_problem("a report").compile()
     own = result.settings.get("smoothing")
     etas = {float(f"{share * radius:.1g}") for share in SHARES} | ({float(own)} if own else set())
@@ -63,8 +64,8 @@ def _smoothing(result: Result, radius: float, settings: ReportSettings) -> tuple
 
 
 def line_section(shown: Slice, note: str) -> Html:
-    """The figures of the slice with what is said about it."""
-    said = places(shown)
+    """Lay out the figures of the slice with what is said about it."""
+    said = notes_along(shown)
     stops = slider_points(shown)
     middle = said[len(shown.t) // 2]
     listed = (
@@ -93,7 +94,7 @@ def line_section(shown: Slice, note: str) -> Html:
 
 
 def _accuracy(shown: Slice) -> str:
-    """The worst residual and error bound over the window."""
+    """Say what the worst residual and error bound over the window are."""
     good = shown.sampled.reason == 0
     if shown.compiled.declaration.lower_level is None:
         return "there is no lower level."

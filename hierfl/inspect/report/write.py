@@ -6,7 +6,6 @@ the slice of a diverged run, says why in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,15 @@ from hierfl.errors import HierflError, SettingError
 from hierfl.inspect.argument_checks import require_whole, writable
 from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.implicit.smoothing import radii
-from hierfl.inspect.pictures.slice import require_window
-from hierfl.inspect.report import tables_part
+from hierfl.inspect.report import run_part
 from hierfl.inspect.report.convergence_part import convergence_figure, quantities, title
+from hierfl.inspect.report.environment_part import environment
+from hierfl.inspect.report.kinks_part import kinks_table
 from hierfl.inspect.report.page import Html, Section, drawn, element, joined, notice, number, page, paragraph, plotly
+from hierfl.inspect.report.problem_part import findings, lowering, mathematics
 from hierfl.inspect.report.report_settings import ReportSettings
 from hierfl.inspect.report.slice_part import line_section, report_slice
+from hierfl.inspect.window import require_window
 from hierfl.result import OWN_VALUE_TOLERANCE
 from hierfl.runs import scalars, summary
 from hierfl.runtime.in_process.schedule import how_clients_run
@@ -42,15 +44,15 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     require_whole("seed", settings.seed, 0)
     radii(settings.smoothing, settings.samples)
     sections = [
-        Section("mathematics", "Declared mathematics", tables_part.mathematics(compiled.declaration)),
+        Section("mathematics", "Declared mathematics", mathematics(compiled.declaration)),
         Section("check", "Check of the assumptions", _check(compiled, settings)),
-        Section("lowering", "Lowering", tables_part.lowering(explain(compiled, how_clients_run(compiled)))),
+        Section("lowering", "Lowering", lowering(explain(compiled, how_clients_run(compiled)))),
         Section("convergence", "Convergence", _convergence(result, runs)),
         *_line_sections(result, settings),
-        Section("communication", "Communication", tables_part.communication(result)),
-        Section("certificate", "Certificate", tables_part.certificate(result)),
-        Section("settings", "Settings and seeds", tables_part.settings(result, runs, settings.seed)),
-        Section("environment", "Environment", tables_part.environment()),
+        Section("communication", "Communication", run_part.communication(result)),
+        Section("certificate", "Certificate", run_part.certificate(result)),
+        Section("settings", "Settings and seeds", run_part.settings(result, runs, settings.seed)),
+        Section("environment", "Environment", environment()),
     ]
     written = page(_title(result), _summary(result, runs), sections)
     target.write_text(written, encoding="utf-8")
@@ -65,7 +67,7 @@ def _title(result: Result) -> str:
 
 
 def _summary(result: Result, runs: Runs | None) -> Html:
-    """Title, what is shown, the main numbers, and warnings."""
+    """Put together the title, what is shown, warnings, and the main numbers."""
     done = result.settings.get("rounds_done", 0)
     subtitle = f"{result.settings.get('solver', '')}, {done:,} rounds, seed {result.settings.get('seed')}"
     if runs is not None:
@@ -84,7 +86,7 @@ def _summary(result: Result, runs: Runs | None) -> Html:
         [
             element("h1", _title(result)),
             element("p", subtitle, class_="subtitle"),
-            *tables_part.warnings_of(result, _differs(result)),
+            *run_part.warnings_of(result, _differs(result)),
             element("dl", joined(boxes), class_="numbers"),
         ]
     )
@@ -104,22 +106,22 @@ def _check(compiled: CompiledProblem, settings: ReportSettings) -> Html:
     if not settings.check:
         return paragraph("Not run: the report was written with check=False.")
 
-    def found() -> Html:
-        return tables_part.findings(check(compiled, seed=settings.seed, progress=settings.progress))
-
-    return _or_why(found, "The check")
+    try:
+        return findings(check(compiled, seed=settings.seed, progress=settings.progress))
+    except HierflError as error:
+        return notice(f"The check could not be made: {error}")
 
 
 def _convergence(result: Result, runs: Runs | None) -> Html:
-    found = quantities(result)
-    if not found:
+    names = quantities(result)
+    if not names:
         return paragraph("The run made no round.")
     panels = [
         element(
             "div",
             joined([element("h3", title(name)), drawn(convergence_figure(result, runs, name), f"convergence-{place}")]),
         )
-        for place, name in enumerate(found)
+        for place, name in enumerate(names)
     ]
     if runs is None:
         words = "One run. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
@@ -131,19 +133,12 @@ def _convergence(result: Result, runs: Runs | None) -> Html:
 
 
 def _line_sections(result: Result, settings: ReportSettings) -> list[Section]:
-    """The slice with its sliders, and the table of its kinks."""
+    """Make the sections of the slice with its sliders, and of the table of its kinks."""
     try:
         shown, note = report_slice(result, settings)
-        body, kinks = line_section(shown, note), tables_part.kinks(shown.kinks)
+        body, kinks = line_section(shown, note), kinks_table(shown.kinks)
     except SettingError:
         raise
     except HierflError as error:
         body = kinks = notice(f"The slice could not be made: {error}")
     return [Section("line", "Implicit function on a line", body), Section("kinks", "Kinks", kinks)]
-
-
-def _or_why(make: Callable[[], Html], what: str) -> Html:
-    try:
-        return make()
-    except HierflError as error:
-        return notice(f"{what} could not be made: {error}")

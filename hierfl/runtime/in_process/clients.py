@@ -23,12 +23,12 @@ SERVER_STREAM = 2**31 - 3  # beside the clients' indices
 
 
 def no_traffic() -> dict[str, Any]:
-    """Nothing sent yet."""
+    """Begin to count: nothing is sent yet."""
     return dict.fromkeys(TRAFFIC, 0)
 
 
-class Place(NamedTuple):
-    """What does not change within a round."""
+class RoundSetting(NamedTuple):
+    """What does not change within a round: the problem and its data, the round's key and index, and how clients are computed."""
 
     problem: CompiledProblem
     data: Data
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Shared:
-    """What does: the clients' memories (leading axis m) and the scalars sent so far."""
+    """What changes within a round: the clients' memories (leading axis m) and the scalars sent so far."""
 
     memory: Any
     traffic: dict[str, Any]
@@ -51,7 +51,7 @@ class Shared:
 class InProcessClients:
     """The round's participants, as the algorithm sees them; lives while one round is traced."""
 
-    place: Place
+    setting: RoundSetting
     participants: Array
     chosen: Population  # the participants' data, in their order
     shared: Shared
@@ -59,33 +59,29 @@ class InProcessClients:
 
     @property
     def key(self) -> Array:
-        """The round's key."""
-        return self.place.key
+        return self.setting.key
 
     @property
     def round(self) -> Array:
-        """Index of the round."""
-        return self.place.round
+        return self.setting.round
 
     @property
     def memory(self) -> Any:
-        """All clients' memories."""
         return self.shared.memory
 
     @property
     def traffic(self) -> dict[str, Any]:
-        """Scalars sent in this round so far."""
+        """How many scalars were sent in this round so far, by way."""
         return self.shared.traffic
 
     @property
     def public(self) -> dict[int, Array]:
-        """Values of the declaration's plain parameters."""
-        return self.place.data.clients.public
+        return self.setting.data.clients.public
 
     @property
     def everyone(self) -> InProcessClients:
         """All clients; what they send is counted as the lower level's."""
-        clients = self.place.data.clients
+        clients = self.setting.data.clients
         return replace(self, participants=jnp.arange(clients.size), chosen=clients, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
@@ -107,7 +103,7 @@ class InProcessClients:
         return messages
 
     def share(self, values: Any) -> Known:
-        """Count the values once."""
+        """Send values once: later maps of the round refer to them at no cost."""
         self._count("scalars_down", values, times=self.participants.shape[0])
         return Known(values)
 
@@ -122,20 +118,20 @@ class InProcessClients:
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         """Run a step on the server's own data; nothing is transmitted."""
         received = Received(broadcast, None, self.round)
-        return step(self.place.data.server_party, received, fold_in(self.key, SERVER_STREAM))
+        return step(self.setting.data.server_party, received, fold_in(self.key, SERVER_STREAM))
 
     def mean(self, values: Any) -> Any:
-        """Weighted aggregate over participants: by default unbiased for sum_i w_i v_i over all clients."""
+        """Aggregate the participants' values by weight: by default unbiased for sum_i w_i v_i over all clients."""
         weights = self.chosen.weights
-        absent, size = self.place.absent, self.participants.shape[0]
+        absent, size = self.setting.absent, self.participants.shape[0]
         if absent == "unbiased":
-            weights = weights * (self.place.problem.num_clients / size)
+            weights = weights * (self.setting.problem.num_clients / size)
         elif absent == "renormalise":
-            weights = weights * (self.place.problem.total_weight / jnp.sum(weights))
+            weights = weights * (self.setting.problem.total_weight / jnp.sum(weights))
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """``fori_loop``; the scalars of one pass count ``count`` times."""
+        """Loop as ``fori_loop`` does; the scalars of one pass count ``count`` times."""
         before, passes = self.shared.traffic, {}
 
         def one(index: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -151,12 +147,12 @@ class InProcessClients:
 
     @property
     def _places(self) -> Array:
-        """Of the participants among them."""
+        """The participants' positions among themselves, 0 to S - 1."""
         return jnp.arange(self.participants.shape[0])
 
     def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
-        run = jax.vmap(one) if self.place.side_by_side else partial(jax.lax.map, one)
-        return in_groups(run, jobs, self.place.groups)
+        run = jax.vmap(one) if self.setting.side_by_side else partial(jax.lax.map, one)
+        return in_groups(run, jobs, self.setting.groups)
 
     def _count(self, way: str, arrays: Any, times: int) -> None:
         leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))

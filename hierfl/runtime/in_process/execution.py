@@ -48,19 +48,19 @@ class _Run:
     ended: tuple[Any, Any, int] | None = None
 
     def history(self, rounds: int) -> History:
-        """The records of the first rounds."""
+        """Put the records of the first rounds together."""
         names = self.blocks[0] if self.blocks else {}
         return {name: np.concatenate([block[name] for block in self.blocks])[:rounds] for name in names}
 
 
 def _whole(tree: Any, place: int) -> Any:
-    """All of it: a run alone has no leading axis."""
+    """Take all of it: a run alone has no leading axis."""
     return tree
 
 
 @jax.jit
 def _lane(tree: Any, place: int) -> Any:
-    """One seed's part."""
+    """Take one seed's part."""
     return jax.tree.map(lambda leaf: leaf[place], tree)
 
 
@@ -163,16 +163,16 @@ class InProcess:
             for place, run in enumerate(runs):
                 if run.ended is not None:
                     continue
-                found = lane((state, memory), place)
+                own_state, own_memory = lane((state, memory), place)
                 mine = {name: values if share is None else values[place] for name, values in arrays.items()}
                 history = {name: values[:count] for name, values in mine.items()} | {"seconds": seconds}
                 run.blocks.append(history)
-                ending = run.at_end(done + count, found[0], found[1], history)
+                ending = run.at_end(done + count, own_state, own_memory, history)
                 if ending is not None and ending.rounds < done + count:
                     again = program.run(*before, whole(ending.rounds - done))
-                    found = lane(again[:2], place)
+                    own_state, own_memory = lane(again[:2], place)
                 if ending is not None:
-                    run.ended = (found[0], found[1], ending.rounds)
+                    run.ended = (own_state, own_memory, ending.rounds)
             done += count
         outcomes = []
         for place, run in enumerate(runs):
@@ -188,7 +188,7 @@ class InProcess:
 
         def value(x: Array) -> Array:
             with jax.enable_x64(self.precision == "double"):
-                found: Array = own(*given, rounds - 1, jnp.asarray(np.asarray(x)))
-            return found
+                value_at: Array = own(*given, rounds - 1, jnp.asarray(np.asarray(x)))
+            return value_at
 
         return value

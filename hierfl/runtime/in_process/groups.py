@@ -24,7 +24,7 @@ Values = dict[Var, Any]
 
 
 def in_groups(run: Callable[[Any], Any], jobs: Any, groups: int | None) -> Any:
-    """``run(jobs)`` for clients along the leading axis, a group of them at a time; groups are of one size and may overlap."""
+    """Do ``run(jobs)`` for clients along the leading axis, a group of them at a time; groups are of one size and may overlap."""
     if groups is None:
         return run(jobs)
     count = jax.tree.leaves(jobs)[0].shape[0]
@@ -46,28 +46,28 @@ class RoundInGroups:
     def __init__(self, traced: Traced, groups: int) -> None:
         self._round, self._result = traced.program.jaxpr, jax.tree.structure(traced.result)
         self._known = dict(zip(self._round.constvars, traced.program.consts))
-        self._groups, self._pieces = groups, []
+        self._groups, self._parts = groups, []
         equations, maps = list(self._round.eqns), None
         places = [k for k, equation in enumerate(equations) if _is_over_groups(equation, groups)]
         results = {v for v in self._round.outvars if isinstance(v, Var)}
         for first, last in zip([-1, *places], [*places, len(equations)]):
             later = {v for equation in equations[last:] for v in _inputs(equation)} | results
-            self._pieces.append(_Piece(self._round, self._known, maps, equations[first + 1 : last], later, groups))
+            self._parts.append(_RoundPart(self._round, self._known, maps, equations[first + 1 : last], later, groups))
             maps = equations[last] if last < len(equations) else None
 
     @classmethod
     def of(cls, traced: Traced, groups: int) -> RoundInGroups | None:
-        """None if its clients run inside loops of the server."""
-        found = any(_is_over_groups(equation, groups) for equation in traced.program.eqns)
-        return cls(traced, groups) if found else None
+        """Cut a traced round where its clients run; None if they run inside loops of the server."""
+        is_mapped = any(_is_over_groups(equation, groups) for equation in traced.program.eqns)
+        return cls(traced, groups) if is_mapped else None
 
     @property
     def working(self) -> int:
-        """Bytes that a block takes beside its arguments."""
-        return sum(piece.working for piece in self._pieces)
+        """How many bytes a block takes beside its arguments."""
+        return sum(part.working for part in self._parts)
 
     def __call__(self, tables: Any, state: Any, memory: Any, data: Any, key: Array, first: Any, count: Any) -> Any:
-        """(state, memory, the records' entries stacked) after ``count`` rounds."""
+        """Run ``count`` rounds: (state, memory, the records' entries stacked)."""
         records = []
         with ThreadPoolExecutor(self._groups) as pool:
             for index in range(int(first), int(first + count)):
@@ -78,13 +78,13 @@ class RoundInGroups:
 
     def _one(self, pool: ThreadPoolExecutor, arguments: Sequence[Any]) -> list[Any]:
         values = self._known | dict(zip(self._round.invars, map(_bare, arguments)))
-        for piece in self._pieces:
-            piece.run(pool, values)
+        for part in self._parts:
+            part.run(pool, values)
         return [v.val if isinstance(v, Literal) else values[v] for v in self._round.outvars]
 
 
-class _Piece:
-    """The clients' part (none at the beginning) and what the server does next."""
+class _RoundPart:
+    """A part of a round: what the clients do (nothing at its beginning), and what the server does next."""
 
     def __init__(
         self,
@@ -108,17 +108,17 @@ class _Piece:
 
         def serve(answers: list[list[Array]], *given: Any) -> list[Any]:
             stacked = [jnp.stack(parts) for parts in zip(*answers)]
-            found: list[Any] = [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
-            return found
+            values: list[Any] = [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
+            return values
 
         def group(place: Array, *given: Any) -> list[Array]:
-            """One of the scan's iterations; what is known becomes a constant of the program, as it is in the whole round's."""
+            """Do one of the scan's iterations; what is known becomes a constant of the program, as it is in the whole round's."""
             assert maps is not None
             values = known | dict(zip(self._asked, map(_keyed, self._asked, given)))
             arguments = [v.val if isinstance(v, Literal) else values[v] for v in maps.invars]
             constants, jobs = arguments[: maps.params["num_consts"]], arguments[maps.params["num_consts"] :]
-            found: list[Array] = jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
-            return found
+            answers: list[Array] = jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
+            return answers
 
         parts = [[jax.ShapeDtypeStruct(_shape(v)[1:], _dtype(v)) for v in mapped]] * self._groups
         served = Ahead.of(serve, parts, *map(_bare_shape, self._inputs))
@@ -128,51 +128,51 @@ class _Piece:
             self._group, self.working = grouped.run, served.working + groups * grouped.working
 
     def run(self, pool: ThreadPoolExecutor, values: Values) -> None:
-        """Add what this piece makes to the values."""
+        """Add what this part makes to the values."""
         given = [values[v] for v in self._asked]
         double = jnp.result_type(float) == jnp.float64  # a setting of the thread
 
         def one(place: int) -> list[Array]:
             with jax.enable_x64(double):
-                found: list[Array] = jax.block_until_ready(self._group(np.int32(place), *given))
-            return found
+                answers: list[Array] = jax.block_until_ready(self._group(np.int32(place), *given))
+            return answers
 
         answers = list(pool.map(one, range(self._groups)))
         values.update(zip(self._outputs, self._serve(answers, *(values[v] for v in self._inputs))))
 
 
 def _is_over_groups(equation: JaxprEqn, groups: int) -> bool:
-    """Any scan without a carry may be done in parts; one over the groups is worth it."""
+    """Whether it is a scan over the groups: any scan without a carry may be done in parts; one over the groups is worth it."""
     return equation.primitive is scan_p and equation.params["num_carry"] == 0 and equation.params["length"] == groups
 
 
 def _bare(value: Any) -> Any:
-    """A key as its words: a program that is called with keys keeps other threads from calling theirs while it runs."""
+    """Give a key as its words: a program that is called with keys keeps other threads from calling theirs while it runs."""
     return jax.random.key_data(value) if jnp.issubdtype(jnp.asarray(value).dtype, jax.dtypes.prng_key) else value
 
 
 def _bare_shape(variable: Var) -> jax.ShapeDtypeStruct:
-    """The shape of what ``_bare`` gives."""
+    """Give the shape of what ``_bare`` gives."""
     shape = jax.ShapeDtypeStruct(_shape(variable), _dtype(variable))
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-        found: jax.ShapeDtypeStruct = jax.eval_shape(jax.random.key_data, shape)
-        return found
+        words: jax.ShapeDtypeStruct = jax.eval_shape(jax.random.key_data, shape)
+        return words
     return shape
 
 
 def _keyed(variable: Var, value: Any) -> Any:
-    """What ``_bare`` was given."""
+    """Give back what ``_bare`` was given."""
     return jax.random.wrap_key_data(value) if jnp.issubdtype(_dtype(variable), jax.dtypes.prng_key) else value
 
 
 def _shape(variable: Var) -> tuple[int, ...]:
-    kind: Any = variable.aval
-    return tuple(kind.shape)
+    aval: Any = variable.aval  # of an array, which JAX does not say
+    return tuple(aval.shape)
 
 
-def _dtype(variable: Var) -> Any:
-    kind: Any = variable.aval
-    return kind.dtype
+def _dtype(variable: Var) -> np.dtype:
+    aval: Any = variable.aval
+    return aval.dtype
 
 
 def _inputs(equation: JaxprEqn) -> list[Var]:

@@ -44,7 +44,7 @@ class Schedule(NamedTuple):
 def choose_schedule(
     problem: CompiledProblem, cohort: int, asked: str | None = None, work: Work | None = None
 ) -> Schedule:
-    """How a cohort's clients are computed; by default, where each reads all its rows at one point, with lower levels by Exact.
+    """Choose how a cohort's clients are computed; by default, where each reads all its rows at one point, with lower levels by Exact.
 
     On a CPU a client at a time keeps its state in cache, but pays for every step of a loop. Measured on one core: side by side
     a round takes a fifth to a half of the time where 10 to 100 clients have up to 100 scalars each, as long as that of
@@ -84,7 +84,7 @@ def choose_schedule(
 
 
 def how_clients_run(problem: CompiledProblem) -> Lowered:
-    """What ``explain()`` says of the clients."""
+    """Say what ``explain()`` says of the clients."""
     schedule = choose_schedule(problem, problem.num_clients)
     held = problem.num_clients * (problem.upper.size + problem.lower.size)
     return Lowered(
@@ -95,7 +95,7 @@ def how_clients_run(problem: CompiledProblem) -> Lowered:
 
 
 def scalars_read(problem: CompiledProblem, rows: int | None) -> int:
-    """Scalars of data that one client's step reads, in its largest table: those of so many rows, or of a piece of a full pass."""
+    """Count the scalars of data that one client's step reads, in its largest table: those of so many rows, or of a piece of a full pass."""
 
     def read(table: Table) -> int:
         count = chunk_size(table) if rows is None else rows
@@ -105,7 +105,7 @@ def scalars_read(problem: CompiledProblem, rows: int | None) -> int:
 
 
 def require_memory(needed: int, problem: CompiledProblem, schedule: Schedule, seeds: int) -> None:
-    """So many bytes are free.
+    """Require that so many bytes are free.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def require_memory(needed: int, problem: CompiledProblem, schedule: Schedule, se
 
 
 def available_bytes() -> int:
-    """Memory that can be had: an accelerator's, or this machine's without swapping; all of it where the system does not say."""
+    """Measure the memory that can be had: an accelerator's, or this machine's without swapping; all of it where the system does not say."""
     device = jax.devices()[0].memory_stats() or {}
     if "bytes_limit" in device:
         return int(device["bytes_limit"] - device["bytes_in_use"])

@@ -27,7 +27,7 @@ from hierfl.jaxtools.thread_pool import core_count
 from hierfl.jaxtools.traced import Traced
 from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.in_process.clients import InProcessClients, Place, Shared, no_traffic
+from hierfl.runtime.in_process.clients import InProcessClients, RoundSetting, Shared, no_traffic
 from hierfl.runtime.in_process.groups import RoundInGroups
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
 
@@ -36,8 +36,11 @@ ROUND_STREAM, VALUE_STREAM = 2**31 - 1, 2**31 - 4  # beside the clients' indices
 Tables = dict[str, Any]
 
 
-class Block(NamedTuple):
-    """``run(tables, state, memory, data, key, first round, count)``; whether it must run alone; the same in threads."""
+class RoundsBlock(NamedTuple):
+    """A block of rounds: ``run(tables, state, memory, data, key, first round, count)``.
+
+    ``alone`` says whether it must run alone, and ``threads`` is the same with clients in threads, where they can.
+    """
 
     run: Callable[..., Any]
     alone: bool
@@ -46,7 +49,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """``asked``: the schedule that was asked for, or None."""
+    """What simulates an algorithm on a problem; ``asked`` is the schedule that was asked for, or None."""
 
     problem: CompiledProblem
     algorithm: Algorithm
@@ -55,7 +58,7 @@ class Simulation:
 
     @property
     def cohort(self) -> int:
-        """Clients in a round."""
+        """How many clients take part in a round."""
         return cohort_size(self.algorithm.participation, self.problem.num_clients)
 
     @property
@@ -64,21 +67,22 @@ class Simulation:
         return choose_schedule(self.problem, self.cohort, self.asked, self.algorithm.work)
 
     def tables(self) -> Tables:
-        """The algorithm's, as programs take them."""
-        found: Tables = jax.tree.map(
+        """The algorithm's tables as programs take them."""
+        tables: Tables = jax.tree.map(
             lambda table: jnp.asarray(table, float if table.dtype.kind == "f" else int), self.algorithm.tables
         )
-        return found
+        return tables
 
-    def start(self, lanes: int | None) -> Any:
-        """``start(tables, x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
-        return self._keep(
+    def start(self, lanes: int | None) -> Callable[..., Any]:
+        """Make ``start(tables, x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
+        start: Callable[..., Any] = self._keep(
             ("start", lanes is None),
             lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin, (None, 0))),
         )
+        return start
 
     def program(self, size: int, lanes: int | None, starts: np.ndarray, key: Array) -> Ahead:
-        """A block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
+        """Compile a block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
 
         def make() -> Ahead:
             tables, zero = self.tables(), whole(0)
@@ -89,16 +93,16 @@ class Simulation:
             if block.threads is not None:
                 return Ahead(block.threads, size_of(before) + block.threads.working)
             axes = (None, 0, 0, None, 0, None, None)
-            found = Ahead.of(block.run if lanes is None else jax.vmap(block.run, axes), *given)
-            return Ahead(found.run, size_of(before) + found.working)
+            compiled = Ahead.of(block.run if lanes is None else jax.vmap(block.run, axes), *given)
+            return Ahead(compiled.run, size_of(before) + compiled.working)
 
-        found: Ahead = self._keep(("program", size, lanes), make)
-        return found
+        program: Ahead = self._keep(("program", size, lanes), make)
+        return program
 
-    def block(self, size: int, groups: int | None) -> Block:
-        """A block of at most ``size`` rounds of one run, with the clients in groups or not."""
+    def block(self, size: int, groups: int | None) -> RoundsBlock:
+        """Trace a block of at most ``size`` rounds of one run, with the clients in groups or not."""
 
-        def make() -> Block:
+        def make() -> RoundsBlock:
             tables = self.tables()
             state, memory = jax.eval_shape(self._begin, tables, jnp.zeros(self.problem.upper.size))
             given = (tables, state, memory, self.problem.data(), jax.random.key(0), jnp.zeros((), int))
@@ -122,20 +126,21 @@ class Simulation:
                     + (reason or "a round asks nothing of them, or only in loops of its own")
                     + ". Leave it out, or take 'map'."
                 )
-            return Block(run, reason is not None, threads)
+            return RoundsBlock(run, reason is not None, threads)
 
-        found: Block = self._keep(("block", size, groups), make)
-        return found
+        block: RoundsBlock = self._keep(("block", size, groups), make)
+        return block
 
-    def own_value(self) -> Any:
-        """``value(tables, state, memory, data, key, round, x)``: all terms at x, y by the algorithm's own lower solver."""
+    def own_value(self) -> Callable[..., Array]:
+        """Make ``value(tables, state, memory, data, key, round, x)``: all terms at x, y by the algorithm's own lower solver."""
 
         def value(tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array, x: Array) -> Array:
             clients = self._clients(memory, data, key, index, None)
             algorithm = self.algorithm.with_tables(tables)
             return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
-        return self._keep(("own value",), lambda: quick_jit(value))
+        program: Callable[..., Array] = self._keep(("own value",), lambda: quick_jit(value))
+        return program
 
     def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         name, *rest = key
@@ -165,21 +170,21 @@ class Simulation:
         if cohort < problem.num_clients:
             chosen = gathered_clients(chosen, participants, tuple(map(Extent.of, problem.static_data.clients.tables)))
         together, absent = self.schedule.side_by_side, self.algorithm.absent
-        place = Place(problem, data, round_key, jnp.asarray(index), absent, together, groups)
-        return InProcessClients(place, participants, chosen, Shared(memory, no_traffic()))
+        setting = RoundSetting(problem, data, round_key, jnp.asarray(index), absent, together, groups)
+        return InProcessClients(setting, participants, chosen, Shared(memory, no_traffic()))
 
 
 def whole(number: int) -> np.ndarray:
-    """A whole number as programs take it."""
+    """Make a whole number as programs take it."""
     return np.asarray(number, jnp.result_type(int))
 
 
 def whole_block(rounds: int) -> int:
-    """A power of two, of so many rounds: a block need not be longer, and one of their very number would be another program."""
+    """Choose a block's size, a power of two, for so many rounds: a block need not be longer, and one of their very number would be another program."""
     return max(64, 1 << max(rounds - 1, 0).bit_length())
 
 
 def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
-    """What a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
+    """Measure what a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
     old, new = algorithm.decision(before), algorithm.decision(after)
     return {"move": jnp.linalg.norm(new - old), "extent": jnp.max(jnp.abs(new), initial=0.0)}

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierfl.inspect.pictures.curves import Curve, curve, line_label
+from hierfl.inspect.pictures.curves import BrokenCurve, curve, line_label
 from hierfl.inspect.pictures.style import COLOURS
+from hierfl.inspect.report.line_sliders import extent, finite, place_slider, smoothing_slider
 from hierfl.inspect.report.page import escaped, plotly
 from hierfl.inspect.report.page_style import faint, outline, styled
-from hierfl.inspect.report.places import Place
+from hierfl.inspect.report.point_notes import PointNotes
 
 if TYPE_CHECKING:
-    from hierfl.inspect.pictures.slice import Gap, Slice, Smoothed
+    from plotly.graph_objects import Figure
 
-STEPS = 401  # places of the slider
+    from hierfl.inspect.pictures.drawable import Gap
+    from hierfl.inspect.pictures.slice import Slice
+
 WIDEST = 56  # characters of a line in a hover box
 NARROWEST, LETTER = 340, 7  # pixels of the figure in a narrow window, and of a letter
 # of two markers at one place Plotly's hover prefers the smaller one: kinks are small with a thick rim
@@ -30,8 +33,8 @@ ITERATE = {"color": "#6e7781", "size": 7, "symbol": "circle-open"}
 GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which f has no value
 
 
-def line_figure(shown: Slice, said: Sequence[Place]) -> Any:
-    """f along the line with everything known about it; returns Plotly's figure."""
+def line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
+    """Draw f along the line with everything known about it; returns Plotly's figure."""
     go = plotly().graph_objects
     figure, drawn, hovers = go.Figure(), curve(shown), _hovers(shown, said)
     _add_smoothings(figure, shown)
@@ -43,33 +46,30 @@ def line_figure(shown: Slice, said: Sequence[Place]) -> Any:
     _add_iterates(figure, shown, drawn)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
-    sliders = [_place_slider(figure, shown, said), *_smoothing_slider(figure, shown.smoothed)]
+    sliders = [place_slider(figure, shown), *smoothing_slider(figure, shown.smoothed)]
     axis = escaped(textwrap.shorten(line_label(shown), 60, placeholder=" …"))
     figure.update_xaxes(title_text=axis, title_standoff=8, range=[shown.t[0], shown.t[-1]])
     figure.update_yaxes(title_text="f", title_standoff=4)
     return styled(figure, sliders=sliders, height=520 + 80 * len(sliders))
 
 
-def _hovers(shown: Slice, said: Sequence[Place]) -> list[str]:
-    """What the hover box tells at each point of f, with f^eta there: where curves meet only one of them is pointed at."""
-    found = []
-    for k, place in enumerate(said):
+def _hovers(shown: Slice, said: Sequence[PointNotes]) -> list[str]:
+    """Write what the hover box tells at each point of f, with f^eta there: where curves meet only one of them is pointed at."""
+    hovers = []
+    for k, notes in enumerate(said):
         smoothed = [f"f^η = {s.value[k]:.6g} ± {s.half_width[k]:.2g}, η = {s.eta:g}" for s in shown.smoothed]
-        active = ["active: none"] if place.active == "none" else ["active:", *place.active.split("\n")]
-        said_of_f = [f"t = {place.t}", f"f = {place.f}", f"slope = {place.slope}"]
-        found.append(_boxed([*said_of_f, *smoothed, *place.y.split("\n"), *active]))
-    return found
+        active = ["active: none"] if notes.active == "none" else ["active:", *notes.active.split("\n")]
+        said_of_f = [f"t = {notes.t}", f"f = {notes.f}", f"slope = {notes.slope}"]
+        hovers.append(_boxed([*said_of_f, *smoothed, *notes.y.split("\n"), *active]))
+    return hovers
 
 
 def _boxed(lines: Sequence[str]) -> str:
     return "<br>".join(escaped(part) for line in lines for part in textwrap.wrap(line, WIDEST) or [""])
 
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
-
-
-def _add_gaps(figure: Any, gaps: Sequence[Gap], radius: float) -> None:
-    """Grey bands, named in the legend, and in place where the words fit in a window for telephones as well."""
+def _add_gaps(figure: Figure, gaps: Sequence[Gap], radius: float) -> None:
+    """Draw grey bands, named in the legend, and in place where the words fit in a window for telephones as well."""
     go = plotly().graph_objects
     reasons = list(dict.fromkeys(gap.reason for gap in gaps))
     greys = {reason: GAPS[number % len(GAPS)] for number, reason in enumerate(reasons)}
@@ -85,7 +85,7 @@ def _add_gaps(figure: Any, gaps: Sequence[Gap], radius: float) -> None:
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta="gap"))
 
 
-def _add_smoothings(figure: Any, shown: Slice) -> None:
+def _add_smoothings(figure: Figure, shown: Slice) -> None:
     go = plotly().graph_objects
     for place, smooth in enumerate(shown.smoothed):
         colour, visible = COLOURS[1 + (place + 1) % (len(COLOURS) - 2)], place == 0
@@ -101,7 +101,7 @@ def _add_smoothings(figure: Any, shown: Slice) -> None:
         )  # fmt: skip
 
 
-def _add_iterates(figure: Any, shown: Slice, drawn: Curve) -> None:
+def _add_iterates(figure: Figure, shown: Slice, drawn: BrokenCurve) -> None:
     near = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
     if not len(near):
         return
@@ -113,7 +113,7 @@ def _add_iterates(figure: Any, shown: Slice, drawn: Curve) -> None:
     )  # fmt: skip
 
 
-def _add_kinks(figure: Any, shown: Slice) -> None:
+def _add_kinks(figure: Figure, shown: Slice) -> None:
     go, kinks = plotly().graph_objects, shown.kinks
     if len(kinks):
         words = [
@@ -134,10 +134,10 @@ def _add_kinks(figure: Any, shown: Slice) -> None:
         )  # fmt: skip
 
 
-def _add_marker(figure: Any, shown: Slice) -> None:
-    """The place that the slider points at: a line across the figure, and a ring on the curve."""
+def _add_marker(figure: Figure, shown: Slice) -> None:
+    """Mark the place that the slider points at: a line across the figure, and a ring on the curve."""
     go, start = plotly().graph_objects, len(shown.t) // 2
-    low, high = _extent(shown)
+    low, high = extent(shown)
     t = float(shown.t[start])
     grey = {"color": "#24292f", "width": 1, "dash": "dot"}
     figure.add_trace(
@@ -145,72 +145,6 @@ def _add_marker(figure: Any, shown: Slice) -> None:
     )
     ring = {"color": "rgba(255,255,255,0.6)", "size": 13, "line": {"color": "#24292f", "width": 2}}
     figure.add_trace(
-        go.Scatter(x=[t], y=[_finite(shown.value[start])], mode="markers", marker=ring, hoverinfo="skip",
+        go.Scatter(x=[t], y=[finite(shown.value[start])], mode="markers", marker=ring, hoverinfo="skip",
                    showlegend=False, meta="place")
     )  # fmt: skip
-
-
-# --- the sliders ------------------------------------------------------------------------------------------------------
-
-
-def slider_points(shown: Slice) -> np.ndarray:
-    """The points of the slice at which the slider stops, both ends and the middle among them."""
-    count = len(shown.t)
-    return np.unique(np.linspace(0, count - 1, min(count, STEPS)).round().astype(int))
-
-
-def _place_slider(figure: Any, shown: Slice, said: Sequence[Place]) -> dict[str, Any]:
-    ring = len(figure.data) - 1
-    stops = slider_points(shown)
-    steps = [
-        {"method": "restyle", "label": f"{shown.t[k]:.3g}",
-         "args": [{"x": [[float(shown.t[k])] * 2, [float(shown.t[k])]], "y": [list(_extent(shown)), [_finite(shown.value[k])]]},
-                  [ring - 1, ring]]}
-        for k in stops
-    ]  # fmt: skip
-    return _slider("place", "place on the line: t = ", steps, int(np.searchsorted(stops, len(shown.t) // 2)), 56)
-
-
-def _smoothing_slider(figure: Any, smoothed: Sequence[Smoothed]) -> list[dict[str, Any]]:
-    """One stop without f^eta, and one for each eta."""
-    if not smoothed:
-        return []
-    traces = [place for place, trace in enumerate(figure.data) if trace.meta in ("band", "smoothed")]
-    labels = ["not shown", *(f"{smooth.eta:g}" for smooth in smoothed)]
-    steps = [
-        {"method": "restyle", "label": label,
-         "args": [{"visible": [1 + place // 2 == number for place in range(len(traces))]}, traces]}
-        for number, label in enumerate(labels)
-    ]  # fmt: skip
-    return [_slider("smoothing", "smoothing: η = ", steps, 1, 148)]
-
-
-def _slider(name: str, prefix: str, steps: list[dict[str, Any]], active: int, below: int) -> dict[str, Any]:
-    many = len(steps) > 12
-    return {
-        "name": name,
-        "steps": steps,
-        "active": active,
-        "currentvalue": {"prefix": prefix, "xanchor": "left", "font": {"size": 13, "color": "#24292f"}},
-        "pad": {"t": below, "b": 0, "l": 10, "r": 10},
-        "len": 1.0,
-        "x": 0,
-        "minorticklen": 0 if many else 4,
-        "ticklen": 0 if many else 4,
-        "font": {"size": 11, "color": "rgba(0,0,0,0)" if many else "#24292f"},
-        "bgcolor": "#d8dee4",
-        "bordercolor": "#8c959f",
-        "transition": {"duration": 0},
-    }
-
-
-# --- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def _extent(shown: Slice) -> tuple[float | None, float | None]:
-    finite = shown.value[np.isfinite(shown.value)]
-    return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

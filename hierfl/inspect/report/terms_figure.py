@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from hierfl.inspect.report.page import escaped, plotly
 from hierfl.inspect.report.page_style import faint, outline, styled
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from hierfl.inspect.pictures.slice import Slice
 
 SERVER = "#000000"
@@ -19,8 +21,8 @@ PALETTE = tuple(colour for colour in COLOURS if colour != SERVER)
 CLIENTS = 20  # more terms than this are shown as a band
 
 
-def terms_figure(shown: Slice) -> Any:
-    """The server's term and each client's own, unweighted; of many clients the median and the band of all."""
+def terms_figure(shown: Slice) -> Figure:
+    """Draw the server's term and each client's own, unweighted; of many clients the median and the band of all."""
     go = plotly().graph_objects
     figure, clients = go.Figure(), shown.clients
     if shown.compiled.declaration.objective.server is not None:

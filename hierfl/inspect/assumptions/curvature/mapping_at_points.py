@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,60 +24,62 @@ Weighted = Sequence[tuple[float, "Holder"]]
 
 
 @dataclass(frozen=True, eq=False)
-class LowerMap:
+class MappingAtPoints:
     """F of one owner of a y, as a weighted sum over holders."""
 
     compiled: CompiledProblem
 
-    def operator(self, x: Any, y: Any, owner: Weighted) -> np.ndarray:
-        """F(x, y), of y's size."""
+    def operator(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
+        """Evaluate F(x, y), which has y's size."""
         return self._sum(self._operator, x, y, owner)
 
-    def jacobian(self, x: Any, y: Any, owner: Weighted) -> np.ndarray:
-        """The Jacobian of F in y, dense."""
+    def jacobian(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
+        """Evaluate the dense Jacobian of F in y."""
         return self._sum(self._jacobian, x, y, owner)
 
-    def monotonicity(self, x: Any, first: Any, second: Any, owner: Weighted) -> float:
-        """(F(y1) - F(y2))'(y1 - y2) / |y1 - y2|^2."""
+    def monotonicity(self, x: np.ndarray, first: np.ndarray, second: np.ndarray, owner: Weighted) -> float:
+        """Evaluate (F(y1) - F(y2))'(y1 - y2) / |y1 - y2|^2."""
         step = np.asarray(first) - np.asarray(second)
         change = self.operator(x, first, owner) - self.operator(x, second, owner)
         return float(change @ step / (step @ step))
 
-    def project(self, x: Any, y: Any, owner: Weighted) -> np.ndarray:
-        """The nearest point of Y(x)."""
+    def project(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
+        """Project y on Y(x)."""
         return np.asarray(self._project(jnp.asarray(x), jnp.asarray(y), owner[0][1].own))
 
     @cached_property
-    def _project(self) -> Any:
+    def _project(self) -> Callable[..., jax.Array]:
         lower_set = self.compiled.lower_set
         exact = lower_set is None or lower_set.is_exact
         return jax.jit(self.compiled.project_lower) if exact else self.compiled.project_lower
 
-    def gap(self, x: Any, owner: Weighted) -> float:
-        """Positive where Y(x) is empty."""
+    def gap(self, x: np.ndarray, owner: Weighted) -> float:
+        """By how much the constraints of Y(x) miss each other: positive where Y(x) is empty."""
         if self.compiled.lower_set is None:
             return -np.inf
         return float(self.gap_function(jnp.asarray(x), owner[0][1].own))
 
     @cached_property
-    def gap_function(self) -> Any:
-        """``(x, the owner's numbers) -> gap`` as a traceable function, compiled where the set has closed forms."""
+    def gap_function(self) -> Callable[..., jax.Array]:
+        """The map ``(x, the owner's numbers) -> gap`` as a traceable function, compiled where the set has closed forms."""
         lower_set = self.compiled.lower_set
         assert lower_set is not None
 
-        def gap(x: Any, own: Any) -> Any:
+        def gap(x: jax.Array, own: dict[int, Any]) -> jax.Array:
             return jnp.max(lower_set.gap(self.compiled.environment(x, None, own)))
 
         return jax.jit(gap) if lower_set.is_exact else gap
 
-    def _sum(self, function: Any, x: Any, y: Any, owner: Weighted) -> np.ndarray:
+    def _sum(self, function: Callable[..., jax.Array], x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
         parts = [
             weight * np.asarray(function(jnp.asarray(x), jnp.asarray(y), h.population, h.index, h.own))
             for weight, h in owner
         ]
         return np.asarray(sum(parts[1:], start=parts[0]))
 
-    def _mapping(self, x: Any, y: Any, population: Population | None, index: Any, own: Any) -> Any:
+    def _mapping(
+        self, x: jax.Array, y: jax.Array, population: Population | None, index: int, own: dict[int, Any]
+    ) -> jax.Array:
         compiled = self.compiled
         if population is None:
             return compiled.operator(x, y, own, NO_ROWS)
@@ -85,9 +87,9 @@ class LowerMap:
         return party.mean(lambda rows: compiled.operator(x, y, own, rows), compiled.lower_samples)
 
     @cached_property
-    def _operator(self) -> Any:
+    def _operator(self) -> Callable[..., jax.Array]:
         return quick_jit(self._mapping)
 
     @cached_property
-    def _jacobian(self) -> Any:
+    def _jacobian(self) -> Callable[..., jax.Array]:
         return quick_jit(jax.jacfwd(self._mapping, argnums=1))

@@ -21,7 +21,7 @@ NOISE = 1e-8  # of |f|, for what the lower level's tolerance leaves
 STEEPER = 4.0  # times the steepest slope seen: twice the bound
 
 
-class Jump(NamedTuple):
+class SegmentJump(NamedTuple):
     """f changes by ``size``, which its slopes do not explain, between two points ``apart`` from each other."""
 
     size: float
@@ -46,8 +46,8 @@ class _Ends(NamedTuple):
         )
 
 
-def largest_jump(points: Points, at: np.ndarray, value: np.ndarray, gradient: np.ndarray) -> Jump | None:
-    """The largest jump found on segments from the first of the points (k, n) to the others; None where there is none.
+def largest_jump(points: Points, at: np.ndarray, value: np.ndarray, gradient: np.ndarray) -> SegmentJump | None:
+    """Find the largest jump on segments from the first of the points (k, n) to the others; None where there is none.
 
     A jump between any two of the points is one between the first and one of them. Segments on which f has no gradient somewhere are
     left out, and jumps below 1e-8 (1 + |f|), or below what rounding makes of f, do not count.
@@ -76,8 +76,8 @@ def largest_jump(points: Points, at: np.ndarray, value: np.ndarray, gradient: np
         return None
     place = int(np.argmax(np.where(jumps, size, 0)))
     ends = np.stack([near.at[place], far.at[place]])
-    found = Jump(float(size[place]), float(apart[place]))
-    return found if found.size > rounding(points.compiled, ends, value) else None
+    jump = SegmentJump(float(size[place]), float(apart[place]))
+    return jump if jump.size > rounding(points.compiled, ends, value) else None
 
 
 def _unexplained(near: _Ends, far: _Ends) -> np.ndarray:

@@ -19,8 +19,8 @@ SCALARS = 4  # entries of x and of y that are written out
 CONSTRAINTS = 4
 
 
-class Place(NamedTuple):
-    """One point; ``f`` says why where there is no value."""
+class PointNotes(NamedTuple):
+    """What is said about one point; ``f`` says why where there is no value."""
 
     t: str
     f: str
@@ -31,13 +31,13 @@ class Place(NamedTuple):
 
 
 @double_precision
-def places(shown: Slice) -> list[Place]:
-    """The points of a slice in order."""
+def notes_along(shown: Slice) -> list[PointNotes]:
+    """Describe the points of a slice, in order."""
     compiled, reason = shown.compiled, shown.sampled.reason
     points, x, slopes = Points(compiled, shown.tolerance), shown.line.at(shown.t), _slopes(shown)
     labels, kept = _answer_labels(shown), points.switches.entries <= KEPT_LIMIT
     return [
-        Place(
+        PointNotes(
             t=f"{t:.6g}",
             f=f"{shown.value[k]:.8g}" if reason[k] == 0 else f"no value: {REASONS[reason[k]]}",
             slope=slopes[k],
@@ -59,7 +59,7 @@ def _slopes(shown: Slice) -> list[str]:
 
 
 def _answer_labels(shown: Slice) -> list[str]:
-    """Names of the first scalars of y, with their owners where there are several."""
+    """Name the first scalars of y, with their owners where there are several."""
     compiled, owners = shown.compiled, shown.answers.shape[1] if shown.answers.ndim == 3 else 0
     named = ((owner, entry) for owner in range(owners) for entry in entries(compiled.lower))
     alone = owners == 1
@@ -91,8 +91,8 @@ def _listed(named: Iterable[tuple[str, float]], size: int) -> str:
     return "\n".join([*written, *([f"and {size - SCALARS:,} more"] if size > SCALARS else [])])
 
 
-def _active(found: tuple[str, ...], kept: bool) -> str:
+def _active(constraints: tuple[str, ...], kept: bool) -> str:
     if not kept:
         return "not kept: over 100,000 constraints"
-    more = [f"and {len(found) - CONSTRAINTS:,} more"] if len(found) > CONSTRAINTS else []
-    return "\n".join([*found[:CONSTRAINTS], *more]) or "none"
+    more = [f"and {len(constraints) - CONSTRAINTS:,} more"] if len(constraints) > CONSTRAINTS else []
+    return "\n".join([*constraints[:CONSTRAINTS], *more]) or "none"

@@ -1,0 +1,1 @@
+"""Curvature of the lower level: strong convexity or monotonicity, smoothness, symmetry."""

@@ -1,0 +1,116 @@
+"""Moduli of the lower level: strong convexity or monotonicity, and smoothness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hierfl.analysis.spectrum import Edge
+from hierfl.inspect.assumptions.curvature.lower_spectra import LowerSpectra, hessian_spectra, mapping_spectra
+from hierfl.inspect.assumptions.curvature.monotonicity_search import search_monotonicity
+from hierfl.inspect.assumptions.curvature.symmetry_check import symmetry
+from hierfl.inspect.assumptions.findings import Constant, Finding
+from hierfl.inspect.assumptions.study import Study
+
+_ASSUMPTION = {
+    "bl": "[2S] Assumption 2 (ii)",
+    "mm": "[2S] Assumption 2 (ii)",
+    "2s": "[2S] Assumption 3 (ii)",
+    "hfl": "[HFL] Assumption 1 (ii)",
+}
+
+
+@dataclass(frozen=True)
+class Moduli:
+    """mu and L of the lower level.
+
+    ``mu`` and ``smooth`` are those of the assumption (the worst holder's), ``own_mu`` that of the problem that y(x) solves;
+    ``proved`` unless a sample stands for a distribution.
+    """
+
+    findings: tuple[Finding, ...]
+    constants: tuple[Constant, ...]
+    mu: float
+    smooth: float
+    own_mu: float
+    proved: bool
+
+
+def moduli(study: Study) -> Moduli:
+    """Bound the lower level's curvature from below and above, for every holder and for their mean."""
+    level = study.level
+    assert level is not None
+    known = mapping_spectra(study) if level.kind == "equilibrium" else hessian_spectra(study)
+    holders = study.y_holders
+    mu, lowest = _extreme([s.low for s in known.spectra], min)
+    smooth, highest = _extreme([s.high for s in known.spectra], max)
+    own = known.together.low.value if known.together is not None and known.together.low is not None else mu
+    convexity = "strong monotonicity" if level.kind == "equilibrium" else "strong convexity"
+    uneven = len({s.low.value for s in known.spectra if s.low is not None}) > 1
+    findings = [
+        _lower_finding(study, convexity, mu, known, holders[lowest].label if uneven else ""),
+        _upper_finding(study, smooth, known),
+    ]
+    if level.kind == "equilibrium":
+        findings.append(symmetry(study))
+    suffix = "" if known.proved else ", on the sample that stands for the distribution"
+    constants: tuple[Constant, ...] = (
+        _constant("mu_h", [s.low for s in known.spectra], ">=", holders[lowest].label, len(holders)),
+        _constant("L_h", [s.high for s in known.spectra], "<=", holders[highest].label, len(holders)),
+    )
+    if known.together is not None and len(holders) > 1:
+        constants += (
+            _mean_constant("mu_h of the mean", known.together.low, ">="),
+            _mean_constant("L_h of the mean", known.together.high, "<="),
+        )
+    constants = tuple(replace(c, reason=c.reason + suffix) for c in constants)
+    return Moduli(tuple(findings), constants, max(mu, 0.0), smooth, max(own, 0.0), known.proved)
+
+
+def _extreme(edges: Sequence[Edge | None], pick: Callable[[list[float]], float]) -> tuple[float, int]:
+    """The worst value and whose it is; no edge means no bound."""
+    nothing = -np.inf if pick is min else np.inf
+    values = [nothing if edge is None else edge.value for edge in edges]
+    worst = pick(values)
+    return float(worst), values.index(worst)
+
+
+def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str, count: int) -> Constant:
+    nothing = 0.0 if side == ">=" else np.inf
+    values = tuple(nothing if e is None else max(e.value, 0.0) for e in edges)
+    value, _ = (min if side == ">=" else max)((v, k) for k, v in enumerate(values))
+    bounded = [e for e in edges if e is not None]
+    reason = bounded[0].rule if bounded else "no bound"
+    return Constant(
+        name, float(value), side, reason, label if count > 1 else "", tuple(map(float, values)) if count > 1 else ()
+    )
+
+
+def _mean_constant(name: str, edge: Edge | None, side: str) -> Constant:
+    if edge is None:
+        return Constant(name, 0.0 if side == ">=" else np.inf, side, "no bound")
+    return Constant(name, max(float(edge.value), 0.0), side, edge.rule)
+
+
+def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
+    assumption = _ASSUMPTION[study.problem_class]
+    where = f", attained by {label}" if label else ""
+    if mu > 0 and known.proved:
+        return Finding(name, "proved", f"mu_h >= {mu:.6g} by {known.rule}{where}", assumption)
+    if mu > 0:
+        reason = f"mu_h >= {mu:.6g}{where}, on the sample that stands for the data"
+        return Finding(name, "sampled", reason, assumption, len(study.y_holders), mu)
+    return search_monotonicity(study, name, known, assumption)
+
+
+def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
+    assumption = _ASSUMPTION[study.problem_class]
+    if np.isfinite(smooth) and known.proved:
+        return Finding("smoothness", "proved", f"L_h <= {smooth:.6g} by {known.rule}", assumption)
+    if np.isfinite(smooth):
+        reason = f"L_h <= {smooth:.6g}, on the sample that stands for the data"
+        return Finding("smoothness", "sampled", reason, assumption, len(study.y_holders), smooth)
+    reason = "; ".join(known.notes) or "no bound on the Hessian"
+    return Finding("smoothness", "unknown", reason, assumption)

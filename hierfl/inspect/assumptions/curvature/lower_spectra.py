@@ -1,0 +1,129 @@
+"""The ends of the spectrum of the lower level's Hessian or Jacobian, holder by holder."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.affine.add_expr import AddExpression
+
+from hierfl.analysis.curvature_bounds import moves_slopes
+from hierfl.analysis.enclosure import Known
+from hierfl.analysis.hoist import hoist
+from hierfl.analysis.spectrum import DENSE_LIMIT, Edge
+from hierfl.atoms.intervals import EPS, Interval
+from hierfl.inspect.assumptions.curvature.hessians import Curvature, Spectrum
+from hierfl.inspect.assumptions.holders import Holder
+from hierfl.inspect.assumptions.study import Study
+from hierfl.language.printing.text import expression_text
+
+
+@dataclass(frozen=True)
+class LowerSpectra:
+    """The spectra holder by holder, and ``together`` that of their weighted sum (federation scope).
+
+    ``rule`` says how they are known, ``notes`` what could not be bounded; ``proved`` unless a sample stands for a distribution.
+    """
+
+    spectra: tuple[Spectrum, ...]
+    together: Spectrum | None
+    rule: str
+    notes: tuple[str, ...]
+    proved: bool
+
+
+def hessian_spectra(study: Study) -> LowerSpectra:
+    """Bound the spectra of the lower objectives' Hessians in y."""
+    level = study.level
+    assert level is not None
+    known = _common(study)
+    curvature = Curvature(study.compiled, level.sign * level.expression, level.variables, known)
+    spectra = tuple(curvature.spectrum(holder) for holder in study.y_holders)
+    together = curvature.mean_spectrum(study.owners[0][1]) if study.compiled.scope == "federation" else None
+    used = {p.id for b in (curvature.bounds.lower, curvature.bounds.upper) if b is not None for p in b.parameters()}
+    exact = _data_exact(study, used)
+    rule = "curvature of the terms" if not curvature.bounds.exact else "the Hessian, which is constant"
+    return LowerSpectra(spectra, together, rule, curvature.bounds.notes, exact)
+
+
+def _common(study: Study) -> Known:
+    """What is known of the leaves for every holder alike."""
+    every = [holder.known for holder in study.y_holders]
+    return {
+        leaf: Interval(
+            np.min([known[leaf].lo for known in every], axis=0), np.max([known[leaf].hi for known in every], axis=0)
+        )
+        for leaf in every[0]
+    }
+
+
+def _data_exact(study: Study, used: set[int]) -> bool:
+    """Whether the numbers are those of the declared problem, not of a sample that stands for it."""
+    if used & study.holders.distributed:
+        return False
+    sampled = {s.id for s in study.compiled.declaration.roles.lower_samples}
+    return study.compiled.scope != "sample" or study.holders.every_sample or not used & sampled
+
+
+def mapping_spectra(study: Study) -> LowerSpectra:
+    """Bound the spectra of an equilibrium's Jacobians in y, where they are constant."""
+    level = study.level
+    assert level is not None
+    ids = {v.id for v in level.variables}
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
+    nothing = Spectrum(None, None)
+    if not all(e.is_affine() for e in hoisted):
+        curved = next(e for e, h in zip(level.expressions, hoisted) if not h.is_affine())
+        note = f"{expression_text(curved)} is not affine in y"
+        return LowerSpectra((nothing,) * len(study.y_holders), None, "", (note,), False)
+    if any(moves_slopes(e, ids) for e in level.expressions) or study.compiled.lower.size > DENSE_LIMIT:
+        note = (
+            "x moves the mapping's slopes" if study.compiled.lower.size <= DENSE_LIMIT else "the Jacobian is too large"
+        )
+        return LowerSpectra((nothing,) * len(study.y_holders), None, "", (note,), False)
+    x, y = study.project_x(np.zeros(study.compiled.upper.size)), np.zeros(study.compiled.lower.size)
+    used = {leaf for e in level.expressions for leaf in slope_parameters(e, ids)}
+    matrices: dict[Hashable, np.ndarray] = {}
+    spectra: dict[Hashable, Spectrum] = {}
+    keys = [slope_key(study, holder, used) for holder in study.y_holders]
+    for key, holder in zip(keys, study.y_holders):
+        if key not in matrices:
+            matrices[key] = study.lower.jacobian(x, y, ((1.0, holder),))
+            spectra[key] = _of_matrix(matrices[key])
+    together = None
+    if study.compiled.scope == "federation":
+        together = _of_matrix(np.asarray(sum(w * matrices[k] for k, (w, _) in zip(keys, study.owners[0][1]))))
+    return LowerSpectra(
+        tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), _data_exact(study, used)
+    )
+
+
+def slope_key(study: Study, holder: Holder, used: set[int]) -> Hashable:
+    """Equal for holders whose Jacobians are equal, because no private number of theirs is in the slopes."""
+    roles = study.compiled.declaration.roles
+    if any(s.id in used for s in roles.lower_samples):
+        return holder.label
+    return holder.index if any(p.id in used for p in roles.client_parameters) else 0
+
+
+def slope_parameters(node: cp.Expression, kept: set[int]) -> set[int]:
+    """Parameters beside which the kept variables stand, in anything but a sum."""
+    if not any(v.id in kept for v in node.variables()):
+        return set()
+    beside = (
+        set()
+        if isinstance(node, AddExpression)
+        else {p.id for a in node.args if not any(v.id in kept for v in a.variables()) for p in a.parameters()}
+    )
+    return beside.union(*(slope_parameters(argument, kept) for argument in node.args))
+
+
+def _of_matrix(matrix: np.ndarray) -> Spectrum:
+    """mu from the symmetric part, L from the norm, both moved outward by the rounding."""
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    norm = float(np.linalg.norm(matrix, 2))
+    slack = (64 + 8 * len(matrix)) * EPS * norm
+    low = Edge(float(values[0]) - slack, "smallest eigenvalue of the symmetric part", vectors[:, 0])
+    return Spectrum(low, Edge(norm + slack, "norm of the Jacobian"))

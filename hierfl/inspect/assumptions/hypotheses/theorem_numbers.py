@@ -1,0 +1,101 @@
+"""The theorems' constants of a problem, and what they then prescribe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hierfl.analysis.enclosure import enclose
+from hierfl.analysis.lipschitz import one_sample
+from hierfl.analysis.theorems import (
+    Constants,
+    Prescription,
+    prescribe_2s,
+    prescribe_bl,
+    prescribe_bl_corrected,
+    prescribe_hfl,
+    prescribe_nn,
+)
+from hierfl.atoms.intervals import Interval
+from hierfl.inspect.assumptions.feasibility.set_diameter import diameter
+from hierfl.inspect.assumptions.findings import Constant
+from hierfl.inspect.assumptions.study import Study
+
+
+def prescribed(kind: str, c: Constants, epsilon: float) -> tuple[Prescription, Prescription | None]:
+    """(what the theorem prescribes with its gaps closed, what it prescribes as printed)."""
+    if kind == "nn":
+        return prescribe_nn(c, epsilon), None
+    if kind == "bl":
+        return prescribe_bl_corrected(c, epsilon), prescribe_bl(c, epsilon)
+    if kind == "2s":
+        return prescribe_2s(c, epsilon, corrected=True), prescribe_2s(c, epsilon, corrected=False)
+    return prescribe_hfl(c, epsilon, corrected=True), prescribe_hfl(c, epsilon, corrected=False)
+
+
+def theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Constants:
+    """Gather the theorems' constants; f's range on X comes from intervals, or from its Lipschitz constant and the size of X."""
+
+    def get(name: str, otherwise: float = 0.0) -> float:
+        return constants[name].value if name in constants else otherwise
+
+    nn = study.level is None
+    implicit = get("L_{f,x}") if nn else get("L0_imp")
+    low, high = range_of_f(study)
+    x = study.project_x(np.zeros(study.compiled.upper.size))
+    value = float(study.compiled.exact.at(x).value)
+    box = study.x_box
+    reach = float(np.linalg.norm(np.maximum(np.abs(box.hi - x), np.abs(x - box.lo))))
+    width = float(np.linalg.norm(box.hi - box.lo))
+    fall = _least(value - low, _times(implicit, reach))
+    swing = _least(high - low, _times(implicit, width))
+    margin = implicit * study.smoothing
+    lowest = value - fall
+    return Constants(
+        n=study.compiled.upper.size,
+        m=study.compiled.num_clients,
+        smoothing=study.smoothing,
+        gap=fall + margin,
+        lipschitz=implicit,
+        lipschitz_y=get("L_{f,y}"),
+        slope=0.0 if nn else get("L_y"),
+        variance=get("nu^2"),
+        b1=get("B_1"),
+        b2=get("B_2"),
+        mu=get("mu_h"),
+        smooth=get("L_h", np.inf),
+        start=np.inf if nn else diameter(study) ** 2,
+        server_smooth=get("L_1^{f_1}"),
+        server_variance=get("sigma^2"),
+        lower_variance=get("sigma_i^2"),
+        swing=swing,
+        value=abs(value) + margin,
+        lowest=abs(lowest),
+    )
+
+
+def range_of_f(study: Study) -> tuple[float, float]:
+    """Bound f over X, oriented for minimisation: (low, high)."""
+    compiled, objective = study.compiled, study.compiled.declaration.objective
+    parts: list[tuple[float, Interval]] = []
+    if objective.clients is not None:
+        term = compiled.sign * objective.clients
+        for holder in study.holders.clients:
+            weight = float(study.holders.data.clients.weights[holder.index])
+            parts.append((weight, enclose(one_sample(term, holder.count), holder.known)))
+    server = study.holders.server
+    if objective.server is not None and server is not None:
+        parts.append((1.0, enclose(one_sample(compiled.sign * objective.server, server.count), server.known)))
+    low = sum(w * float(np.min(p.lo)) for w, p in parts)
+    high = sum(w * float(np.max(p.hi)) for w, p in parts)
+    return low - 1e-12 * abs(low), high + 1e-12 * abs(high)
+
+
+def _least(*values: float) -> float:
+    known = [value for value in values if np.isfinite(value)]
+    return min(known) if known else np.inf
+
+
+def _times(first: float, second: float) -> float:
+    return first * second if np.isfinite(first) and np.isfinite(second) else np.inf

@@ -1,0 +1,81 @@
+"""The response y(x): Lipschitz, unique, differentiable."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.atoms.elementwise.power import Power, PowerApprox
+from cvxpy.constraints import Equality
+
+from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.atoms.families.powers import exponent_of
+from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
+from hierfl.inspect.assumptions.findings import Finding
+from hierfl.inspect.assumptions.study import Study
+from hierfl.language.function import UserAtom
+
+_SMOOTH = (cp.log_sum_exp, cp.logistic, cp.exp, cp.QuadForm, cp.quad_over_lin)
+
+
+def response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
+    """(Lipschitz constant of y(x), how it is known), by [2S] Lemma 2; for translated sets with the translation."""
+    mu = moduli.own_mu
+    if not mu > 0:
+        return np.inf, "unknown: no modulus of strong convexity (monotonicity)"
+    if study.movement.kind == "moving":
+        return (
+            np.inf,
+            "unknown: Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)",
+        )
+    if study.movement.kind == "fixed":
+        return mixed / mu * (1 + 1e-12), "L_{grad h,x} / mu_h ([2S] Lemma 2): Y does not move"
+    shift = study.movement.shift
+    value = shift + (mixed + moduli.smooth * shift) / mu
+    return value * (1 + 1e-12), "|A| + (L_{grad h,x} + L_h |A|) / mu_h for the translated set Y(x) = A x + C"
+
+
+def uniqueness(study: Study, moduli: Moduli) -> Finding:
+    """Whether y(x) is unique, which strong convexity (monotonicity) says."""
+    name = "y(x) unique"
+    if not moduli.own_mu > 0:
+        return Finding(name, "unknown", "no modulus of strong convexity (monotonicity)")
+    reason = f"strongly convex (monotone) with mu = {moduli.own_mu:.6g}, where Y(x) is not empty"
+    return Finding(name, "proved" if moduli.proved else "sampled", reason)
+
+
+def differentiability(study: Study, moduli: Moduli) -> Finding:
+    """Whether y(x) is differentiable, by the implicit function theorem.
+
+    F must be continuously differentiable, and y free or on an affine set that at most shifts.
+    """
+    level, name = study.level, "y(x) differentiable"
+    assert level is not None
+    if not (moduli.own_mu > 0 and moduli.proved):
+        return Finding(name, "unknown", "y(x) is not known to be unique")
+    rough = next((node for node in (_not_smooth(e) for e in level.expressions) if node is not None), None)
+    if rough is not None:
+        reason = f"{type(rough).__name__} is not known to be twice continuously differentiable"
+        return Finding(name, "unknown", reason)
+    constraints = [*level.constraints, *attribute_constraints(level.variables)]
+    if not constraints:
+        reason = "unconstrained, smooth and strongly convex (monotone): implicit function theorem"
+        return Finding(name, "proved", reason)
+    if all(isinstance(c, Equality) for c in constraints) and study.movement.kind != "moving":
+        reason = f"smooth and strongly convex (monotone) on a {study.movement.kind} affine set"
+        return Finding(name, "proved", reason)
+    reason = "constraints become active and inactive as x moves: kinks are possible"
+    reason += ", y(x) is Lipschitz all the same" if study.movement.kind != "moving" else ""
+    return Finding(name, "unknown", reason)
+
+
+def _not_smooth(node: cp.Expression) -> cp.Expression | None:
+    """The first atom in a tree that is not known to be twice continuously differentiable."""
+    if not node.args or not node.variables():
+        return None
+    if isinstance(node, UserAtom):
+        return node
+    power = isinstance(node, (Power, PowerApprox)) and (exponent_of(node) or 0) >= 2
+    if not (power or isinstance(node, (AffAtom, *_SMOOTH))):
+        return node
+    return next((rough for a in node.args for rough in [_not_smooth(a)] if rough is not None), None)

@@ -1,0 +1,108 @@
+"""Local searches of the implicit function on X: BFGS on implicit gradients, and Nelder and Mead's method on values.
+
+Outside X the function searched is f(P_X(x)) + |x - P_X(x)|^2 / 2, which has the same minimisers.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Data
+from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
+from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.starting_points import project_on_all
+from hierfl.errors import IncompatibleSolverError
+from hierfl.inspect.implicit.points import owners
+
+BATCH_SCALARS = 4_000_000
+
+
+class LocalMinimum(NamedTuple):
+    """Where a local search ended: a point of X (n,) and its value, oriented for minimisation."""
+
+    x: np.ndarray
+    value: float
+
+
+class LocalSearch:
+    """Searches f on X, and what it is outside, from given starts; ``count`` counts its evaluations."""
+
+    def __init__(self, compiled: CompiledProblem) -> None:
+        self.compiled, self.count = compiled, 0
+        self._data = jax.device_put(compiled.data())
+        self.hyper: Hypergradient | None = None
+        self.how = "local searches by Nelder and Mead, values only"
+        with suppress(IncompatibleSolverError):
+            self.hyper = Hypergradient.of(compiled)
+            self.how = "local searches by BFGS on implicit gradients, then Nelder and Mead"
+
+    def values(self, points: np.ndarray) -> np.ndarray:
+        """Evaluate f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
+        self.count += len(points)
+        batch = max(1, BATCH_SCALARS // (owners(self.compiled) * max(1, self.compiled.lower.size)))
+
+        def all_values(points: jax.Array, data: Data) -> jax.Array:
+            return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
+
+        program = self.compiled.programs.keep("reference values", lambda: jax.jit(all_values))
+        return np.asarray(program(jnp.asarray(points), self._data))
+
+    def _value(self, x: jax.Array, data: Data) -> jax.Array:
+        inside = project_on_all(self.compiled, x, data)
+        evaluation = self.compiled.exact.evaluate(inside, data)
+        return self._checked(evaluation) + 0.5 * jnp.sum((x - inside) ** 2)
+
+    @staticmethod
+    def _checked(evaluation: Evaluation) -> jax.Array:
+        good = jnp.isfinite(evaluation.value) & (jnp.max(evaluation.gap) <= 0)
+        if evaluation.solution is not None:
+            good = good & evaluation.solution.converged.all()
+        return jnp.where(good, evaluation.value, jnp.inf)
+
+    def _slope(self, hyper: Hypergradient, x: jax.Array, data: Data) -> tuple[jax.Array, jax.Array]:
+        inside, pull = jax.vjp(lambda v: project_on_all(self.compiled, v, data), x)
+        evaluation, gradient = gradient_at(hyper, inside, data)
+        away = x - inside
+        return self._checked(evaluation) + 0.5 * away @ away, pull(gradient)[0] + away
+
+    def polish(self, start: np.ndarray) -> LocalMinimum:
+        """Search from a start, by gradients where there are any."""
+        hyper = self.hyper
+        if hyper is None:
+            return self.simplex(LocalMinimum(start, np.inf))
+        program = self.compiled.programs.keep(("reference slope", hyper), lambda: jax.jit(partial(self._slope, hyper)))
+
+        def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
+            self.count += 1
+            value, gradient = map(np.asarray, program(jnp.asarray(x), self._data))
+            # no slope at a value of infinity: BFGS steps back
+            return float(value), np.where(np.isfinite(gradient), gradient, 0.0)
+
+        end = scipy.optimize.minimize(slope, start, jac=True, method="BFGS", options={"gtol": 1e-9})
+        return LocalMinimum(np.asarray(project_on_all(self.compiled, end.x)), float(end.fun))
+
+    def simplex(self, start: LocalMinimum) -> LocalMinimum:
+        """Search by Nelder and Mead's method, which sees values only, so that kinks do not stop it; never worse than the start."""
+        one = self.compiled.programs.keep("reference value", lambda: jax.jit(self._value))
+
+        def value(x: np.ndarray) -> float:
+            self.count += 1
+            return float(one(jnp.asarray(x), self._data))
+
+        end = scipy.optimize.minimize(
+            value,
+            start.x,
+            method="Nelder-Mead",
+            options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 400 * len(start.x)},
+        )
+        inside = np.asarray(project_on_all(self.compiled, end.x))
+        return LocalMinimum(inside, float(end.fun)) if end.fun <= start.value else start

@@ -1,0 +1,62 @@
+"""The sections of a report on the problem: its mathematics, the check of its assumptions, how it was lowered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hierfl.inspect.report.mathematics_part import mathematics_svg
+from hierfl.inspect.report.page import Html, element, joined, number, paragraph, preformatted, table
+from hierfl.language.declaration import Declaration
+from hierfl.language.printing.render import problem_latex, problem_text
+
+if TYPE_CHECKING:
+    from hierfl.compiler.explain import Explanation
+    from hierfl.inspect.assumptions.findings import CheckReport
+
+
+def mathematics(declaration: Declaration) -> Html:
+    """Show the declaration as it would be set in a paper, and as text."""
+    text = problem_text(declaration)
+    drawn = mathematics_svg(problem_latex(declaration), text)
+    if drawn is None:
+        return preformatted(text)
+    spelled = element("details", joined([element("summary", "The same as text"), preformatted(text)]))
+    return joined([element("div", Html(drawn), class_="formula"), spelled])
+
+
+def findings(report: CheckReport) -> Html:
+    """Show what ``problem.check()`` found: assumptions, constants, theorems."""
+    rows = [
+        [element("span", f.status, class_=f.status), f.name, f.assumption, f.reason + _sampled(f.points, f.worst)]
+        for f in report.findings
+    ]
+    parts = [
+        paragraph(report.title),
+        table(["status", "property", "assumption", "how it is known"], rows, "check-findings"),
+    ]
+    if report.constants:
+        constants = [
+            [c.name, f"{c.side} {number(c.value)}" if np.isfinite(c.value) else "unknown", c.attained_by, c.reason]
+            for c in report.constants.values()
+        ]
+        parts += [
+            element("h3", "Constants, on the declared sets"),
+            table(["constant", "bound", "attained by", "how it is known"], constants, "check-constants"),
+        ]
+    for theorem in report.theorems:
+        parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
+    return joined(parts)
+
+
+def _sampled(points: int | None, worst: float | None) -> str:
+    if points is None:
+        return ""
+    return f" ({points} points" + ("" if worst is None else f", worst value {worst:.6g}") + ")"
+
+
+def lowering(explanation: Explanation) -> Html:
+    """Show how every piece was compiled, what it costs, and what would make it better."""
+    rows = [[piece.piece, piece.how, piece.cost, piece.advice] for piece in explanation]
+    return table(["piece", "how", "cost of one use", "better"], rows, "lowering-pieces")

@@ -1,0 +1,99 @@
+"""The part of X that a picture shows: its centre, its directions, its radius; and what is refused of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.starting_points import project_on_all
+from hierfl.errors import SettingError
+from hierfl.inspect.argument_checks import require_positive, require_whole
+from hierfl.inspect.implicit.points import OUTSIDE
+from hierfl.result import Result
+from hierfl.runs import Runs
+
+
+def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
+    """The flat centre of a window: a point of X, a result's x, or the projection of 0 on X.
+
+    Raises
+    ------
+    SettingError
+        For a point outside X.
+    """
+    if center is None:
+        return np.asarray(project_on_all(compiled, np.zeros(compiled.upper.size)))
+    centre: np.ndarray = compiled.upper.flatten(center.x if isinstance(center, Result) else center, "center")
+    require_inside(compiled, centre)
+    return centre
+
+
+def direction_of(compiled: CompiledProblem, direction: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
+    """(how it was chosen, unit vector) of a line: the given direction, the run's leading principal one, or a random one."""
+    if direction is not None:
+        return "the given direction, made a unit vector", unit_vector(compiled.upper.flatten(direction, "direction"))
+    if run is not None and len(run.trajectory.get("x", ())) > 1:
+        path = run.trajectory["x"] - run.trajectory["x"].mean(axis=0)
+        if np.linalg.norm(path) > 0:
+            _, strength, axes = np.linalg.svd(path, full_matrices=False)
+            share = 100 * strength[0] ** 2 / np.sum(strength**2)
+            return f"the leading principal direction of the run's iterates ({share:.0f}% of their variance)", axes[0]
+    if compiled.upper.size == 1:
+        return "x itself", np.ones(1)
+    normal = np.random.default_rng(seed).standard_normal(compiled.upper.size)
+    return f"a random unit vector (seed {seed})", normal / np.linalg.norm(normal)
+
+
+def unit_vector(flat: np.ndarray) -> np.ndarray:
+    """Scale a vector to length 1, also where the square of a length would overflow or vanish.
+
+    Raises
+    ------
+    SettingError
+        If it is zero.
+    """
+    largest = float(np.max(np.abs(flat)))
+    if largest == 0:
+        raise SettingError("direction is zero: give a direction in the space of x.")
+    _, exponent = np.frexp(largest)
+    scaled = np.ldexp(flat, -int(exponent))  # exact, so that an ordinary direction is divided as it was
+    unit: np.ndarray = scaled / np.linalg.norm(scaled)
+    return unit
+
+
+def run_of(compiled: CompiledProblem, center: Any) -> Result | None:
+    """The run of the problem whose result is the centre; None for a point.
+
+    Raises
+    ------
+    SettingError
+        If it is a run of another problem, or was loaded without its problem; for several runs.
+    """
+    if isinstance(center, Runs):
+        raise SettingError("center holds the runs of several seeds: give one of them, such as runs.best or runs[0].")
+    if not isinstance(center, Result):
+        return None
+    if center.require_problem("a picture of a result").compile() is not compiled:
+        raise SettingError("this result belongs to another problem: use result.problem.implicit.")
+    return center
+
+
+def require_window(radius: Any, points: Any) -> None:
+    """Require a positive radius and at least 5 points; errors as for ``require_positive``."""
+    require_positive("radius", radius)
+    require_whole("points", points, 5)
+
+
+def require_inside(compiled: CompiledProblem, centre: np.ndarray) -> None:
+    """Require that the centre is in X.
+
+    Raises
+    ------
+    SettingError
+        Naming the distance.
+    """
+    away = float(np.linalg.norm(centre - np.asarray(project_on_all(compiled, centre))))
+    if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
+        raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")
