@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import cvxpy as cp
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.binary_operators import DivExpression
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.table import row_of
 from hierfl.errors import DeclarationError
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.levels import averages_of
@@ -40,8 +40,8 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
 
 
 def _is_affine_in(expression: Any, holders: list[Any]) -> bool:
-    if isinstance(expression, (MulExpression, multiply, cp.kron, cp.conv, cp.convolve)):
-        return len(holders) == 1
     if isinstance(expression, DivExpression):
         return holders[0] is expression.args[0] and len(holders) == 1
+    if row_of(expression).product:
+        return len(holders) == 1 < len(expression.args)
     return isinstance(expression, AffAtom)
