@@ -16,8 +16,8 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import copy_with
+from hierfl.atoms.algebra import addends
 from hierfl.atoms.intervals import EPS, Interval
-from hierfl.language.addends import addends
 from hierfl.language.averages import averages_of
 from hierfl.language.calculus.derivative import depends, gradient
 from hierfl.language.expectation import SampleAverage, total

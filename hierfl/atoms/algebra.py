@@ -7,6 +7,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.binary_operators import multiply
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
@@ -138,3 +139,12 @@ def _coefficient(expression: Any) -> tuple[np.ndarray | None, Any]:
 
 def _or_one(value: np.ndarray | None) -> np.ndarray:
     return np.ones(()) if value is None else value
+
+
+def addends(expression: Expression) -> list[Expression]:
+    """Top-level terms of a sum, signs included."""
+    if isinstance(expression, AddExpression):
+        return [term for argument in expression.args for term in addends(argument)]
+    if isinstance(expression, NegExpression):
+        return [-term for term in addends(expression.args[0])]
+    return [expression]

@@ -14,7 +14,7 @@ from cvxpy.atoms.quantum_rel_entr import quantum_rel_entr
 from cvxpy.atoms.tr_inv import tr_inv
 from cvxpy.atoms.von_neumann_entr import von_neumann_entr
 from cvxpy.expressions.expression import Expression
-from scipy.special import entr
+from scipy.special import entr, rel_entr
 
 from hierfl.atoms.algebra import times
 from hierfl.atoms.formulas import Expr, Scalars
@@ -37,7 +37,6 @@ else:
     matrix_logarithm = lazy_module("hierfl.atoms.numerics.matrix_logarithm")
     spectral_values = lazy_module("hierfl.atoms.numerics.spectral_values")
 
-_QUANTUM = "quantum atoms act on complex Hermitian matrices"
 _LARGEST_ENTROPY = float(np.exp(-1.0))  # where -t log t is largest
 
 
@@ -107,6 +106,46 @@ def _formula_of_entropy(atom: Any, value: Scalars) -> Expr:
     return sympy.Add(*(-v * sympy.log(v) for v in _diagonal(value)))
 
 
+def _quantum_relative_entropy(atom: Any, x: Any, y: Any) -> Any:
+    """tr(X (log X - log Y)), in nats; inf where one is not positive semidefinite, or X acts where Y does not.
+
+    As CVXPY defines and solves it; its ``value`` scales X in the first term to trace 1.
+    """
+    x, y = spectral_values.symmetric(x), spectral_values.symmetric(y)
+    both = matrix_logarithm.is_semidefinite(x) & matrix_logarithm.is_semidefinite(y)
+    fixed_x, fixed_y = jax.lax.stop_gradient(x), jax.lax.stop_gradient(y)
+    values, vectors = jnp.linalg.eigh(fixed_y)
+    outside = jnp.sum(jnp.where(values <= 0, jnp.sum(vectors * (fixed_x @ vectors), axis=0), 0.0))
+    inside = both & (outside <= x.shape[0] * jnp.finfo(x.dtype).eps * jnp.trace(fixed_x))
+    one = jnp.eye(x.shape[0], dtype=x.dtype)
+    kept_x, kept_y = jnp.where(inside, x, one), jnp.where(inside, y, one)
+    value = -matrix_logarithm.entropy(kept_x) - jnp.sum(kept_x * matrix_logarithm.logarithm(kept_y))
+    return jnp.where(inside, value, jnp.inf)
+
+
+def _range_of_relative_entropy(atom: Any, arguments: list[Interval]) -> Interval:
+    """At least the relative entropy of the traces, t log(t / s): no channel increases it (Lindblad, 1975)."""
+    least, greatest = _trace_range(arguments[0])
+    _, other = _trace_range(arguments[1])
+    trace = np.clip(other * _LARGEST_ENTROPY, least, greatest)
+    low = float(rel_entr(trace, other)) if np.isfinite(other) else -np.inf
+    slack = 16 * atom.args[0].shape[0] * EPS * (1.0 + abs(low) + other)
+    return Interval(np.asarray(low - slack if np.isfinite(low) else -np.inf), np.asarray(np.inf))
+
+
+def _curvature_of_relative_entropy(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
+    """In X alone the Hessian is at least 1 over the largest eigenvalue, which is at most the trace."""
+    first, second = atom.args
+    if upper or search.has_kept(second) or not search.is_affine(first) or search.is_moved(first):
+        return None
+    _, trace = _trace_range(search.range_of(first))
+    return times(0.5 / trace, cp.sum_squares(first)) if 0 < trace < np.inf else None
+
+
+def _formula_of_relative_entropy(atom: Any, x: Scalars, y: Scalars) -> Expr:
+    return sympy.Add(*(a * sympy.log(a / b) for a, b in zip(_diagonal(x), _diagonal(y))))
+
+
 def _copy_geometric_product(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
     """Its own copy takes the exponents for the argument."""
     return cp.gmatmul(rebuild(atom.A), rebuild(atom.args[0]))
@@ -141,7 +180,10 @@ ROWS = (
     ),
     AtomRow(
         (quantum_rel_entr,),
-        refusal=_QUANTUM,
+        lower=_quantum_relative_entropy,
+        range=_range_of_relative_entropy,
+        curvature=_curvature_of_relative_entropy,
+        formula=_formula_of_relative_entropy,
         spellings=(Spelling("quantum_rel_entr", latex=Template(_RELATIVE_ENTROPY, latex_pen.POWER)),),
     ),
     AtomRow(

@@ -17,9 +17,9 @@ import numpy as np
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
+from hierfl.atoms.algebra import addends
 from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment, Program, Rows
 from hierfl.compiler.oracles import Oracles
-from hierfl.language.addends import addends
 from hierfl.language.levels import LowerLevel, averages_of
 
 DENSE_LIMIT = 400

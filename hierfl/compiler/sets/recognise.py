@@ -17,11 +17,11 @@ from cvxpy.constraints.second_order import SOC
 from cvxpy.constraints.zero import Equality, Zero
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.algebra import addends
 from hierfl.compiler.sets.bounded_terms import BoundedTerm, LargestEntry, Norm, Semidefinite
 from hierfl.compiler.sets.families.catalogue import membership
 from hierfl.compiler.sets.pieces import AffineRows, Other, Piece
 from hierfl.compiler.sets.read_atoms import atom_name, read
-from hierfl.language.addends import addends
 
 
 def pieces_of(constraint: Constraint) -> list[Piece]:

@@ -18,8 +18,8 @@ from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import DeclarationError, SymbolicError
 from hierfl.inspect.symbolic.agreement import CHECKS, agree, verify
+from hierfl.inspect.symbolic.answer_formula import AnswerFormula, answer_formula, inequalities_of
 from hierfl.inspect.symbolic.branches import shortest
-from hierfl.inspect.symbolic.closed_form import ClosedForm, closed_form, inequalities_of
 from hierfl.inspect.symbolic.region import BRANCHING, Region
 from hierfl.inspect.symbolic.symbolic_kinks import find_kinks, pieces
 from hierfl.inspect.symbolic.translation import translate
@@ -121,7 +121,7 @@ def _environments(declaration: Declaration, symbols: DecisionSymbols) -> list[_E
 # The lower level
 
 
-def _answers(declaration: Declaration, environments: list[_Environment], region: Region) -> list[ClosedForm]:
+def _answers(declaration: Declaration, environments: list[_Environment], region: Region) -> list[AnswerFormula]:
     """y(x) of each owner; none without a lower level."""
     level = declaration.lower_level
     if level is None:
@@ -132,7 +132,7 @@ def _answers(declaration: Declaration, environments: list[_Environment], region:
     return [_answer(level, group, region) for group in groups]
 
 
-def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region) -> ClosedForm:
+def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region) -> AnswerFormula:
     """y(x) of one owner: the weighted mean of its parties' objectives, over all their constraints."""
     unknowns = {variable.id: symbols_of(variable) for variable in level.variables}
     flat = [symbol for variable in level.variables for symbol in unknowns[variable.id].flat]
@@ -146,13 +146,13 @@ def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region
             inequalities |= dict.fromkeys(inequalities_of(constraint, lambda e, known=known: translate(e, known)))
     sums = [sympy.Add(*parts) for parts in zip(*terms)]
     operator = sums if level.kind == "equilibrium" else [sympy.diff(sympy.expand(sums[0]), y) for y in flat]
-    return closed_form(operator, list(inequalities), flat, region)
+    return answer_formula(operator, list(inequalities), flat, region)
 
 
 # The upper level
 
 
-def _upper_value(declaration: Declaration, environments: list[_Environment], answers: list[ClosedForm]) -> Expr:
+def _upper_value(declaration: Declaration, environments: list[_Environment], answers: list[AnswerFormula]) -> Expr:
     """f(x), the answers in place of y."""
     objective, weights = declaration.objective, declaration.client_weights
     shared = [_assigned(declaration, answer) for answer in answers]
@@ -167,7 +167,7 @@ def _upper_value(declaration: Declaration, environments: list[_Environment], ans
     return total
 
 
-def _assigned(declaration: Declaration, answer: ClosedForm) -> _Environment:
+def _assigned(declaration: Declaration, answer: AnswerFormula) -> _Environment:
     """The entries of one owner's answer by variable."""
     assigned, start = {}, 0
     for variable in declaration.roles.lower:
@@ -176,7 +176,7 @@ def _assigned(declaration: Declaration, answer: ClosedForm) -> _Environment:
     return assigned
 
 
-def _response(declaration: Declaration, answers: list[ClosedForm]) -> dict[cp.Variable, Expr]:
+def _response(declaration: Declaration, answers: list[AnswerFormula]) -> dict[cp.Variable, Expr]:
     owners = [_assigned(declaration, answer) for answer in answers]
     if not owners:
         return {}

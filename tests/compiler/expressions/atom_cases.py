@@ -50,6 +50,17 @@ def definite(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return a @ a.T + 0.5 * np.eye(shape[0])
 
 
+def density(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Positive definite, of trace 1."""
+    matrix = definite(rng, shape)
+    return matrix / np.trace(matrix)
+
+
+def distribution(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    weights = positive(rng, shape)
+    return weights / weights.sum()
+
+
 @dataclass(frozen=True)
 class Case:
     """An expression of variables ``v[0], v[1], ...`` of the given shapes, drawn from a domain."""
@@ -251,6 +262,26 @@ CASES = [
         (positive,),
     ),
     Case("von_neumann_entr of a diagonal", lambda x: cp.von_neumann_entr(cp.diag(x)), (V,), (positive,)),
+    # CVXPY's value of it scales the first matrix to trace 1
+    Case(
+        "quantum_rel_entr",
+        lambda x, y: cp.quantum_rel_entr(symmetric_wrap(x), symmetric_wrap(y)),
+        (S, S),
+        (density, definite),
+    ),
+    Case(
+        "quantum_rel_entr where eigenvalues meet",
+        lambda x, y: cp.quantum_rel_entr(symmetric_wrap(x), symmetric_wrap(y)),
+        (S, S),
+        (density, round_matrix),
+    ),
+    Case("quantum_rel_entr to a target", lambda x: cp.quantum_rel_entr(symmetric_wrap(x), SYM), (S,), (density,)),
+    Case(
+        "quantum_rel_entr of diagonals",
+        lambda x, y: cp.quantum_rel_entr(cp.diag(x), cp.diag(y)),
+        (V, V),
+        (distribution, positive),
+    ),
     Case("lambda_max", lambda x: cp.lambda_max(x), (S,), (definite,)),
     Case("lambda_min", lambda x: cp.lambda_min(x), (S,), (definite,)),
     Case("lambda_max of a batch", lambda x: cp.lambda_max(x + cp.swapaxes(x, 1, 2)), ((2, 3, 3),)),

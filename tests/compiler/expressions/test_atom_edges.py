@@ -243,3 +243,26 @@ def test_perspective_of_a_parametrised_function_is_refused() -> None:
     p, x, t = cp.Parameter(nonneg=True, name="p"), cp.Variable(), cp.Variable(nonneg=True)
     with pytest.raises(hf.UnsupportedAtomError, match="'p', which CVXPY hides"):
         Program([cp.perspective(p * cp.square(x), t)])
+
+
+def test_entropies_of_singular_matrices_and_outside_the_semidefinite() -> None:
+    entropy = scalar(lambda x: cp.von_neumann_entr(cp.symmetric_wrap(x)), (2, 2))
+    relative = scalar(lambda x: cp.quantum_rel_entr(np.diag([0.5, 0.0]), cp.symmetric_wrap(x)), (2, 2))
+    assert entropy(np.diag([0.5, 0.0])) == pytest.approx(0.5 * np.log(2))
+    assert np.isfinite(jax.grad(entropy)(np.diag([0.5, 0.0]))).all()
+    assert entropy(np.diag([0.5, -0.1])) == -np.inf
+    assert relative(np.diag([0.25, 0.0])) == pytest.approx(0.5 * np.log(2))
+    assert relative(np.diag([0.0, 0.25])) == np.inf
+    assert relative(np.diag([0.5, -0.1])) == np.inf
+
+
+def test_the_entropy_has_a_second_derivative_where_eigenvalues_meet() -> None:
+    entropy = scalar(lambda x: cp.von_neumann_entr(cp.symmetric_wrap(x)), (3, 3))
+    direction = np.random.default_rng(0).standard_normal((3, 3))
+    direction = direction + direction.T
+    _, bend = jax.jvp(jax.grad(entropy), (2.0 * np.eye(3),), (direction,))
+    np.testing.assert_allclose(bend, -direction / 2, rtol=1e-12)
+    near = np.diag([2.0, 2.0 + 1e-9, 5.0])
+    _, bend = jax.jvp(jax.grad(entropy), (near,), (direction,))
+    assert bend[0, 1] == pytest.approx(-direction[0, 1] / 2, rel=1e-8)
+    assert bend[0, 2] == pytest.approx(-direction[0, 2] * np.log(2.5) / 3, rel=1e-12)

@@ -20,9 +20,9 @@ from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bou
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.majorant import majorant
 from hierfl.analysis.spectrum import Edge, largest, smallest
+from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
-from hierfl.language.addends import addends
 from hierfl.language.levels import averages_of
 from hierfl.language.sample import Sample
 

@@ -41,16 +41,16 @@ class Feasible:
 
 
 @dataclass(frozen=True)
-class ClosedForm:
+class AnswerFormula:
     """y(x), entry by entry; Y(x) is not empty where all ``conditions`` on x are >= 0."""
 
     entries: tuple[Expr, ...]
     conditions: tuple[Expr, ...]
 
 
-def closed_form(
+def answer_formula(
     operator: Sequence[Expr], inequalities: Sequence[Expr], unknowns: Sequence[Expr], region: Region
-) -> ClosedForm:
+) -> AnswerFormula:
     """Solve VI(Y(x), F) for y.
 
     Parameters
@@ -77,7 +77,7 @@ def closed_form(
         entries = tuple(_clipped(h, g, y, feasible, region) for h, g, y in zip(slopes, offsets, unknowns))
     gaps = [high - low for y in unknowns for low in feasible.lower[y] for high in feasible.upper[y]]
     conditions = [sympy.expand(gap) for gap in [*gaps, *feasible.conditions]]
-    return ClosedForm(
+    return AnswerFormula(
         tuple(region.simplified(entry) for entry in entries),
         tuple(dict.fromkeys(c for c in conditions if not region.nonnegative(c) and not _is_root(c))),
     )
