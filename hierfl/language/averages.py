@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 import cvxpy as cp
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.binary_operators import DivExpression
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.table import row_of
 from hierfl.errors import DataError, DeclarationError
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
@@ -90,8 +91,8 @@ def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int])
 
 def _is_affine_in(expression: Expression, holders: list[Expression]) -> bool:
     """Whether the atom is affine in those of its arguments that hold averages."""
-    if isinstance(expression, (MulExpression, multiply, cp.kron, cp.conv, cp.convolve)):
-        return len(holders) == 1
     if isinstance(expression, DivExpression):
         return holders[0] is expression.args[0] and len(holders) == 1
+    if row_of(expression).product:
+        return len(holders) == 1 < len(expression.args)
     return isinstance(expression, AffAtom)
