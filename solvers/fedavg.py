@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Protocol, Self
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle

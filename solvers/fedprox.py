@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
 from hierfl.solvers.parts.requirements import require_number
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.client_oracle import Evaluated

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jax import Array
+
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.client_oracle import Evaluated

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import split
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.parts.directions import Directions

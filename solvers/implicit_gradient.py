@@ -16,11 +16,12 @@ from typing import ClassVar, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split

@@ -20,11 +20,12 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party, Population
-from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text

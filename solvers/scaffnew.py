@@ -16,11 +16,11 @@ from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import geometric
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import require_first_order

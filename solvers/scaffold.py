@@ -14,11 +14,11 @@ from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
 from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number

@@ -18,12 +18,13 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Environment, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box

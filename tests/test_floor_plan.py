@@ -146,7 +146,9 @@ def test_no_folder_is_crowded() -> None:
     for path in written_files():
         inside[path.parent].append(path.stem)
     crowded = {f: stems for f, stems in inside.items() if len(stems) > LARGEST_FOLDER and f not in CATALOGUES}
-    assert not crowded, listing(f"{folder}: {len(stems)} modules: {', '.join(stems)}" for folder, stems in crowded.items())
+    assert not crowded, listing(
+        f"{folder}: {len(stems)} modules: {', '.join(stems)}" for folder, stems in crowded.items()
+    )
 
 
 def test_no_file_is_long() -> None:
@@ -191,7 +193,9 @@ def test_a_name_of_a_class_stands_for_one_thing() -> None:
 def test_tests_lie_where_their_subjects_do() -> None:
     tests = ROOT / "tests"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path(), Path("examples")}
-    astray = [f for f in folders if not ((ROOT / "hierfl" / f).is_dir() or (f.parts[0] in BESIDE and (ROOT / f).is_dir()))]
+    astray = [
+        f for f in folders if not ((ROOT / "hierfl" / f).is_dir() or (f.parts[0] in BESIDE and (ROOT / f).is_dir()))
+    ]
     assert not astray, listing(sorted(astray))
 
 

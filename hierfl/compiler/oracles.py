@@ -15,11 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from scipy.sparse import issparse
 
 from hierfl.analysis.declare import convex_on_x_only
 from hierfl.compiler.data.tables import Data, Population
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Program, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.party_constraints import constraints_of_all_clients
 from hierfl.compiler.sets import CompiledSet, compile_set

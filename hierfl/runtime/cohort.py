@@ -11,8 +11,8 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in, mixed, words
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jax import Array
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.in_process.schedule import Work
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
 from hierfl.compiler.lower_level.choice import METHODS
 from hierfl.compiler.lower_level.exact_lower import ExactLower

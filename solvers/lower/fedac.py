@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
 from hierfl.solvers.parts.requirements import require_count, require_number

@@ -14,11 +14,12 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array, Environment
+from hierfl.compiler.expressions.program import Environment
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients, Known, Message, Received

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from jax import Array
 from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Known
 from hierfl.runtime.settings_key import settings_key

@@ -14,10 +14,11 @@ from typing import ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Environment, Rows
 from hierfl.errors import SettingError
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
 from hierfl.solvers.parts.requirements import require_choice, require_count

@@ -13,10 +13,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment
+from hierfl.compiler.expressions.program import NO_ROWS, Environment
 from hierfl.errors import SettingError
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
 from hierfl.solvers.parts.requirements import require_choice, require_number

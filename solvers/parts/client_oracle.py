@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array, Environment, Rows
+from hierfl.compiler.expressions.program import Environment, Rows
 from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message, Received

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.parts.directions import Directions
 from hierfl.solvers.parts.estimators import average_along
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float, Int
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in, normals
 
 KINDS = ("independent", "orthonormal")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.solvers.parts.directions import Directions
 
 ESTIMATORS = ("forward", "central")

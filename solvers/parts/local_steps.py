@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array, Environment, Rows
+from hierfl.compiler.expressions.program import Environment, Rows
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients
 from hierfl.solvers.lower.lower_solver import Clock

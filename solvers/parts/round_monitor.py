@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.contract import Clients, Message
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients
 from hierfl.solvers.lower.lower_solver import Clock

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.solvers.parts.step_tables import row
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self, TypeGuard
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.runtime.settings_key import settings_key
 
 LEAST = 64  # entries of a table as a program sees it; longer ones double, so that few lengths are compiled for

@@ -13,10 +13,10 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.parts.directions import Directions

@@ -17,11 +17,12 @@ from typing import ClassVar, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array, Environment, Rows
+from hierfl.compiler.expressions.program import Environment, Rows
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.bound import Bound

@@ -172,7 +172,12 @@ def with_pins(z, a, low, high, lower, upper):
 
 @pytest.mark.parametrize(
     ("kind", "function"),
-    [("slab", box_with_hyperplane.project), ("pinned slab", with_pins), ("hyperplane", on_hyperplane), ("halfspace", in_halfspace)],
+    [
+        ("slab", box_with_hyperplane.project),
+        ("pinned slab", with_pins),
+        ("hyperplane", on_hyperplane),
+        ("halfspace", in_halfspace),
+    ],
 )
 def test_derivatives(kind, function):
     rng = np.random.default_rng(5)
@@ -193,7 +198,9 @@ def test_the_derivative_on_a_hyperplane_is_tangential():
 def test_a_batch_of_a_thousand_and_single_precision():
     rng = np.random.default_rng(2)
     z = rng.standard_normal((1000, N))
-    batch = jax.jit(jax.vmap(lambda z: box_with_hyperplane.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N))))(z)
+    batch = jax.jit(
+        jax.vmap(lambda z: box_with_hyperplane.project(z, jnp.ones(N), 1.0, 1.0, jnp.zeros(N), jnp.ones(N)))
+    )(z)
     single = np.stack([PROJECT(row, np.ones(N), 1.0, 1.0, np.zeros(N), np.ones(N)) for row in z[:20]])
     np.testing.assert_allclose(batch[:20], single, atol=1e-15)
     with jax.enable_x64(False):

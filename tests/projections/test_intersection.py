@@ -114,7 +114,9 @@ def test_a_matrix_set():
 
     z = np.random.default_rng(3).standard_normal((4, 4))
     p, residual = intersection.with_strip(spectral, z, jnp.eye(4), 1.5, 1.5)
-    values = np.asarray(box_with_hyperplane.project(np.linalg.eigvalsh((z + z.T) / 2), np.ones(4), 1.5, 1.5, np.zeros(4), np.ones(4)))
+    values = np.asarray(
+        box_with_hyperplane.project(np.linalg.eigvalsh((z + z.T) / 2), np.ones(4), 1.5, 1.5, np.zeros(4), np.ones(4))
+    )
     np.testing.assert_allclose(np.linalg.eigvalsh(p), np.sort(values), atol=1e-13)
     assert float(residual) <= 1e-15
 

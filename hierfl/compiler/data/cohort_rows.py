@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.data.tables import Population, Table
-from hierfl.compiler.expressions.program import Array
 
 FEW_BYTES = (
     2048  # of a client's rows: one piece of these takes memory about as long as two or three rows here and there

@@ -15,10 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.data.distributions import Quantiles, quasi_random_rows
 from hierfl.compiler.data.storage import Stored, gathered, stacked
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError
 from hierfl.jaxtools.keyed_random import row_numbers
 from hierfl.language.federation.client import Client

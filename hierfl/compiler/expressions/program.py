@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
+from jax import Array
 
 from hierfl.atoms.table import arguments_of, lowering_of, row_of
 from hierfl.compiler.expressions.derivatives import own_gradient_of, pullback_of
@@ -25,7 +26,6 @@ from hierfl.errors import DeclarationError
 from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback
 from hierfl.language.expectation import SampleAverage, total
 
-Array = jax.Array
 Environment = Mapping[int, Any]
 
 

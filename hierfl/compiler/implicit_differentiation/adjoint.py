@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.implicit_differentiation.envelope import gradients_coincide
 from hierfl.errors import IncompatibleSolverError
 

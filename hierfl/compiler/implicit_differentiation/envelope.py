@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.expressions.program import Rows
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
-from hierfl.compiler.expressions.program import Array, Rows
+from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
 from hierfl.compiler.lower_level.diagnosis import require_solved
 from hierfl.compiler.lower_level.evaluation import Evaluation

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-from hierfl.compiler.expressions.program import Array
+from jax import Array
 
 Map = Callable[[Array], Array]
 TOLERANCE = 1e-9  # of y, relative, that is asked for unless somebody says otherwise

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Data, Party, Population
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
 from hierfl.compiler.lower_level.choice import chosen_method, method_asked_for
 from hierfl.compiler.lower_level.diagnosis import (

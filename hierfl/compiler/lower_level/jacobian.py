@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.ladder import Ladder
 from hierfl.compiler.lower_level.low_rank_map import LowRank, Skeleton
 from hierfl.compiler.lower_level.probe_points import SCALARS, Probe, actual_probes, generic_probes

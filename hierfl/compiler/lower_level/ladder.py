@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.low_rank_map import LowRank
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.cheap_jit import quick_jit
 
 RANK_LIMIT = 8

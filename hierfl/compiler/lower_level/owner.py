@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from hierfl.compiler.data.tables import Party, Population
-from hierfl.compiler.expressions.program import NO_ROWS, Array
+from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
 

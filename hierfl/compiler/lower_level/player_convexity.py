@@ -10,10 +10,10 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.analysis.players import PlayerConvexity, players_convexity
 from hierfl.compiler.data.tables import Data, Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.oracles import Oracles

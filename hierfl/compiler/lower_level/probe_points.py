@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy import Parameter
+from jax import Array
 
 from hierfl.compiler.data.tables import Population, Table
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.oracles import Oracles
 
 CLIENTS = 4  # that are looked at as they are

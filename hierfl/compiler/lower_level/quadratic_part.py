@@ -13,12 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.atoms.algebra import addends
-from hierfl.compiler.expressions.program import NO_ROWS, Array, Environment, Program, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Environment, Program, Rows
 from hierfl.compiler.oracles import Oracles
 from hierfl.language.levels import LowerLevel, averages_of
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from cvxpy.atoms.atom import Atom
+from jax import Array
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.jacobian import Jacobian, jacobian_of, with_transpose
 from hierfl.compiler.lower_level.low_rank_map import LowRank
 from hierfl.compiler.lower_level.quadratic_part import (

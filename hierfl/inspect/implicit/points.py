@@ -11,10 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
 from hierfl.compiler.lower_level.certificate import TOLERANCE

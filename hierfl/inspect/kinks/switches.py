@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.expressions.program import Array, Program
+from hierfl.compiler.expressions.program import Program
 from hierfl.inspect.kinks.declared_switches import (
     Switch,
     atoms_of,

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party, Population
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
 from hierfl.runtime.in_process.groups import in_groups

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.thread_pool import core_count

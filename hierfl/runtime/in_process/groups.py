@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core.primitives import scan_p
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.ahead_of_time import Ahead
 from hierfl.jaxtools.traced import Traced
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import Extent, gathered_clients
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.expressions.program import Array
 from hierfl.errors import SettingError
 from hierfl.jaxtools.ahead_of_time import Ahead, size_of
 from hierfl.jaxtools.cheap_jit import quick_jit

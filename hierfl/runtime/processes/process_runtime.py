@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.in_process.execution import BlockEnd, History, Outcome

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Array
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import cohort_size, draw_participants

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
 from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
 from hierfl.compiler.lower_level.methods.step_sizes import first_step, safe_step

@@ -18,12 +18,13 @@ import scipy.sparse as sp
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
 from cvxpy.reductions.solvers.conic_solvers.conic_solver import ConicSolver
 from cvxpy.settings import A, B, C, P
+from jax import Array
 from jaxtyping import Float
 
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.data.storage import gathered
-from hierfl.compiler.expressions.program import Array, Program
+from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.active_set_polish import LinearQuadratic, Polished, polished
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.low_rank_map import LowRank
 from hierfl.compiler.lower_level.methods.low_rank_equation import across, solve_box

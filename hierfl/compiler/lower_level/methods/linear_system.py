@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.structure import LowerStructure

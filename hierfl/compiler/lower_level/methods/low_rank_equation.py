@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.low_rank_map import LowRank
 
 LIMIT = 200

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import LowerSolution, certify, certify_direct
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure

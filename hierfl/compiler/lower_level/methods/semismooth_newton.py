@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.scipy.sparse.linalg import cg, gmres
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
 from hierfl.compiler.lower_level.methods.accelerated_gradient import accelerated
 from hierfl.compiler.lower_level.methods.extragradient import extragradient

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-from hierfl.compiler.expressions.program import Array
 from hierfl.compiler.lower_level.certificate import Map
 
 POWER_STEPS = 15
