@@ -45,7 +45,6 @@ class UserAtom(Atom):
         return self.declared_shape
 
     def sign_from_args(self) -> tuple[bool, bool]:
-        """Unknown."""
         return (False, False)
 
     def is_atom_convex(self) -> bool:
@@ -53,23 +52,18 @@ class UserAtom(Atom):
         return self.asserted_convex
 
     def is_atom_concave(self) -> bool:
-        """Never known."""
         return False
 
     def is_incr(self, idx: int) -> bool:
-        """Never known."""
         return False
 
     def is_decr(self, idx: int) -> bool:
-        """Never known."""
         return False
 
     def get_data(self) -> list[Any]:
-        """What besides the arguments makes the atom."""
         return [self.callable, self.declared_shape, self.asserted_convex, self.label_name]
 
     def copy(self, args: Any = None, id_objects: Any = None) -> UserAtom:
-        """The same atom over other arguments."""
         return type(self)(
             self.callable,
             *(args or self.args),
@@ -136,5 +130,4 @@ class BlackBox(UserAtom):
         super().__init__(callable, *args, shape=shape, name=name)
 
     def copy(self, args: Any = None, id_objects: Any = None) -> BlackBox:
-        """The same atom over other arguments."""
         return BlackBox(self.callable, *(args or self.args), shape=self.declared_shape, name=self.label_name)
