@@ -52,7 +52,6 @@ class SampleAverage(AffAtom):
         return self.args[0]
 
     def shape_from_args(self) -> tuple[int, ...]:
-        """The shape of the per-sample expression."""
         return tuple(self.args[0].shape)
 
     def is_incr(self, idx: int) -> bool:
@@ -111,7 +110,6 @@ class E(SampleAverage):
     """
 
     def name(self) -> str:
-        """Text form, ``E[...]``."""
         return f"E[{self.args[0].name()}]"
 
 
@@ -124,5 +122,4 @@ class total(SampleAverage):  # noqa: N801 - lower case as the operation it is, b
     symbol = "total"
 
     def name(self) -> str:
-        """Text form, ``total[...]``."""
         return f"total[{self.args[0].name()}]"

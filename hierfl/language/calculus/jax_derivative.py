@@ -21,11 +21,9 @@ class JaxDerivative(Atom):
     atom_row: ClassVar[AtomRow] = AtomRow(shared=False, only_compiled=True)
 
     def sign_from_args(self) -> tuple[bool, bool]:
-        """Unknown."""
         return (False, False)
 
     def is_atom_convex(self) -> bool:
-        """Not known."""
         return False
 
     def is_atom_concave(self) -> bool:
@@ -33,11 +31,9 @@ class JaxDerivative(Atom):
         return self.is_atom_convex()
 
     def is_incr(self, idx: int) -> bool:
-        """Unknown."""
         return False
 
     def is_decr(self, idx: int) -> bool:
-        """Unknown."""
         return False
 
     @property
@@ -80,7 +76,6 @@ class Pullback(JaxDerivative):
         super().__init__(adjoint, *values)
 
     def shape_from_args(self) -> tuple[int, ...]:
-        """The shape of the argument."""
         return tuple(self.node.args[self.index].shape)
 
     def is_atom_convex(self) -> bool:
@@ -88,15 +83,12 @@ class Pullback(JaxDerivative):
         return all(value.is_constant() for value in self.args[1:])
 
     def get_data(self) -> list[Any]:
-        """What besides the arguments makes the atom."""
         return [self.node, self.index]
 
     def copy(self, args: Any = None, id_objects: Any = None) -> Pullback:
-        """The same derivative at other arguments."""
         return Pullback(self.node, self.index, *(args or self.args))
 
     def name(self) -> str:
-        """Text form."""
         return f"gradient of {expression_text(self.node)}"
 
 
@@ -118,19 +110,15 @@ class OwnGradient(JaxDerivative):
         super().__init__(*values)
 
     def shape_from_args(self) -> tuple[int, ...]:
-        """The variable's shape."""
         return tuple(self.variable.shape)
 
     def get_data(self) -> list[Any]:
-        """What besides the arguments makes the atom."""
         return [self.cost, self.variable]
 
     def copy(self, args: Any = None, id_objects: Any = None) -> OwnGradient:
-        """The same derivative at other values of the leaves."""
         return OwnGradient(self.cost, self.variable, *(args or self.args))
 
     def name(self) -> str:
-        """Text form."""
         return f"each player's own gradient of {expression_text(self.cost)}"
 
 
