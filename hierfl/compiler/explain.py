@@ -43,12 +43,12 @@ class Explanation:
 
     def __getitem__(self, piece: str) -> tuple[Lowered, ...]:
         """The parts of one piece, such as ``"X"``, ``"Y(x)"``, ``"lower level"``."""
-        found = tuple(lowered for lowered in self.pieces if lowered.piece == piece)
-        if not found:
+        parts = tuple(lowered for lowered in self.pieces if lowered.piece == piece)
+        if not parts:
             raise KeyError(
                 f"no piece {piece!r}; the pieces are {', '.join(dict.fromkeys(p.piece for p in self.pieces))}"
             )
-        return found
+        return parts
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.pieces))

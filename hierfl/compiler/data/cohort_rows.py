@@ -94,8 +94,8 @@ def _uneven_pieces(column: Any, first: Array, width: int) -> Pieces:
     """``width`` rows from each first row on."""
     shape, scalars = (first.shape[0] * width, *column.shape[1:]), int(np.prod(column.shape[1:], dtype=int))
     if isinstance(column, Stored):
-        found = column[first[:, None] + jnp.arange(width)]
-        return Pieces(found.reshape(first.shape[0], width * scalars), shape)
+        windows = column[first[:, None] + jnp.arange(width)]
+        return Pieces(windows.reshape(first.shape[0], width * scalars), shape)
     all_ = jnp.ravel(column)
     return Pieces(
         jax.vmap(lambda start: jax.lax.dynamic_slice(all_, (start,), (width * scalars,)))(scalars * first), shape

@@ -43,10 +43,10 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def gathered(column: Any, rows: Any) -> Any:
     """Some rows of a column as floating-point numbers: NumPy's outside compiled programs, JAX's inside."""
-    found = column[rows]
-    if isinstance(found, jax.Array):
-        return found.astype(float)
-    return np.asarray(found, dtype=float)
+    chosen = column[rows]
+    if isinstance(chosen, jax.Array):
+        return chosen.astype(float)
+    return np.asarray(chosen, dtype=float)
 
 
 @jax.tree_util.register_dataclass
@@ -83,14 +83,14 @@ class Stored:
         """Rows by index, from disk."""
         self.require_whole()
         wanted = np.atleast_1d(rows)
-        found = np.empty((*wanted.shape, *self.shape[1:]))
+        gathered_rows = np.empty((*wanted.shape, *self.shape[1:]))
         ends = np.cumsum([len(block) for block in self.blocks])
         holder = np.searchsorted(ends, wanted, side="right")
         for place in np.unique(holder):
             own = holder == place
             first = ends[place] - len(self.blocks[place])
-            found[own] = self.blocks[place][wanted[own] - first]
-        return found.reshape(*rows.shape, *self.shape[1:])
+            gathered_rows[own] = self.blocks[place][wanted[own] - first]
+        return gathered_rows.reshape(*rows.shape, *self.shape[1:])
 
     def require_whole(self) -> None:
         """No file has shrunk since it was mapped."""

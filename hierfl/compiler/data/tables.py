@@ -241,9 +241,9 @@ def _table(parties: Sequence[Client], samples: Sequence[Sample], label: Callable
 def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None:
     lengths: Mapping[str, int] = {sample.name(): len(party.samples[sample]) for sample in samples}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        held = ", ".join(f"{name}: {length}" for name, length in lengths.items())
         raise DataError(
-            f"{label} holds different numbers of rows for samples that one E pairs ({found}): samples in one E are paired "
+            f"{label} holds different numbers of rows for samples that one E pairs ({held}): samples in one E are paired "
             f"rows of one table; put those of another table into an E of their own."
         )
     homes = {

@@ -106,10 +106,10 @@ class Hypergradient:
         if right.size <= DENSE_LIMIT:
             return jnp.linalg.solve(jax.vmap(closed, out_axes=1)(jnp.eye(right.size, dtype=right.dtype)), right)
         if symmetric:
-            found: Array = cg(closed, right, tol=TOLERANCE, maxiter=KRYLOV_STEPS)[0]
+            solution: Array = cg(closed, right, tol=TOLERANCE, maxiter=KRYLOV_STEPS)[0]
         else:
-            found = gmres(closed, right, tol=TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
-        return found
+            solution = gmres(closed, right, tol=TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
+        return solution
 
     @property
     def _symmetric(self) -> bool:
@@ -142,8 +142,8 @@ class Hypergradient:
         problem = self.problem
 
         def mean(function: Callable[[Rows], Array]) -> Array:
-            found: Array = party.mean(function, problem.lower_samples)
-            return found
+            average: Array = party.mean(function, problem.lower_samples)
+            return average
 
         return LowerMap(
             mean(lambda rows: problem.operator(x, y, party.environment, rows)),
@@ -178,12 +178,12 @@ class Hypergradient:
         return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
 
     def _transposed_in_y(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:
-        found: Array = jax.vjp(lambda z: self.problem.operator(x, z, own, rows), y)[1](v)[0]
-        return found
+        product: Array = jax.vjp(lambda z: self.problem.operator(x, z, own, rows), y)[1](v)[0]
+        return product
 
     def _transposed_in_x(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:
-        found: Array = jax.vjp(lambda z: self.problem.operator(z, y, own, rows), x)[1](v)[0]
-        return found
+        product: Array = jax.vjp(lambda z: self.problem.operator(z, y, own, rows), x)[1](v)[0]
+        return product
 
 
 def _generic(like: Array) -> Array:

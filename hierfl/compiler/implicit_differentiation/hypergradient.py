@@ -69,8 +69,8 @@ def server_partials(problem: CompiledProblem, x: Array, answers: Array | None, p
     def at(rows: Rows) -> tuple[Array, Array]:
         return jax.grad(lambda v, y: problem.server_value(v, y, party.environment, rows), argnums=(0, 1))(x, shared)
 
-    found: tuple[Array, Array] = party.mean(at)
-    return found
+    partials: tuple[Array, Array] = party.mean(at)
+    return partials
 
 
 def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:

@@ -70,7 +70,7 @@ def derivative_text(player: Player) -> str:
 
 
 def _pullbacks(expression: Any) -> list[Pullback]:
-    inner = [found for argument in expression.args for found in _pullbacks(argument)]
+    inner = [pullback for argument in expression.args for pullback in _pullbacks(argument)]
     return [expression, *inner] if isinstance(expression, Pullback) else inner
 
 
@@ -130,14 +130,14 @@ def _with_sample(oracles: Oracles, party: Party, seed: Any) -> dict[int, Any]:
 
 def _places(oracles: Oracles, player: Player, row: int | None) -> np.ndarray:
     """Where the player's own entries are in the flat y."""
-    found, start = [], 0
+    owned_places, start = [], 0
     owned = {v.id for v in player.variables}
     for variable in oracles.lower.variables:
         entries = start + np.arange(variable.size).reshape(variable.shape)
         if variable.id in owned:
-            found.append(np.ravel(entries if row is None else entries[row]))
+            owned_places.append(np.ravel(entries if row is None else entries[row]))
         start += variable.size
-    places = np.concatenate(found)
+    places = np.concatenate(owned_places)
     if places.size > BLOCK_LIMIT:  # of a larger Hessian a principal part, whose eigenvalues are no smaller
         places = np.sort(np.random.default_rng(0).choice(places, BLOCK_LIMIT, replace=False))
     return places
@@ -157,13 +157,13 @@ def _point(oracles: Oracles, seed: int) -> tuple[Array, Array, Data, Array]:
 
 def _witness(oracles: Oracles, player: Player, row: int | None, curvature: float, x: Array, y: Array) -> str:
     which = player.label if row is None else f"{player.label}[{row}]"
-    wanted, found = ("convex", curvature) if player.sense == "minimize" else ("concave", -curvature)
+    wanted, seen = ("convex", curvature) if player.sense == "minimize" else ("concave", -curvature)
 
     def shown(variables: tuple[cp.Variable, ...], point: Array) -> str:
         names = ", ".join(v.name() for v in variables)
         return f"{names} = {np.array2string(np.asarray(point), threshold=8, precision=6)}"
 
     return (
-        f"the objective of player {which!r} must be {wanted} in {which} given the others', but its curvature there is {found:.6g} at "
+        f"the objective of player {which!r} must be {wanted} in {which} given the others', but its curvature there is {seen:.6g} at "
         f"{shown(oracles.upper.variables, x)}, {shown(oracles.lower.variables, y)}."
     )

@@ -116,8 +116,8 @@ def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -
             pattern = np.zeros(today.shape, bool)
             pattern[parameter.sparse_idx] = True
             return np.where(pattern, candidate, 0.0)
-        found = parameter.project(candidate)
-        return np.asarray(found.toarray() if sp.issparse(found) else found, dtype=float).reshape(today.shape)
+        nearest = parameter.project(candidate)
+        return np.asarray(nearest.toarray() if sp.issparse(nearest) else nearest, dtype=float).reshape(today.shape)
 
     moves = (1.0 + np.abs(today)) * rng.standard_normal((2, *today.shape))
     ends = np.array([allowed(today + sign * move) for move in moves for sign in (1.0, -1.0)])

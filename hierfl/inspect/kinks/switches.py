@@ -86,19 +86,19 @@ class Switches:
         """Collected from the declaration."""
         problem, level = compiled.declaration, compiled.declaration.lower_level
         upper = {"server": problem.objective.server, "clients": problem.objective.clients}
-        found: dict[tuple[str, int | None], list[Switch]] = {}
+        by_table: dict[tuple[str, int | None], list[Switch]] = {}
         for side, term in upper.items():
             for switch, per_row in () if term is None else switches_of(term):
-                found.setdefault((side, _table(compiled, side, switch, per_row)), []).append(switch)
+                by_table.setdefault((side, _table(compiled, side, switch, per_row)), []).append(switch)
         if level is not None:
             for expression in level.expressions:
                 for switch, per_row in switches_of(expression):
-                    found.setdefault(("lower", _table(compiled, "lower", switch, per_row)), []).append(switch)
+                    by_table.setdefault(("lower", _table(compiled, "lower", switch, per_row)), []).append(switch)
             for constraint, owner in owned_constraints(compiled):
                 for switch in constraint_switches(constraint, owner):
-                    found.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
+                    by_table.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
         opaque = {expression_text(atom): None for atom in atoms_of(compiled) if is_opaque(atom)}
-        groups = tuple(Group.of(side, table, switches) for (side, table), switches in found.items() if switches)
+        groups = tuple(Group.of(side, table, switches) for (side, table), switches in by_table.items() if switches)
         return cls(compiled, groups, tuple(opaque))
 
     @property
@@ -186,8 +186,8 @@ class Switches:
                 own = compiled.environment(x, answer(holder), side.party(holder).environment)
                 if not group.averages:
                     return group.program(own)
-                found: tuple[Array, ...] = side.party(holder).mean(lambda rows: group.program(own, rows))
-                return found
+                averages: tuple[Array, ...] = side.party(holder).mean(lambda rows: group.program(own, rows))
+                return averages
 
             return jax.vmap(at)(jnp.arange(self._holders(group)))
         table = side.tables[group.table]

@@ -56,10 +56,10 @@ def verify(compiled: CompiledProblem, view: SymbolicView) -> None:
         if view.response and solution is not None:
             pairs += _pairs(view.response, public_response(compiled, solution.y))
         for formula, number in pairs:
-            found = complex(sympy.N(formula.xreplace(place), 20))
-            if not abs(found - number) <= _TOLERANCE * max(1.0, abs(number)):
+            exact_value = complex(sympy.N(formula.xreplace(place), 20))
+            if not abs(exact_value - number) <= _TOLERANCE * max(1.0, abs(number)):
                 raise HierflError(
-                    f"internal error: at x = {x} the formula {formula} is {found}, problem.implicit finds {number}. "
+                    f"internal error: at x = {x} the formula {formula} is {exact_value}, problem.implicit finds {number}. "
                     f"Please report it."
                 )
         checked += 1

@@ -41,11 +41,11 @@ def shortest(expr: Expr) -> Expr:
 
 def switches(expr: Expr) -> tuple[Expr, ...]:
     """Irreducible factors of the differences of branches: their signs decide which branch is active."""
-    found: dict[Expr, None] = {}
+    conditions: dict[Expr, None] = {}
     for node in sympy.preorder_traversal(expr):
         for difference in _differences(node):
-            found |= dict.fromkeys(irreducible_factors(difference))
-    return tuple(found)
+            conditions |= dict.fromkeys(irreducible_factors(difference))
+    return tuple(conditions)
 
 
 def _differences(node: Expr) -> Iterator[Expr]:

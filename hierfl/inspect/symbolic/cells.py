@@ -57,11 +57,11 @@ def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Re
 def meeting(surface: Expr, others: Sequence[Expr], last: Expr) -> list[Expr]:
     """Polynomials without ``last`` that change sign wherever the zeros of the surface in it do not follow one another as before."""
     poly = _polynomial(surface, last)
-    found = [poly.LC(), sympy.discriminant(poly) if poly.degree() > 1 else sympy.S.One]
+    projected = [poly.LC(), sympy.discriminant(poly) if poly.degree() > 1 else sympy.S.One]
     for other in others:
         met = _polynomial(other, last)
-        found.append(sympy.resultant(poly, met) if met.degree() > 0 else met.as_expr())
-    return _distinct(found)
+        projected.append(sympy.resultant(poly, met) if met.degree() > 0 else met.as_expr())
+    return _distinct(projected)
 
 
 def _polynomial(expr: Expr, symbol: Expr) -> Any:
@@ -72,15 +72,15 @@ def _polynomial(expr: Expr, symbol: Expr) -> Any:
 
 def _distinct(expressions: Sequence[Expr]) -> list[Expr]:
     """Their irreducible factors that are no numbers."""
-    found: dict[Expr, None] = {}
+    factors: dict[Expr, None] = {}
     for expr in expressions:
         if expr.free_symbols:
             if not expr.is_polynomial(*expr.free_symbols):
                 raise TooManyCellsError
-            found |= dict.fromkeys(factor for factor, _ in sympy.factor_list(expr)[1])
-    if len(found) > _EXPRESSIONS_LIMIT:
+            factors |= dict.fromkeys(factor for factor, _ in sympy.factor_list(expr)[1])
+    if len(factors) > _EXPRESSIONS_LIMIT:
         raise TooManyCellsError
-    return list(found)
+    return list(factors)
 
 
 def _roots(expr: Expr, symbol: Expr) -> list[Expr]:

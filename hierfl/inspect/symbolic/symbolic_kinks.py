@@ -78,14 +78,16 @@ def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tu
     SymbolicError
         If the set where two branches meet, or a root vanishes, cannot be solved for.
     """
-    found: dict[Expr, SymbolicKink | None] = {}  # by condition; None where it is not known
+    by_condition: dict[Expr, SymbolicKink | None] = {}  # by condition; None where it is not known
     for switch in switches(expr):
         kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
-        found |= dict(kinks)
+        by_condition |= dict(kinks)
     for base in roots_in(expr):
-        found |= dict(_where_vanishing(expr, base, region, [place for place, kink in found.items() if kink]))
-    unknown = sorted((place for place, kink in found.items() if kink is None), key=str)
-    return tuple(sorted(filter(None, found.values()), key=_order)), tuple(unknown)
+        by_condition |= dict(
+            _where_vanishing(expr, base, region, [place for place, kink in by_condition.items() if kink])
+        )
+    unknown = sorted((place for place, kink in by_condition.items() if kink is None), key=str)
+    return tuple(sorted(filter(None, by_condition.values()), key=_order)), tuple(unknown)
 
 
 def _order(kink: SymbolicKink) -> Any:
@@ -228,7 +230,7 @@ def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
             continue
         sign = sign_of_number(here)
         beside = _signs_beside(condition, point, direction) if sign == 0 else (sign,)
-        if any(found is None or found < 0 for found in beside):
+        if any(sign is None or sign < 0 for sign in beside):
             return False
     return True
 

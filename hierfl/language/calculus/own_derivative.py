@@ -76,10 +76,10 @@ def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ..
     """
     try:
         return _own(cost, variables, cp.Constant(np.ones(cost.shape)), None)
-    except _NotSeparableError as found:
+    except _NotSeparableError as coupling:
         if cost.shape[0] > DENSE_PLAYERS or any(True for _ in averages_of(cost)):
             raise DeclarationError(
-                f"the objectives of {cost.shape[0]} players are coupled through {expression_text(found.node)}, in which hierfl cannot "
+                f"the objectives of {cost.shape[0]} players are coupled through {expression_text(coupling.node)}, in which hierfl cannot "
                 f"tell a player's own share from the others' (and differentiating player by player is kept for at most "
                 f"{DENSE_PLAYERS} players without hf.E). Couple them through sums: cp.sum(y), W @ y, Y @ cp.sum(Y, axis=0)."
             ) from None
@@ -169,8 +169,8 @@ def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> tuple[
             if argument.shape != aggregate.shape:
                 raise _NotSeparableError(aggregate)
             slope = pull(aggregate, place, cp.Constant(np.ones(aggregate.shape)))
-            found = _prices(argument, times(adjoint, cp.broadcast_to(slope, adjoint.shape)), variables)
-            for variable, part in zip(variables, found):
+            prices = _prices(argument, times(adjoint, cp.broadcast_to(slope, adjoint.shape)), variables)
+            for variable, part in zip(variables, prices):
                 parts.setdefault(variable.id, []).append(part)
         return collect(parts, variables)
     summed = gradient(cp.sum(aggregate), variables)

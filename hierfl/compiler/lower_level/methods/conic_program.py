@@ -199,26 +199,26 @@ def _rename(part: Any, twins: dict[int, cp.Variable]) -> Any:
 def _solve_tightly(problem: cp.Problem) -> float:
     """Solve in place; returns the residual of the optimality conditions, NaN where it is unknown."""
     data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=TIGHT)
-    found = chain.solve_via_data(problem, data, warm_start=True, solver_opts=TIGHT)
-    sharp = _polished(data, found)
+    answer = chain.solve_via_data(problem, data, warm_start=True, solver_opts=TIGHT)
+    sharp = _polished(data, answer)
     if sharp is None:
         try:
-            problem.unpack_results(found, chain, inverse)
+            problem.unpack_results(answer, chain, inverse)
         except cp.SolverError:
             problem.solve(solver=cp.CLARABEL)
         return np.nan
     objective = 0.5 * sharp.x @ (data[P] @ sharp.x) if P in data else 0.0
-    kept = {name: getattr(found, name) for name in ("status", "solve_time", "iterations")}
+    kept = {name: getattr(answer, name) for name in ("status", "solve_time", "iterations")}
     kept |= {"x": sharp.x, "z": sharp.z, "obj_val": objective + data[C] @ sharp.x}
     problem.unpack_results(SimpleNamespace(**kept), chain, inverse)
     return sharp.residual
 
 
-def _polished(data: dict[str, Any], found: Any) -> Polished | None:
+def _polished(data: dict[str, Any], answer: Any) -> Polished | None:
     """A solved linear or quadratic program to rounding; None for other cones."""
     dims, size = data[ConicSolver.DIMS], data[C].size
-    if str(found.status) != CLARABEL.SOLVED or dims.zero + dims.nonneg != data[B].size:
+    if str(answer.status) != CLARABEL.SOLVED or dims.zero + dims.nonneg != data[B].size:
         return None
     quadratic = sp.csc_array(data[P]) if P in data else sp.csc_array((size, size))
     program = LinearQuadratic(quadratic, data[C], sp.csc_array(data[A]), data[B], dims.zero)
-    return polished(program, np.asarray(found.x), np.asarray(found.z))
+    return polished(program, np.asarray(answer.x), np.asarray(answer.z))
