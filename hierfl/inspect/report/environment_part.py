@@ -7,6 +7,7 @@ import platform
 import sys
 
 from hierfl.inspect.report.page import Html, facts, joined, paragraph
+from hierfl.version import VERSION
 
 PACKAGES = ("jax", "jaxlib", "cvxpy", "numpy", "scipy", "plotly")
 
@@ -18,7 +19,7 @@ def environment() -> Html:
     versions = [(package, _version(package)) for package in PACKAGES]
     rows = [
         ("Python", sys.version.split()[0]),
-        ("hierfl", _version("hierfl")),
+        ("hierfl", VERSION),
         *versions,
         ("platform", platform.platform()),
         ("JAX's backend", jax.default_backend()),
