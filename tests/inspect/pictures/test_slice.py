@@ -153,7 +153,8 @@ def test_bad_input_is_named(arguments: dict, error: type[Exception], named: str)
 
 
 def test_bad_input_to_a_slice_is_named() -> None:
-    shown, y = jumping().implicit.slice(0.1, points=5, progress=False), cp.Variable(name="z")
+    implicit, y = jumping().implicit, cp.Variable(name="z")
+    shown = implicit.slice(0.1, points=5, progress=False)
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: shown.response(3), "variable=3: a variable of the lower level, here y"),
         (lambda: shown.response(y), "variable=z: a variable of the lower level, here y"),
@@ -161,7 +162,7 @@ def test_bad_input_to_a_slice_is_named() -> None:
         (lambda: shown.active(1.0), "place=1.0"),  # type: ignore[arg-type]
         (lambda: shown.plot(ax=3), "ax=3: axes of matplotlib"),
         (lambda: shown.plot(nonsense=1), "nonsense= is no style keyword .* color, linestyle"),
-        (lambda: shown.problem.implicit.smoothed(0.1, 0.1, seed="a"), "seed='a'"),  # type: ignore[arg-type]
+        (lambda: implicit.smoothed(0.1, 0.1, seed="a"), "seed='a'"),  # type: ignore[arg-type]
     ]
     for call, named in calls:
         with pytest.raises(hf.SettingError, match=named):
