@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 from scipy.sparse import issparse
 
 from hierfl.analysis.declare import convex_on_x_only
@@ -30,6 +31,9 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.sample import ClientParameter, Sample
 
 Environment = Mapping[int, Any]
+Upper = Float[Array, " n"]  # x, flat
+Lower = Float[Array, " size"]  # one copy of y, flat
+Scalar = Float[Array, ""]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,7 +158,9 @@ class Oracles:
             decisions |= self.lower.split(y)
         return {**own, **decisions}
 
-    def client_value(self, x: Array, y: Array | None, own: Environment, rows: Rows) -> Array:
+    def client_value(
+        self, x: Upper, y: Lower | Float[Array, "rows size"] | None, own: Environment, rows: Rows
+    ) -> Scalar:
         """A client's upper term on these rows; in sample scope y is ``(B, size)``, one answer per row."""
         if self.client_program is None:
             return jnp.zeros(())
@@ -178,17 +184,17 @@ class Oracles:
             {**rows.counts, **dict.fromkeys(answers, rows.counts[table])},
         )
 
-    def server_value(self, x: Array, y: Array | None, own: Environment, rows: Rows) -> Array:
+    def server_value(self, x: Upper, y: Lower | None, own: Environment, rows: Rows) -> Scalar:
         """The server's upper term on these rows."""
         if self.server_program is None:
             return jnp.zeros(())
         return self.sign * jnp.reshape(self.server_program(self.environment(x, y, own), rows)[0], ())
 
-    def operator(self, x: Array, y: Array, own: Environment, rows: Rows = NO_ROWS) -> Array:
+    def operator(self, x: Upper, y: Lower, own: Environment, rows: Rows = NO_ROWS) -> Lower:
         """F(x, y): the gradient of the lower objective in y (negated for argmax), or the mapping; flat."""
         return self.lower.joined(self.operator_parts(x, self.lower.split(y), own, rows))
 
-    def operator_parts(self, x: Array, parts: dict[int, Array], own: Environment, rows: Rows) -> dict[int, Array]:
+    def operator_parts(self, x: Upper, parts: dict[int, Array], own: Environment, rows: Rows) -> dict[int, Array]:
         """F(x, y) with y and F in the variables' own shapes, ``{leaf id: array}``.
 
         Loops over y run on these: in a flat loop XLA finds the place of every entry of a matrix by two divisions, which
@@ -207,36 +213,36 @@ class Oracles:
 
         return jax.grad(objective)(parts)
 
-    def project_upper(self, x: Array, own: Environment | None = None) -> Array:
+    def project_upper(self, x: Upper, own: Environment | None = None) -> Upper:
         """Projection on the public part of X."""
         return self.upper_set.project(x, own or {})
 
-    def project_lower(self, x: Array, y: Array, own: Environment) -> Array:
+    def project_lower(self, x: Upper, y: Lower, own: Environment) -> Lower:
         """Projection on Y(x) of one owner of y."""
         if self.lower_set is None:
             return y
         return self.lower_set.project(y, self.environment(x, None, own))
 
-    def project_lower_parts(self, x: Array, parts: dict[int, Array], own: Environment) -> dict[int, Array]:
+    def project_lower_parts(self, x: Upper, parts: dict[int, Array], own: Environment) -> dict[int, Array]:
         """``project_lower`` with y in the variables' own shapes."""
         if self.lower_set is None or self.lower_set.kind == "free":
             return parts
         return self.lower.split(self.project_lower(x, self.lower.joined(parts), own))
 
-    def lower_limits(self, x: Array, own: Environment) -> tuple[Array, Array]:
+    def lower_limits(self, x: Upper, own: Environment) -> tuple[Lower, Lower]:
         """Bounds of y where Y(x) is a box or free."""
         if self.lower_set is None:
             free = jnp.full(self.lower.size, jnp.inf)
             return -free, free
         return self.lower_set.limits(self.environment(x, None, own))
 
-    def lower_condition(self, x: Array, own: Environment) -> Array:
+    def lower_condition(self, x: Upper, own: Environment) -> Scalar:
         """What the projection on Y(x) makes of rounding errors in its data: a factor of at least 1."""
         if self.lower_set is None:
             return jnp.ones(())
         return self.lower_set.condition(self.environment(x, None, own))
 
-    def lower_gap(self, x: Array, own: Environment) -> Array:
+    def lower_gap(self, x: Upper, own: Environment) -> Scalar:
         """Positive where a closed-form Y(x) is empty."""
         if self.lower_set is None or not self.lower_set.is_exact:
             return jnp.zeros(())
