@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cached_property
 from inspect import Parameter, Signature
 from numbers import Real
 from typing import Any, TypedDict
@@ -61,6 +60,7 @@ class RunSettings:
     time_limit: float | None = None
     communication_limit: float | None = None
     progress: bool = True
+    all_seeds: tuple[int, ...] = field(init=False, repr=False)  # the seed of each run
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunSettings:
@@ -71,7 +71,7 @@ class RunSettings:
         TypeError
             For a keyword that there is not; names the nearest that there is.
         """
-        known = [setting.name for setting in fields(cls)]
+        known = [setting.name for setting in fields(cls) if setting.init]
         for name in given:
             if name not in known:
                 near = get_close_matches(name, known, 1)
@@ -83,7 +83,7 @@ class RunSettings:
     def signature(cls) -> Signature:
         """Write the signature of ``Problem.solve``, which takes these settings as keywords."""
         positional, keyword = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
-        settings = [Parameter(s.name, keyword, default=s.default, annotation=s.type) for s in fields(cls)]
+        settings = [Parameter(s.name, keyword, default=s.default, annotation=s.type) for s in fields(cls) if s.init]
         solver = Parameter("solver", positional, default=None, annotation=Any)
         return Signature([Parameter("self", positional), solver, *settings], return_annotation="Result | Runs")
 
@@ -93,7 +93,7 @@ class RunSettings:
         _require_callables(self)
         if self.queries not in ("projected", "raw"):
             raise SettingError(f"queries={self.queries!r}: write 'projected' or 'raw'.")
-        _ = self.all_seeds
+        object.__setattr__(self, "all_seeds", tuple(_all_seeds(self.seed, self.seeds, self.restarts)))
         if self.tolerance is not None and self.evaluate_every < 2:
             raise SettingError(
                 "tolerance=... is tested on a block of rounds: take evaluate_every of at least 2, better 10."
@@ -109,10 +109,6 @@ class RunSettings:
     def several(self) -> bool:
         """Whether several runs were asked for, be it one."""
         return self.seeds is not None or self.restarts is not None
-
-    @cached_property
-    def all_seeds(self) -> list[int]:
-        return _all_seeds(self.seed, self.seeds, self.restarts)
 
 
 def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | None) -> list[int]:

@@ -124,7 +124,7 @@ def _alone(compiled: CompiledProblem, error: DivergedError | None, result: Resul
 def _together(
     compiled: CompiledProblem,
     solver: str,
-    seeds: list[int],
+    seeds: Sequence[int],
     errors: list[DivergedError | None],
     results: list[Result | None],
     advice: str,
