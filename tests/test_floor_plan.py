@@ -23,7 +23,13 @@ ROOT = Path(__file__).parents[1]
 TOPS = ("hierfl", "solvers", "models")
 BESIDE = ("solvers", "models")  # packages of hierfl that lie beside it in the tree
 FACADES = {"hierfl.problem", "hierfl.result", "hierfl.runs", "hierfl.sweeping"}  # may look up; nobody below knows them
-CATALOGUES = {Path("hierfl/projections"), Path("solvers")}  # one family of sets, or one algorithm, a file
+CATALOGUES = {  # one family of sets or atoms, or one algorithm, a file
+    Path("hierfl/projections"),
+    Path("hierfl/compiler/sets/blocks"),
+    Path("hierfl/compiler/sets/families"),
+    Path("hierfl/atoms/families"),
+    Path("solvers"),
+}
 LARGEST_CIRCLE, LARGEST_FOLDER, LONGEST_FILE, LONGEST_MEDIAN = 3, 15, 400, 150
 
 
