@@ -17,8 +17,9 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_interval
-from hierfl.analysis.narrowing_rules import rule_of
 from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.narrowing import of_layout
+from hierfl.atoms.table import row_of
 
 _SWEEPS = 10
 
@@ -100,7 +101,8 @@ class _Narrowing:
         if isinstance(node, cp.Variable):
             self.known[node.id] = leaf_interval(node, self.known).meet(inside)
             return
-        rule = rule_of(node)
+        row = row_of(node)
+        rule = of_layout if row.layout else row.narrow
         if rule is None:
             return
         arguments = [self.value(a) for a in node.args]

@@ -107,6 +107,11 @@ def always_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], 
     return True
 
 
+def everywhere(atom: Any) -> bool:
+    """What holds of an atom whatever its settings are."""
+    return True
+
+
 def within_rows(atom: Any) -> bool:
     """Whether an atom along axes leaves the first one alone."""
     axes = atom.axis if isinstance(atom.axis, tuple) else (atom.axis,)

@@ -87,7 +87,8 @@ class AtomRow:
     keeps_rows
         Whether row j of this instance depends on row j of its argument alone; default never, but for entrywise ones.
     range
-        ``(atom, intervals of the arguments)``: an interval that contains the values. Default: by monotonicity.
+        ``(atom, intervals of the arguments)``: an interval that contains the values, whatever values parameters among its
+        ``settings`` take. Default: by monotonicity.
     slopes
         ``(atom, intervals of the arguments)``: an interval that contains the partial derivatives, Clarke's at kinks;
         None where unbounded, as is the default.
@@ -102,6 +103,11 @@ class AtomRow:
     smooth
         ``(atom, which arguments vary, enclosure)``: whether the gradient is locally Lipschitz wherever the enclosure's
         bounds hold. Default: for affine atoms only.
+    twice_smooth
+        ``(atom,)``: whether it is twice continuously differentiable inside its domain. Default: affine atoms only.
+    narrow
+        ``(atom, interval of the values, intervals of the arguments)``: what the values say about each argument, None for
+        nothing, as is the default (but for atoms of ``layout``).
     derivative
         ``(atom, index, adjoint)``: the adjoint of an argument as an expression, None to leave it to JAX, as is the default.
     kinked
@@ -138,6 +144,8 @@ class AtomRow:
     second_derivative: Callable[..., Interval] | None = None
     majorant: Callable[[Any, Parts, Rebuild], Expression | None] | None = None
     smooth: Callable[[Any, Sequence[bool], Callable[[Any], Interval]], bool] | None = None
+    twice_smooth: Callable[[Any], bool] | None = None
+    narrow: Callable[[Any, Interval, list[Interval]], list[Interval | None]] | None = None
     derivative: Callable[[Any, int, Expression], Expression | None] | None = None
     kinked: bool = False
     switches: Callable[[Any], list[Any]] | None = None

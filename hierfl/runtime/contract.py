@@ -106,7 +106,12 @@ class Clients(Protocol):
         """Run ``step(party, received, key)`` on the server's own data."""
 
     def mean(self, values: Any) -> Any:
-        """Form the weighted aggregate of per-participant values (leading axis S): linear in them, and differentiable by JAX."""
+        """Form the weighted aggregate of per-participant values (leading axis S): linear in them, and differentiable by JAX.
+
+        It is sum_i w_i v_i over the participants, with the weights that ``Algorithm.absent`` asks for: ``"unbiased"`` times m/|S|,
+        ``"renormalise"`` scaled so that they sum to those of all clients (0 where all participants weigh nothing), ``"zero"``
+        as they are.
+        """
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""

@@ -107,3 +107,12 @@ def test_unknown_atoms_and_leaves_are_unbounded():
     assert not enclose(x).is_bounded
     found = enclose(p)
     assert found.lo == 0 and found.hi == np.inf
+
+
+def test_a_threshold_that_may_change_says_nothing_of_its_present_value():
+    x, bound = cp.Variable(bounds=[-10, 10]), cp.Parameter(nonneg=True, value=0.1)
+    interval = enclose(cp.huber(x, bound), {x.id: Interval(np.array(-10.0), np.array(10.0))})
+    for bound.value in (0.1, 5.0, 20.0):
+        x.value = 10.0
+        assert_inside(cp.huber(x, bound).value, interval)
+    assert enclose(cp.huber(cp.Variable(), cp.Parameter(nonneg=True))).hi == np.inf

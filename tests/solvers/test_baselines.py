@@ -406,3 +406,14 @@ def test_schedules_are_checked_when_bound(solver: Any, named: str) -> None:
 def test_divergence_names_round_and_client() -> None:
     with pytest.raises(hf.DivergedError, match="round .*client"):
         solve(least_squares(), FedAvg(1e3, 50, batch_size=None), rounds=30)
+
+
+def test_a_cohort_of_clients_without_weight_moves_nothing() -> None:
+    x, target = cp.Variable(name="x"), hf.ClientParameter(name="a")
+    clients = [hf.Client(parameters={target: value}) for value in (1.0, 2.0, 50.0)]
+    problem = hf.Problem(
+        hf.Minimize(clients=0.5 * cp.square(x - target)), federation=hf.Federation(clients, weights=[1, 1, 0])
+    )
+    solver = FedAvg(0.1, 1, participation=0.3, batch_size=None, absent="renormalise")
+    result = problem.solve(solver, rounds=200, progress=False)
+    assert np.isfinite(result.value) and 1.0 <= result.x <= 2.0

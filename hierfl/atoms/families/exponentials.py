@@ -9,10 +9,11 @@ import numpy as np
 from cvxpy.atoms.elementwise.normcdf import normcdf
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import inverse, times
 from hierfl.atoms.formulas import Expr, entry_by_entry, reduction
 from hierfl.atoms.intervals import Interval
-from hierfl.atoms.ranges import always_smooth, bounded, slopes_between, value_at, with_slack
+from hierfl.atoms.ranges import always_smooth, bounded, everywhere, slopes_between, value_at, with_slack
 from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
@@ -173,6 +174,8 @@ def _power_template(text: str) -> Template:
 ROWS = (
     AtomRow(
         (cp.exp,),
+        twice_smooth=everywhere,
+        narrow=narrowing.of_exponential,
         lower=_exp,
         second_derivative=_second_of_exp,
         smooth=always_smooth,
@@ -182,6 +185,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.log,),
+        narrow=narrowing.of_logarithm,
         lower=_log,
         second_derivative=_second_of_log,
         derivative=_pull_log,
@@ -197,6 +201,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.logistic,),
+        twice_smooth=everywhere,
         lower=_logistic,
         slopes=slopes_between(0.0, 1.0),
         second_derivative=_second_of_logistic,
@@ -206,6 +211,8 @@ ROWS = (
     ),
     AtomRow(
         (cp.log_sum_exp,),
+        twice_smooth=everywhere,
+        narrow=narrowing.below_largest_of_axis,
         lower=_log_sum_exp,
         range=_range_of_log_sum_exp,
         slopes=slopes_between(0.0, 1.0),

@@ -10,6 +10,7 @@ from cvxpy.atoms.max import max as max_entries
 from cvxpy.atoms.min import min as min_entries
 from cvxpy.settings import ATOM_EVAL_TOL
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.formulas import Expr, Scalars, exact, reduced, reduction
 from hierfl.atoms.ranges import slopes_between
 from hierfl.atoms.row import AtomRow
@@ -121,6 +122,7 @@ ROWS = (
     AtomRow(
         (max_entries,),
         lower=_max,
+        narrow=narrowing.below_largest_of_axis,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
         switches=_from_largest,
@@ -130,6 +132,7 @@ ROWS = (
     AtomRow(
         (min_entries,),
         lower=_min,
+        narrow=narrowing.above_smallest_of_axis,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
         switches=_from_smallest,

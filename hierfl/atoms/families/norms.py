@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import cvxpy as cp
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.formulas import Expr, exact, reduction
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.ranges import monotone, of_magnitudes, slopes_between
@@ -149,6 +150,7 @@ def norm_spelling(head: str, sign: str, text: str | None = None) -> Spelling:
 ROWS = (
     AtomRow(
         (cp.norm1,),
+        narrow=narrowing.of_norm,
         lower=_norm1,
         copy=_copy,
         range=of_magnitudes(),
@@ -160,6 +162,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.norm_inf,),
+        narrow=narrowing.of_norm,
         lower=_norm_inf,
         copy=_copy,
         range=of_magnitudes(exact=True),
@@ -171,6 +174,7 @@ ROWS = (
     ),
     AtomRow(
         (Pnorm, PnormApprox),
+        narrow=narrowing.of_norm,
         lower=_pnorm,
         range=_range_of_pnorm,
         slopes=_slopes_of_pnorm,

@@ -11,9 +11,10 @@ import numpy as np
 from cvxpy.atoms.elementwise.trig import sin
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import times
 from hierfl.atoms.formulas import Expr, Scalars, as_array, entry_by_entry, exact
-from hierfl.atoms.intervals import Interval
+from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.ranges import always_smooth, of_magnitudes, slopes_between
 from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.latex_pen import Template
@@ -67,6 +68,17 @@ def _minimum(atom: Any, *values: Any) -> Any:
 def _copy_huber(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
     """Its threshold is an expression beside the arguments."""
     return cp.huber(rebuild(atom.args[0]), rebuild(atom.M))
+
+
+# Range
+
+
+def _range_of_huber(atom: Any, arguments: list[Interval]) -> Interval:
+    """By magnitudes; with a threshold that is a parameter no more is known than 0 <= huber(v) <= v^2."""
+    if isinstance(atom.M, cp.Constant):
+        return of_magnitudes()(atom, arguments)
+    square = arguments[0].magnitude ** 2
+    return Interval(np.zeros_like(square), square * (1 + 4 * EPS))
 
 
 # Curvature and derivative
@@ -131,6 +143,7 @@ def _read_extreme(reader: Reader, atom: Any) -> Phrase:
 ROWS = (
     AtomRow(
         (cp.abs,),
+        narrow=narrowing.of_absolute_value,
         lower=_absolute,
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
@@ -144,7 +157,7 @@ ROWS = (
         lower=_huber,
         settings=("M",),
         copy=_copy_huber,
-        range=of_magnitudes(),
+        range=_range_of_huber,
         second_derivative=_second_of_huber,
         smooth=always_smooth,
         derivative=_pull_huber,
@@ -154,6 +167,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.maximum,),
+        narrow=narrowing.below_largest,
         lower=_maximum,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
@@ -164,6 +178,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.minimum,),
+        narrow=narrowing.above_smallest,
         lower=_minimum,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,

@@ -10,6 +10,7 @@ import numpy as np
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import times
 from hierfl.atoms.curvature import factored
 from hierfl.atoms.formulas import Scalars, exact
@@ -126,6 +127,18 @@ def _majorant(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | None:
     return rebuild([base]) if base is not None and atom.is_quadratic() else None
 
 
+def _narrow_power(atom: Any, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """An even power bounds its argument on both sides."""
+    exponent = exponent_of(atom)
+    if exponent is None or exponent <= 0 or exponent % 2:
+        return [None]
+    return [narrowing.of_even_power(exponent, target)]
+
+
+def _is_twice_smooth(atom: Any) -> bool:
+    return (exponent_of(atom) or 0) >= 2
+
+
 def _is_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Interval]) -> bool:
     exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
     defined = exponent % 2 == 0 or bool((enclosure(atom.args[0]).lo >= 0).all())
@@ -181,6 +194,8 @@ def _text(pen: TextPen, phrase: Phrase) -> Text:
 ROWS = (
     AtomRow(
         (Power, PowerApprox),
+        twice_smooth=_is_twice_smooth,
+        narrow=_narrow_power,
         lower=_power,
         refusal_of=_parametrised_exponent,
         range=_range,

@@ -11,6 +11,7 @@ from cvxpy.atoms.affine.kron import kron
 from cvxpy.atoms.affine.sum import Sum
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, inverse, minus, product, times
 from hierfl.atoms.formulas import Scalars
 from hierfl.atoms.intervals import Interval, matmul
@@ -206,6 +207,7 @@ def _rows_of_matrix_product(atom: Any) -> bool:
 ROWS = (
     AtomRow(
         (multiply,),
+        narrow=narrowing.of_entrywise_product,
         lower=_multiply,
         entrywise=True,
         product=True,
@@ -222,6 +224,7 @@ ROWS = (
     ),
     AtomRow(
         (DivExpression,),
+        narrow=narrowing.of_quotient,
         lower=_divide,
         entrywise=True,
         product=True,
@@ -237,6 +240,7 @@ ROWS = (
     ),
     AtomRow(
         (MulExpression,),
+        narrow=narrowing.of_matrix_product,
         lower=_matrix_product,
         product=True,
         keeps_rows=_rows_of_matrix_product,

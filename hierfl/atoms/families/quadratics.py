@@ -11,12 +11,13 @@ from cvxpy.atoms.matrix_frac import MatrixFrac
 from cvxpy.atoms.quad_form import QuadForm, SymbolicQuadForm
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, inverse, product, times, vanishes
 from hierfl.atoms.curvature import factored
 from hierfl.atoms.families.products import product_majorant
 from hierfl.atoms.formulas import Scalars, reduction
 from hierfl.atoms.intervals import EPS, Interval, matmul
-from hierfl.atoms.ranges import bounded, reshaped, value_at, within_rows
+from hierfl.atoms.ranges import bounded, everywhere, reshaped, value_at, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised, subscript
@@ -149,6 +150,8 @@ _FORM = Spelling("quad_form", latex=Template(r"@1^{\top} \, *2 \, *1", latex_pen
 ROWS = (
     AtomRow(
         (cp.quad_over_lin,),
+        twice_smooth=everywhere,
+        narrow=narrowing.of_quadratic_over_linear,
         lower=_sum_of_squares_over,
         keeps_rows=_squares_keep_rows,
         range=_range_of_squares,
@@ -165,6 +168,7 @@ ROWS = (
     ),
     AtomRow(
         (QuadForm,),
+        twice_smooth=everywhere,
         lower=_quadratic_form,
         range=_range_of_form,
         majorant=_majorant_of_form,

@@ -14,6 +14,7 @@ from cvxpy.atoms.affine.trace import Trace
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, minus, plus, zeros
 from hierfl.atoms.families.products import row_vector
 from hierfl.atoms.intervals import Interval, interval_sum
@@ -159,6 +160,7 @@ def _text_of_negation(pen: TextPen, phrase: Phrase) -> Text:
 ROWS = (
     AtomRow(
         (AddExpression,),
+        narrow=narrowing.of_sum_of_terms,
         lower=_add,
         entrywise=True,
         range=_range_of_sum,
@@ -170,6 +172,7 @@ ROWS = (
     ),
     AtomRow(
         (NegExpression,),
+        narrow=narrowing.of_negation,
         lower=_negate,
         entrywise=True,
         range=_range_of_negation,
@@ -181,6 +184,7 @@ ROWS = (
     ),
     AtomRow(
         (Sum,),
+        narrow=narrowing.of_sum_of_entries,
         lower=_sum,
         keeps_rows=within_rows,
         derivative=_pull_sum,
@@ -188,5 +192,5 @@ ROWS = (
         spellings=(Spelling("sum", latex=_latex_of_sum),),
     ),
     AtomRow((cumsum,), lower=_cumulative_sum, spellings=(Spelling("cumsum", options={"axis": 0}),)),
-    AtomRow((Trace,), lower=_trace, spellings=(Spelling("trace", latex=r"\mathrm{tr}"),)),
+    AtomRow((Trace,), lower=_trace, narrow=narrowing.of_trace, spellings=(Spelling("trace", latex=r"\mathrm{tr}"),)),
 )

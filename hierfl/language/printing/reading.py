@@ -64,6 +64,8 @@ def _head(part: Any) -> str:
 def _is_default(value: Any, default: Any) -> bool:
     if isinstance(value, cp.Constant):
         value = value.value
+    if isinstance(value, cp.Expression):  # a parameter: compared with anything it is a constraint
+        return False
     return np.shape(value) == () and value == default
 
 

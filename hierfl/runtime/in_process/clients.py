@@ -127,7 +127,8 @@ class InProcessClients:
         if absent == "unbiased":
             weights = weights * (self.setting.problem.num_clients / size)
         elif absent == "renormalise":
-            weights = weights * (self.setting.problem.total_weight / jnp.sum(weights))
+            present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
+            weights = weights * (self.setting.problem.total_weight / jnp.where(present > 0, present, 1.0))
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:

@@ -118,7 +118,8 @@ class RemoteClients:
         if absent == "unbiased":
             weights = weights * (everybody.size / weights.size)
         elif absent == "renormalise":
-            weights = weights * (jnp.sum(everybody) / jnp.sum(weights))
+            present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
+            weights = weights * (jnp.sum(everybody) / jnp.where(present > 0, present, 1.0))
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:

@@ -195,3 +195,8 @@ def test_the_text_evaluates_to_the_expression(expression: cp.Expression) -> None
         variable.value = generator.normal(size=variable.shape) / 2
     read_back = cp.Constant(0) + evaluated(expression_text(expression))
     np.testing.assert_allclose(np.asarray(read_back.value), np.asarray(expression.value), rtol=1e-9, atol=1e-9)
+
+
+def test_a_setting_that_is_a_parameter_is_written() -> None:
+    value, bound = cp.Variable(name="x"), cp.Parameter(nonneg=True, name="M")
+    assert expression_text(cp.huber(value, bound)) == "huber(x, M=M)"

@@ -5,17 +5,14 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints import Equality
 
 from hierfl.analysis.variable_attributes import attribute_constraints
-from hierfl.atoms.families.powers import exponent_of
+from hierfl.atoms.table import row_of
 from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
 from hierfl.inspect.assumptions.findings import Finding
 from hierfl.inspect.assumptions.study import Study
 from hierfl.language.function import UserAtom
-
-_SMOOTH = (cp.log_sum_exp, cp.logistic, cp.exp, cp.QuadForm, cp.quad_over_lin)
 
 
 def response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
@@ -73,9 +70,7 @@ def _not_smooth(node: cp.Expression) -> cp.Expression | None:
     """The first atom in a tree that is not known to be twice continuously differentiable."""
     if not node.args or not node.variables():
         return None
-    if isinstance(node, UserAtom):
-        return node
-    power = isinstance(node, (Power, PowerApprox)) and (exponent_of(node) or 0) >= 2
-    if not (power or isinstance(node, (AffAtom, *_SMOOTH))):
+    rule = row_of(node).twice_smooth
+    if isinstance(node, UserAtom) or not (isinstance(node, AffAtom) if rule is None else rule(node)):
         return node
     return next((rough for a in node.args for rough in [_not_smooth(a)] if rough is not None), None)

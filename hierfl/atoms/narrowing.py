@@ -1,41 +1,20 @@
 """What the interval of an atom's values says about each of its arguments: the backward half of interval propagation.
 
 A rule takes a node, the interval that its values are known to lie in, and its arguments' intervals; it gives a narrower
-interval for each argument, None for nothing.
+interval for each argument, None for nothing. Each is the ``narrow`` of an atom's row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
-from cvxpy.atoms.affine.sum import Sum
-from cvxpy.atoms.affine.trace import Trace
-from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.atoms.atom import Atom
-from cvxpy.atoms.elementwise.power import Power, PowerApprox
-from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 from cvxpy.expressions.expression import Expression
 
-from hierfl.atoms.families.powers import exponent_of
 from hierfl.atoms.intervals import EPS, Interval
-from hierfl.atoms.table import row_of
 
 _PRODUCT_LIMIT = 1_000_000
-_Rule = Callable[[Expression, Interval, list[Interval]], list[Interval | None]]
 
 
-def rule_of(node: Expression) -> _Rule | None:
-    """The rule of a node's atom; None where nothing is known of its arguments."""
-    if row_of(node).layout:
-        return _layout
-    return next((rule for kinds, rule in _RULES if isinstance(node, kinds)), None)
-
-
-def _add(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_sum_of_terms(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
     """Each summand is what the others leave of the sum."""
     rests: list[Interval | None] = []
     for place, argument in enumerate(arguments):
@@ -49,22 +28,26 @@ def _add(node: Expression, target: Interval, arguments: list[Interval]) -> list[
     return rests
 
 
-def _negate(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_negation(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """The argument is what the negation of the values says."""
     return [-target]
 
 
-def _multiply(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_entrywise_product(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Each factor is the product over the other."""
     return [
         target * other.inverse() if own.shape == node.shape else None
         for own, other in ((arguments[0], arguments[1]), (arguments[1], arguments[0]))
     ]
 
 
-def _divide(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_quotient(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """The numerator is the quotient times the denominator."""
     return [target * arguments[1] if arguments[0].shape == node.shape else None, None]
 
 
-def _matmul(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_matrix_product(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """What a known factor leaves to the other."""
     left, right = arguments
     if left.lo.ndim not in (1, 2) or right.lo.ndim not in (1, 2):
         return [None, None]
@@ -117,7 +100,8 @@ def _without_own(ends: np.ndarray, axis: int, outward: float) -> np.ndarray:
     return np.moveaxis(exclusive(terms) + outward * slack, 0, axis)
 
 
-def _sum(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_sum_of_entries(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Each entry is what the others leave of the sum."""
     (argument,) = arguments
     if argument.lo.ndim == 0:
         return [target]
@@ -131,7 +115,8 @@ def _sum(node: Expression, target: Interval, arguments: list[Interval]) -> list[
     return [spread - _others(argument, int(node.axis))]
 
 
-def _trace(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_trace(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Each diagonal entry is what the others leave of the trace."""
     (argument,) = arguments
     diagonal = Interval(np.diag(argument.lo), np.diag(argument.hi))
     narrower = Interval(target.lo.reshape(-1), target.hi.reshape(-1)) - _others(diagonal, 0)
@@ -154,7 +139,7 @@ def _over(node: Expression, target: Interval) -> Interval:
     return Interval(lay(target.lo), lay(target.hi))
 
 
-def _layout(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_layout(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
     """Atoms that copy entries: numbered entries show where each one went."""
     places, start = [], 0
     for argument in node.args:
@@ -183,59 +168,58 @@ def _root(value: np.ndarray, exponent: float) -> np.ndarray:
     return np.where(root**exponent == value, root, root * (1 + 16 * EPS))
 
 
-def _absolute(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_absolute_value(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """The argument is as large at most."""
     return [_within(target.hi)]
 
 
-def _norm(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """No entry is larger than the norm."""
-    if isinstance(node, (Pnorm, PnormApprox)) and float(node.p) < 1:
+def of_norm(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """No entry is larger than the norm, if it is one: p is at least 1."""
+    if float(getattr(node, "p", 1)) < 1:
         return [None]
     return [_within(_over(node, target).hi)]
 
 
-def _power(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    exponent = exponent_of(node)
-    if exponent is None or exponent <= 0 or exponent % 2:
-        return [None]
-    return [_within(_root(target.hi, exponent))]
+def of_even_power(exponent: float, target: Interval) -> Interval:
+    """What an even power's values say about its argument."""
+    return _within(_root(target.hi, exponent))
 
 
-def _quad_over_lin(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_quadratic_over_linear(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """No entry of the vector is larger than the root of values times denominator."""
     product = target * Interval(np.zeros(()), arguments[1].hi.reshape(()))
     return [_within(_root(_over(node, product).hi, 2.0)), None]
 
 
-def _extreme(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """Below a maximum (or a log-sum-exp) is every entry; above a minimum too."""
-    if isinstance(node, (cp.max, cp.min, cp.log_sum_exp)):
-        target = _over(node, target)
-    free = np.full(target.shape, np.inf)
-    narrower = Interval(target.lo, free) if isinstance(node, (cp.min, cp.minimum)) else Interval(-free, target.hi)
+def below_largest(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Below a maximum (or a log-sum-exp) is every entry."""
+    return _each_like(Interval(np.full(target.shape, -np.inf), target.hi), arguments)
+
+
+def above_smallest(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Above a minimum is every entry."""
+    return _each_like(Interval(target.lo, np.full(target.shape, np.inf)), arguments)
+
+
+def below_largest_of_axis(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Below the maximum (or log-sum-exp) along an axis is every entry that it was taken of."""
+    return below_largest(node, _over(node, target), arguments)
+
+
+def above_smallest_of_axis(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """Above the minimum along an axis is every entry that it was taken of."""
+    return above_smallest(node, _over(node, target), arguments)
+
+
+def _each_like(narrower: Interval, arguments: list[Interval]) -> list[Interval | None]:
     return [narrower if argument.shape == narrower.shape else None for argument in arguments]
 
 
-def _exponential(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_exponential(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """The argument is the logarithm of the values."""
     return [Interval(np.log(np.maximum(target.lo, 0.0)), np.log(np.maximum(target.hi, 0.0))).widened(16 * EPS)]
 
 
-def _logarithm(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+def of_logarithm(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
+    """The argument is the exponential of the values."""
     return [Interval(np.exp(target.lo), np.exp(target.hi)).widened(16 * EPS)]
-
-
-_RULES: tuple[tuple[type[Atom] | tuple[type[Atom], ...], _Rule], ...] = (
-    (AddExpression, _add),
-    (NegExpression, _negate),
-    (multiply, _multiply),
-    (DivExpression, _divide),
-    (MulExpression, _matmul),
-    (Sum, _sum),
-    (Trace, _trace),
-    (cp.abs, _absolute),
-    ((cp.norm1, cp.norm_inf, Pnorm, PnormApprox), _norm),
-    ((Power, PowerApprox), _power),
-    (cp.quad_over_lin, _quad_over_lin),
-    ((cp.max, cp.min, cp.maximum, cp.minimum, cp.log_sum_exp), _extreme),
-    (cp.exp, _exponential),
-    (cp.log, _logarithm),
-)
