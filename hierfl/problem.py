@@ -266,10 +266,12 @@ class Problem:
         try:
             outcome = run(compiled, default_solver(compiled) if solver is None else solver, asked, limits)
         except DivergedError as error:
-            error.result = None if error.result is None else error.result.of(self)
-            error.runs = None if error.runs is None else error.runs.of(self)
+            for record in (error.result, error.runs):
+                if record is not None:
+                    record._attach(self)
             raise
-        return outcome.of(self)
+        outcome._attach(self)
+        return outcome
 
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
 
@@ -318,9 +320,7 @@ class Problem:
         return problem_text(self.declaration)
 
     def __repr__(self) -> str:
-        upper = ", ".join(v.name() for v in self.upper_variables)
-        level = f", lower={self.lower_level!r}" if self.lower_level else ""
-        return f"Problem({self.objective.sense} over {upper}{level}, federation={self.federation!r})"
+        return repr(self.declaration).replace("Declaration", "Problem", 1)
 
 
 def default_solver(compiled: CompiledProblem) -> Any:

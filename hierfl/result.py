@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,9 +132,10 @@ class Result:
         sign = 1.0 if self.problem is None or self.problem.objective.sense == "minimize" else -1.0
         return sign * (self.value - reference.value)
 
-    def of(self, problem: Problem) -> Result:
-        """Give the same as a result of this problem."""
-        return replace(self, problem=problem)
+    def _attach(self, problem: Problem) -> None:
+        """Say whose result it is, once: a run makes it before the front door knows of it."""
+        if self.problem is None:
+            object.__setattr__(self, "problem", problem)
 
     def require_problem(self, what: str) -> Problem:
         """Give the declared problem.

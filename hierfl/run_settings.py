@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from inspect import Parameter, Signature
@@ -64,20 +64,25 @@ class RunSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunSettings:
-        """Make settings of these keywords.
+        """The settings of these keywords; a keyword that there is not is a TypeError, as of :meth:`require_known`."""
+        cls.require_known(given, "solve")
+        return cls(**given)
+
+    @classmethod
+    def require_known(cls, given: Iterable[str], function: str) -> None:
+        """Each name is a setting.
 
         Raises
         ------
         TypeError
-            For a keyword that there is not; names the nearest that there is.
+            Naming the function that was called, and the nearest settings that there are.
         """
         known = [setting.name for setting in fields(cls) if setting.init]
         for name in given:
             if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-                raise TypeError(f"solve() has no setting {name!r}: {hint}")
-        return cls(**given)
+                near = get_close_matches(name, known, 2)
+                hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known)}."
+                raise TypeError(f"{function}() has no setting {name!r}: {hint}")
 
     @classmethod
     def signature(cls) -> Signature:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,10 @@ class Runs:
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
 
-    def of(self, problem: Problem) -> Runs:
-        """Give the same as results of this problem."""
-        return replace(self, results=tuple(result.of(problem) for result in self.results))
+    def _attach(self, problem: Problem) -> None:
+        """Say whose results they are, once."""
+        for result in self.results:
+            result._attach(problem)
 
     @property
     def seeds(self) -> tuple[int, ...]:

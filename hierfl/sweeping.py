@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hierfl.errors import DivergedError, SettingError
+from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs, aligned, scalars, summary
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def sweep(
     HierflError
         As by ``solve``, but for divergence.
     """
+    RunSettings.require_known(settings, "sweep")
     named = dict(solvers) if isinstance(solvers, Mapping) else _named(solvers)
     if not named:
         raise SettingError("sweep needs at least one solver: {'name': FedRZO(...), ...} or a list.")

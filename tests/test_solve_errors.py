@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL
+from hierfl.solvers import ZOHFL, FedAvg
 from tests.small_declarations import leaves, quadratic
 
 
@@ -168,3 +168,28 @@ def test_wrong_arguments_of_solve(arguments: dict) -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
     with pytest.raises(hf.SettingError):
         problem.solve(**{"rounds": 2, "progress": False, **arguments})
+
+
+def test_a_setting_that_there_is_not_is_named_with_its_nearest() -> None:
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x)))
+    with pytest.raises(TypeError, match=r"solve\(\) has no setting 'round': did you mean 'rounds'"):
+        problem.solve(round=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"sweep\(\) has no setting 'seedz': did you mean .*'seeds'"):
+        hf.sweep(problem, [FedAvg()], seedz=3)  # type: ignore[call-arg]
+
+
+def test_a_diverged_result_belongs_to_the_problem_that_diverged() -> None:
+    x = cp.Variable(2, name="x")
+    steep = hf.Problem(hf.Minimize(clients=cp.sum(cp.power(x, 4))))
+    flat = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))
+
+    def inner(*_: object) -> None:
+        steep.solve(FedAvg(step_size=5.0), rounds=40, x0=np.array([3.0, 3.0]), progress=False)
+
+    with pytest.raises(hf.DivergedError) as caught:
+        flat.solve(FedAvg(), rounds=4, callback=inner, progress=False)
+    assert caught.value.result.problem is steep
+    with pytest.raises(hf.DivergedError) as caught:
+        steep.solve(FedAvg(step_size=5.0), rounds=40, x0=np.array([3.0, 3.0]), seeds=2, progress=False)
+    assert caught.value.runs[0].problem is steep and caught.value.result is caught.value.runs[0]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hierfl.atoms.intervals import Interval
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Declaration:
     """An objective, a lower level, constraints on x and a federation, checked together.
 
@@ -52,6 +52,11 @@ class Declaration:
     federation: Federation | None
     roles: Roles
     known_bounds: Mapping[int, Interval]
+
+    def __repr__(self) -> str:
+        upper = ", ".join(v.name() for v in self.upper_variables)
+        level = f", lower={self.lower_level!r}" if self.lower_level else ""
+        return f"Declaration({self.objective.sense} over {upper}{level}, federation={self.federation!r})"
 
     @property
     def upper_variables(self) -> tuple[cp.Variable, ...]:

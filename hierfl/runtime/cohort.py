@@ -15,8 +15,8 @@ from jax import Array
 
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in, mixed, words
+from hierfl.runtime.streams import COHORT_STREAM
 
-COHORT_STREAM = 2**31 - 2  # beside the clients' indices
 SORTED = 128
 FEISTEL_ROUNDS = 8
 

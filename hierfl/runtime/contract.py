@@ -18,7 +18,6 @@ from jax import Array
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
-from hierfl.runtime.in_process.schedule import Work
 
 
 class Message(NamedTuple):
@@ -115,6 +114,14 @@ class Clients(Protocol):
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""
+
+
+class Work(NamedTuple):
+    """A client's step: whether its lower level takes no iterations, the rows it reads (None for all), and at how many points."""
+
+    at_once: bool
+    rows: int | None
+    points: int
 
 
 class Algorithm(Protocol):

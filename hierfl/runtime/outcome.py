@@ -15,8 +15,7 @@ from hierfl.compiler.starting_points import project_on_all
 from hierfl.errors import HierflError
 from hierfl.result import Certificate, Result
 from hierfl.runtime.cohort import cohort_size
-from hierfl.runtime.in_process.clients import TRAFFIC
-from hierfl.runtime.in_process.execution import MOTION, Outcome
+from hierfl.runtime.records import MOTION, TRAFFIC, Outcome
 from hierfl.runtime.watch import Watch
 
 

@@ -18,8 +18,9 @@ from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.in_process.execution import BlockEnd, InProcess, Outcome
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.outcome import RunEnd, evaluations_at, result_of
+from hierfl.runtime.records import BlockEnd, Outcome
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Watch
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hierfl.errors import SettingError
-from hierfl.runtime.in_process.clients import TRAFFIC
-from hierfl.runtime.in_process.execution import MOTION, History
+from hierfl.runtime.records import MOTION, TRAFFIC, History
 
 CONFIDENCE = 0.95
 SENT = tuple(name for name in TRAFFIC if not name.endswith("monitor_scalars"))

@@ -16,7 +16,7 @@ from hierfl.language.printing.text import expression_text
 from hierfl.progress import RunProgress
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.contract import Algorithm, Ending
-from hierfl.runtime.in_process.execution import History
+from hierfl.runtime.records import History
 from hierfl.runtime.stopping import Limits, gradient_bound, scalars_sent
 
 TOO_LARGE = 1e50

@@ -9,7 +9,7 @@ import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.runtime.in_process.schedule import Work
+from hierfl.runtime.contract import Work
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.step_tables import Tabulated

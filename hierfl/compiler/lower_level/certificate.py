@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 Map = Callable[[Array], Array]
 TOLERANCE = 1e-9  # of y, relative, that is asked for unless somebody says otherwise
@@ -27,20 +28,20 @@ class LowerSolution(NamedTuple):
     is known); ``converged`` says whether the tolerance was met.
     """
 
-    y: Array
-    residual: Array
-    error_bound: Array
-    strong_convexity: Array
-    iterations: Array
-    converged: Array
+    y: Float[Array, " size"]
+    residual: Float[Array, ""]
+    error_bound: Float[Array, ""]
+    strong_convexity: Float[Array, ""]
+    iterations: Int[Array, ""]
+    converged: Bool[Array, ""]
 
 
 def certify(
     operator: Map,
     project: Map,
-    y: Array,
-    step: Array,
-    mu: Array,
+    y: Float[Array, " size"],
+    step: Float[Array, ""],
+    mu: Float[Array, ""],
     iterations: Any,
     tolerance: Array | float,
     exact_projection: bool,
@@ -74,9 +75,9 @@ def certify(
 def certify_direct(
     operator: Map,
     project: Map,
-    y: Array,
-    step: Array,
-    mu: Array,
+    y: Float[Array, " size"],
+    step: Float[Array, ""],
+    mu: Float[Array, ""],
     iterations: Any,
     tolerance: Array | float,
     exact_projection: bool,
@@ -99,13 +100,13 @@ def certify_direct(
 
 
 def _judged(
-    y: Array,
-    force: Array,
+    y: Float[Array, " size"],
+    force: Float[Array, " size"],
     residual: Array,
     error: Array,
     bound: Array,
-    step: Array,
-    mu: Array,
+    step: Float[Array, ""],
+    mu: Float[Array, ""],
     iterations: Any,
     tolerance: Array | float,
     condition: Array | float,
@@ -123,7 +124,7 @@ def _judged(
     return LowerSolution(y, residual, bound, mu, jnp.asarray(iterations), met)
 
 
-def target(y: Array, force: Array, step: Array, mu: Array, tolerance: Array | float) -> Array:
+def target(y: Float[Array, " size"], force: Array, step: Array, mu: Array, tolerance: Array | float) -> Array:
     """The ``||y - P(y - s F(y))|| / s`` at which an iteration may stop, so that the certificate meets the tolerance."""
     wanted = 0.2 * tolerance * jnp.where(mu > 0, mu * (1.0 + jnp.linalg.norm(y)), _bounded_scale(y) / step)
     return jnp.maximum(wanted, 0.5 * _rounding_floor(y, force, step))
@@ -134,6 +135,6 @@ def _bounded_scale(y: Array) -> Array:
     return 1.0 + jnp.minimum(jnp.linalg.norm(y), 999.0)
 
 
-def _rounding_floor(y: Array, force: Array, step: Array) -> Array:
+def _rounding_floor(y: Float[Array, " size"], force: Array, step: Array) -> Array:
     """What rounding alone makes of the residual: nothing below it can be asked for."""
     return 32 * jnp.finfo(y.dtype).eps * (jnp.linalg.norm(y) / step + jnp.linalg.norm(force))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from hierfl.jaxtools.cheap_jit import quick_jit
 
@@ -24,9 +25,9 @@ Map = Callable[[Array], Array]
 class LowRank(NamedTuple):
     """diag(d) + U V': ``diagonal`` (n,), ``left`` U and ``right`` V (n, r)."""
 
-    diagonal: Array
-    left: Array
-    right: Array
+    diagonal: Float[Array, " n"]
+    left: Float[Array, "n r"]
+    right: Float[Array, "n r"]
 
     def invertible(self) -> Array:
         """Whether d is positive, beyond rounding: y(theta) divides by it."""

@@ -17,9 +17,8 @@ from hierfl.compiler.data.tables import Data, Party, Population
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
 from hierfl.runtime.in_process.groups import in_groups
-
-TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
-SERVER_STREAM = 2**31 - 3  # beside the clients' indices
+from hierfl.runtime.records import TRAFFIC
+from hierfl.runtime.streams import SERVER_STREAM
 
 
 def no_traffic() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,23 +20,11 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.thread_pool import core_count
-from hierfl.runtime.contract import Algorithm, Ending
+from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.in_process.schedule import require_memory
 from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
+from hierfl.runtime.records import BlockEnd, History, Outcome
 from hierfl.runtime.shares import ALONE, Share, in_shares
-
-History = dict[str, np.ndarray]
-BlockEnd = Callable[[int, Any, Any, History], Ending | None]
-MOTION = ("move", "extent")
-
-
-class Outcome(NamedTuple):
-    """The final state, the clients' memories (leading axis m), the history per round, and the run's own value at any x."""
-
-    state: Any
-    memory: Any
-    history: History
-    own_value: Callable[[Array], Array] | None
 
 
 @dataclass

@@ -15,19 +15,12 @@ from hierfl.compiler.data.tables import Table, chunk_size
 from hierfl.compiler.explain import Lowered
 from hierfl.errors import SettingError
 from hierfl.jaxtools.thread_pool import core_count
+from hierfl.runtime.contract import Work
 
 SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
 LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
 ALL_POINTS = 10_000_000  # scalars of clients side by side, at all points that their steps look at: 80 MB
 READ = 200_000  # scalars of data that steps side by side read: more of them leave the cache before they are used again
-
-
-class Work(NamedTuple):
-    """A client's step: whether its lower level takes no iterations, the rows it reads (None for all), and at how many points."""
-
-    at_once: bool
-    rows: int | None
-    points: int
 
 
 class Schedule(NamedTuple):

@@ -30,8 +30,8 @@ from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.in_process.clients import InProcessClients, RoundSetting, Shared, no_traffic
 from hierfl.runtime.in_process.groups import RoundInGroups
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
-
-ROUND_STREAM, VALUE_STREAM = 2**31 - 1, 2**31 - 4  # beside the clients' indices
+from hierfl.runtime.records import motion
+from hierfl.runtime.streams import ROUND_STREAM, VALUE_STREAM
 
 Tables = dict[str, Any]
 
@@ -182,9 +182,3 @@ def whole(number: int) -> np.ndarray:
 def whole_block(rounds: int) -> int:
     """Choose a block's size, a power of two, for so many rounds: a block need not be longer, and one of their very number would be another program."""
     return max(64, 1 << max(rounds - 1, 0).bit_length())
-
-
-def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
-    """Measure what a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
-    old, new = algorithm.decision(before), algorithm.decision(after)
-    return {"move": jnp.linalg.norm(new - old), "extent": jnp.max(jnp.abs(new), initial=0.0)}

@@ -15,10 +15,10 @@ from jax import Array
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.in_process.execution import BlockEnd, History, Outcome
-from hierfl.runtime.in_process.simulation import ROUND_STREAM, VALUE_STREAM, motion
 from hierfl.runtime.processes.process_pool import ProcessPool
 from hierfl.runtime.processes.remote_clients import ServerSide
+from hierfl.runtime.records import BlockEnd, History, Outcome, motion
+from hierfl.runtime.streams import ROUND_STREAM, VALUE_STREAM
 
 
 @dataclass(frozen=True)

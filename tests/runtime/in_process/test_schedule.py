@@ -12,7 +12,8 @@ import pytest
 import hierfl as hf
 from hierfl.models import nonsmooth_toy
 from hierfl.runtime import InProcess
-from hierfl.runtime.in_process.schedule import Work, choose_schedule
+from hierfl.runtime.contract import Work
+from hierfl.runtime.in_process.schedule import choose_schedule
 from hierfl.solvers import SCAFFOLD, ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 
 RNG = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
 from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
@@ -46,13 +47,13 @@ class AcceleratedGradient(IterativeMethod):
 def accelerated(
     operator: Map,
     project: Map,
-    start: Array,
-    force: Array,
-    step: Array,
-    mu: Array,
+    start: Float[Array, " size"],
+    force: Float[Array, " size"],
+    step: Float[Array, ""],
+    mu: Float[Array, ""],
     tolerance: Array | float,
     limit: int,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Float[Array, " size"], Float[Array, ""], Array]:
     """Accelerated projected gradient with restart, from a start and F there; returns (y, step, iterations)."""
 
     def unfinished(state: tuple[Array, ...]) -> Array:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
 from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
@@ -41,13 +42,13 @@ class ExtragradientMethod(IterativeMethod):
 def extragradient(
     operator: Map,
     project: Map,
-    start: Array,
-    force: Array,
-    step: Array,
-    mu: Array,
+    start: Float[Array, " size"],
+    force: Float[Array, " size"],
+    step: Float[Array, ""],
+    mu: Float[Array, ""],
     tolerance: Array | float,
     limit: int,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Float[Array, " size"], Float[Array, ""], Array]:
     """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations).
 
     Called as ``accelerated`` is; it does not need F at the start.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from hierfl.compiler.lower_level.low_rank_map import LowRank
 
@@ -57,7 +58,13 @@ class Response(NamedTuple):
         return jnp.linalg.solve(slope, value) if theta.size > 1 else value / slope[0]
 
 
-def solve_box(parts: LowRank, q: Array, lower: Array, upper: Array, start: Array) -> tuple[Array, Array]:
+def solve_box(
+    parts: LowRank,
+    q: Float[Array, " n"],
+    lower: Float[Array, " n"],
+    upper: Float[Array, " n"],
+    start: Float[Array, " r"],
+) -> tuple[Float[Array, " n"], Array]:
     """(y, steps): 0 in q + J y + N(y) over a box, by a semismooth Newton method in theta = V'y from a start (r,).
 
     A rounding of theta moves V'y by sum |u v / d| of it; hence a last step in y itself. The caller's certificate says how well

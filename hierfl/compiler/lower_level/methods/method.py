@@ -39,8 +39,8 @@ class Question(NamedTuple):
 
     owner: Owner
     asked: Owner
-    start: Array
-    mu: Array
+    start: Float[Array, " size"]
+    mu: Float[Array, ""]
     tolerance: Array | float
     exact_projection: bool
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.sparse.linalg import cg, gmres
+from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
 from hierfl.compiler.lower_level.methods.accelerated_gradient import accelerated
@@ -69,10 +70,10 @@ def semismooth_newton(
     operator: Map,
     project: Map,
     safeguard: Safeguard,
-    start: Array,
-    force: Array,
-    step: Array,
-    mu: Array,
+    start: Float[Array, " size"],
+    force: Float[Array, " size"],
+    step: Float[Array, ""],
+    mu: Float[Array, ""],
     tolerance: Array | float,
     symmetric: bool,
 ) -> tuple[Array, Array, Array]:
@@ -82,7 +83,7 @@ def semismooth_newton(
     a Newton trial that failed, by the safeguard, whose trial always counts.
     """
 
-    def residual(y: Array, force: Array, step: Array) -> Array:
+    def residual(y: Float[Array, " size"], force: Array, step: Array) -> Array:
         return jnp.linalg.norm(y - project(y - step * force)) / step
 
     def unfinished(state: tuple[Array, ...]) -> Array:

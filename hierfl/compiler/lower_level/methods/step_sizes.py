@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import Map
 
@@ -32,7 +33,7 @@ def first_step(operator: Map, start: Array, iterations: Any = POWER_STEPS) -> tu
     return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat), force
 
 
-def safe_step(step: Array, moved: Array, changed: Array) -> Array:
+def safe_step(step: Float[Array, ""], moved: Array, changed: Array) -> Array:
     """Shrink the step when ||F(a) - F(b)|| shows a Lipschitz constant above 1/step, beyond rounding."""
     distance, difference = jnp.linalg.norm(moved), jnp.linalg.norm(changed)
     violated = step * difference > 1.0001 * distance + tiny(moved)

@@ -1,0 +1,32 @@
+"""What every runtime records of a run, and gives back at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hierfl.runtime.contract import Algorithm, Ending
+
+TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
+History = dict[str, np.ndarray]
+BlockEnd = Callable[[int, Any, Any, History], Ending | None]
+MOTION = ("move", "extent")
+
+
+class Outcome(NamedTuple):
+    """The final state, the clients' memories (leading axis m), the history per round, and the run's own value at any x."""
+
+    state: Any
+    memory: Any
+    history: History
+    own_value: Callable[[Array], Array] | None
+
+
+def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
+    """Measure what a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
+    old, new = algorithm.decision(before), algorithm.decision(after)
+    return {"move": jnp.linalg.norm(new - old), "extent": jnp.max(jnp.abs(new), initial=0.0)}
