@@ -50,7 +50,7 @@ class BoundFedRZO2s(ZerothOrderSteps):
         return self.descend(party, arrived(received.broadcast), memory, received, key, local_gradient)  # line 7
 
     def _keeping(self, memory: FedRZOMemory, answers: Float[Array, "points size"]) -> FedRZOMemory:
-        """In client scope the next step begins at the mean of this step's answers."""
+        """Keep the answer: in client scope the next step begins at the mean of this step's answers."""
         return memory._replace(y=jnp.mean(answers, axis=0)) if self.oracle.alone else memory
 
     def memory(self, x0: Float[Array, " n"]) -> FedRZOMemory:

@@ -24,13 +24,13 @@ class Interval:
 
     @classmethod
     def of(cls, value: Any) -> Interval:
-        """A known value."""
+        """The interval of one known value."""
         array = np.asarray(value, dtype=float)
         return cls(array, array)
 
     @classmethod
     def free(cls, shape: tuple[int, ...]) -> Interval:
-        """Nothing known."""
+        """The interval of which nothing is known."""
         return cls(np.full(shape, -np.inf), np.full(shape, np.inf))
 
     @classmethod
@@ -40,7 +40,7 @@ class Interval:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The common shape."""
+        """The shape that both ends have."""
         return self.lo.shape
 
     @property
@@ -76,7 +76,7 @@ class Interval:
         return float(np.linalg.norm(self.magnitude)) * (1.0 + (8 + size) * EPS)
 
     def meet(self, other: Interval) -> Interval:
-        """The intersection."""
+        """What lies in both intervals."""
         return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
 
     def __neg__(self) -> Interval:
@@ -174,7 +174,7 @@ def _sum(a: np.ndarray, b: np.ndarray, direction: float) -> np.ndarray:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """With 0 times infinity 0, as it is for ends of intervals."""
+    """Products in which 0 times infinity is 0, as it is for ends of intervals."""
     with np.errstate(invalid="ignore", over="ignore"):
         product = a * b
     product = np.where((a == 0) | (b == 0), 0.0, product)

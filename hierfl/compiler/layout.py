@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Number of scalars."""
+        """How many scalars the flat vector has."""
         return self.offsets[-1]
 
     def split(self, flat: Any) -> dict[int, Any]:

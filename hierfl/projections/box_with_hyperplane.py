@@ -63,7 +63,7 @@ def gap(
     lower: Float[Array, " n"],
     upper: Float[Array, " n"],
 ) -> Float[Array, ""]:
-    """By how much bounds cross, or the values of a'y on the box miss the strip, beyond rounding: positive when empty."""
+    """The amount by which bounds cross, or the values of a'y on the box miss the strip, beyond rounding: positive when empty."""
     one, other = a * jnp.where(a == 0, 0.0, lower), a * jnp.where(a == 0, 0.0, upper)
     least, most = jnp.sum(jnp.minimum(one, other)), jnp.sum(jnp.maximum(one, other))
     scale = 10 * a.shape[0] * float(jnp.finfo(a.dtype).eps)

@@ -77,12 +77,12 @@ class LocalSteps(Bound):
 
     @property
     def client_term(self) -> Term:
-        """A client's f_i."""
+        """The value of a client's f_i on a minibatch."""
         return Term(self.problem.client_value, self.problem.upper_samples)
 
     @property
     def server_term(self) -> Term:
-        """The server's f_1."""
+        """The value of the server's f_1 on a minibatch."""
         return Term(self.problem.server_value, self.problem.server_samples)
 
     def size(self, r: Array) -> Array:

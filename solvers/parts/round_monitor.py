@@ -30,7 +30,7 @@ class LocalMonitor(NamedTuple):
         return cls(zero, zero, zero - jnp.inf)
 
     def after(self, t: Int[Array, ""], now: LocalMonitor) -> LocalMonitor:
-        """With what local step t saw; the value is that of step 0."""
+        """The monitor with what local step t saw; the value is that of step 0."""
         value = jnp.where(t == 0, now.value, self.value)
         return LocalMonitor(value, jnp.maximum(self.residual, now.residual), jnp.maximum(self.gap, now.gap))
 
@@ -56,13 +56,13 @@ class RoundMonitor(NamedTuple):
         return cls(jnp.zeros((), x.dtype), jnp.zeros(()), jnp.zeros(()), nobody, nobody)
 
     def with_federation(self, residual: Float[Array, ""], gap: Float[Array, ""]) -> RoundMonitor:
-        """With how well all clients together have solved their common lower level."""
+        """The monitor with how well all clients together have solved their common lower level."""
         return self._replace(residual=residual, gap=gap)
 
     def with_clients(
         self, clients: Clients, finite: Bool[Array, " participants"], told: dict[str, Array]
     ) -> RoundMonitor:
-        """With what the participants told (their ``LocalMonitor`` as a dictionary), and whose messages are ``finite``."""
+        """The monitor with what the participants told (their ``LocalMonitor`` as a dictionary), and whose messages are ``finite``."""
         return self._replace(
             value=clients.mean(told["value"]),
             residual=jnp.maximum(self.residual, jnp.max(told["residual"])),
@@ -71,7 +71,7 @@ class RoundMonitor(NamedTuple):
         )
 
     def with_server(self, value: Float[Array, ""]) -> RoundMonitor:
-        """With the server's term, whose y is the federation's."""
+        """The monitor with the server's term, whose y is the federation's."""
         empty = jnp.where(self.gap > 0, jnp.maximum(self.empty, 0), self.empty)
         return self._replace(value=self.value + value, empty=empty)
 

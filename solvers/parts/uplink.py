@@ -125,7 +125,7 @@ class MoveUplink(VectorUplink):
     def moves(
         self, clients: Clients, steps: SeededSteps, x: Array, payload: Array | Known, v: Directions | None
     ) -> Float[Array, "participants n"]:
-        """Every participant's move."""
+        """Rebuild every participant's move from what it sent."""
         return arrived(payload)
 
 

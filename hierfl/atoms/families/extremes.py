@@ -79,7 +79,7 @@ def _from_smallest(atom: Any) -> list[Any]:
 
 
 def _at_ties(atom: Any) -> list[Any]:
-    """Of the k largest entries: the gap between the k-th and the next; of a fractional k, those on either side of it."""
+    """The ties are where the gap between the k-th largest entry and the next is 0; for a fractional k, those on either side of it."""
     x = atom.args[0]
     whole = {int(np.floor(atom.k)), int(np.ceil(atom.k))}
     return [_tie(x, k) for k in sorted(whole) if 0 < k < x.size]

@@ -74,7 +74,7 @@ def _copy_huber(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
 
 
 def _range_of_huber(atom: Any, arguments: list[Interval]) -> Interval:
-    """By magnitudes; with a threshold that is a parameter no more is known than 0 <= huber(v) <= v^2."""
+    """The range follows from magnitudes; of a threshold that is a parameter no more is known than 0 <= huber(v) <= v^2."""
     if isinstance(atom.M, cp.Constant):
         return of_magnitudes()(atom, arguments)
     square = arguments[0].magnitude ** 2
@@ -101,7 +101,7 @@ def _at_zero(atom: Any) -> list[Any]:
 
 
 def _between_arguments(atom: Any) -> list[Any]:
-    """Of the largest (or smallest) of several: their differences."""
+    """The largest (or smallest) of several changes where one of their differences changes sign."""
     return [a - b for place, a in enumerate(atom.args) for b in atom.args[:place]]
 
 
@@ -110,7 +110,7 @@ def _at_threshold(atom: Any) -> list[Any]:
 
 
 def _at_whole_numbers(shift: float) -> Callable[[Any], list[Any]]:
-    """Of what is constant between whole numbers, from ``shift`` before them."""
+    """What is constant between whole numbers changes at them, or ``shift`` before them."""
 
     def switches(atom: Any) -> list[Any]:
         return [sin(np.pi * (atom.args[0] + shift))]

@@ -200,7 +200,7 @@ def transposed(pen: LatexPen, phrase: Phrase) -> str:
 
 
 def _rows_of_matrix_product(atom: Any) -> bool:
-    """Of a matrix product only ``Y @ M`` is asked for, row by row."""
+    """A matrix product keeps rows apart only as ``Y @ M``."""
     return True
 
 

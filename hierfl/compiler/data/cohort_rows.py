@@ -32,7 +32,7 @@ class Extent:
 
     @classmethod
     def of(cls, table: Table) -> Extent:
-        """Of a table of NumPy arrays."""
+        """The extent of a table of NumPy arrays."""
         width, columns = max(1, int(np.max(table.counts))), table.values.values()
         row = sum(column.nbytes // column.shape[0] for column in columns)
         countable = all(np.prod(column.shape, dtype=float) <= COUNTABLE for column in columns)
@@ -53,7 +53,7 @@ class Pieces:
     shape: tuple[int, ...] = field(metadata={"static": True})
 
     def __getitem__(self, rows: Array) -> Array:
-        """Rows by index."""
+        """The rows of these indices."""
         return self.flat.reshape(self.shape)[rows]
 
 
@@ -83,7 +83,7 @@ def _of_members(table: Table, extent: Extent, members: Array) -> Table:
 
 
 def _pieces(column: Any, members: Array, width: int) -> Pieces:
-    """Of clients that all have ``width`` rows."""
+    """The rows of clients that all have ``width`` of them, in pieces."""
     if isinstance(column, Stored):
         return _uneven_pieces(column, width * members, width)
     flat = jnp.reshape(column, (column.shape[0] // width, -1))[members]

@@ -65,12 +65,12 @@ class Stored:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, *sample shape)."""
+        """The shape of the whole column, ``(rows, *sample shape)``."""
         return (sum(len(block) for block in self.blocks), *self.blocks[0].shape[1:])
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk."""
+        """How many bytes lie on disk."""
         return sum(block.nbytes for block in self.blocks)
 
     def __getitem__(self, rows: Any) -> Any:

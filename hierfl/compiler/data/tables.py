@@ -80,7 +80,7 @@ class Population:
 
     @property
     def size(self) -> int:
-        """Number of parties."""
+        """How many parties there are."""
         return self.weights.shape[0]
 
     def party(self, place: Any) -> Party:

@@ -43,7 +43,7 @@ def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, 
 
 
 def doubtful_infima(method: ExactMethod | None, solution: LowerSolution | None) -> np.ndarray:
-    """Of which owners a small residual may also mean an infimum at infinity: there is no modulus, and y was iterated to."""
+    """The owners for whom a small residual may also mean an infimum at infinity: there is no modulus, and y was iterated to."""
     if solution is None or method is None or not method.iterative:
         return np.zeros(0, bool)
     return (np.asarray(solution.strong_convexity) <= 0) & (np.asarray(solution.residual) > 0)

@@ -115,11 +115,11 @@ class _Looks:
 
     @property
     def size(self) -> int:
-        """Of y."""
+        """How many scalars y has."""
         return self.oracles.lower.size
 
     def matrix(self, point: Probe) -> np.ndarray:
-        """J, whole."""
+        """The whole matrix J at a point."""
         return np.asarray(self._matrix(point))
 
     @cached_property
@@ -201,7 +201,7 @@ class _Looks:
 
 
 def _ladder(oracles: Oracles, part: QuadraticPart, parts: LowRank, points: Sequence[Probe]) -> Ladder | None:
-    """Of an affine F whose Jacobian is the same everywhere, over a box."""
+    """The ladder of an affine F whose Jacobian is the same everywhere, over a box; None for others."""
     assert oracles.lower_set is not None
     if not part.complete or oracles.lower_set.kind != "box":
         return None

@@ -51,7 +51,7 @@ class LowRank(NamedTuple):
         return (missed <= tolerance * size * jnp.linalg.norm(size * vector)).all()
 
     def multiply(self, y: Array) -> Array:
-        """J y."""
+        """The product J y."""
         return self.diagonal * y + self.left @ (self.right.T @ y)
 
     def modulus(self) -> Array:

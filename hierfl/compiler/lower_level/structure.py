@@ -67,7 +67,7 @@ class LowerStructure:
 
     @property
     def lower_set(self) -> CompiledSet:
-        """Y(x)."""
+        """The compiled set Y(x)."""
         assert self.oracles.lower_set is not None, "a lower level has a set"
         return self.oracles.lower_set
 

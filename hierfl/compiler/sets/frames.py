@@ -42,7 +42,7 @@ class Frame(Protocol):
         """Whether ``lost`` may be nonzero."""
 
     def coordinates(self, values: Values) -> Coordinates:
-        """(d, offset, lost)."""
+        """The triple (d, offset, lost) that maps y to the family's coordinates."""
 
     def into(self, z: Float[Array, " n"], values: Values) -> Float[Array, "G k"]:
         """The coordinates W z."""
@@ -81,7 +81,7 @@ class EntryFrame:
         return [row for draw in draws for row in np.asarray(abs(draw).sum(axis=1)).reshape(self.shape)]
 
     def coordinates(self, values: Values) -> Coordinates:
-        """With d = |a| and the offset b / d."""
+        """The coordinates with d = |a| and the offset b / d."""
         a, b = self._coefficients(values), self.rows.offsets(values).reshape(self.shape)
         d = jnp.abs(a)
         return d, jnp.where(d > 0, b / jnp.where(d > 0, d, 1.0), 0.0), jnp.where(d > 0, 0.0, b)
@@ -146,7 +146,7 @@ class RotatedFrame:
         return [self.scales]
 
     def coordinates(self, values: Values) -> Coordinates:
-        """With the offset U' b / d and what is lost, b - U U' b."""
+        """The coordinates with the offset U' b / d and what is lost, b - U U' b."""
         b = self.rows.offsets(values)
         inside = product(self.left.T, b)
         lost = b - product(self.left, inside) if self.may_lose else jnp.zeros(1)

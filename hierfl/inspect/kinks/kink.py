@@ -37,7 +37,7 @@ class Kink:
 
     @property
     def sharpness(self) -> float:
-        """By how much the slope jumps; infinite where one of the slopes is."""
+        """The amount by which the slope jumps; infinite where one of the slopes is."""
         return np.inf if self.bend == "vertical" else abs(self.right_slope - self.left_slope)
 
     @property

@@ -25,7 +25,7 @@ class Sides(NamedTuple):
 
     @property
     def bend(self) -> np.ndarray:
-        """By how much the slope jumps, infinite where one of the slopes is."""
+        """The amount by which the slope jumps, infinite where one of the slopes is."""
         with np.errstate(invalid="ignore"):
             return np.where(self.vertical, np.inf, self.slope[:, 1] - self.slope[:, 0])
 
@@ -37,7 +37,7 @@ class Sides(NamedTuple):
 
     @property
     def step(self) -> np.ndarray:
-        """By how much the value jumps."""
+        """The amount by which the value jumps."""
         return np.asarray(self.value[:, 1] - self.value[:, 0])
 
     @property

@@ -69,7 +69,7 @@ class Group:
 
     @classmethod
     def of(cls, side: str, table: int | None, switches: list[Switch]) -> Group:
-        """Compiled."""
+        """Compile the switches of one side and table together."""
         return cls(side, table, tuple(switches), Program([switch.expression for switch in switches]))
 
 

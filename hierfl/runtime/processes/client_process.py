@@ -79,7 +79,7 @@ class ClientProcess:
         return message
 
     def query(self, name: str, broadcast: Any) -> Any:
-        """Answer a question."""
+        """Answer a question of the server, with this client's own data."""
         return self._program(name)(self.data, broadcast)
 
     def _program(self, name: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from hierfl.compiler.lower_level.structure import LowerStructure
 
 
 class AcceleratedGradient(IterativeMethod):
-    """For Lipschitz gradients F over sets with an exact projection.
+    """The method for Lipschitz gradients F over sets with an exact projection.
 
     Never the first choice, since Newton's method is safeguarded by it.
     """

@@ -12,7 +12,7 @@ from hierfl.compiler.lower_level.structure import LowerStructure
 
 
 class ClosedForm(ExactMethod):
-    """For an affine F whose Jacobian is a positive multiple of the identity, or a positive diagonal over a box."""
+    """The method for an affine F whose Jacobian is a positive multiple of the identity, or a positive diagonal over a box."""
 
     name: ClassVar[str] = "closed form"
     cost: ClassVar[str] = "one projection"

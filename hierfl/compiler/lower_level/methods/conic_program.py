@@ -42,7 +42,7 @@ TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 
 
 class ConicProgram(ExactMethod):
-    """For convex objectives that are not smooth, and for sets without an exact projection."""
+    """The method for convex objectives that are not smooth, and for sets without an exact projection."""
 
     name: ClassVar[str] = "cvxpy"
     cost: ClassVar[str] = "a conic program on the host, for each owner of a y"

@@ -23,7 +23,7 @@ REFINEMENTS = 5
 
 
 class DiagonalPlusLowRank(ExactMethod):
-    """For an affine F over a box, or free, whose Jacobian is diag(d) + U V'."""
+    """The method for an affine F over a box, or free, whose Jacobian is diag(d) + U V'."""
 
     name: ClassVar[str] = "diagonal plus low rank"
     cost: ClassVar[str] = "some steps of O(n)"

@@ -19,7 +19,7 @@ from hierfl.compiler.lower_level.structure import LowerStructure
 
 
 class ExtragradientMethod(IterativeMethod):
-    """For monotone maps F over sets that can be projected on, exactly or (for equilibria) by iteration."""
+    """The method for monotone maps F over sets that can be projected on, exactly or (for equilibria) by iteration."""
 
     name: ClassVar[str] = "extragradient"
     cost: ClassVar[str] = "two passes and two projections in each step, until the residual is met"

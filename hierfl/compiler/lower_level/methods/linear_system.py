@@ -17,7 +17,7 @@ LIMIT = 1000  # scalars of y whose matrix is factorised
 
 
 class LinearSystem(ExactMethod):
-    """For an affine F without constraints: its solution of least norm."""
+    """The method for an affine F without constraints: its solution of least norm."""
 
     name: ClassVar[str] = "linear system"
     cost: ClassVar[str] = "a factorisation, O(n^3)"

@@ -50,7 +50,7 @@ class Response(NamedTuple):
         return outer - jnp.sum(linear + square), 8 * jnp.finfo(theta.dtype).eps * size
 
     def newton_step(self, theta: Array, value: Array) -> Array:
-        """By the slope of the residual at theta."""
+        """The step that the slope of the residual at theta asks for."""
         _, u, v = self.parts
         raw = self.unbounded(theta)
         free = jnp.where((raw > self.lower) & (raw < self.upper), self.inverse, 0.0)
@@ -178,7 +178,7 @@ def times(tall: Array, theta: Array) -> Array:
 
 
 def across(tall: Array, values: Array) -> Array:
-    """tall' @ values."""
+    """The product tall' @ values."""
     if tall.shape[1] > 1:
         return tall.T @ values
     column = tall[:, 0] if values.ndim == 1 else tall

@@ -37,7 +37,7 @@ Safeguard = Callable[..., tuple[Array, Array, Array]]
 
 
 class SemismoothNewton(IterativeMethod):
-    """For smooth maps F over sets with an exact projection."""
+    """The method for smooth maps F over sets with an exact projection."""
 
     name: ClassVar[str] = "semismooth Newton"
     cost: ClassVar[str] = "some Newton steps; each takes tens of products with the Hessian, of the cost of a gradient"

@@ -43,7 +43,7 @@ class Block(Protocol):
         """A number, positive when the block is empty."""
 
     def explain(self) -> str:
-        """What was recognised."""
+        """Say what was recognised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Product:
         return z
 
     def gap(self, values: Values) -> Float[Array, ""]:
-        """The largest gap."""
+        """The largest of the blocks' gaps."""
         return largest_gap([block.gap(values) for block in self.blocks])
 
     @property

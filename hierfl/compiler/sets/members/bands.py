@@ -33,7 +33,7 @@ class Band:
 
     @property
     def pattern(self) -> sp.csr_array:
-        """The normal's coefficients."""
+        """The coefficients of the normal."""
         return self.normal.pattern
 
     @property

@@ -48,7 +48,7 @@ class CompiledMembership:
 
     @property
     def origins(self) -> list[Origin]:
-        """Its one constraint."""
+        """The one constraint that it comes from."""
         return [self.origin]
 
 
@@ -74,5 +74,5 @@ class Opaque:
 
     @property
     def origins(self) -> list[Origin]:
-        """Its one constraint."""
+        """The one constraint that it comes from."""
         return [self.origin]

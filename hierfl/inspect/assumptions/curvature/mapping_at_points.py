@@ -54,7 +54,7 @@ class MappingAtPoints:
         return jax.jit(self.compiled.project_lower) if exact else self.compiled.project_lower
 
     def gap(self, x: np.ndarray, owner: Weighted) -> float:
-        """By how much the constraints of Y(x) miss each other: positive where Y(x) is empty."""
+        """The amount by which the constraints of Y(x) miss each other: positive where Y(x) is empty."""
         if self.compiled.lower_set is None:
             return -np.inf
         return float(self.gap_function(jnp.asarray(x), owner[0][1].own))
