@@ -52,6 +52,10 @@ class DivergedError(HierflError):
     runs: Any = None
 
 
+class NoGradientError(HierflError):
+    """The implicit function has no gradient at the point; says why, and what to ask instead."""
+
+
 class IncompatibleSolverError(HierflError):
     """The solver cannot treat the declared class of problem; names the solvers that can."""
 

@@ -33,7 +33,8 @@ class Certificate:
 
     ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))|| or an upper bound of it; for CVXPY that of the optimality
     conditions relative to the data (NaN where they are not those of a linear or quadratic program). ``error_bound`` bounds
-    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown).
+    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique`` says whether y(x) is the
+    only solution for every owner (None: not known).
     """
 
     method: str
@@ -41,6 +42,7 @@ class Certificate:
     error_bound: float
     strong_convexity: float
     iterations: int
+    unique: bool | None = None
 
     @classmethod
     def of(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
@@ -54,6 +56,7 @@ class Certificate:
             error_bound=float(np.max(solution.error_bound)),
             strong_convexity=float(np.min(solution.strong_convexity)),
             iterations=int(np.max(solution.iterations)),
+            unique=_unique(np.asarray(solution.unique), np.asarray(solution.strong_convexity)),
         )
 
     def __str__(self) -> str:
@@ -62,6 +65,13 @@ class Certificate:
         residual = "unknown" if np.isnan(self.lower_residual) else f"{self.lower_residual:.1e}"
         bound = f"{self.error_bound:.1e}" if np.isfinite(self.error_bound) else "unknown"
         return f"lower level by {self.method}: residual {residual}, error of y at most {bound}"
+
+
+def _unique(told: np.ndarray, strong_convexity: np.ndarray) -> bool | None:
+    """Whether all owners' y are the only solutions, by what the method has found at x or by strong convexity."""
+    if ((told == 0) | (told == 2)).any():
+        return False
+    return True if ((told == 1) | (strong_convexity > 0)).all() else None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from hierfl.compiler.party_constraints import lower_constraints, split_constrain
 from hierfl.compiler.sets import compile_set
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import DeclarationError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.averages import refuse_total_of_distribution
 from hierfl.language.declaration import Declaration
@@ -47,7 +48,6 @@ def compile_problem(declaration: Declaration) -> CompiledProblem:
     _require_known_means(declaration)
     _require_gradients(declaration)
     oracles = _oracles(declaration)
-    _verify_sets(oracles)
     exact = ExactLower.of(oracles)  # looks at concrete numbers, and refuses what cannot be solved
     player_evidence(exact)
     return CompiledProblem(**{f.name: getattr(oracles, f.name) for f in fields(oracles)}, exact=exact)
@@ -117,16 +117,22 @@ def _require_gradients(declaration: Declaration) -> None:
         )
 
 
-def _verify_sets(oracles: Oracles) -> None:
-    """Compare the compiled projections with CVXPY at one random environment."""
+def verify_sets(oracles: Oracles) -> None:
+    """Compare the projections that runs compile with CVXPY at one random environment, once for a problem."""
+    oracles.programs.keep("verified sets", lambda: _verified(oracles))
+
+
+@double_precision
+def _verified(oracles: Oracles) -> bool:
     party = oracles.data().clients.party(0)
     own = party.environment
     verify(oracles.upper_set, own)
-    x = oracles.project_upper(jnp.asarray(np.random.default_rng(0).standard_normal(oracles.upper.size)), own)
+    x = quick_jit(oracles.project_upper)(np.random.default_rng(0).standard_normal(oracles.upper.size), own)
     if oracles.private_set is not None:
         verify(oracles.private_set, own)
     if oracles.lower_set is not None:
         if oracles.scope == "sample":
             rows = party.batch(jax.random.key(0), 1, oracles.lower_samples)
             own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
-        verify(oracles.lower_set, oracles.environment(x, None, own))
+        verify(oracles.lower_set, oracles.environment(jnp.asarray(x), None, own))
+    return True

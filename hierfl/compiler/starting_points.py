@@ -13,6 +13,7 @@ from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.errors import DeclarationError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
 
 SCALE = 10.0  # half the width of the box where X is unbounded
@@ -50,7 +51,7 @@ def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
 
     def make() -> Any:
         known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-        return jax.jit(jax.vmap(known.project, in_axes=(0, None)))
+        return quick_jit(jax.vmap(known.project, in_axes=(0, None)))
 
     project = compiled.programs.keep("projection on X", make)
     return np.asarray(project(jnp.asarray(points), compiled.data().clients.public))
@@ -69,7 +70,8 @@ def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
     """The flat start: the given point, or the projection of 0 on X."""
     if x0 is not None:
         return compiled.upper.flatten(x0, "x0")
-    return np.asarray(compiled.project_upper(jnp.zeros(compiled.upper.size), compiled.data().clients.public))
+    project = compiled.programs.keep("public projection on X", lambda: quick_jit(compiled.project_upper))
+    return np.asarray(project(np.zeros(compiled.upper.size), compiled.data().clients.public))
 
 
 def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:
@@ -90,6 +92,6 @@ def require_nonempty(compiled: CompiledProblem) -> None:
         Naming the constraints.
     """
     known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-    if not float(known.gap(compiled.data().clients.public)) <= 0:
+    if not float(quick_jit(known.gap)(compiled.data().clients.public)) <= 0:
         constraints = ", ".join(map(expression_text, known.constraints))
         raise DeclarationError(f"X is empty: no x satisfies {constraints}.")

@@ -1,16 +1,149 @@
-"""Programs that run a few times, such as exact values and looks at f: compiled in about half the time."""
+"""Programs that run a few times, such as exact values and looks at f: small ones by NumPy at once, others compiled quickly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from hierfl.jaxtools.numpy_program import NumpyProgram
 from hierfl.jaxtools.thread_pool import core_count
 
+# measured on one core of a desktop processor, in seconds
+OPERATION, ENTRY = 1.5e-6, 1e-9  # NumPy: a call, and each number that it makes or reads
+COMPILING, EQUATION = 0.05, 4e-4  # XLA: a program, and each of its equations
+TRIPS = 20  # of a loop whose end is not known
+CALLS = 20  # of a program, that its compilation has to pay for
+LONGEST = 0.25  # seconds that NumPy may take for a call
+PATIENCE = 5.0  # and for one whose time is that of solvers on the host
 
-def quick_jit(function: Callable[..., Any]) -> Any:
+
+def quick_jit(function: Callable[..., Any]) -> QuickProgram:
+    """The function as a program that is traced once for arguments of a shape, and run the quicker way: see ``QuickProgram``."""
+    return QuickProgram(function)
+
+
+class QuickProgram:
+    """A function of arrays that NumPy runs where that is done before XLA had compiled it, and XLA elsewhere.
+
+    The choice depends on the traced program alone, never on a clock: the same question has the same answer, to the last bit.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._within = jax.jit(function)
+        self._by_form: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The function's result; arrays of NumPy or JAX."""
+        leaves, form = jax.tree.flatten((arguments, named))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self._within(*arguments, **named)
+        key = form, tuple((np.shape(leaf), _type(leaf)) for leaf in leaves), jax.config.jax_enable_x64
+        if key not in self._by_form:
+            self._by_form[key] = self._made(arguments, named)
+        return self._by_form[key](*arguments, **named)
+
+    def _made(self, arguments: Any, named: Any) -> Callable[..., Any]:
+        with _looking():
+            program = NumpyProgram(lambda arguments, named: self.function(*arguments, **named), arguments, named)
+        if numpy_is_quicker(program.traced):
+            return lambda *arguments, **named: program(arguments, named)
+        return self._compiled
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return _compiled(self.function)
+
+    def trace(self, *arguments: Any, **named: Any) -> Any:
+        """JAX's own trace of the function."""
+        return self._compiled.trace(*arguments, **named)
+
+
+def _type(leaf: Any) -> Any:
+    return leaf.dtype if hasattr(leaf, "dtype") else np.result_type(leaf)
+
+
+_LOOKS: ContextVar[bool] = ContextVar("traced for NumPy", default=False)
+
+
+@contextmanager
+def _looking() -> Iterator[None]:
+    token = _LOOKS.set(True)
+    try:
+        yield
+    finally:
+        _LOOKS.reset(token)
+
+
+def traced_for_numpy() -> bool:
+    """Whether what is being traced will be run by NumPy, for which a call of a solver on the host costs nothing extra."""
+    return _LOOKS.get()
+
+
+def numpy_is_quicker(program: ClosedJaxpr) -> bool:
+    """Whether NumPy has run a program ``CALLS`` times before XLA would have compiled it.
+
+    Where solvers on the host are called the time is theirs, and XLA would compile solvers of its own instead.
+    """
+    seconds = running(program.jaxpr)
+    if calls_host(program.jaxpr):
+        return seconds <= PATIENCE
+    return seconds <= LONGEST and CALLS * seconds <= COMPILING + EQUATION * equations(program.jaxpr)
+
+
+def running(program: Jaxpr) -> float:
+    """Seconds that NumPy takes for a program, about."""
+    total = 0.0
+    for equation in program.eqns:
+        inner = [running(part) for part in _parts(equation)]
+        if equation.primitive.name == "scan":
+            total += equation.params["length"] * sum(inner)
+        elif equation.primitive.name == "while":
+            total += TRIPS * sum(inner)
+        elif inner:
+            total += max(inner) if equation.primitive.name == "cond" else inner[-1]
+        total += OPERATION + ENTRY * _work(equation)
+    return total
+
+
+def equations(program: Jaxpr) -> int:
+    """How many equations a program has, those of the functions it calls among them."""
+    return sum(1 + sum(map(equations, _parts(equation))) for equation in program.eqns)
+
+
+def calls_host(program: Jaxpr) -> bool:
+    """Whether functions on the host are called."""
+    return any(e.primitive.name == "pure_callback" or any(map(calls_host, _parts(e))) for e in program.eqns)
+
+
+def _parts(equation: Any) -> list[Jaxpr]:
+    found = []
+    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: isinstance(v, Jaxpr | ClosedJaxpr)):
+        if isinstance(value, ClosedJaxpr):
+            found.append(value.jaxpr)
+        elif isinstance(value, Jaxpr):
+            found.append(value)
+    return found
+
+
+def _work(equation: Any) -> float:
+    sizes = [
+        int(np.prod(atom.aval.shape)) for atom in (*equation.invars, *equation.outvars) if hasattr(atom.aval, "shape")
+    ]
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return sizes[-1] * float(np.prod([equation.invars[0].aval.shape[k] for k in contracted], dtype=float))
+    return float(sum(sizes))
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
     """``jax.jit`` without XLA's newer fusion emitters on a CPU, and with a module for each core rather than for each kernel.
 
     Measured: 0.5 to 0.65 of the compilation; runs take as long, a fifth longer at worst. Not for local steps, where matrices

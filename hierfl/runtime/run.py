@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem, verify_sets
 from hierfl.compiler.starting_points import project_on_all, require_nonempty, start_points
 from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning
 from hierfl.jaxtools.precision import double_precision
@@ -37,6 +37,7 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
     algorithm: Algorithm = solver.bind(compiled, rounds, settings.queries)
     _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
     require_nonempty(compiled)
+    verify_sets(compiled)
     starts = _starts(compiled, settings)
     if algorithm.stays_in_upper_set:
         starts = np.stack([_inside(compiled, start) for start in starts])

@@ -27,6 +27,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.implicit_differentiation.envelope import gradients_coincide
+from hierfl.compiler.lower_level.owner import Owner
 from hierfl.errors import IncompatibleSolverError
 
 DENSE_LIMIT = 256
@@ -37,12 +38,16 @@ Map = Callable[[Array], Array]
 
 
 class LowerMap(NamedTuple):
-    """The lower level of one owner at (x, y): F there, products with the transposes of D_y F and D_x F, and z -> P_Y(x)(z)."""
+    """The lower level of one owner at (x, y): F there, products with the transposes of D_y F and D_x F, and z -> P_Y(x)(z).
+
+    ``response`` maps q to the gradient of q'y(x), where the exact method has it from its active set.
+    """
 
     force: Array
     hessian: Map
     cross: Map
     project: Callable[[Array, Array], Array]
+    response: Map | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +73,8 @@ class Hypergradient:
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
         """grad f from its partial gradients in x and y."""
+        if lower.response is not None:
+            return gradient + lower.response(seed)
         if self.problem.lower_set is None or self.problem.lower_set.kind == "free":
             if self.envelope:
                 return gradient
@@ -150,7 +157,13 @@ class Hypergradient:
             lambda v: mean(lambda rows: self._transposed_in_y(x, y, party.environment, rows, v)),
             lambda v: mean(lambda rows: self._transposed_in_x(x, y, party.environment, rows, v)),
             lambda x, z: problem.project_lower(x, z, party.environment),
+            self.response(x, lambda: problem.exact.client_owner(x, party)),
         )
+
+    def response(self, x: Array, owner: Callable[[], Owner]) -> Map | None:
+        """q -> the gradient of q'y(x) of an owner, where the exact method knows it."""
+        method = self.problem.exact.method
+        return None if method is None or not method.responds else lambda seed: method.pull(x, owner(), seed)
 
     def rows(
         self, x: Array, party: Party, rows: Rows, answer: Callable[[dict[int, Array]], Array]
@@ -172,6 +185,7 @@ class Hypergradient:
                 lambda v: self._transposed_in_y(x, y, own, NO_ROWS, v),
                 lambda v: self._transposed_in_x(x, y, own, NO_ROWS, v),
                 lambda x, z: problem.project_lower(x, z, own),
+                self.response(x, lambda: problem.exact.sample_owner(x, own)),
             )
             return self.adjoint(x, jnp.zeros_like(x), seed, lower, y)
 
@@ -207,7 +221,7 @@ def _inverse_norm(hessian: Map, like: Array) -> Array:
 
 def _require_smooth(problem: CompiledProblem) -> None:
     method, lower_set = problem.exact.method, problem.lower_set
-    if method is None:
+    if method is None or method.responds:
         return
     why = method.reason if method.on_host else None
     if lower_set is not None and not lower_set.is_exact:

@@ -14,7 +14,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
-from hierfl.compiler.lower_level.diagnosis import require_solved
+from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
@@ -90,6 +90,7 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
         lambda v: mean(lambda part: part.hessian(v), y),
         lambda v: mean(lambda part: part.cross(v), x),
         lambda x, z: hyper.problem.project_lower(x, z, public),
+        hyper.response(x, lambda: hyper.problem.exact.federation_owner(x, clients)),
     )
 
 
@@ -102,4 +103,5 @@ def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np
     )
     evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
     require_solved(problem, problem.exact.method, x, evaluation)
+    require_gradient(x, evaluation, gradient)
     return float(evaluation.value), gradient

@@ -25,7 +25,8 @@ class LowerSolution(NamedTuple):
 
     ``residual`` is the natural residual ``||y - P_Y(y - F(y))||`` (an upper bound of it where y takes no iterations; CVXPY's: that
     of the optimality conditions, or NaN); ``error_bound`` bounds ``||y - y(x)||`` (infinity when no modulus of strong monotonicity
-    is known); ``converged`` says whether the tolerance was met.
+    is known); ``converged`` says whether the tolerance was met, ``empty`` that Y(x) is empty as far as the method has found out,
+    ``unique`` whether there is no other solution (1), there are others (0), or that is not known (-1).
     """
 
     y: Float[Array, " size"]
@@ -34,6 +35,8 @@ class LowerSolution(NamedTuple):
     strong_convexity: Float[Array, ""]
     iterations: Int[Array, ""]
     converged: Bool[Array, ""]
+    empty: Bool[Array, ""] | bool = False
+    unique: Int[Array, ""] | int = -1
 
 
 def certify(

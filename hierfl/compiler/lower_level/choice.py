@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
+from hierfl.compiler.lower_level.methods.active_set import ActiveSet
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
 from hierfl.compiler.lower_level.methods.conic_program import ConicProgram
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
@@ -19,6 +20,7 @@ METHODS: dict[str, type[ExactMethod]] = {
         ClosedForm,
         DiagonalPlusLowRank,
         LinearSystem,
+        ActiveSet,
         SemismoothNewton,
         ExtragradientMethod,
         ConicProgram,

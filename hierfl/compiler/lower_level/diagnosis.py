@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,7 +11,7 @@ from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.oracles import Oracles
-from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
+from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError
 from hierfl.language.printing.text import expression_text
 
 OUTSIDE_TOLERANCE = 1e-6
@@ -60,6 +62,42 @@ def require_attained(
             f"the lower level of {_owner_name(oracles, int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
             f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
         )
+
+
+def require_gradient(x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray) -> None:
+    """The gradient is a vector of numbers."""
+    if np.isfinite(gradient).all():
+        return
+    several = evaluation.solution is not None and (np.asarray(evaluation.solution.unique) == 0).any()
+    why = (
+        "the lower level has several solutions there, of which the upper objective prefers some, and the one that is chosen moves in no "
+        'smooth way with x: add a strongly convex term to the lower level, or choose with selection="optimistic"'
+        if several
+        else "y(x) is not differentiable there, or a term is not"
+    )
+    raise NoGradientError(
+        f"f has no gradient at x = {_short(x)}: {why}; values, slices and FedRZO or ZOHFL do without one."
+    )
+
+
+def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
+    """Say once for a problem that y(x) is one of several solutions that the upper objective tells apart."""
+    level = oracles.declaration.lower_level
+    if solution is None or level is None or getattr(level, "selection", None) is not None:
+        return
+    several = np.flatnonzero(np.asarray(solution.unique) == 0)
+    if several.size:
+        oracles.programs.keep("told of several solutions", lambda: _tell_of_several(oracles, int(several[0])))
+
+
+def _tell_of_several(oracles: Oracles, owner: int) -> bool:
+    warnings.warn(
+        f"the lower level of {_owner_name(oracles, owner)} has several solutions, and the upper objective depends on which: the one of "
+        f'least norm is taken. Write selection="optimistic" or selection="pessimistic" in hf.ArgMin, or add a strongly convex term.',
+        LowerLevelWarning,
+        stacklevel=2,
+    )
+    return True
 
 
 def require_defined(x: np.ndarray, evaluation: Evaluation) -> None:

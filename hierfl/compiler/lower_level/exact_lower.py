@@ -26,6 +26,7 @@ from hierfl.compiler.lower_level.diagnosis import (
     require_defined,
     require_in_x,
     require_solved,
+    warn_of_several,
 )
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
@@ -112,13 +113,13 @@ class ExactLower:
         if oracles.scope == "federation":
             owner = self.federation_owner(x, clients)
             solution = self.solve(x, owner, zero if warm is None else warm[0], tolerance)
-            return jax.tree.map(lambda a: a[None], solution), oracles.lower_gap(x, owner.own)[None]
+            return jax.tree.map(lambda a: jnp.asarray(a)[None], solution), self._gap(solution, x, owner.own)[None]
         if oracles.scope == "client":
 
             def one_client(job: tuple[Array, Array]) -> tuple[LowerSolution, Array]:
                 party = clients.party(job[0])
                 solution = self.solve(x, self.client_owner(x, party), job[1], tolerance)
-                return solution, oracles.lower_gap(x, party.environment)
+                return solution, self._gap(solution, x, party.environment)
 
             starts = jnp.zeros((clients.size, zero.size), x.dtype) if warm is None else warm
             return jax.lax.map(one_client, (jnp.arange(clients.size), starts), batch_size=self._batch(clients))
@@ -135,13 +136,21 @@ class ExactLower:
         def one_row(job: tuple[Array, Array, Array]) -> tuple[LowerSolution, Array]:
             row, client, start = job
             own = {**clients.party(client).environment, **table.rows(row)}
-            return self.solve(x, self.sample_owner(x, own, row), start, tolerance), oracles.lower_gap(x, own)
+            solution = self.solve(x, self.sample_owner(x, own, row), start, tolerance)
+            return solution, self._gap(solution, x, own)
 
         starts = jnp.zeros((rows, oracles.lower.size), x.dtype) if warm is None else warm
         jobs = (jnp.arange(rows), holder, starts)
         size = oracles.lower.size
         side_by_side = min(rows, BESIDE // size) if size < LARGE else 1
         return jax.lax.map(one_row, jobs, batch_size=side_by_side if side_by_side > 1 else None)
+
+    def _gap(self, solution: LowerSolution, x: Array, own: dict[int, Array]) -> Array:
+        """Positive where the owner's Y(x) is empty."""
+        assert self.method is not None
+        if self.method.tells_empty:
+            return jnp.where(solution.empty, 1.0, -1.0)
+        return self.oracles.lower_gap(x, own)
 
     def _batch(self, clients: Population) -> int | None:
         """Clients side by side; None for one after another, where no branch is computed in vain."""
@@ -229,6 +238,7 @@ class ExactLower:
             sharper = self.compiled_evaluation(jnp.asarray(x), data, warm, tolerance=SHARPER).solution
             require_attained(self.oracles, x, evaluation.solution, np.asarray(sharper.y), doubtful)
         require_defined(x, evaluation)
+        warn_of_several(self.oracles, evaluation.solution)
         return evaluation
 
     @double_precision

@@ -76,7 +76,7 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
         mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
         return Jacobian(pattern, mode, skeleton=skeleton)
     parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(*with_transpose(first, size), size))()
-    least = safe_smallest_eigenvalue(jnp.asarray(matrix)) if parts is None or matrix is not None else parts.modulus()
+    least = quick_jit(safe_smallest_eigenvalue)(matrix) if parts is None or matrix is not None else parts.modulus()
     ladder = None if parts is None else _ladder(oracles, part, parts, looks.actual)
     steepness = math.inf if parts is None else float(parts.steepness())
     return Jacobian(pattern, "constant", float(least), skeleton, parts, steepness, ladder)
@@ -97,7 +97,7 @@ class _Looks:
     def of(cls, oracles: Oracles, part: QuadraticPart) -> _Looks:
         """The product is compiled once for all points."""
 
-        @jax.jit
+        @quick_jit
         def multiply(point: Probe, vector: Array) -> Array:
             def mapping(y: Array) -> Array:
                 return part.operator(oracles, point.x, y, point.own, point.rows)

@@ -20,6 +20,7 @@ from jax import Array
 from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.oracles import Oracles
+from hierfl.jaxtools.cheap_jit import quick_jit
 
 CLIENTS = 4  # that are looked at as they are
 ROWS = 64  # of a table in an average
@@ -57,8 +58,10 @@ def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[Array]:
     """Combinations of projections, in pairs on opposite sides of one: X may lie far from 0."""
     rng, own = np.random.default_rng(seed), oracles.data().clients.party(0).environment
 
+    program = oracles.programs.keep("public projection on X", lambda: quick_jit(oracles.project_upper))
+
     def project(x: np.ndarray) -> np.ndarray:
-        return np.asarray(oracles.project_upper(jnp.asarray(x, float), own))
+        return np.asarray(program(np.asarray(x, float), own))
 
     middle = project(rng.standard_normal(oracles.upper.size))
     moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
-import jax
 import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Array, Float
 
 from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.host.projection import HostProjection
+from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.sets.blocks.affine_block import AffineBlock
 from hierfl.compiler.sets.blocks.block import Block, Product
 from hierfl.compiler.sets.blocks.box_block import BoxBlock
+from hierfl.compiler.sets.blocks.cut_by_ball_block import CutByBall
+from hierfl.compiler.sets.blocks.cut_by_band_block import CutByBand
+from hierfl.compiler.sets.blocks.cvxpy_block import CvxpyBlock
+from hierfl.compiler.sets.blocks.dykstra_block import DykstraBlock
+from hierfl.compiler.sets.blocks.polyhedron_block import PolyhedronBlock
+from hierfl.jaxtools.cheap_jit import quick_jit, traced_for_numpy
+
+ITERATING = (PolyhedronBlock, DykstraBlock, CvxpyBlock, CutByBall, CutByBand)
+HOST_LIMIT = 120  # scalars, for whose matrices the host engine takes about a millisecond
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,16 +77,40 @@ class CompiledSet:
 
     def project(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
         """The nearest point of the set; where it is empty, see :meth:`gap`."""
+        if self.blocks and traced_for_numpy() and (on_host := self.on_host) is not None:
+            return on_host.project(z, self._moving(environment))
+        return self.traced_projection(z, environment)
+
+    def traced_projection(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
+        """``project`` by the blocks, as compiled programs have it."""
         return self._project(z, self.values(environment)) if self.blocks else z
+
+    @cached_property
+    def is_direct(self) -> bool:
+        """Whether the projection is a formula or one root search, not an iteration on several sets or rows."""
+        return not any(isinstance(block, ITERATING) for block in self.blocks)
+
+    @cached_property
+    def on_host(self) -> HostProjection | None:
+        """The projection by the host engine, where it is the quicker one; None where it is not, or there is none."""
+        if self.is_direct or self.size > HOST_LIMIT:
+            return None
+        with suppress(NoStandardFormError):
+            return HostProjection.on(self.constraints, self.variables)
+        return None
+
+    def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:
+        """What the set depends on."""
+        return {leaf: environment[leaf] for leaf in sorted(self.depends_on)}
 
     @cached_property
     def _project(self) -> Callable[..., Array]:
         """Traced and lowered once, however often a program calls it: a root search inside a Newton method is long."""
-        return jax.jit(self.product.project)
+        return quick_jit(self.product.project)
 
     @cached_property
     def _gap(self) -> Callable[..., Array]:
-        return jax.jit(self.product.gap)
+        return quick_jit(self.product.gap)
 
     def limits(self, environment: Mapping[int, Any]) -> tuple[Float[Array, " size"], Float[Array, " size"]]:
         """(lower, upper) bounds of a set of kind ``"box"`` or ``"free"``."""
@@ -97,6 +132,12 @@ class CompiledSet:
 
     def gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
         """Positive when the set is empty in this environment."""
+        if self.blocks and traced_for_numpy() and (on_host := self.on_host) is not None:
+            return on_host.gap(self._moving(environment))
+        return self.traced_gap(environment)
+
+    def traced_gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
+        """``gap`` by the blocks, as compiled programs have it."""
         return self._gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
 
     def explain(self) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import cvxpy as cp
-import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Float
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.errors import HierflError
+from hierfl.jaxtools.numpy_program import NumpyProgram
 from hierfl.language.printing.text import expression_text
 
 _COMPARE_LIMIT = 100
@@ -29,12 +29,15 @@ def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0)
     HierflError
         If they disagree: a defect of hierfl, named with the constraints.
     """
-    if not compiled.blocks or not compiled.is_exact or not float(compiled.gap(environment)) <= 0:
+    if not compiled.blocks or not compiled.is_exact:
         return
+    if not float(NumpyProgram(compiled.traced_gap, environment)(environment)) <= 0:
+        return
+    project = NumpyProgram(compiled.traced_projection, np.zeros(compiled.size), environment)
     rng = np.random.default_rng(seed)
     for _ in range(_POINTS):
         z = 3 * rng.standard_normal(compiled.size)
-        p = np.asarray(compiled.project(jnp.asarray(z), environment))
+        p = np.asarray(project(z, environment))
         error = violation(compiled, p, environment) if np.isfinite(p).all() else np.inf
         if compiled.size <= _COMPARE_LIMIT and float(compiled.condition(environment)) <= _CONDITION_LIMIT:
             other = reference_projection(compiled, z, environment)

@@ -19,9 +19,10 @@ from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
 from hierfl.compiler.lower_level.evaluation import Evaluation
-from hierfl.compiler.starting_points import project_on_all
+from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.implicit.points import owners
+from hierfl.jaxtools.cheap_jit import quick_jit
 
 BATCH_SCALARS = 4_000_000
 
@@ -53,7 +54,7 @@ class LocalSearch:
         def all_values(points: jax.Array, data: Data) -> jax.Array:
             return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
 
-        program = self.compiled.programs.keep("reference values", lambda: jax.jit(all_values))
+        program = self.compiled.programs.keep("reference values", lambda: quick_jit(all_values))
         return np.asarray(program(jnp.asarray(points), self._data))
 
     def _value(self, x: jax.Array, data: Data) -> jax.Array:
@@ -79,7 +80,9 @@ class LocalSearch:
         hyper = self.hyper
         if hyper is None:
             return self.simplex(LocalMinimum(start, np.inf))
-        program = self.compiled.programs.keep(("reference slope", hyper), lambda: jax.jit(partial(self._slope, hyper)))
+        program = self.compiled.programs.keep(
+            ("reference slope", hyper), lambda: quick_jit(partial(self._slope, hyper))
+        )
 
         def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
             self.count += 1
@@ -88,11 +91,11 @@ class LocalSearch:
             return float(value), np.where(np.isfinite(gradient), gradient, 0.0)
 
         end = scipy.optimize.minimize(slope, start, jac=True, method="BFGS", options={"gtol": 1e-9})
-        return LocalMinimum(np.asarray(project_on_all(self.compiled, end.x)), float(end.fun))
+        return LocalMinimum(on_upper_set(self.compiled, end.x[None])[0], float(end.fun))
 
     def simplex(self, start: LocalMinimum) -> LocalMinimum:
         """Search by Nelder and Mead's method, which sees values only, so that kinks do not stop it; never worse than the start."""
-        one = self.compiled.programs.keep("reference value", lambda: jax.jit(self._value))
+        one = self.compiled.programs.keep("reference value", lambda: quick_jit(self._value))
 
         def value(x: np.ndarray) -> float:
             self.count += 1
@@ -104,5 +107,5 @@ class LocalSearch:
             method="Nelder-Mead",
             options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 400 * len(start.x)},
         )
-        inside = np.asarray(project_on_all(self.compiled, end.x))
+        inside = on_upper_set(self.compiled, end.x[None])[0]
         return LocalMinimum(inside, float(end.fun)) if end.fun <= start.value else start

@@ -92,7 +92,11 @@ class ExactMethod(ABC):
     iterative
         Whether y is where an iteration on it stopped.
     on_host
-        Whether it leaves the traced program.
+        Whether it leaves the traced program, for a solution only as good as CVXPY's.
+    responds
+        Whether it knows how y moves with x: it has ``pull``.
+    tells_empty
+        Whether its solutions say that Y(x) is empty.
     """
 
     structure: LowerStructure
@@ -102,6 +106,8 @@ class ExactMethod(ABC):
     at_once: ClassVar[bool] = False
     iterative: ClassVar[bool] = False
     on_host: ClassVar[bool] = False
+    tells_empty: ClassVar[bool] = False
+    responds: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -117,6 +123,10 @@ class ExactMethod(ABC):
     ) -> LowerSolution:
         """y(x) of one owner, from a warm start; traceable."""
         return self.answer(self.question(x, owner, owner, warm, tolerance))
+
+    def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
+        """The gradient in x of seed'y(x) for one owner, NaN where there is none; traceable."""
+        raise AssertionError(f"{self.name} does not know how y moves with x")
 
     def question(self, x: Array, owner: Owner, asked: Owner, warm: Array, tolerance: Array | float) -> Question:
         """The lower level of an owner as a question to this method."""

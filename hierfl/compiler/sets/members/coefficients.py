@@ -13,6 +13,7 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.compiler.expressions.program import Program
+from hierfl.jaxtools.cheap_jit import quick_jit
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ def random_draw(trees: Sequence[Expression], parameters: Sequence[cp.Parameter],
     """
     rng = np.random.default_rng(seed)
     leaves = {leaf.id: leaf for tree in trees for leaf in [*tree.variables(), *tree.parameters()]}
-    values = program({leaf: _random_value(leaves[leaf], rng) for leaf in sorted(leaves)})
+    values = quick_jit(program)({leaf: _random_value(leaves[leaf], rng) for leaf in sorted(leaves)})
     independent = [_random_value(parameter, rng) for parameter in parameters]
     return [np.asarray(v) if np.isfinite(v).all() else other for v, other in zip(values, independent)]
 

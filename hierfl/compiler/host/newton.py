@@ -1,0 +1,98 @@
+"""Newton's method for a smooth monotone map over a standard form's cones: at each step the map's linear model is solved there.
+
+Josephy and Newton's method (Facchinei and Pang, 2003, section 7.3). Steps are cut where the map has turned against them, which for
+a gradient is a line search on a convex function along the step; a map that is flat gets a diagonal that goes with its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.compiler.host.program import FAILED, SOLVED, Answer, ConeProgram
+from hierfl.compiler.host.standard_form import Cone
+
+STEPS, CUTS = 200, 60
+SETTLED = 4e-16  # relative step below which nothing moves any more
+CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinking
+STEADY = 0.9  # what a step has to shrink by
+
+Vector = Float[np.ndarray, " width"]
+Force = Callable[[Vector], tuple[Vector, Float[np.ndarray, "width width"]]]
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonMethod:
+    """Solve 0 in G(u) - A' z with z in the normals of A u + b in K; ``force`` gives (G, its derivative) at u.
+
+    The first ``size`` entries of u are y; the others are not unique and may move when y has settled.
+    """
+
+    force: Force
+    a: Float[np.ndarray, "rows width"]
+    b: Float[np.ndarray, " rows"]
+    cones: Sequence[Cone]
+    size: int
+
+    def solve(self, start: Vector) -> Answer:
+        """The solution from a feasible start at which G is finite."""
+        u, last, answer = start, np.inf, None
+        force, slope = self.force(u)
+        if not np.isfinite(force).all():
+            return Answer(np.full_like(u, np.nan), np.full(len(self.b), np.nan), np.inf, FAILED)
+        for _ in range(STEPS):
+            ahead = self._model(u, force, slope)
+            if ahead.status != SOLVED:
+                return ahead
+            step = ahead.u - u
+            size = _largest(step[: self.size]) / (_largest(u[: self.size]) or 1.0)
+            if size <= SETTLED or (size <= CLOSE and size > STEADY * last):
+                return Answer(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
+            share, force_ahead, slope_ahead = self._share(u, step, force)
+            if share == 0.0:
+                return Answer(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
+            u, force, slope, answer = u + share * step, force_ahead, slope_ahead, ahead
+            last = size if share == 1.0 else np.inf
+        assert answer is not None
+        return Answer(u, answer.z, last, FAILED)
+
+    def _model(self, u: Vector, force: Vector, slope: np.ndarray) -> Answer:
+        """The solution of the linear model; with a diagonal where the model has none."""
+        size = np.abs(slope).max(initial=0.0)
+        answer = ConeProgram(slope, force - slope @ u, self.a, self.b, self.cones).solve()
+        weight = max(1e-8 * size, 1e-3 * _largest(force) / (1.0 + _largest(u)))
+        for _ in range(12):
+            if answer.status == SOLVED or not weight > 0:
+                break
+            curved = slope + weight * np.eye(len(u))
+            answer = ConeProgram(curved, force - curved @ u, self.a, self.b, self.cones).solve()
+            weight *= 10
+        return answer
+
+    def _share(self, u: Vector, step: Vector, force: Vector) -> tuple[float, Vector, np.ndarray]:
+        """How much of the step to take: all, or to where the map along it changes sign; 0 where there is no such place."""
+        slope_here = float(force @ step)
+        low, high, share = 0.0, np.inf, 1.0
+        for _ in range(CUTS):
+            ahead, slope = self.force(u + share * step)
+            if np.isfinite(ahead).all():
+                along = float(ahead @ step)
+                if along <= 0.5 * abs(slope_here) and (share == 1.0 or along >= -0.5 * abs(slope_here)):
+                    return share, ahead, slope
+                if along > 0:
+                    high = share
+                else:
+                    low = share
+            else:
+                high = share
+            share = 0.5 * (low + high)
+            if share * _largest(step) <= 1e-17 * (_largest(u) or 1.0):
+                break
+        return 0.0, force, np.zeros((len(u), len(u)))
+
+
+def _largest(v: Vector) -> float:
+    return float(np.abs(v).max(initial=0.0))

@@ -1,0 +1,274 @@
+"""Quadratic programs over cones on the host: DAQP where there are only rows, Clarabel elsewhere, then polished to rounding.
+
+    minimise  u' H u / 2 + g' u   subject to   A u + b in K;        H u + g = A' z,  z in K*,  z' (A u + b) = 0.
+
+With an H that is not symmetric the same conditions are those of an affine variational inequality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import clarabel
+import daqp
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float
+
+from hierfl.compiler.host.complementarity import by_pivots
+from hierfl.compiler.host.cones import blocks, distance, dual_slope, project_dual
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+
+SOLVED, EMPTY, UNBOUNDED, FAILED = 0, 1, 2, 3
+SEVERAL, ONE, ALIKE, UNKNOWN = 0, 1, 2, -1
+INFINITE = 1e30
+TINY = 1e-4  # of H, that u and g are held to be small beside
+GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
+POLISHING, ROUNDING = 12, 1e-15
+ACTIVE = 1e-9  # of a row's size, up to which it holds with equality
+
+Matrix = Float[np.ndarray, "rows width"]
+Vector = Float[np.ndarray, " width"]
+Rows = Float[np.ndarray, " rows"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """u and z with ``error``, the relative error of the optimality conditions; ``status`` says whether they are an answer.
+
+    ``unique`` says whether y has no other value: ``ONE``, ``SEVERAL`` (and the upper objective tells them apart), ``ALIKE`` (it does
+    not) or ``UNKNOWN``.
+    """
+
+    u: Vector
+    z: Rows
+    error: float
+    status: int
+    unique: int = UNKNOWN
+
+
+@dataclass(frozen=True, eq=False)
+class ConeProgram:
+    """H (width, width), g (width,), A (rows, width), b (rows,), and the cones of the rows, equations first."""
+
+    h: Float[np.ndarray, "width width"]
+    g: Vector
+    a: Matrix
+    b: Rows
+    cones: Sequence[Cone]
+
+    @cached_property
+    def equations(self) -> int:
+        """How many rows are equations."""
+        return sum(cone.size for cone in self.cones if cone.kind == ZERO)
+
+    @cached_property
+    def polyhedral(self) -> bool:
+        """Whether there are only equations and inequalities."""
+        return all(cone.kind in (ZERO, NONNEGATIVE) for cone in self.cones)
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether it is a minimisation."""
+        return bool(np.abs(self.h - self.h.T).max(initial=0.0) <= 1e-13 * np.abs(self.h).max(initial=0.0))
+
+    def solve(self) -> Answer:
+        """The solution, or the reason why there is none."""
+        if not self.symmetric:
+            return self._variational()
+        answer = self._by_rows() if self.polyhedral else self._by_clarabel()
+        if answer.status == FAILED and self.polyhedral:
+            answer = self._by_clarabel()
+        return answer
+
+    def _variational(self) -> Answer:
+        """The solution for an H that is not symmetric: by pivots over rows; none is looked for over other cones."""
+        if not self.polyhedral:
+            return self._none(FAILED)
+        answer = self._by_rows()
+        if answer.status != FAILED:
+            return answer
+        pair = by_pivots(self.h, self.g, self.a / self.sizes[:, None], self.b / self.sizes, self.equations)
+        return self._none(FAILED) if pair is None else self._judged(self.polished(pair[0], pair[1] / self.sizes))
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> Rows:
+        """The length of each row of A, 1 for a row of zeros."""
+        sizes = np.linalg.norm(self.a, axis=1)
+        return np.where(sizes > 0, sizes, 1.0)
+
+    def _by_rows(self) -> Answer:
+        empty = ~self.a.any(axis=1)
+        if empty.any() and self._contradiction(empty):
+            return self._none(EMPTY)
+        kept = np.flatnonzero(~empty)
+        if not self.h.any() and not self.g.any() and not len(kept):
+            return Answer(np.zeros(len(self.g)), np.zeros(len(self.b)), 0.0, SOLVED)
+        u, multipliers, flag = self._daqp(kept)
+        if flag == -1:
+            return self._none(EMPTY) if self._really_empty() else self._none(FAILED)
+        if flag == -3:
+            return self._none(UNBOUNDED) if self.symmetric else self._none(FAILED)
+        z = np.zeros(len(self.b))
+        z[kept] = multipliers / self.sizes[kept]
+        return self._judged(self.polished(u, z))
+
+    def _daqp(self, kept: np.ndarray) -> tuple[Vector, Rows, int]:
+        """DAQP's u and z for these rows, scaled to length 1, in units in which bounds are about 1."""
+        sizes = self.sizes[kept]
+        rows, bounds = self.a[kept] / sizes[:, None], -self.b[kept] / sizes
+        unit = max(1.0, float(np.abs(bounds).max(initial=0.0)))
+        weight = max(float(np.abs(self.h).max(initial=0.0)) * unit, float(np.abs(self.g).max(initial=0.0))) or 1.0
+        equal = kept < self.equations
+        sense = np.where(equal, 5, 0).astype(np.int32)
+        high = np.where(equal, bounds / unit, INFINITE)
+        u, _, flag, info = daqp.solve(
+            np.ascontiguousarray(self.h * (unit / weight)),
+            np.ascontiguousarray(self.g / weight),
+            np.ascontiguousarray(rows),
+            high,
+            np.ascontiguousarray(bounds / unit),
+            sense,
+            is_avi=not self.symmetric,
+            primal_tol=1e-12,
+        )
+        return np.array(u) * unit, -np.array(info["lam"]) * weight, int(flag)
+
+    def _contradiction(self, empty: np.ndarray) -> bool:
+        """Whether a row without coefficients does not hold."""
+        floor = ACTIVE * (1.0 + np.abs(self.b).max(initial=0.0))
+        equal = np.arange(len(self.b)) < self.equations
+        wrong = np.where(equal, np.abs(self.b), -self.b)
+        return bool((wrong[empty] > floor).any())
+
+    def _really_empty(self) -> bool:
+        """Whether no u is feasible: the nearest one to 0 by another solver."""
+        nearest = ConeProgram(np.eye(len(self.g)), np.zeros(len(self.g)), self.a, self.b, self.cones)
+        return nearest._by_clarabel().status == EMPTY
+
+    # --- cones -----------------------------------------------------------------------------------------------------
+
+    def _by_clarabel(self) -> Answer:
+        if not self.symmetric:
+            return self._none(FAILED)
+        settings = clarabel.DefaultSettings()
+        settings.verbose = False
+        settings.presolve_enable = False
+        settings.max_threads = 1
+        settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+        settings.tol_ktratio = 1e-8
+        kinds = [
+            clarabel.ZeroConeT(c.size)
+            if c.kind == ZERO
+            else clarabel.NonnegativeConeT(c.size)
+            if c.kind == NONNEGATIVE
+            else clarabel.SecondOrderConeT(c.size)
+            if c.kind == SECOND_ORDER
+            else clarabel.PSDTriangleConeT(c.order)
+            for c in self.cones
+        ]
+        quadratic = sp.csc_matrix(np.triu(self.h))
+        solver = clarabel.DefaultSolver(quadratic, self.g, sp.csc_matrix(-self.a), self.b, kinds, settings)
+        result = solver.solve()
+        status = str(result.status)
+        if "PrimalInfeasible" in status:
+            return self._none(EMPTY)
+        if "DualInfeasible" in status:
+            return self._none(UNBOUNDED)
+        u, z = np.array(result.x), np.array(result.z)
+        if not (np.isfinite(u).all() and np.isfinite(z).all()):
+            return self._none(FAILED)
+        return self._judged(self.polished(u, z))
+
+    # --- what is common ----------------------------------------------------------------------------------------------
+
+    def _none(self, status: int) -> Answer:
+        return Answer(np.full(len(self.g), np.nan), np.full(len(self.b), np.nan), np.inf, status)
+
+    def _judged(self, pair: tuple[Vector, Rows]) -> Answer:
+        error = self.error(*pair)
+        return Answer(*pair, error, SOLVED if error <= GOOD else FAILED)
+
+    def error(self, u: Vector, z: Rows) -> float:
+        """The largest relative error of the three conditions: H u + g = A' z, A u + b in K, z the projection of z - (A u + b)."""
+        hu, az, au = self.h @ u, self.a.T @ z, self.a @ u
+        size = np.abs(self.h) @ np.abs(u) + np.abs(self.g) + np.abs(self.a).T @ np.abs(z)
+        force = max(size.max(initial=0.0), TINY * np.abs(self.h).max(initial=0.0)) or 1.0
+        stationarity = np.abs(hu + self.g - az).max(initial=0.0) / force
+        if not len(self.b):
+            return float(stationarity)
+        rows = np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes
+        e = (au + self.b) / _cone_scale(self.cones, rows)
+        dual = z * self.sizes / force
+        inside = distance(self.cones, e)
+        fit = float(np.abs(dual - project_dual(self.cones, dual - e)).max(initial=0.0))
+        return float(max(stationarity, inside, fit))
+
+    def polished(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
+        """Newton's method on the conditions from a good answer, kept as long as their error shrinks."""
+        best, error = (u, z), self.error(u, z)
+        for _ in range(POLISHING):
+            if error <= ROUNDING:
+                break
+            try:
+                better = self._newton(*best)
+            except np.linalg.LinAlgError:
+                break
+            new = self.error(*better)
+            if not new < error:
+                break
+            best, error = better, new
+        return best
+
+    def _newton(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
+        """One step on H u + g - A' z = 0, z - P(z - t (A u + b)) = 0, with t in z's units."""
+        if self.polyhedral:
+            return self._on_active_rows(u, z)
+        unit = np.repeat(
+            [_size(z[r]) / max(_size(self.a[r] @ u + self.b[r]), 1e-300) for _, r in blocks(self.cones)],
+            [c.size for c in self.cones],
+        )
+        unit = np.clip(unit, 1e-6, 1e6)
+        e = unit * (self.a @ u + self.b)
+        slope = dual_slope(self.cones, z - e)
+        system = np.block([[self.h, -self.a.T], [slope @ (unit[:, None] * self.a), np.eye(len(z)) - slope]])
+        right = -np.concatenate([self.h @ u + self.g - self.a.T @ z, z - project_dual(self.cones, z - e)])
+        step = np.linalg.lstsq(system, right, rcond=1e-14)[0]
+        return u + step[: len(u)], z + step[len(u) :]
+
+    def _on_active_rows(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
+        """The solution on the rows that hold with equality by z's word."""
+        held = (np.arange(len(z)) < self.equations) | (z > 0)
+        rows = self.a[held] / self.sizes[held, None]
+        count, width = int(held.sum()), len(u)
+        system = np.block([[self.h, -rows.T], [rows, np.zeros((count, count))]])
+        scaled = z[held] * self.sizes[held]
+        right = -np.concatenate([self.h @ u + self.g - rows.T @ scaled, rows @ u + self.b[held] / self.sizes[held]])
+        try:
+            step = np.linalg.solve(system, right)
+            if not np.isfinite(step).all() or np.abs(step).max(initial=0.0) > 1e3 * (
+                1 + np.abs(u).max(initial=0.0) + np.abs(scaled).max(initial=0.0)
+            ):
+                raise np.linalg.LinAlgError
+        except np.linalg.LinAlgError:
+            step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+        new = np.zeros_like(z)
+        new[held] = (scaled + step[width:]) / self.sizes[held]
+        return u + step[:width], new
+
+
+def _size(v: np.ndarray) -> float:
+    return float(np.linalg.norm(v))
+
+
+def _cone_scale(cones: Sequence[Cone], rows: Rows) -> Rows:
+    """The size of each row; one size for all rows of a cone that is not a product of rows."""
+    scale = np.array(rows)
+    for cone, place in blocks(cones):
+        if cone.kind not in (ZERO, NONNEGATIVE):
+            scale[place] = rows[place].max()
+    return scale

@@ -1,0 +1,101 @@
+"""The projection on a convex set by the host engine: the nearest point in standard form, and its derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cvxpy.constraints.constraint import Constraint
+from jax import Array
+from jaxtyping import Float
+
+from hierfl.compiler.host.program import EMPTY, SOLVED, Answer, ConeProgram
+from hierfl.compiler.host.sensitivity import Sensitivity
+from hierfl.compiler.host.standard_form import StandardForm
+from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.numpy_program import NumpyProgram
+
+Environment = Mapping[int, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class HostProjection:
+    """The nearest point of a set in standard form."""
+
+    form: StandardForm
+    _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> HostProjection:
+        """The projection on what satisfies the constraints; raises ``NoStandardFormError`` where a cone is unknown."""
+        return cls(StandardForm.of(None, constraints, variables))
+
+    def project(self, z: Float[Array, " size"], environment: Environment) -> Float[Array, " size"]:
+        """The nearest point, NaN where there is none; traceable, and differentiable in z."""
+        leaves = tuple(environment)
+        size = self.form.size
+        given = [jnp.asarray(environment[leaf]) for leaf in leaves]
+
+        def nearest(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            return self.nearest(z, dict(zip(leaves, values))).u[:size]
+
+        def slope(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            return self.slope(z, dict(zip(leaves, values)))
+
+        @jax.custom_jvp
+        def projected(z: Array, *values: Array) -> Array:
+            return call_on_host(nearest, (size,), z.dtype, z, *values)
+
+        @projected.defjvp
+        def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+            matrix = call_on_host(slope, (size, size), primals[0].dtype, *primals)
+            return projected(*primals), matrix @ tangents[0]
+
+        return projected(z, *given)
+
+    def gap(self, environment: Environment) -> Float[Array, ""]:
+        """Positive where the set is empty; traceable."""
+        leaves = tuple(environment)
+
+        def gap(*values: np.ndarray) -> np.ndarray:
+            answer = self.nearest(np.zeros(self.form.size), dict(zip(leaves, values)))
+            return np.asarray(1.0 if answer.status == EMPTY else -1.0)
+
+        return call_on_host(gap, (), jnp.zeros(0).dtype, *(jnp.asarray(environment[leaf]) for leaf in leaves))
+
+    def nearest(self, z: np.ndarray, environment: Environment) -> Answer:
+        """The nearest point with its multipliers."""
+        return self._program(z, environment).solve()
+
+    def slope(self, z: np.ndarray, environment: Environment) -> Float[np.ndarray, "size size"]:
+        """The derivative in z; at a kink that of one of the pieces."""
+        program = self._program(z, environment)
+        answer, size = program.solve(), self.form.size
+        if answer.status != SOLVED:
+            return np.full((size, size), np.nan)
+        width, rows = self.form.width, self.form.height
+
+        def push(_: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.concatenate([-r, np.zeros(width - size)]), np.zeros(rows)
+
+        look = Sensitivity(program, answer.u, answer.z, push, lambda _, v, w: -v[:size], size)
+        return np.array([look.gradient(seed) for seed in np.eye(size, width)])
+
+    def _program(self, z: np.ndarray, environment: Environment) -> ConeProgram:
+        if "rows" not in self._programs:
+            with jax.enable_x64(True):
+                self._programs["rows"] = NumpyProgram(self._rows, dict(environment))
+        a, b = self._programs["rows"](dict(environment))
+        size, width = self.form.size, self.form.width
+        h = np.zeros((width, width))
+        h[:size, :size] = np.eye(size)
+        return ConeProgram(h, np.concatenate([-np.asarray(z, float), np.zeros(width - size)]), a, b, self.form.cones)
+
+    def _rows(self, environment: Environment) -> tuple[Array, Array]:
+        values, zero = self.form.values(environment), jnp.zeros(self.form.width)
+        return jax.jacfwd(lambda u: self.form.slack(values, u))(zero), self.form.slack(values, zero)

@@ -1,0 +1,187 @@
+"""How a solution of a standard form moves with x: its derivative from the active set and the multipliers, degenerate cases included.
+
+At a solution (u, z) of  R(x, u, z) = G(x, u) - E(x, u)' z = 0,  e(x, u) in K,  z in K*,  e'z = 0  (E the derivative of e in u):
+
+* where the rows that hold are independent and all their multipliers positive, u moves on them, by one linear system;
+* else the derivative along r solves a quadratic program over the critical cone (Bonnans and Shapiro, 2000, section 5.2):
+  of all multipliers those count that minimise z'(e_x r), rows with a positive one stay, the other active ones may leave. Along
+  a generic r what is tight stays tight around r, and gives the derivative there: at a point where u is differentiable *the* derivative,
+  at a kink that of one of the pieces that meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize
+from jaxtyping import Bool, Float
+
+from hierfl.compiler.host.cones import dual_slope
+from hierfl.compiler.host.program import ACTIVE, SOLVED, ConeProgram
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+
+RANK = 1e-10  # of the largest singular value, below which one counts as zero
+CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
+
+Vector = Float[np.ndarray, " width"]
+Rows = Float[np.ndarray, " rows"]
+Push = Callable[[Rows, Float[np.ndarray, " n"]], tuple[Vector, Rows]]  # (z, r) -> (R_x r, e_x r)
+Pull = Callable[[Rows, Vector, Rows], Float[np.ndarray, " n"]]  # (z, v, w) -> R_x' v + e_x' w
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """The lower level at its solution: ``program`` is its quadratic model there, (u, z) the solution."""
+
+    program: ConeProgram
+    u: Vector
+    z: Rows
+    push: Push
+    pull: Pull
+    size: int  # of x
+
+    def gradient(self, seed: Vector) -> Float[np.ndarray, " n"]:
+        """The gradient of seed'u(x); NaN where it does not exist."""
+        if not self.program.polyhedral:
+            return self._smooth(seed)
+        active = self.active
+        strong = active & ((self.z > self._small) | self._equal)
+        if strong.sum() == active.sum() and self._independent(active):
+            return self._on_rows(active, self.z, seed)
+        z, tight = self._along(np.cos(np.arange(1, self.size + 1) ** 2))
+        return self._on_rows(tight, z, seed)
+
+    # --- what holds ------------------------------------------------------------------------------------------------
+
+    @property
+    def slack(self) -> Rows:
+        """A u + b, in units of the rows."""
+        program = self.program
+        size = np.abs(program.a) @ np.abs(self.u) + np.abs(program.b) + program.sizes
+        return (program.a @ self.u + program.b) / size
+
+    @property
+    def _equal(self) -> Bool[np.ndarray, " rows"]:
+        return np.arange(len(self.z)) < self.program.equations
+
+    @property
+    def active(self) -> Bool[np.ndarray, " rows"]:
+        """The rows that hold with equality; rows without coefficients count for nothing."""
+        return (self._equal | (self.slack <= ACTIVE)) & self.program.a.any(axis=1)
+
+    @property
+    def _small(self) -> Rows:
+        """The size below which a multiplier counts as zero."""
+        scaled = np.abs(self.z) * self.program.sizes
+        return 1e-9 * max(float(scaled.max(initial=0.0)), 1e-300) / self.program.sizes
+
+    def _independent(self, rows: Bool[np.ndarray, " rows"]) -> bool:
+        matrix = self.program.a[rows] / self.program.sizes[rows, None]
+        return not len(matrix) or (
+            len(matrix) <= matrix.shape[1] and np.linalg.matrix_rank(matrix, tol=RANK * len(matrix)) == len(matrix)
+        )
+
+    # --- polyhedral ------------------------------------------------------------------------------------------------
+
+    def _on_rows(self, held: Bool[np.ndarray, " rows"], z: Rows, seed: Vector) -> Float[np.ndarray, " n"]:
+        """The gradient where u moves on these rows; by their null space, so that they may depend on each other."""
+        rows = self.program.a[held] / self.program.sizes[held, None]
+        left, values, right = np.linalg.svd(rows) if len(rows) else (np.eye(0), np.zeros(0), np.eye(len(seed)))
+        rank = int(np.sum(values > RANK * max(1.0, values.max(initial=0.0))))
+        free, span = right[rank:].T, right[:rank].T
+        h = self.program.h
+        inside = free.T @ h @ free
+        wanted = free.T @ seed
+        direction, loose, missed = _solved(inside.T, wanted, float(np.abs(h).max(initial=0.0)))
+        if not missed <= CONSISTENT * (float(np.linalg.norm(seed)) or 1.0):
+            return np.full(self.size, np.nan)
+
+        def moved(v: Vector, target: Vector) -> Float[np.ndarray, " n"]:
+            w = np.zeros(len(z))
+            scaled = left[:, :rank] @ ((span.T @ (target - h.T @ v)) / values[:rank])
+            w[held] = scaled / self.program.sizes[held]
+            return self.pull(z, v, w)
+
+        gradient = -moved(free @ direction, seed)
+        for vector in loose.T:  # along which u is not determined: it jumps where the cost along it moves with x
+            jump = moved(free @ vector, np.zeros_like(seed))
+            if not np.linalg.norm(jump) <= CONSISTENT * (1.0 + float(np.linalg.norm(gradient))):
+                return np.full(self.size, np.nan)
+        return gradient
+
+    def _along(self, r: Float[np.ndarray, " n"]) -> tuple[Rows, Bool[np.ndarray, " rows"]]:
+        """(the multipliers that count along r, the rows that are tight there)."""
+        active = np.flatnonzero(self.active)
+        z = np.zeros(len(self.z))
+        z[active] = self.z[active]
+        moved = self.push(z, r)[1]
+        z = self._multipliers(active, z, moved)
+        force, moved = self.push(z, r)
+        stays = self._equal | (z > self._small)
+        equal = active[stays[active]]
+        free = active[~stays[active]]
+        order = np.concatenate([equal, free])
+        model = ConeProgram(
+            self.program.h,
+            force,
+            self.program.a[order],
+            moved[order],
+            [Cone(ZERO, len(equal)), Cone(NONNEGATIVE, len(free))],
+        )
+        answer = model.solve()
+        if answer.status != SOLVED:  # of a solution that is one of many: on the rows that stay
+            held = np.zeros(len(z), bool)
+            held[equal] = True
+            return z, held
+        size = np.abs(model.a) @ np.abs(answer.u) + np.abs(model.b) + model.sizes * np.abs(answer.u).max(initial=0.0)
+        tight = np.abs(model.a @ answer.u + model.b) <= ACTIVE * np.where(size > 0, size, 1.0)
+        held = np.zeros(len(z), bool)
+        held[order[tight]] = True
+        return z, held
+
+    def _multipliers(self, active: np.ndarray, z: Rows, moved: Rows) -> Rows:
+        """Of all multipliers on the active rows one that minimises z'(e_x r), the average of such where the solver gives them."""
+        rows = self.program.a[active]
+        if not len(active) or np.linalg.matrix_rank(
+            rows / self.program.sizes[active, None], tol=RANK * len(rows)
+        ) == len(rows):
+            return z
+        sizes = self.program.sizes[active]
+        scale = float(np.abs(z[active] * sizes).max(initial=0.0)) or 1.0
+        target = rows.T @ z[active] / scale
+        free = self._equal[active]
+        bounds = [(None, None) if f else (0, None) for f in free]
+        found = scipy.optimize.linprog(
+            moved[active] / sizes, A_eq=(rows / sizes[:, None]).T, b_eq=target, bounds=bounds, method="highs-ds"
+        )
+        if found.status != 0:
+            return z
+        out = np.zeros_like(z)
+        out[active] = found.x * scale / sizes
+        return out
+
+    # --- other cones -----------------------------------------------------------------------------------------------
+
+    def _smooth(self, seed: Vector) -> Float[np.ndarray, " n"]:
+        """The gradient by z = P(z - t e), P the projection on K*, which is differentiable where u is."""
+        program, width = self.program, len(self.u)
+        e = program.a @ self.u + program.b
+        slope = dual_slope(program.cones, self.z - e)
+        system = np.block([[program.h, -program.a.T], [slope @ program.a, np.eye(len(e)) - slope]])
+        solution, *_ = np.linalg.lstsq(system.T, np.concatenate([seed, np.zeros(len(e))]), rcond=1e-12)
+        missed = system.T @ solution - np.concatenate([seed, np.zeros(len(e))])
+        if not np.linalg.norm(missed) <= CONSISTENT * (float(np.linalg.norm(seed)) or 1.0):
+            return np.full(self.size, np.nan)
+        return -self.pull(self.z, solution[:width], slope.T @ solution[width:])
+
+
+def _solved(matrix: np.ndarray, right: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """(a solution of least norm, a basis of the null space (width, k), by how much the solution misses)."""
+    if not len(right):
+        return right, np.zeros((0, 0)), 0.0
+    left, values, rows = np.linalg.svd(matrix)
+    kept = values > RANK * values.max() if values.max() > 1e-14 * scale else np.zeros(len(values), bool)
+    solution = rows[kept].T @ ((left[:, kept].T @ right) / values[kept])
+    return solution, rows[~kept].T, float(np.linalg.norm(matrix @ solution - right))

@@ -1,0 +1,438 @@
+"""A lower level on the host: what DAQP, Clarabel and Newton's method need of it at (x, owner), and what they answer.
+
+An owner is told by an index (a client's, for averages over its data) and by its own constants. The cost is split into what is
+smooth in y, of which values and derivatives are taken as they are, and what goes into the standard form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from hierfl.analysis.curvature_bounds import is_quadratic
+from hierfl.analysis.enclosure import Enclosure
+from hierfl.analysis.hoist import hoist
+from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.atoms.algebra import addends
+from hierfl.compiler.data.tables import Data
+from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
+from hierfl.compiler.host.newton import NewtonMethod
+from hierfl.compiler.host.program import ALIKE, FAILED, ONE, SEVERAL, SOLVED, Answer, ConeProgram
+from hierfl.compiler.host.sensitivity import Sensitivity
+from hierfl.compiler.host.solution_set import SolutionSet
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStandardFormError, StandardForm
+from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
+from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
+from hierfl.compiler.oracles import Oracles
+from hierfl.errors import NotConvexError
+from hierfl.jaxtools.numpy_program import NumpyProgram
+from hierfl.language.function import UserAtom
+from hierfl.language.levels import LowerLevel, averages_of
+
+Own = dict[int, Any]
+KEPT = 64  # solutions, so that a derivative does not solve again
+
+
+class Place(NamedTuple):
+    """Where the lower level is asked about: x, and its owner."""
+
+    x: np.ndarray
+    index: int
+    own: Own
+
+
+@dataclass(frozen=True, eq=False)
+class HostProblem:
+    """One problem's lower level; ``smooth`` is the part of F that is evaluated as it is."""
+
+    oracles: Oracles
+    form: StandardForm
+    smooth: QuadraticPart
+    affine: bool
+    selection: str | None = None
+    _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
+    _kept: dict[Any, tuple[ConeProgram, Answer]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, oracles: Oracles, level: LowerLevel) -> HostProblem:
+        """Split the cost, and reduce what is not smooth, with the constraints, to a standard form.
+
+        Raises
+        ------
+        NoStandardFormError
+            Where a cone is needed that is not among the standard form's.
+        """
+        known, selection = oracles.declaration.known_bounds, getattr(level, "selection", None)
+        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        if level.kind == "equilibrium":
+            form = StandardForm.of(None, constraints, level.variables, known)
+            affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
+            from_data = any(True for e in level.expressions for _ in averages_of(e))
+            return cls(oracles, form, QuadraticPart(Program(level.expressions), None, affine, from_data), affine)
+        quadratic, smooth, other = _split(level, known)
+        cost = None if not other else level.sign * sum(other[1:], start=other[0])
+        form = StandardForm.of(cost, constraints, level.variables, known)
+        taken = [*quadratic, *smooth]
+        program = Program([sum(taken[1:], start=taken[0])]) if taken else None
+        part = QuadraticPart(program, level.sign, not smooth, any(True for t in taken for _ in averages_of(t)))
+        return cls(oracles, form, part, not smooth, selection)
+
+    # --- the solution ------------------------------------------------------------------------------------------------
+
+    def solve(self, place: Place, start: np.ndarray | None = None) -> Answer:
+        """u and its multipliers; see ``Answer``."""
+        return self.solved(place, start)[1]
+
+    def solved(self, place: Place, start: np.ndarray | None = None) -> tuple[ConeProgram, Answer]:
+        """(the quadratic model at the solution, the solution); the last few are kept."""
+        key = (place.x.tobytes(), int(place.index), *((leaf, value.tobytes()) for leaf, value in place.own.items()))
+        if key not in self._kept:
+            if len(self._kept) >= KEPT:
+                del self._kept[next(iter(self._kept))]
+            program, answer = self._affine(place) if self.affine else self._smooth(place, start)
+            self._kept[key] = program, self._chosen(place, program, answer) if answer.status == SOLVED else answer
+        return self._kept[key]
+
+    # --- ties --------------------------------------------------------------------------------------------------------
+
+    def _chosen(self, place: Place, program: ConeProgram, answer: Answer) -> Answer:
+        """The answer, or of several the one that is meant: the shortest y where nothing else is declared."""
+        several = SolutionSet(program, answer, self.form.size)
+        if several.is_one:
+            return replace(answer, unique=ONE)
+        if not (self.affine and program.polyhedral):
+            return answer
+        shortest = several.least_norm()
+        if shortest.status != SOLVED:
+            return shortest
+        gradients = [self._upper_at(place, end.u)[0] for end in (answer, shortest)]
+        unique = SEVERAL if several.tells_apart(gradients) else ALIKE
+        if unique == SEVERAL and self.selection is not None:
+            shortest = several.chosen(self._selected(place, several, shortest.u))
+        return replace(shortest, unique=unique)
+
+    def _selected(self, place: Place, several: SolutionSet, start: np.ndarray) -> Answer:
+        """The best, or the worst, solution for the upper objective."""
+        width, size = self.form.width, self.form.size
+        sign = 1.0 if self.selection == "optimistic" else -1.0
+
+        def force(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            gradient, hessian = self._upper_at(place, u)
+            g, h = np.zeros(width), np.zeros((width, width))
+            g[:size], h[:size, :size] = sign * gradient, sign * hessian
+            if hessian.any() and np.linalg.eigvalsh(h[:size, :size]).min() < -1e-9 * np.abs(h).max():
+                raise NotConvexError(_not_convex(str(self.selection)))
+            return g, h
+
+        g, h = force(start)
+        among = several.restricted(h, g - h @ start)
+        if not h.any():
+            return among.solve()
+        return NewtonMethod(force, among.a, among.b, among.cones, size).solve(start)
+
+    def _upper_at(self, place: Place, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(gradient, Hessian) in y of the upper objective at u."""
+        zero = np.zeros(self.form.size)
+        program = self._program("upper", self._upper_slopes, place, zero)
+        gradient, hessian = program(*place, u[: self.form.size])
+        return gradient, hessian
+
+    def _upper_slopes(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
+        gradient = jax.grad(lambda v: self.upper(x, index, own, v))
+        return gradient(y), jax.jacfwd(gradient)(y)
+
+    def upper(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+        """What of the upper objective this owner's y enters, up to its weight."""
+        oracles, data = self.oracles, self._data(own)
+        clients = data.clients
+        if oracles.scope == "sample":
+            one = jnp.ones(1)
+            leaves = oracles.row_samples
+            rows = Rows({s: own[s][None] for s in leaves}, dict.fromkeys(leaves, one), dict.fromkeys(leaves, one[0]))
+            return oracles.client_value(x, y[None], own, rows)
+        if oracles.scope == "client":
+            party = replace(clients.party(index), environment=own)
+            mean: Array = party.mean(lambda rows: oracles.client_value(x, y, own, rows), oracles.upper_samples)
+            return mean
+
+        def add(place: Array, carry: Array) -> Array:
+            party = clients.party(place)
+            value = party.mean(lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples)
+            return carry + party.weight * value
+
+        value = sum((add(jnp.asarray(k), jnp.zeros(())) for k in range(clients.size)), start=jnp.zeros(()))
+        if data.server is None:
+            return value
+        server = replace(data.server, public=clients.public).party(0)
+        return value + server.mean(lambda rows: oracles.server_value(x, y, server.environment, rows))
+
+    def _affine(self, place: Place) -> tuple[ConeProgram, Answer]:
+        h, g, a, b = self._program("model", self._model, place)(*place)
+        program = ConeProgram(h, g, a, b, self.form.cones)
+        return program, program.solve()
+
+    def _smooth(self, place: Place, start: np.ndarray | None) -> tuple[ConeProgram, Answer]:
+        curved, linear, a, b = self._program("cone model", self._cone_model, place)(*place)
+        force = self._program("force", self._force, place, np.zeros(self.form.size))
+        size = self.form.size
+
+        def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            value, slope = force(*place, u[:size])
+            h = np.array(curved)
+            h[:size, :size] += slope
+            g = curved @ u + linear
+            g[:size] += value
+            return g, h
+
+        answer = Answer(np.full(self.form.width, np.nan), np.full(len(b), np.nan), np.inf, FAILED)
+        for first in self._starts(start, a, b):
+            if first.status != SOLVED:
+                return self._empty_model(a, b), first
+            answer = NewtonMethod(whole, a, b, self.form.cones, size).solve(first.u)
+            if answer.status == SOLVED:
+                break
+        if answer.status != SOLVED:
+            return self._empty_model(a, b), answer
+        force_there, slope_there = whole(answer.u)
+        return ConeProgram(slope_there, force_there - slope_there @ answer.u, a, b, self.form.cones), answer
+
+    def _empty_model(self, a: np.ndarray, b: np.ndarray) -> ConeProgram:
+        width = self.form.width
+        return ConeProgram(np.eye(width), np.zeros(width), a, b, self.form.cones)
+
+    def _starts(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> Any:
+        """Feasible points: the nearest to where one starts, then others, of which one may be where F is finite."""
+        size, width = self.form.size, self.form.width
+        weights = np.diag(np.concatenate([np.ones(size), np.full(width - size, 1e-6)]))
+        wanted = [np.zeros(size) if start is None else start, np.ones(size), np.full(size, 0.1), -np.ones(size)]
+        for point in wanted:
+            g = -weights @ np.concatenate([point, np.zeros(width - size)])
+            yield ConeProgram(weights, g, a, b, self.form.cones).solve()
+
+    # --- derivatives ---------------------------------------------------------------------------------------------------
+
+    def pull(self, place: Place, seed: np.ndarray) -> Float[np.ndarray, " n"]:
+        """The gradient in x of seed'y(x); NaN where it does not exist."""
+        program, answer = self.solved(place)
+        if answer.status != SOLVED:
+            return np.full(len(place.x), np.nan)
+        if answer.unique == SEVERAL:
+            return self._pull_of_selected(place, program, answer, seed)
+        width, height, size = self.form.width, self.form.height, len(place.x)
+        u, z = answer.u, answer.z
+        n, m = np.zeros(width), np.zeros(height)
+        push = self._program("push", self._push, place, n, m, np.zeros(size))
+        pull = self._program("pull", self._pull, place, n, m, n, m)
+        look = Sensitivity(
+            program,
+            u,
+            z,
+            lambda z, r: push(*place, u, z, r),
+            lambda z, v, w: pull(*place, u, z, v, w),
+            size,
+        )
+        return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
+
+    def _pull_of_selected(
+        self, place: Place, program: ConeProgram, answer: Answer, seed: np.ndarray
+    ) -> Float[np.ndarray, " n"]:
+        """The gradient where y is chosen among the solutions of a linear program; NaN elsewhere."""
+        size, n = self.form.size, len(place.x)
+        if self.selection is None or program.h.any():
+            return np.full(n, np.nan)
+        sign = 1.0 if self.selection == "optimistic" else -1.0
+        several = SolutionSet(program, answer, size)
+        order = np.concatenate([np.flatnonzero(several.strong), np.flatnonzero(~several.strong)])
+        count = int(several.strong.sum())
+        cones = [Cone(ZERO, count), Cone(NONNEGATIVE, len(order) - count)]
+        gradient, hessian = self._upper_at(place, answer.u)
+        h, g = np.zeros_like(program.h), np.zeros_like(program.g)
+        h[:size, :size], g[:size] = sign * hessian, sign * gradient
+        among = ConeProgram(h, g - h @ answer.u, program.a[order], program.b[order], cones)
+        chosen = among.solve()
+        if chosen.status != SOLVED:
+            return np.full(n, np.nan)
+        width, height = self.form.width, self.form.height
+        zero, rows, signed = np.zeros(width), np.zeros(height), np.asarray(sign)
+        push = self._program("push selected", self._push_selected, place, zero, rows, np.zeros(n), signed)
+        pull = self._program("pull selected", self._pull_selected, place, zero, rows, zero, rows, signed)
+
+        def full(part: np.ndarray) -> np.ndarray:
+            out = np.zeros(height)
+            out[order] = part
+            return out
+
+        def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            force, moved = push(*place, chosen.u, full(z), r, signed)
+            return force, moved[order]
+
+        look = Sensitivity(
+            among, chosen.u, chosen.z, pushed, lambda z, v, w: pull(*place, chosen.u, full(z), v, full(w), signed), n
+        )
+        return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
+
+    # --- traceable -------------------------------------------------------------------------------------------------------
+
+    def _model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
+        """(H, g, A, b) of an affine F."""
+        curved, linear, a, b = self._cone_model(x, index, own)
+        size = self.form.size
+        zero = jnp.zeros(size)
+        slope = jax.jacfwd(lambda y: self.force(x, index, own, y))(zero)
+        force = self.force(x, index, own, zero)
+        return curved.at[:size, :size].add(slope), linear.at[:size].add(force), a, b
+
+    def _cone_model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
+        """(H, g, A, b) of the standard form alone."""
+        values, zero = self._values(x, own), jnp.zeros(self.form.width)
+
+        def gradient(u: Array) -> Array:
+            return jax.grad(lambda v: self.form.cost(values, v))(u)
+
+        a = jax.jacfwd(lambda u: self.form.slack(values, u))(zero)
+        if self.form.cost_program is None:
+            return jnp.zeros((self.form.width, self.form.width)), zero, a, self.form.slack(values, zero)
+        return jax.jacfwd(gradient)(zero), gradient(zero), a, self.form.slack(values, zero)
+
+    def _force(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
+        return self.force(x, index, own, y), jax.jacfwd(lambda v: self.force(x, index, own, v))(y)
+
+    def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
+        """(G - E'z, e) at u."""
+        values, size = self._values(x, own), self.form.size
+        conic = jax.grad(lambda v: self.form.cost(values, v) - z @ self.form.slack(values, v))(u)
+        return conic.at[:size].add(self.force(x, index, own, u[:size])), self.form.slack(values, u)
+
+    def _push(self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array) -> tuple[Array, Array]:
+        moved: tuple[Array, Array] = jax.jvp(lambda v: self._lagrangian(v, index, own, u, z), (x,), (r,))[1]
+        return moved
+
+    def _pull(self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array) -> Array:
+        pulled: Array = jax.vjp(lambda at: self._lagrangian(at, index, own, u, z), x)[1]((v, w))[0]
+        return pulled
+
+    def _lagrangian_of_selected(
+        self, x: Array, index: Array, own: Own, u: Array, z: Array, sign: Array
+    ) -> tuple[Array, Array]:
+        """(the upper objective's gradient - E'z, e) at u."""
+        values, size = self._values(x, own), self.form.size
+        conic = jax.grad(lambda v: -(z @ self.form.slack(values, v)))(u)
+        upper = jax.grad(lambda y: sign * self.upper(x, index, own, y))(u[:size])
+        return conic.at[:size].add(upper), self.form.slack(values, u)
+
+    def _push_selected(
+        self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array, sign: Array
+    ) -> tuple[Array, Array]:
+        look = partial(self._lagrangian_of_selected, index=index, own=own, u=u, z=z, sign=sign)
+        moved: tuple[Array, Array] = jax.jvp(look, (x,), (r,))[1]
+        return moved
+
+    def _pull_selected(
+        self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array, sign: Array
+    ) -> Array:
+        look = partial(self._lagrangian_of_selected, index=index, own=own, u=u, z=z, sign=sign)
+        pulled: Array = jax.vjp(look, x)[1]((v, w))[0]
+        return pulled
+
+    def _values(self, x: Array, own: Own) -> dict[int, Any]:
+        return self.form.values(self.oracles.environment(x, None, own))
+
+    def force(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+        """The smooth part of F at y, on all data of the owner."""
+        oracles, part = self.oracles, self.smooth
+        if oracles.scope == "sample" or not part.from_data:
+            return self._force_without_data(x, own, y)
+        samples = oracles.lower_samples
+        clients = self._data(own).clients
+        if oracles.scope == "client":
+            party = replace(clients.party(index), environment=own)
+            mean: Array = party.mean(lambda rows: part.operator(oracles, x, y, own, rows), samples)
+            return mean
+
+        def add(place: Array, carry: Array) -> Array:
+            party = clients.party(place)
+            value = party.mean(lambda rows: part.operator(oracles, x, y, party.environment, rows), samples)
+            return carry + party.weight * value
+
+        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(y.size))
+
+    def _force_without_data(self, x: Array, own: Own, y: Array) -> Array:
+        oracles, part = self.oracles, self.smooth
+        if oracles.scope != "federation":
+            return part.operator(oracles, x, y, own, NO_ROWS)
+        clients = self._data(own).clients
+        if not clients.parameters:
+            return jnp.sum(clients.weights) * part.operator(oracles, x, y, own, NO_ROWS)
+
+        def one(place: Array) -> Array:
+            party = clients.party(place)
+            return party.weight * part.operator(oracles, x, y, party.environment, NO_ROWS)
+
+        return jnp.sum(jax.vmap(one)(jnp.arange(clients.size)), axis=0)
+
+    def _data(self, own: Own) -> Data:
+        """The parties' data with the owner's word on what is public."""
+        data = jax.tree.map(jnp.asarray, self.oracles.static_data)
+        public = {p.id: own[p.id] for p in self.oracles.declaration.roles.parameters}
+        return replace(data, clients=replace(data.clients, public=public))
+
+    def _program(self, name: str, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
+        """The function as a program of NumPy's, made once."""
+        if name not in self._programs:
+            with jax.enable_x64(True):
+                self._programs[name] = NumpyProgram(function, *place, *more)
+        return self._programs[name]
+
+
+def _split(level: LowerLevel, known: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    """The addends of the objective: quadratic ones, other smooth ones, and those for the standard form."""
+    quadratic, smooth, other = [], [], []
+    ids = {v.id for v in level.variables}
+    for term in addends(level.expression):
+        if not any(v.id in ids for v in term.variables()):
+            continue
+        if is_quadratic(hoist([term], level.variables, known).expressions[0]):
+            quadratic.append(term)
+        elif _has_user_atom(term):
+            smooth.append(term)
+        elif any(True for _ in averages_of(term)):
+            if nonsmooth_atom([term], ids, Enclosure(known)) is not None:
+                raise NoStandardFormError("an average over samples of something that is not smooth in y")
+            smooth.append(term)
+        else:
+            (other if _goes_to_cones(level, term, ids, known) else smooth).append(term)
+    return quadratic, smooth, other
+
+
+def _has_user_atom(expression: Any) -> bool:
+    return isinstance(expression, UserAtom) or any(map(_has_user_atom, getattr(expression, "args", ())))
+
+
+def _goes_to_cones(level: LowerLevel, term: Any, ids: set[int], known: Any) -> bool:
+    """Whether a term is piecewise quadratic, or not smooth; what needs other cones is smooth where it is finite."""
+    try:
+        form = StandardForm.of(level.sign * term, (), level.variables, known)
+    except NoStandardFormError:
+        return False
+    return form.polyhedral or nonsmooth_atom([term], ids, Enclosure(known)) is not None
+
+
+def _not_convex(selection: str) -> str:
+    bends = "convex" if selection == "optimistic" else "concave"
+    return (
+        f"selection={selection!r} chooses among several lower solutions by a convex program, for which the upper objective has to be "
+        f"{bends} in y: here it is not. Write an upper objective that is, or a lower level with one solution."
+    )
+
+
+def places(leaves: Sequence[int], values: Sequence[np.ndarray]) -> Own:
+    """An owner's constants by leaf."""
+    return dict(zip(leaves, map(np.asarray, values)))

@@ -1,0 +1,124 @@
+"""Small lower levels on the host: active sets and multipliers by DAQP, cones by Clarabel, smooth maps by Newton's method over them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from hierfl.compiler.host.program import EMPTY, SOLVED, UNBOUNDED
+from hierfl.compiler.host.standard_form import NoStandardFormError
+from hierfl.compiler.lower_level.certificate import LowerSolution
+from hierfl.compiler.lower_level.host_problem import HostProblem, Place, places
+from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.jaxtools.host_callback import call_on_host
+
+SIZE_LIMIT = 120  # scalars of y, for whose matrices a solve takes about a millisecond
+OWNERS_LIMIT = 1000  # of a y: solved one after another
+DATA_LIMIT = 200_000  # scalars that are averaged over
+
+
+class ActiveSet(ExactMethod):
+    """The method for small problems: no program to compile, the multipliers known, derivatives from what holds."""
+
+    name: ClassVar[str] = "active set"
+    cost: ClassVar[str] = "a few quadratic programs on the host, for each owner of a y"
+    tells_empty: ClassVar[bool] = True
+    responds: ClassVar[bool] = True
+
+    @classmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        oracles = structure.oracles
+        clients = oracles.static_data.clients
+        if structure.size > SIZE_LIMIT:
+            return Verdict(False, f"needs at most {SIZE_LIMIT} scalars of y; here {structure.size}")
+        owners = {"federation": 1, "client": clients.size}.get(str(oracles.scope), 0)
+        if oracles.scope == "sample":
+            owners = clients.tables[oracles.row_table(clients)].size
+        if owners > OWNERS_LIMIT:
+            return Verdict(False, f"needs at most {OWNERS_LIMIT:,} owners of a y; here {owners:,}")
+        held = sum(
+            int(np.prod(column.shape))
+            for t in clients.tables
+            for s, column in t.values.items()
+            if s in oracles.lower_samples
+        )
+        if held * structure.size > DATA_LIMIT and oracles.scope != "sample":
+            return Verdict(
+                False, f"needs at most {DATA_LIMIT:,} numbers to average over; here {held * structure.size:,}"
+            )
+        try:
+            form = host_problem(structure).form
+        except NoStandardFormError as reason:
+            return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
+        if not form.polyhedral and not structure.is_gradient:
+            return Verdict(False, "treats maps that are no gradients over polyhedra only")
+        return Verdict(
+            True, f"{structure.size} scalars of y, {owners} owner{'s' if owners > 1 else ''}: quickest on the host"
+        )
+
+    @cached_property
+    def problem(self) -> HostProblem:
+        """The lower level as the host sees it."""
+        return host_problem(self.structure)
+
+    def answer(self, question: Question) -> LowerSolution:
+        raise AssertionError("solved on the host, not from a question")
+
+    def solve(
+        self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
+    ) -> LowerSolution:
+        """y(x) of one owner through a callback, to rounding whatever the tolerance.
+
+        ``residual`` is the relative error of the optimality conditions.
+        """
+        size, mu = self.structure.size, self._modulus(owner, x)
+        leaves = tuple(owner.own)
+
+        def on_host(point: np.ndarray, index: np.ndarray, start: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            place = Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
+            answer = self.problem.solve(place, np.asarray(start, float))
+            return np.concatenate([answer.u[:size], [answer.error, answer.status, answer.unique]]).astype(point.dtype)
+
+        given = (owner.own[leaf] for leaf in leaves)
+        told = call_on_host(on_host, (size + 3,), x.dtype, x, owner.host_key, warm, *given)
+        y, residual, status = told[:size], told[size], told[size + 1]
+        solved = status == SOLVED
+        scale = (1.0 + jnp.linalg.norm(y)) * residual
+        bound = jnp.where(mu > 0, scale / jnp.where(mu > 0, mu, 1.0), jnp.inf)
+        return LowerSolution(
+            y, residual, bound, mu, status.astype(int), solved, status == EMPTY, told[size + 2].astype(int)
+        )
+
+    def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
+        """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
+        leaves = tuple(owner.own)
+
+        def on_host(point: np.ndarray, index: np.ndarray, seed: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            place = Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
+            return self.problem.pull(place, np.asarray(seed, float)).astype(point.dtype)
+
+        given = (owner.own[leaf] for leaf in leaves)
+        return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given)
+
+    def unsolved(self, solution: LowerSolution, owner: int) -> str:
+        if int(solution.iterations[owner]) == UNBOUNDED:
+            return "its objective is unbounded below on Y(x). Add a strongly convex term or a bounded set."
+        return super().unsolved(solution, owner)
+
+    def _modulus(self, owner: Owner, x: Array) -> Array:
+        return jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))
+
+
+def host_problem(structure: LowerStructure) -> HostProblem:
+    """The lower level as the host sees it, made once for a problem."""
+    oracles = structure.oracles
+    problem: HostProblem = oracles.programs.keep("host problem", lambda: HostProblem.of(oracles, structure.level))
+    return problem

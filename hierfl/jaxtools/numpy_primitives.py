@@ -1,0 +1,518 @@
+"""What JAX's primitives do, in NumPy: for each, a function of an equation's settings that makes one of its arrays.
+
+A primitive that is not in the table is left to JAX, one call at a time (``numpy_program``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.special
+
+Made = Callable[..., Any]
+Maker = Callable[[Any], Made]  # of an equation of a jaxpr
+
+
+def _plain(function: Made) -> Maker:
+    return lambda equation: function
+
+
+def _with(*names: str) -> Callable[[Callable[..., Made]], Maker]:
+    """A maker that needs the named settings of the equation alone."""
+
+    def decorate(make: Callable[..., Made]) -> Maker:
+        return lambda equation: make(*(equation.params[name] for name in names))
+
+    return decorate
+
+
+# --- entry by entry ------------------------------------------------------------------------------------------------
+
+
+def _divide(equation: Any) -> Made:
+    if np.issubdtype(equation.outvars[0].aval.dtype, np.integer):
+        return lambda a, b: np.trunc(np.divide(a, b)).astype(equation.outvars[0].aval.dtype)
+    return np.divide
+
+
+def _away(x: Any) -> Any:
+    """Rounded to the nearest whole number, halves away from zero."""
+    return np.trunc(x + np.copysign(0.5, x))
+
+
+def _select(which: Any, *cases: Any) -> Any:
+    if len(cases) == 2:
+        return np.where(which, cases[1], cases[0])
+    return np.choose(which, cases)
+
+
+def _logistic(x: Any) -> Any:
+    return scipy.special.expit(x)
+
+
+@_with("y")
+def _integer_power(power: int) -> Made:
+    if power == 2:
+        return np.square
+    if power < 0:
+        return lambda x: 1.0 / x ** (-power)
+    return lambda x: x**power
+
+
+def _converted(equation: Any) -> Made:
+    dtype = equation.params["new_dtype"]
+    if equation.invars[0].aval.dtype == dtype:
+        return _same
+    if np.issubdtype(equation.invars[0].aval.dtype, np.floating) and np.issubdtype(dtype, np.bool_):
+        return lambda x: np.not_equal(x, 0)
+    return lambda x: np.asarray(x).astype(dtype)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+@_with("new_dtype")
+def _bits(dtype: Any) -> Made:
+    target = np.dtype(dtype)
+
+    def cast(x: Any) -> Any:
+        x = np.ascontiguousarray(x)
+        if x.dtype.itemsize == target.itemsize:
+            return x.view(target)
+        if x.dtype.itemsize > target.itemsize:
+            return x.reshape(*x.shape, 1).view(target)
+        return x.view(target)[..., 0]
+
+    return cast
+
+
+def _integer_sign_aware(equation: Any) -> Made:
+    return np.fmod
+
+
+# --- shapes --------------------------------------------------------------------------------------------------------
+
+
+def _broadcast(equation: Any) -> Made:
+    shape, dimensions = equation.params["shape"], equation.params["broadcast_dimensions"]
+    source = equation.invars[0].aval.shape
+    if not source:
+        return lambda x, *_: np.full(shape, x) if shape else np.asarray(x)
+    inner = [1] * len(shape)
+    for axis, size in zip(dimensions, source):
+        inner[axis] = size
+    if tuple(inner) == tuple(shape):
+        return lambda x, *_: np.reshape(x, shape)
+    return lambda x, *_: np.broadcast_to(np.reshape(x, inner), shape)
+
+
+def _reshape(equation: Any) -> Made:
+    shape = equation.outvars[0].aval.shape
+    return lambda x, *_: np.reshape(x, shape)
+
+
+@_with("start_indices", "limit_indices", "strides")
+def _slice(start: Any, limit: Any, strides: Any) -> Made:
+    window = tuple(slice(a, b, s) for a, b, s in zip(start, limit, strides or [1] * len(start)))
+    return lambda x: x[window]
+
+
+def _window(shape: Any, sizes: Any, starts: Any) -> tuple[slice, ...]:
+    places = [min(max(int(s), 0), n - k) for s, n, k in zip(starts, shape, sizes)]
+    return tuple(slice(p, p + k) for p, k in zip(places, sizes))
+
+
+@_with("slice_sizes")
+def _dynamic_slice(sizes: Any) -> Made:
+    return lambda x, *starts: x[_window(x.shape, sizes, starts)]
+
+
+def _dynamic_update(x: Any, update: Any, *starts: Any) -> Any:
+    out = np.array(x)
+    out[_window(out.shape, np.shape(update), starts)] = update
+    return out
+
+
+@_with("padding_config")
+def _pad(config: Any) -> Made:
+    def pad(x: Any, fill: Any) -> Any:
+        shape = [low + high + n + max(n - 1, 0) * inner for n, (low, high, inner) in zip(x.shape, config)]
+        out = np.full(shape, fill, x.dtype)
+        into, source = [], []
+        for n, size, (low, _, inner) in zip(x.shape, shape, config):
+            places = low + np.arange(n) * (inner + 1)
+            kept = (places >= 0) & (places < size)
+            into.append(places[kept])
+            source.append(np.flatnonzero(kept))
+        out[np.ix_(*into)] = x[np.ix_(*source)]
+        return out
+
+    return pad
+
+
+@_with("dtype", "shape", "dimension")
+def _iota(dtype: Any, shape: Any, dimension: int) -> Made:
+    along = [1] * len(shape)
+    along[dimension] = shape[dimension]
+    return lambda: np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(along), shape)
+
+
+def _split(equation: Any) -> Made:
+    ends, axis = np.cumsum(equation.params["sizes"])[:-1], equation.params["axis"]
+    return lambda x: tuple(np.split(x, ends, axis))
+
+
+# --- sums, products, orders ------------------------------------------------------------------------------------------
+
+
+def _reduction(ufunc: Any) -> Maker:
+    @_with("axes")
+    def make(axes: Any) -> Made:
+        axes = tuple(axes)
+        return (lambda x: ufunc.reduce(x, axis=axes)) if axes else _same
+
+    return make
+
+
+def _arg(find: Any) -> Maker:
+    @_with("axes", "index_dtype")
+    def make(axes: Any, dtype: Any) -> Made:
+        return lambda x: np.asarray(find(x, axis=axes[0])).astype(dtype)
+
+    return make
+
+
+def _cumulative(ufunc: Any) -> Maker:
+    @_with("axis", "reverse")
+    def make(axis: int, reverse: bool) -> Made:
+        if not reverse:
+            return lambda x: ufunc.accumulate(x, axis=axis)
+        return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis=axis), axis)
+
+    return make
+
+
+@_with("dimension", "num_keys")
+def _sort(axis: int, keys: int) -> Made:
+    def sort(*arrays: Any) -> tuple[Any, ...]:
+        if len(arrays) == 1:
+            return (np.sort(arrays[0], axis=axis, kind="stable"),)
+        order = np.lexsort([np.moveaxis(a, axis, -1) for a in reversed(arrays[:keys])], axis=-1)
+        order = np.moveaxis(order, -1, axis)
+        return tuple(np.take_along_axis(a, order, axis) for a in arrays)
+
+    return sort
+
+
+@_with("dimension_numbers")
+def _dot(numbers: Any) -> Made:
+    (left, right), (left_batch, right_batch) = numbers
+    if not left_batch:
+        return lambda a, b: np.tensordot(a, b, axes=(left, right))
+
+    def batched(a: Any, b: Any) -> Any:
+        free_a = [k for k in range(a.ndim) if k not in left and k not in left_batch]
+        free_b = [k for k in range(b.ndim) if k not in right and k not in right_batch]
+        lead = [a.shape[k] for k in left_batch]
+        inner = int(np.prod([a.shape[k] for k in left], dtype=int))
+        first = a.transpose([*left_batch, *free_a, *left]).reshape(*lead, -1, inner)
+        second = b.transpose([*right_batch, *right, *free_b]).reshape(*lead, inner, -1)
+        return (first @ second).reshape(*lead, *(a.shape[k] for k in free_a), *(b.shape[k] for k in free_b))
+
+    return batched
+
+
+# --- places in arrays --------------------------------------------------------------------------------------------------
+
+
+def _places(
+    shape: Any, sizes: Any, indices: Any, mapped: Any, batching: Any, index_batching: Any
+) -> tuple[list[Any], Any]:
+    """(an index of every dimension of the operand, each (*batch, *sizes); which windows fit, (*batch,)).
+
+    ``indices`` (*batch, k) holds where windows of these sizes start along the dimensions ``mapped``.
+    """
+    batch = indices.shape[:-1]
+    where, fits = [], np.ones(batch, bool)
+    for d, (n, size) in enumerate(zip(shape, sizes)):
+        start = np.zeros(batch, int)
+        if d in mapped:
+            start = indices[..., mapped.index(d)].astype(int)
+            fits &= (start >= 0) & (start <= n - size)
+            start = np.clip(start, 0, n - size)
+        elif d in batching:
+            axis = index_batching[batching.index(d)]
+            start = np.arange(n).reshape([-1 if k == axis else 1 for k in range(len(batch))]) + start
+        along = [1] * (len(batch) + len(sizes))
+        along[len(batch) + d] = size
+        where.append(start.reshape(*batch, *[1] * len(sizes)) + np.arange(size).reshape(along))
+    return where, fits
+
+
+def _gather(equation: Any) -> Made:
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    fill, mode = equation.params["fill_value"], str(equation.params["mode"])
+    shape, out = equation.invars[0].aval.shape, equation.outvars[0].aval
+    offsets, gone = numbers.offset_dims, {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    filling = "FILL" in mode
+    missing = (
+        fill
+        if fill is not None
+        else np.nan
+        if np.issubdtype(out.dtype, np.inexact)
+        else np.iinfo(out.dtype).min
+        if np.issubdtype(out.dtype, np.signedinteger)
+        else 0
+    )
+
+    def gather(x: Any, indices: Any) -> Any:
+        where, fits = _places(
+            shape,
+            sizes,
+            indices,
+            numbers.start_index_map,
+            numbers.operand_batching_dims,
+            numbers.start_indices_batching_dims,
+        )
+        taken, count = x[tuple(where)], fits.ndim
+        if filling and not fits.all():
+            taken = np.where(fits.reshape(*fits.shape, *[1] * len(sizes)), taken, missing)
+        taken = taken.reshape(*fits.shape, *(s for d, s in enumerate(sizes) if d not in gone))
+        windows = iter(range(count, taken.ndim))
+        batch = iter(range(count))
+        return taken.transpose([next(windows) if k in offsets else next(batch) for k in range(taken.ndim)])
+
+    return gather
+
+
+def _scatter(ufunc: Any) -> Maker:
+    def make(equation: Any) -> Made:
+        numbers = equation.params["dimension_numbers"]
+        shape, update_shape = equation.invars[0].aval.shape, equation.invars[2].aval.shape
+        gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        windows = list(numbers.update_window_dims)
+        batch = [k for k in range(len(update_shape)) if k not in windows]
+        left = iter(windows)
+        sizes = [1 if d in gone else update_shape[next(left)] for d in range(len(shape))]
+        clip = "CLIP" in str(equation.params["mode"])
+
+        def scatter(x: Any, indices: Any, updates: Any) -> Any:
+            where, fits = _places(
+                shape,
+                sizes,
+                indices,
+                numbers.scatter_dims_to_operand_dims,
+                numbers.operand_batching_dims,
+                numbers.scatter_indices_batching_dims,
+            )
+            out = np.array(x)
+            values = updates.transpose([*batch, *windows]).reshape(*fits.shape, *sizes)
+            if clip or fits.all():
+                places: Any = tuple(where)
+            else:
+                places, values = tuple(np.broadcast_to(w, values.shape)[fits] for w in where), values[fits]
+            if ufunc is None:
+                out[places] = values
+            else:
+                ufunc.at(out, places, values)
+            return out
+
+        return scatter
+
+    return make
+
+
+# --- linear algebra ----------------------------------------------------------------------------------------------------
+
+
+def _triangular(equation: Any) -> Made:
+    settings = equation.params
+    left, lower, transposed = settings["left_side"], settings["lower"], settings["transpose_a"]
+    unit = settings["unit_diagonal"]
+
+    def one(a: Any, b: Any) -> Any:
+        return scipy.linalg.solve_triangular(
+            a, b, trans=int(transposed), lower=lower, unit_diagonal=unit, check_finite=False
+        )
+
+    def solve(a: Any, b: Any) -> Any:
+        if not left:
+            flipped = np.swapaxes(b, -1, -2)
+            return np.swapaxes(
+                _each(
+                    lambda m, r: scipy.linalg.solve_triangular(
+                        m, r, trans=1 - int(transposed), lower=lower, unit_diagonal=unit, check_finite=False
+                    ),
+                    a,
+                    flipped,
+                ),
+                -1,
+                -2,
+            )
+        return _each(one, a, b)
+
+    return solve
+
+
+def _each(function: Made, a: Any, b: Any) -> Any:
+    """A function of two matrices, over leading axes."""
+    if a.ndim == 2:
+        return function(a, b)
+    out = np.empty_like(b)
+    for place in np.ndindex(a.shape[:-2]):
+        out[place] = function(a[place], b[place])
+    return out
+
+
+def _eigh(equation: Any) -> Made:
+    def eigh(x: Any) -> tuple[Any, Any]:
+        values, vectors = np.linalg.eigh(x)
+        return vectors, values
+
+    return eigh
+
+
+def _svd(equation: Any) -> Made:
+    full, vectors = equation.params["full_matrices"], equation.params["compute_uv"]
+    if not vectors:
+        return lambda x: (np.linalg.svd(x, compute_uv=False),)
+
+    def svd(x: Any) -> tuple[Any, Any, Any]:
+        left, values, right = np.linalg.svd(x, full_matrices=full)
+        return values, left, right
+
+    return svd
+
+
+def _platform(platforms: Any) -> Made:
+    """The branch for processors, or the default."""
+    place = next((k for k, names in enumerate(platforms) if names is None or "cpu" in names))
+    return lambda: np.int32(place)
+
+
+def _cholesky(x: Any) -> Any:
+    try:
+        return np.linalg.cholesky(x)
+    except np.linalg.LinAlgError:
+        return np.full_like(x, np.nan)
+
+
+MAKERS: dict[str, Maker] = {
+    **{
+        name: _plain(function)
+        for name, function in {
+            "add": np.add,
+            "add_any": np.add,
+            "sub": np.subtract,
+            "mul": np.multiply,
+            "neg": np.negative,
+            "max": np.maximum,
+            "min": np.minimum,
+            "abs": np.abs,
+            "sign": np.sign,
+            "floor": np.floor,
+            "ceil": np.ceil,
+            "exp": np.exp,
+            "exp2": np.exp2,
+            "log": np.log,
+            "log1p": np.log1p,
+            "expm1": np.expm1,
+            "sqrt": np.sqrt,
+            "rsqrt": lambda x: 1.0 / np.sqrt(x),
+            "cbrt": np.cbrt,
+            "square": np.square,
+            "pow": np.power,
+            "sin": np.sin,
+            "cos": np.cos,
+            "tan": np.tan,
+            "asin": np.arcsin,
+            "acos": np.arccos,
+            "atan": np.arctan,
+            "atan2": np.arctan2,
+            "sinh": np.sinh,
+            "cosh": np.cosh,
+            "tanh": np.tanh,
+            "asinh": np.arcsinh,
+            "acosh": np.arccosh,
+            "atanh": np.arctanh,
+            "logistic": _logistic,
+            "erf": scipy.special.erf,
+            "erfc": scipy.special.erfc,
+            "erf_inv": scipy.special.erfinv,
+            "lgamma": scipy.special.gammaln,
+            "digamma": scipy.special.digamma,
+            "is_finite": np.isfinite,
+            "not": np.invert,
+            "and": np.bitwise_and,
+            "or": np.bitwise_or,
+            "xor": np.bitwise_xor,
+            "eq": np.equal,
+            "ne": np.not_equal,
+            "lt": np.less,
+            "le": np.less_equal,
+            "gt": np.greater,
+            "ge": np.greater_equal,
+            "select_n": _select,
+            "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+            "rem": np.fmod,
+            "nextafter": np.nextafter,
+            "copy": _same,
+            "stage": _same,
+            "copy_p": _same,
+            "stop_gradient": _same,
+            "optimization_barrier": lambda *x: x,
+            "dynamic_update_slice": _dynamic_update,
+            "cholesky": _cholesky,
+            "reduce_precision": _same,
+        }.items()
+    },
+    "div": _divide,
+    "integer_pow": _integer_power,
+    "convert_element_type": _converted,
+    "bitcast_convert_type": _bits,
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "transpose": _with("permutation")(lambda permutation: lambda x: np.transpose(x, permutation)),
+    "concatenate": _with("dimension")(lambda axis: lambda *parts: np.concatenate(parts, axis)),
+    "rev": _with("dimensions")(lambda axes: lambda x: np.flip(x, axes)),
+    "slice": _slice,
+    "dynamic_slice": _dynamic_slice,
+    "pad": _pad,
+    "iota": _iota,
+    "split": _split,
+    "reduce_sum": _reduction(np.add),
+    "reduce_prod": _reduction(np.multiply),
+    "reduce_max": _reduction(np.maximum),
+    "reduce_min": _reduction(np.minimum),
+    "reduce_and": _reduction(np.bitwise_and),
+    "reduce_or": _reduction(np.bitwise_or),
+    "argmax": _arg(np.argmax),
+    "argmin": _arg(np.argmin),
+    "cumsum": _cumulative(np.add),
+    "cumprod": _cumulative(np.multiply),
+    "cummax": _cumulative(np.maximum),
+    "cummin": _cumulative(np.minimum),
+    "cumlogsumexp": _cumulative(np.logaddexp),
+    "sort": _sort,
+    "dot_general": _dot,
+    "gather": _gather,
+    "scatter": _scatter(None),
+    "scatter-add": _scatter(np.add),
+    "scatter-mul": _scatter(np.multiply),
+    "scatter-max": _scatter(np.maximum),
+    "scatter-min": _scatter(np.minimum),
+    "triangular_solve": _triangular,
+    "stack": _with("axis")(lambda axis: lambda *parts: np.stack(parts, axis)),
+    "unstack": _with("axis")(lambda axis: lambda x: tuple(np.moveaxis(x, axis, 0))),
+    "tile": _with("reps")(lambda reps: lambda x: np.tile(x, reps)),
+    "platform_index": _with("platforms")(_platform),
+    "svd": _svd,
+    "round": _with("rounding_method")(lambda method: np.round if "EVEN" in str(method) else _away),
+    "eigh": _eigh,
+}

@@ -1,0 +1,285 @@
+"""Programs that JAX has traced, run by NumPy: nothing is compiled, so the first answer comes at once.
+
+JAX's tracing gives values, derivatives and batches; NumPy does the arithmetic, an operation at a time. For the few hundred
+small operations of a small problem that takes a fraction of a millisecond, where compiling them takes XLA seconds. What does
+not depend on the arguments is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from hierfl.jaxtools.numpy_primitives import MAKERS
+
+Run = Callable[..., Sequence[Any]]
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "remat": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_lin": "call_jaxpr",
+}
+
+
+class NumpyProgram:
+    """A function of arrays, traced for arguments of certain shapes and types.
+
+    Parameters
+    ----------
+    function
+        What JAX can trace.
+    *examples
+        Arrays (or trees of them) that tell shapes and types.
+    """
+
+    def __init__(self, function: Callable[..., Any], *examples: Any) -> None:
+        self.traced, result = jax.make_jaxpr(function, return_shape=True)(*examples)
+        self._result = jax.tree.structure(result)
+
+    @cached_property
+    def _run(self) -> Run:
+        return program_of(self.traced)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function's result, in NumPy arrays."""
+        with np.errstate(all="ignore"):
+            return self._result.unflatten(self._run(*map(_numpy, jax.tree.leaves(arguments))))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operation: its function, the places of its arguments and of its results."""
+
+    apply: Callable[..., Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    several: bool
+
+
+def program_of(closed: ClosedJaxpr) -> Run:
+    """The traced program as a function of flat NumPy arrays."""
+    return _built(closed.jaxpr, [_numpy(c) for c in closed.consts])
+
+
+def _built(jaxpr: Jaxpr, consts: Sequence[Any]) -> Run:
+    """Lay the program out: values that are known are computed now, the others have places in a list."""
+    return _Builder(consts, jaxpr).run()
+
+
+class _Builder:
+    """Lays out the equations of one jaxpr, those of the functions it calls among them."""
+
+    def __init__(self, consts: Sequence[Any], jaxpr: Jaxpr) -> None:
+        self.values: list[Any] = []  # by place; None where it is computed at every run
+        self.known: list[bool] = []
+        self.steps: list[_Step] = []
+        self.inputs = tuple(self._place() for _ in jaxpr.invars)
+        names = dict(zip(jaxpr.constvars, map(self._constant, consts))) | dict(zip(jaxpr.invars, self.inputs))
+        self.outputs = self._add(jaxpr, names)
+
+    def run(self) -> Run:
+        """The program; unused operations are left out."""
+        used, kept = set(self.outputs), []
+        for step in reversed(self.steps):
+            if used & set(step.outputs):
+                used |= set(step.inputs)
+                kept.append(step)
+        steps = tuple((s.apply, s.inputs, s.outputs, s.several) for s in reversed(kept))
+        template, inputs, outputs = self.values, self.inputs, self.outputs
+
+        def program(*arguments: Any) -> list[Any]:
+            values = template.copy()
+            for place, argument in zip(inputs, arguments):
+                values[place] = argument
+            for apply, sources, targets, several in steps:
+                result = apply(*[values[source] for source in sources])
+                if several:
+                    for place, value in zip(targets, result):
+                        values[place] = value
+                else:
+                    values[targets[0]] = result
+            return [values[place] for place in outputs]
+
+        return program
+
+    def _place(self) -> int:
+        self.values.append(None)
+        self.known.append(False)
+        return len(self.values) - 1
+
+    def _constant(self, value: Any) -> int:
+        self.values.append(_numpy(value))
+        self.known.append(True)
+        return len(self.values) - 1
+
+    def _add(self, jaxpr: Jaxpr, names: dict[Any, int]) -> tuple[int, ...]:
+        """Add the equations of a jaxpr whose variables have these places; the places of its results."""
+
+        def place(atom: Any) -> int:
+            return self._constant(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else names[atom]
+
+        for equation in jaxpr.eqns:
+            sources = tuple(map(place, equation.invars))
+            targets = self._equation(equation, sources)
+            names.update(zip(equation.outvars, targets))
+        return tuple(map(place, jaxpr.outvars))
+
+    def _equation(self, equation: Any, sources: tuple[int, ...]) -> tuple[int, ...]:
+        name = equation.primitive.name
+        if name in _CALLS and _CALLS[name] in equation.params:
+            return self._inlined(equation.params[_CALLS[name]], sources)
+        if name == "custom_linear_solve":
+            return self._linear_solve(equation, sources)
+        if name == "scan" and equation.params["length"] == 1:
+            return self._once(equation, sources)
+        several = equation.primitive.multiple_results
+        apply = _operation(equation)
+        if apply is None:
+            return sources
+        if all(self.known[s] for s in sources) and not equation.effects and name != "pure_callback":
+            with np.errstate(all="ignore"):
+                result = apply(*(self.values[s] for s in sources))
+            return tuple(map(self._constant, result if several else [result]))
+        targets = tuple(self._place() for _ in equation.outvars)
+        self.steps.append(_Step(apply, sources, targets, several))
+        return targets
+
+    def _inlined(self, called: Any, sources: Sequence[int]) -> tuple[int, ...]:
+        inner, consts = (called.jaxpr, called.consts) if isinstance(called, ClosedJaxpr) else (called, ())
+        names = dict(zip(inner.constvars, map(self._constant, consts)))
+        return self._add(inner, names | dict(zip(inner.invars, sources)))
+
+    def _linear_solve(self, equation: Any, sources: Sequence[int]) -> tuple[int, ...]:
+        lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
+        ends = np.cumsum([0, *lengths])
+        solve = list(sources[ends[2] : ends[3]])
+        return self._inlined(jaxprs.solve, [*solve, *sources[ends[-1] :]])
+
+    def _once(self, equation: Any, sources: Sequence[int]) -> tuple[int, ...]:
+        """A scan of one trip, without its loop."""
+        consts, carried = equation.params["num_consts"], equation.params["num_carry"]
+        fixed = consts + carried
+        rows = [self._applied(lambda x: x[0], s) for s in sources[fixed:]]
+        results = self._inlined(equation.params["jaxpr"], [*sources[:fixed], *rows])
+        stacked = [self._applied(lambda x: np.asarray(x)[None], r) for r in results[carried:]]
+        return (*results[:carried], *stacked)
+
+    def _applied(self, function: Callable[[Any], Any], source: int) -> int:
+        if self.known[source]:
+            return self._constant(function(self.values[source]))
+        target = self._place()
+        self.steps.append(_Step(function, (source,), (target,), False))
+        return target
+
+
+def _operation(equation: Any) -> Callable[..., Any] | None:
+    """The function of one equation on NumPy arrays; None where it is its argument."""
+    name = equation.primitive.name
+    if name in _LOOPS:
+        return _LOOPS[name](equation.params)
+    if name in MAKERS and not any(_is_key(atom.aval) for atom in (*equation.invars, *equation.outvars)):
+        if name in ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy", "stop_gradient"):
+            source, target = equation.invars[0].aval, equation.outvars[0].aval
+            if (source.shape, source.dtype) == (target.shape, target.dtype):
+                return None
+        return MAKERS[name](equation)
+    return _by_jax(equation)
+
+
+def _by_jax(equation: Any) -> Callable[..., Any]:
+    """One operation of JAX itself, for primitives that NumPy has no like of."""
+    bind, settings, several = equation.primitive.bind, equation.params, equation.primitive.multiple_results
+
+    def apply(*arguments: Any) -> Any:
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
+            result = bind(*(a if isinstance(a, jax.Array) else jax.numpy.asarray(a) for a in arguments), **settings)
+        return [_numpy(r) for r in result] if several else _numpy(result)
+
+    return apply
+
+
+def _numpy(value: Any) -> Any:
+    """The value as NumPy has it; keys of random numbers stay JAX's."""
+    return value if _is_key(value) else np.asarray(value)
+
+
+def _is_key(value: Any) -> bool:
+    return hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+
+
+# --- loops -----------------------------------------------------------------------------------------------------------
+
+
+def _while(settings: dict[str, Any]) -> Callable[..., Any]:
+    test, body = program_of(settings["cond_jaxpr"]), program_of(settings["body_jaxpr"])
+    a, b = settings["cond_nconsts"], settings["body_nconsts"]
+
+    def loop(*arguments: Any) -> list[Any]:
+        for_test, for_body, carry = arguments[:a], arguments[a : a + b], list(arguments[a + b :])
+        while np.any(going := test(*for_test, *carry)[0]):
+            ahead = body(*for_body, *carry)
+            carry = list(ahead) if np.all(going) else [_chosen(going, new, old) for new, old in zip(ahead, carry)]
+        return carry
+
+    return loop
+
+
+def _chosen(going: Any, new: Any, old: Any) -> Any:
+    """The new state of the loops of a batch that go on, the old one of those that have ended."""
+    return np.where(np.reshape(going, (*going.shape, *[1] * (np.ndim(new) - going.ndim))), new, old)
+
+
+def _scan(settings: dict[str, Any]) -> Callable[..., Any]:
+    body = program_of(settings["jaxpr"])
+    consts, carried, length = settings["num_consts"], settings["num_carry"], settings["length"]
+    order = range(length - 1, -1, -1) if settings["reverse"] else range(length)
+    stacked = [v.aval for v in settings["jaxpr"].jaxpr.outvars[carried:]]
+
+    def scan(*arguments: Any) -> list[Any]:
+        fixed, carry = arguments[:consts], list(arguments[consts : consts + carried])
+        rows = arguments[consts + carried :]
+        outs = [np.empty((length, *a.shape), a.dtype) for a in stacked]
+        for k in order:
+            result = body(*fixed, *carry, *[r[k] for r in rows])
+            carry = list(result[:carried])
+            for out, value in zip(outs, result[carried:]):
+                out[k] = value
+        return [*carry, *outs]
+
+    return scan
+
+
+def _cond(settings: dict[str, Any]) -> Callable[..., Any]:
+    branches = [program_of(branch) for branch in settings["branches"]]
+    return lambda which, *arguments: branches[min(max(int(which), 0), len(branches) - 1)](*arguments)
+
+
+def _callback(settings: dict[str, Any]) -> Callable[..., Any]:
+    called = settings["callback"]
+
+    def call(*arguments: Any) -> list[Any]:
+        given = jax.tree.unflatten(called.in_tree, arguments)
+        positional, named = given
+        return [np.asarray(r) for r in jax.tree.leaves(called.callback_func(*positional, **named))]
+
+    return call
+
+
+_LOOPS: dict[str, Callable[[dict[str, Any]], Callable[..., Any]]] = {
+    "while": _while,
+    "scan": _scan,
+    "cond": _cond,
+    "pure_callback": _callback,
+}
