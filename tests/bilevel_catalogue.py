@@ -284,8 +284,8 @@ def candler_townsley() -> Case:
     rows = np.vstack([[[-1, 1, 1], [-1, 2, -0.5], [2, -1, -0.5]], -np.eye(3)])
     return Case(
         name="Candler-Townsley",
-        source="Candler and Townsley (1982); value -29.2 at x = (0, 0.9), y = (0, 0.6, 0.4); x <= 1 and a row added, "
-        "so that Y(x) is nowhere empty",
+        source="Candler and Townsley (1982); value -29.2 at x = (0, 0.9), y = (0, 0.6, 0.4), all of Y(x); x_1 <= 1 "
+        "and 2 x_1 + 10 x_2 <= 9 added: beyond it Y(x) is empty",
         upper=lambda x, y: -8 * x[0] - 4 * x[1] + 4 * y[0] - 40 * y[1] - 4 * y[2],
         lower=lambda x, y: x[0] + 2 * x[1] + y[0] + y[1] + 2 * y[2],
         rows=lambda x, y: [
@@ -297,7 +297,7 @@ def candler_townsley() -> Case:
         answer=lambda x: linear_answer(cost, rows, np.array([1, 1 - 2 * x[0], 1 - 2 * x[1], 0, 0, 0])),
         low=(0, 0),
         high=(1, 1),
-        within=lambda x: [x[0] + x[1] <= 1],
+        within=lambda x: [2 * x[0] + 10 * x[1] <= 9],
         size=3,
         points=[(0.1, 0.7), (0.3, 0.2), (0.7, 0.1)],
         optima=[(0, 0.9)],
