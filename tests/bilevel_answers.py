@@ -7,11 +7,11 @@ conditions is the answer. Meant for a handful of variables and about ten rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 from scipy.linalg import null_space
-from scipy.optimize import brentq
+from scipy.optimize import brentq, nnls
 
 SLACK = 1e-10  # by which a candidate may violate a condition, relative to the sizes of the data
 
@@ -43,6 +43,15 @@ def on_flat(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return point, null_space(matrix, rcond=1e-11) if matrix.size else np.eye(matrix.shape[1])
 
 
+def likely_active(h: np.ndarray, free: np.ndarray, a: np.ndarray, b: np.ndarray) -> list[list[int]]:
+    """The active set that Lawson and Hanson's nonnegative least squares finds: a guess that saves most enumerations."""
+    if not len(a) or not len(free) or not np.array_equal(h, h.T):
+        return []
+    pulled = np.linalg.solve(np.linalg.cholesky(h), a.T)
+    ending = np.append(np.zeros(len(free)), 1.0)
+    return [np.flatnonzero(nnls(np.vstack([-pulled, a @ free - b]), ending)[0]).tolist()]
+
+
 def fits(y: np.ndarray, rows: np.ndarray, limits: np.ndarray) -> bool:
     """Whether rows @ y <= limits."""
     return bool(np.all(rows @ y <= limits + SLACK * (1 + np.abs(limits) + np.abs(rows) @ np.abs(y))))
@@ -64,11 +73,12 @@ def quadratic_answer(
         equal, totals = np.zeros((0, len(linear))), np.zeros(0)
     start, basis = on_flat(equal, totals)
     h, c = basis.T @ hessian @ basis, basis.T @ (hessian @ start + linear)
+    h = (h + h.T) / 2 if np.allclose(h, h.T, rtol=0, atol=1e-14 * np.abs(h).max(initial=0)) else h
     a, b = rows @ basis, limits - rows @ start
     if np.any(b[np.abs(a).max(axis=1, initial=0) <= SLACK] < -SLACK * (1 + np.abs(limits).max(initial=0))):
         raise NoAnswer("a row without variables cannot hold")
     free, pulls = np.linalg.solve(h, -c), np.linalg.solve(h, a.T)
-    for active in subsets(len(a), len(c)):
+    for active in chain(likely_active(h, free, a, b), subsets(len(a), len(c))):
         forces = solved(a[active] @ pulls[:, active], a[active] @ free - b[active])
         if forces is None or np.any(forces < -SLACK * (1 + np.abs(forces).max(initial=0))):
             continue
