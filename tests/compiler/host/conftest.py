@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-import hierfl as hf
-
-Engine = Callable[[hf.Problem], hf.Problem]
-
-
-def by_default(problem: hf.Problem) -> hf.Problem:
-    """The problem as it is: whatever hierfl chooses answers."""
-    return problem
-
-
-# THE PLACE TO SWITCH: {"host": ..., "traced": ...}, functions that make a problem answer by that engine and return it
-ENGINES: dict[str, Engine] = {"default": by_default}
-COMPILING = {"traced"}  # engines that compile every new problem for seconds
-FEW = 10  # random problems for those
+from tests.compiler.host.engines import COMPILING, ENGINES, FEW, Engine
 
 
 @pytest.fixture(params=ENGINES)

@@ -10,9 +10,8 @@ import pytest
 import hierfl as hf
 from tests.bilevel_case import Case
 from tests.bilevel_catalogue import CATALOGUE
-from tests.compiler.host.conftest import Engine
+from tests.compiler.host.engines import NEAR, Engine, near
 
-NEAR = 1e-9  # relative to 1 + |.|
 KINK_PLACE = 1e-12
 
 each_case = pytest.mark.parametrize("case", CATALOGUE, ids=str)
@@ -24,13 +23,6 @@ with_optima = pytest.mark.parametrize("case", [case for case in CATALOGUE if cas
 def problem_of(case_name: str, engine: Engine) -> hf.Problem:
     """Declared once for all questions, as users do."""
     return engine(next(case for case in CATALOGUE if case.name == case_name).declare())
-
-
-def near(found: object, expected: object, bar: float = NEAR) -> None:
-    """Equal up to the bar, relative to 1 + the largest entry."""
-    expected = np.asarray(expected, float)
-    found = np.asarray(found, float).reshape(expected.shape)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=bar * (1 + np.abs(expected).max(initial=0)))
 
 
 def places(case: Case) -> list[np.ndarray]:

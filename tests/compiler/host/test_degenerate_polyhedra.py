@@ -16,8 +16,7 @@ import pytest
 import hierfl as hf
 from tests.bilevel_answers import quadratic_answer
 from tests.bilevel_case import gradient_by_differences, one_sided_slopes
-from tests.compiler.host.conftest import Engine
-from tests.compiler.host.test_catalogue import near
+from tests.compiler.host.engines import Engine, near
 
 SEEDS = range(200)
 STEP = 1e-4

@@ -15,8 +15,8 @@ import pytest
 import hierfl as hf
 from tests.bilevel_case import Case, central_slope, number
 from tests.bilevel_catalogue import CATALOGUE
-from tests.compiler.host.conftest import Engine
-from tests.compiler.host.test_catalogue import near, problem_of
+from tests.compiler.host.engines import Engine, near
+from tests.compiler.host.test_catalogue import problem_of
 from tests.compiler.host.test_degenerate_polyhedra import polyhedron
 from tests.compiler.host.test_wrong_answers import NETWORK, SENT, flows, network
 

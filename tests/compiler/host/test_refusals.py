@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from tests.compiler.host.conftest import Engine
-from tests.compiler.host.test_catalogue import near
+from tests.compiler.host.engines import Engine, near
 
 Rows = Callable[[cp.Variable, cp.Variable], list]
 

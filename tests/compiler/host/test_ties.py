@@ -15,8 +15,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 import hierfl as hf
 from tests.bilevel_answers import linear_answers, quadratic_answer
 from tests.bilevel_case import gradient_by_differences
-from tests.compiler.host.conftest import Engine
-from tests.compiler.host.test_catalogue import near
+from tests.compiler.host.engines import Engine, near
 
 SEEDS = range(40)
 BIG = 50.0  # above every slack and some multiplier of every solution: the numbers are small integers

@@ -15,8 +15,7 @@ from tests.bilevel_answers import quadratic_answer
 from tests.bilevel_case import one_sided_slopes
 from tests.bilevel_catalogue import CATALOGUE
 from tests.bilevel_models import incidence
-from tests.compiler.host.conftest import Engine
-from tests.compiler.host.test_catalogue import near
+from tests.compiler.host.engines import Engine, near
 
 # --- a network with a node that nothing reaches --------------------------------------------------------------------------
 
