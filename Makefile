@@ -51,6 +51,7 @@ bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.projections --readme
 	$(BIN)/python -m tests.benchmarks.estimators
+	$(BIN)/python -m tests.benchmarks.first_answer
 
 bench-quick: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks --quick
