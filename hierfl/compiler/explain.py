@@ -15,6 +15,7 @@ from hierfl.compiler.lower_level.player_convexity import derivative_text, player
 from hierfl.compiler.sets import CompiledSet
 from hierfl.compiler.sets.advice import advice
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.printing.stating import selection_words
 from hierfl.language.sample import Sample
 
 
@@ -104,7 +105,10 @@ def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
 
 def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
     method, program = compiled.exact.method, compiled.lower_program
-    assert method is not None and program is not None
+    level = compiled.declaration.lower_level
+    assert method is not None and program is not None and level is not None
+    words = selection_words(level, compiled.declaration.objective)
+    chosen = f"; {words}" if words else ""
     players = [
         Lowered(f"player {e.player.label}", f"{derivative_text(e.player)}; {e}", "part of the lower mapping")
         for e in player_evidence(compiled.exact)
@@ -112,7 +116,7 @@ def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
     return [
         *players,
         Lowered("lower objective", f"a JAX program of {len(program)} operations", _operator_cost(compiled)),
-        Lowered("lower level", method.explain(compiled.scope), method.cost, method.advice()),
+        Lowered("lower level", method.explain(compiled.scope) + chosen, method.cost, method.advice()),
     ]
 
 
