@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.evaluation_nodes import RULES
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
 from hierfl.compiler.sets import CompiledSet
@@ -161,4 +162,21 @@ def _data(compiled: CompiledProblem) -> Lowered:
     inside = sum(int(column.nbytes) for column in columns) - on_disk
     cost = f"{inside:,} bytes in memory" + (f", {on_disk:,} on disk" if on_disk else "")
     count = compiled.num_clients
-    return Lowered("data", f"{count} client{'s' * (count > 1)}, {rows} rows", cost)
+    how = "; ".join([f"{count} client{'s' * (count > 1)}, {rows} rows", *_rules(compiled)])
+    return Lowered("data", how, cost)
+
+
+def _rules(compiled: CompiledProblem) -> list[str]:
+    """How the expectations over distributions are evaluated, a phrase for each table that holds some."""
+    roles, static = compiled.declaration.roles, compiled.static_data
+    sides = ((static.clients, roles.client_tables), (static.server, roles.server_tables))
+    phrases = []
+    for side, samples in sides:
+        for table, own in zip(side.tables if side is not None else (), samples):
+            if table.roles is not None:
+                rules = " and ".join(rule for k, rule in enumerate(RULES) if (table.roles.rule == k).any())
+                names = ", ".join(sample.name() for sample in own)
+                phrases.append(
+                    f"E over {names} by {rules}, on at most {int(table.counts.max()):,} points of each holder"
+                )
+    return phrases
