@@ -113,6 +113,8 @@ def expectation_error(compiled: CompiledProblem, x: np.ndarray, evaluation: Eval
     spreads = [_spread(value, rule) for rule in used if rule in (QUADRATURE, SOBOL)]
     size = sum(float(law.weights @ np.abs(law.upper)) for law in tables)
     error = float(np.linalg.norm(spreads)) + _beyond(value) + ROUNDING * size
+    if not np.isfinite(error):
+        return ExpectationError(float("inf"), points, " and ".join(used), "f has no value on some of the points alone")
     return ExpectationError(float(error), points, " and ".join(used), "")
 
 
