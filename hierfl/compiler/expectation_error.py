@@ -142,6 +142,8 @@ def _warn_once(compiled: CompiledProblem, doubt: str) -> None:
 def _doubt(tables: list[LawTable]) -> str:
     """Why the nodes cannot tell the expectation, in words; empty where they can."""
     for law in tables:
+        if not all(np.isfinite(term).all() for term in law.terms):
+            return f"what {law.names} contributes is not finite on some of the points: the expectation may be infinite"
         if any(ratio > ENDLESS for _, ratio in law.tail_bands()):
             return f"what the tails of {law.names} contribute does not die out: the expectation may be infinite"
         index = max((tail_index(values) for values in _sobol_terms(law)), default=0.0)

@@ -48,6 +48,8 @@ CLOSED_FORMS: dict[
     "two values": (lambda d: cp.exp(3 * d), stats.bernoulli(0.3), 0.7 + 0.3 * np.exp(3), 1e-11),
     "whole numbers": (cp.square, stats.poisson(5), 30.0, 1e-10),
     "growing on whole numbers": (lambda d: cp.exp(0.5 * d), stats.poisson(2), np.exp(2 * (np.exp(0.5) - 1)), 1e-6),
+    "slow whole numbers": (cp.square, stats.geom(0.05), (2 - 0.05) / 0.05**2, 1e-9),
+    "rare": (lambda d: 1e6 * d, stats.bernoulli(1e-13), 1e-7, 1e-11),
     "listed": (cp.square, stats.rv_discrete(values=([0.5, -2.0], [0.25, 0.75]))(), 0.25 / 4 + 3.0, 1e-11),
     "many whole numbers": (lambda d: d, stats.poisson(1e5), 1e5, 0.1),
     "infinite variance": (cp.square, stats.t(3), 3.0, 1e-3),
@@ -66,6 +68,7 @@ def test_the_error_of_a_closed_form_is_no_larger_than_stated(name: str) -> None:
     ("term", "law", "shape"),
     [
         (lambda d: cp.exp(cp.square(d)), stats.norm(), ()),
+        (lambda d: cp.exp(cp.exp(d)), stats.norm(0, 2), ()),
         (lambda d: cp.power(d, -1.0), stats.uniform(), ()),
         (cp.square, stats.t(2), ()),
         (cp.exp, stats.expon(), ()),

@@ -101,13 +101,12 @@ def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | N
 
 
 def _listed(values: np.ndarray, probability: np.ndarray, low: float, high: float) -> Nodes:
-    """The nodes of listed values; two make a band, where values beyond them were left out."""
+    """The nodes of listed values; a side has a tail only where values beyond them were left out."""
     values, probability = values[probability > 0], probability[probability > 0]
-    band = np.zeros(values.size, int)
+    below, above = -np.log10(np.cumsum(probability)), -np.log10(np.cumsum(probability[::-1])[::-1])
+    band = _bands(above) if high > values[-1] else np.zeros(values.size, int)
     if low < values[0]:
-        band[:4] = [-2, -2, -1, -1][: band.size]
-    if high > values[-1]:
-        band[::-1][:4] = [2, 2, 1, 1][: band.size]
+        band -= _bands(below)
     return Nodes(values, probability / probability.sum(), np.zeros(values.size, int), band)
 
 
@@ -123,8 +122,14 @@ def _quadrature(law: Any, shape: tuple[int, ...], points: int) -> Nodes:
 
 
 def _bands(depth: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """2 for the last quarter of the orders of magnitude of a tail, 1 for the quarter before it, 0 for the rest."""
-    return np.sum(depth[:, None] > np.array([0.5, 0.75]) * np.max(depth), axis=1)
+    """Where nodes lie in a tail whose probability beyond a node is 10^-depth.
+
+    2 for the last quarter of its orders of magnitude; 1 for the quarter before it, or the next node where that has none; 0 for
+    the rest.
+    """
+    deepest = np.max(depth)
+    next_band = min(0.5 * deepest, np.max(depth, where=depth <= 0.75 * deepest, initial=-np.inf))
+    return np.where(depth > 0.75 * deepest, 2, np.where(depth >= next_band, 1, 0))
 
 
 def _tail(v: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
