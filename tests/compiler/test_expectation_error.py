@@ -292,6 +292,15 @@ def test_a_run_certifies_its_value_and_a_saved_result_keeps_it(tmp_path: Path) -
     assert problem.reference(restarts=1, progress=False).certificate.expectation_error > 0
 
 
+def test_an_empty_set_far_out_names_the_place_in_the_law() -> None:
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    level = hf.ArgMin(y, cp.square(y - x), [y >= d, y <= 8], scope="sample")
+    federation = hf.Federation([hf.Client({d: stats.norm(5, 0.5)})])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(y) + 0 * x), lower=level, federation=federation)
+    with pytest.raises(hf.errors.EmptyLowerSetError, match=r"client 0, at d = 8\.0\d* in its distribution, is empty"):
+        problem.implicit(0.0)
+
+
 def test_data_have_no_such_error() -> None:
     x, d = cp.Variable(name="x"), hf.Sample(name="d")
     problem = hf.Problem(

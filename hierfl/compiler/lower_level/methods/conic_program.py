@@ -182,7 +182,7 @@ class ConicProgram(ExactMethod):
         ]
         weights = np.full(count, 1.0 / count) if table.weights is None else table.weights[start : start + count]
         weights = np.ones(count) if isinstance(average, total) else weights
-        return cp.sum([weight * row for weight, row in zip(weights, rows)])
+        return weights @ cp.hstack(rows) if average.shape == () else sum(w * row for w, row in zip(weights, rows))
 
 
 def _has_user_atom(expression: Any) -> bool:
