@@ -76,5 +76,9 @@ class TheoryWarning(UserWarning):
     """A method runs where what is proved about it does not hold; says what is missing."""
 
 
+class ExpectationWarning(UserWarning):
+    """A value over a distribution is not known to be near its expectation, which may be infinite."""
+
+
 class LowerLevelWarning(UserWarning):
     """A run's own value of the objective differs from the implicit function: its lower level was not solved."""

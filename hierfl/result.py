@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,16 @@ SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 @dataclass(frozen=True)
 class Certificate:
-    """How the lower level behind ``Result.value`` was solved, and how accurately; the worst over all owners of a y.
+    """How ``Result.value`` was obtained, and how accurately: the lower level (the worst over all owners of a y), and means.
 
     ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))|| or an upper bound of it; for CVXPY that of the optimality
     conditions relative to the data (NaN where they are not those of a linear or quadratic program). ``error_bound`` bounds
-    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique`` says whether y(x) is the
-    only solution for every owner (None: not known).
+    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique``
+    says whether y(x) is the only solution for every owner (None: not known).
+
+    Where clients or the server hold distributions, at most ``expectation_points`` nodes stand for those of one of them, by
+    ``expectation_rule``; ``expectation_error`` estimates how far the value is from the expectation on that account. It is
+    infinite where ``expectation_doubt`` says why nothing can be said.
     """
 
     method: str
@@ -43,10 +47,30 @@ class Certificate:
     strong_convexity: float
     iterations: int
     unique: bool | None = None
+    expectation_error: float = 0.0
+    expectation_points: int = 0
+    expectation_rule: str = ""
+    expectation_doubt: str = ""
 
     @classmethod
-    def of(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
-        """Read the certificate off one evaluation of the implicit function."""
+    def of(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
+        """Read the certificate off one evaluation of the implicit function, at x (n,)."""
+        from hierfl.compiler.expectation_error import expectation_error
+
+        certificate, means = cls._of_lower_level(compiled, evaluation), expectation_error(compiled, x, evaluation)
+        if means is None:
+            return certificate
+        error, points, rule, doubt = means
+        return replace(
+            certificate,
+            expectation_error=error,
+            expectation_points=points,
+            expectation_rule=rule,
+            expectation_doubt=doubt,
+        )
+
+    @classmethod
+    def _of_lower_level(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
         solution = evaluation.solution
         if solution is None or compiled.exact.method is None:
             return cls("no lower level", 0.0, 0.0, float("nan"), 0)
@@ -60,6 +84,17 @@ class Certificate:
         )
 
     def __str__(self) -> str:
+        return "; ".join(filter(None, [self._lower_level(), self.expectation]))
+
+    @property
+    def expectation(self) -> str:
+        """How distributions enter the value, and by how much it errs, in words; empty where nobody holds any."""
+        if not self.expectation_rule:
+            return ""
+        error = self.expectation_doubt or f"error of f about {self.expectation_error:.1e} (estimated)"
+        return f"E by {self.expectation_rule}, {self.expectation_points:,} points: {error}"
+
+    def _lower_level(self) -> str:
         if self.method == "no lower level":
             return "no lower level"
         residual = "unknown" if np.isnan(self.lower_residual) else f"{self.lower_residual:.1e}"

@@ -23,6 +23,7 @@ from hierfl.jaxtools.precision import double_precision
 from hierfl.language.averages import refuse_total_of_distribution
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.federated_data import POINTS
 from hierfl.language.function import uses_black_box
 
 
@@ -79,7 +80,10 @@ def _data(declaration: Declaration) -> Data:
     roles, federation = declaration.roles, declaration.federation
     parties = federation.clients if federation else (Client(),)
     weights = declaration.client_weights
-    clients = population(parties, roles.client_tables, roles.client_parameters, weights, lambda i: f"client {i}")
+    points = federation.points if federation else POINTS
+    clients = population(
+        parties, roles.client_tables, roles.client_parameters, weights, lambda i: f"client {i}", points
+    )
     return Data(clients, _server_data(declaration))
 
 
@@ -88,7 +92,8 @@ def _server_data(declaration: Declaration) -> Population | None:
         return None
     federation = declaration.federation
     holder = federation.server if federation and federation.server else Client()
-    return population([holder], declaration.roles.server_tables, (), [1.0], lambda _: "the server")
+    points = federation.points if federation else POINTS
+    return population([holder], declaration.roles.server_tables, (), [1.0], lambda _: "the server", points)
 
 
 def _require_known_means(declaration: Declaration) -> None:

@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.evaluation_nodes import RULES
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
 from hierfl.compiler.sets import CompiledSet
 from hierfl.compiler.sets.advice import advice
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.printing.stating import selection_words
 from hierfl.language.sample import Sample
 
 
@@ -104,7 +106,10 @@ def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
 
 def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
     method, program = compiled.exact.method, compiled.lower_program
-    assert method is not None and program is not None
+    level = compiled.declaration.lower_level
+    assert method is not None and program is not None and level is not None
+    words = selection_words(level, compiled.declaration.objective)
+    chosen = f"; {words}" if words else ""
     players = [
         Lowered(f"player {e.player.label}", f"{derivative_text(e.player)}; {e}", "part of the lower mapping")
         for e in player_evidence(compiled.exact)
@@ -112,7 +117,7 @@ def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
     return [
         *players,
         Lowered("lower objective", f"a JAX program of {len(program)} operations", _operator_cost(compiled)),
-        Lowered("lower level", method.explain(compiled.scope), method.cost, method.advice()),
+        Lowered("lower level", method.explain(compiled.scope) + chosen, method.cost, method.advice()),
     ]
 
 
@@ -157,4 +162,21 @@ def _data(compiled: CompiledProblem) -> Lowered:
     inside = sum(int(column.nbytes) for column in columns) - on_disk
     cost = f"{inside:,} bytes in memory" + (f", {on_disk:,} on disk" if on_disk else "")
     count = compiled.num_clients
-    return Lowered("data", f"{count} client{'s' * (count > 1)}, {rows} rows", cost)
+    how = "; ".join([f"{count} client{'s' * (count > 1)}, {rows} rows", *_rules(compiled)])
+    return Lowered("data", how, cost)
+
+
+def _rules(compiled: CompiledProblem) -> list[str]:
+    """How the expectations over distributions are evaluated, a phrase for each table that holds some."""
+    roles, static = compiled.declaration.roles, compiled.static_data
+    sides = ((static.clients, roles.client_tables), (static.server, roles.server_tables))
+    phrases = []
+    for side, samples in sides:
+        for table, own in zip(side.tables if side is not None else (), samples):
+            if table.roles is not None:
+                rules = " and ".join(rule for k, rule in enumerate(RULES) if (table.roles.rule == k).any())
+                names = ", ".join(sample.name() for sample in own)
+                phrases.append(
+                    f"E over {names} by {rules}, on at most {int(table.counts.max()):,} points of each holder"
+                )
+    return phrases

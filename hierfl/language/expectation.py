@@ -94,7 +94,7 @@ class SampleAverage(AffAtom):
 
 
 class E(SampleAverage):
-    """Mean of a per-sample expression over the holder's samples, or over a distribution.
+    """Mean of a per-sample expression over the holder's samples, or over a distribution, with an error that certificates state.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ A lower level has a *kind* (argmin, argmax, or equilibrium, a variational inequa
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import cvxpy as cp
@@ -18,15 +19,18 @@ from hierfl.language.declared_arguments import constraint_tuple, scalar_expressi
 from hierfl.language.printing.text import expression_text
 
 SCOPES = ("federation", "client", "sample")
+SELECTIONS = ("optimistic", "pessimistic")
 
 
 class LowerLevel:
     """Base of the lower levels: variables, the expressions that define y(x), constraints Y(x), scope.
 
     ``expressions`` holds one scalar (objective) or one mapping per variable (equilibrium); ``declared`` what the user wrote.
+    ``selection`` says which of several solutions is meant, None where that is left open.
     """
 
     kind: ClassVar[str]
+    selection: str | None = None
 
     def __init__(self, y: Any, expressions: tuple[Expression, ...], constraints: Any, scope: str) -> None:
         self.variables = variable_tuple(y, type(self).__name__)
@@ -96,9 +100,9 @@ class LowerLevel:
 
     def __repr__(self) -> str:
         names = ", ".join(v.name() for v in self.variables)
-        return (
-            f"{type(self).__name__}({names}; {', '.join(map(expression_text, self.expressions))}; scope={self.scope!r})"
-        )
+        parts = [names, ", ".join(map(expression_text, self.expressions)), f"scope={self.scope!r}"]
+        parts += [] if self.selection is None else [f"selection={self.selection!r}"]
+        return f"{type(self).__name__}({'; '.join(parts)})"
 
 
 class ArgMin(LowerLevel):
@@ -115,19 +119,33 @@ class ArgMin(LowerLevel):
     scope
         ``"federation"`` (one y; the objective is the weighted mean over clients), ``"client"`` (one y per client) or
         ``"sample"`` (one y per sample: two-stage, recourse).
+    selection
+        Which y is meant where several solve the level: ``"optimistic"``, the best for the upper objective, or
+        ``"pessimistic"``, the worst for it (Dempe, 2002, chapter 3); None leaves it open.
 
     Raises
     ------
     DeclarationError
-        Unknown scope, a variable that the objective never mentions, a sample outside ``E``.
+        Unknown scope or selection, a variable that the objective never mentions, a sample outside ``E``.
     """
 
     kind = "argmin"
 
-    def __init__(self, y: Any, objective: Any, constraints: Any = (), scope: str = "federation") -> None:
+    def __init__(
+        self,
+        y: Any,
+        objective: Any,
+        constraints: Any = (),
+        scope: str = "federation",
+        *,
+        selection: str | None = None,
+    ) -> None:
         super().__init__(
             y, (scalar_expression(objective, f"the objective of {type(self).__name__}"),), constraints, scope
         )
+        if selection is not None:
+            _require_selection(selection, type(self).__name__)
+        self.selection = selection
 
 
 class ArgMax(ArgMin):
@@ -151,12 +169,15 @@ class Equilibrium(LowerLevel):
     Raises
     ------
     DeclarationError
-        As :class:`ArgMin`, and if a mapping's shape differs from its variable's.
+        As :class:`ArgMin`, if a mapping's shape differs from its variable's, and for a ``selection``.
     """
 
     kind = "equilibrium"
 
-    def __init__(self, y: Any, mapping: Any, constraints: Any = (), scope: str = "federation") -> None:
+    def __init__(
+        self, y: Any, mapping: Any, constraints: Any = (), scope: str = "federation", *, selection: None = None
+    ) -> None:
+        refuse_selection(selection, "Equilibrium")
         variables = variable_tuple(y, "Equilibrium")
         mappings = tuple(mapping) if isinstance(mapping, (list, tuple)) else (mapping,)
         if len(mappings) != len(variables):
@@ -171,3 +192,28 @@ class Equilibrium(LowerLevel):
                     f"{variable.shape}: G(x, y) must be of y's shape."
                 )
         super().__init__(y, expressions, constraints, scope)
+
+
+def refuse_selection(selection: Any, level: str) -> None:
+    """Refuse to choose among equilibria: they solve no common problem, and need not be a convex set.
+
+    Raises
+    ------
+    DeclarationError
+        Saying which levels take a selection.
+    """
+    if selection is not None:
+        raise DeclarationError(
+            f"{level} takes no selection (given: {selection!r}): only the solutions of an hf.ArgMin or hf.ArgMax are chosen among. "
+            f"Leave it out, and make the equilibrium unique, such as by a small multiple of y in its mapping."
+        )
+
+
+def _require_selection(selection: Any, level: str) -> None:
+    if selection in SELECTIONS:
+        return
+    nearest = get_close_matches(str(selection), SELECTIONS, n=1, cutoff=0.4)
+    hint = f"did you mean {nearest[0]!r}? It" if nearest else "it"
+    raise DeclarationError(
+        f"unknown selection {selection!r} of {level}: {hint} is one of {', '.join(map(repr, SELECTIONS))}, or None."
+    )

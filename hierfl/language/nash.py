@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
-from hierfl.language.levels import LowerLevel
+from hierfl.language.levels import LowerLevel, refuse_selection
 from hierfl.language.player import Player
 from hierfl.language.printing.text import expression_text
 
@@ -36,12 +36,13 @@ class Nash(LowerLevel):
     Raises
     ------
     DeclarationError
-        No players, a variable owned by two, a constraint on another player's variable; and as for ``ArgMin``.
+        No players, a variable owned by two, a constraint on another player's variable, a ``selection``; and as for ``ArgMin``.
     """
 
     kind = "equilibrium"
 
-    def __init__(self, *players: Player, scope: str = "federation") -> None:
+    def __init__(self, *players: Player, scope: str = "federation", selection: None = None) -> None:
+        refuse_selection(selection, "Nash")
         self.players = players
         _check_players(players)
         _check_ownership(players)

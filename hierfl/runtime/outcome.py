@@ -89,7 +89,7 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
         history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)},
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), end.rounds),
-        certificate=Certificate.of(compiled, evaluation),
+        certificate=Certificate.of(compiled, end.x, evaluation),
         settings={**settings, "solver": str(watch.solver), "rounds_done": end.rounds, **extra},
         trajectory=watch.trajectory,
     )

@@ -69,3 +69,10 @@ def test_what_costs_no_arithmetic_says_so() -> None:
     assert explanation["clients term"][0].cost == "no arithmetic"
     (exponentials,) = hf.Problem(hf.Minimize(clients=cp.sum(cp.exp(X)))).explain()["clients term"]
     assert exponentials.cost == "about 7 floating-point operations"  # 4 exponentials and 3 sums
+
+
+def test_a_selection_among_lower_solutions_is_named() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.square(y - x), [y >= 0], selection="pessimistic")
+    (how,) = (piece.how for piece in hf.Problem(hf.Minimize(clients=y + x), lower=level).explain()["lower level"])
+    assert how.endswith("pessimistic: of several solutions, the y that maximises the upper objective")

@@ -81,6 +81,31 @@ def test_unknown_scope() -> None:
         hf.ArgMin(y, quadratic(x, y), scope="clients")
 
 
+@pytest.mark.parametrize(
+    ("level", "given", "said"),
+    [
+        (hf.ArgMin, "optimist", r"unknown selection 'optimist' of ArgMin: did you mean 'optimistic'\?"),
+        (hf.ArgMax, "pesimistic", r"of ArgMax: did you mean 'pessimistic'\?"),
+        (hf.ArgMin, "least norm", "it is one of 'optimistic', 'pessimistic', or None"),
+        (hf.ArgMin, True, "unknown selection True"),
+    ],
+)
+def test_unknown_selection(level: type, given: object, said: str) -> None:
+    _, y, *_ = leaves()
+    with pytest.raises(hf.DeclarationError, match=said):
+        level(y, cp.sum(y), [y >= 0], selection=given)
+
+
+def test_equilibria_are_not_selected() -> None:
+    x, y, *_ = leaves()
+    with pytest.raises(
+        hf.DeclarationError, match=r"Equilibrium takes no selection \(given: 'optimistic'\): only .*hf.ArgMin"
+    ):
+        hf.Equilibrium(y, y - x, selection="optimistic")  # type: ignore[arg-type]
+    with pytest.raises(hf.DeclarationError, match="Nash takes no selection"):
+        hf.Nash(hf.Player(y, quadratic(x, y)), selection="pessimistic")  # type: ignore[arg-type]
+
+
 def test_same_variable_at_both_levels() -> None:
     x, y, *_ = leaves()
     with pytest.raises(hf.DeclarationError, match="'y' appears in the upper constraint"):

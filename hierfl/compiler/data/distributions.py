@@ -1,7 +1,4 @@
-"""Frozen ``scipy.stats`` distributions: keyed draws by inverse CDF, and a fixed quasi-random sample.
-
-The quasi-random sample is scrambled Sobol with a fixed seed (unscrambled Sobol starts at the corner 0 and is biased).
-"""
+"""Frozen ``scipy.stats`` distributions: their quantiles, and keyed draws by them."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from hierfl.jaxtools.keyed_random import uniforms
 from hierfl.language.sample import Sample
 
 FIRST_STREAM = 1_000  # of the first table; row numbers have the streams below
-QUASI_RANDOM_POINTS = 1024
-QUASI_RANDOM_SEED = 20240607
 
 
 @jax.tree_util.register_dataclass
@@ -71,24 +66,30 @@ class _Laws(tuple):
         return self is other
 
 
-def quasi_random_rows(laws: Mapping[Sample, Any], points: int = QUASI_RANDOM_POINTS) -> dict[int, np.ndarray]:
-    """A fixed scrambled Sobol sample of independent laws: sample id -> (points, *shape)."""
-    sizes = [sample.size for sample in laws]
-    uniform = stats.qmc.Sobol(sum(sizes), scramble=True, rng=np.random.default_rng(QUASI_RANDOM_SEED)).random(points)
-    uniform = np.clip(uniform, _tiny(), 1 - _tiny())
-    pieces = np.split(uniform, np.cumsum(sizes)[:-1], axis=1)
-    return {
-        sample.id: inverse_cdf(law, piece.reshape(points, *sample.shape))
-        for (sample, law), piece in zip(laws.items(), pieces)
-    }
-
-
 def inverse_cdf(law: Any, uniform: np.ndarray) -> np.ndarray:
-    """Quantiles of a frozen law at points in (0, 1); for a multivariate normal through its Cholesky factor."""
+    """Quantiles of a frozen law at points in (0, 1); for a multivariate normal through a factor of its covariance."""
     if hasattr(law, "ppf"):
         return np.asarray(law.ppf(uniform), dtype=float)
-    factor = np.linalg.cholesky(law.cov) if np.ndim(law.cov) == 2 else np.sqrt(law.cov)
-    return np.asarray(law.mean + stats.norm.ppf(uniform) @ np.transpose(factor), dtype=float)
+    return _joint_normal(law, stats.norm.ppf(uniform))
+
+
+def tail_quantiles(law: Any, tail: np.ndarray, above: np.ndarray) -> np.ndarray:
+    """Quantiles beyond which the law has a probability of ``tail``: above them where ``above``, else below."""
+    one = stats.norm if not hasattr(law, "ppf") else law
+    quantiles = np.where(above, one.isf(tail), one.ppf(tail)).astype(float)
+    return quantiles if one is law else _joint_normal(law, quantiles)
+
+
+def _joint_normal(law: Any, standard: np.ndarray) -> np.ndarray:
+    if np.ndim(law.cov) != 2:
+        factor = np.sqrt(law.cov)
+    else:
+        try:
+            factor = np.linalg.cholesky(law.cov)
+        except np.linalg.LinAlgError:  # singular, which allow_singular=True allows
+            sizes, axes = np.linalg.eigh(law.cov)
+            factor = axes * np.sqrt(np.maximum(sizes, 0.0))
+    return np.asarray(law.mean + standard @ np.transpose(factor), dtype=float)
 
 
 def _location_scale(laws: Sequence[Any], shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +102,3 @@ def _location_scale(laws: Sequence[Any], shape: tuple[int, ...]) -> tuple[np.nda
         scales.append(scale)
         locations.append(low - scale * base[0])
     return np.stack(locations), np.stack(scales)
-
-
-def _tiny() -> float:
-    return float(np.finfo(np.float64).eps) / 4

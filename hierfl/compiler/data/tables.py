@@ -2,8 +2,8 @@
 
 Rows of all clients lie one after another in one array per sample (or in memory-mapped files); a client is an offset and a
 count, so that one traced program serves ragged clients. Algorithms see data only through ``Party.batch`` (a keyed minibatch) and
-``Party.mean`` (a streamed full pass). A distribution is represented twice: by quantile draws for minibatches, and by a
-fixed quasi-random sample for full passes, so that exact values are repeatable.
+``Party.mean`` (a streamed full pass). A distribution is represented twice: by quantile draws for minibatches, and by weighted
+nodes for full passes, always the same ones, so that exact values are repeatable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hierfl.compiler.data.distributions import Quantiles, quasi_random_rows
+from hierfl.compiler.data.distributions import Quantiles
+from hierfl.compiler.data.evaluation_nodes import RULES, EvaluationNodes, evaluation_nodes
 from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError
@@ -29,12 +30,32 @@ Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
 CHUNK_SCALARS = 2_000_000
 
 
+@dataclass(frozen=True, eq=False)
+class NodeRoles:
+    """What rows that stand for distributions are in the rules they belong to; arrays (rows,), as in ``EvaluationNodes``.
+
+    ``rule`` indexes ``RULES``.
+    """
+
+    rule: np.ndarray
+    part: np.ndarray
+    band: np.ndarray
+
+    @classmethod
+    def of(cls, nodes: Sequence[EvaluationNodes]) -> NodeRoles:
+        """Those of all parties, one after another."""
+        rule = [np.full(one.weights.size, RULES.index(one.rule)) for one in nodes]
+        part, band = [one.part for one in nodes], [one.band for one in nodes]
+        return cls(np.concatenate(rule), np.concatenate(part), np.concatenate(band))
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Table:
     """One table of all clients (or of the server): ``values[sample id]`` (rows, *shape), a slice per party.
 
-    ``typical`` is the number of rows that a party has on average.
+    ``typical`` is the number of rows that a party has on average. Rows that stand for distributions have ``weights`` (rows,),
+    each party's summing to one, and ``roles``; others count alike.
     """
 
     values: dict[int, Numbers]
@@ -42,6 +63,8 @@ class Table:
     counts: Numbers
     quantiles: Quantiles | None
     typical: int = field(metadata={"static": True})
+    weights: Numbers | None = None
+    roles: NodeRoles | None = field(default=None, metadata={"static": True})
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -157,13 +180,13 @@ class Party:
         return function(self.batch(key, batch_size, samples, step))
 
     def chunk(self, place: int, piece: Any, size: int) -> Rows:
-        """The ``piece``-th ``size`` rows of a table, with weights 1/N on its rows and 0 past its end."""
+        """The ``piece``-th ``size`` rows of a table, with their weights (1/N for data), and 0 past its end."""
         table = self.tables[place]
         count = self.counts[place]
         local = piece * size + jnp.arange(size)
         inside = local < count
         rows = self.offsets[place] + jnp.minimum(local, count - 1)
-        weight = jnp.where(inside, 1.0 / count, 0.0)
+        weight = jnp.where(inside, 1.0 / count if table.weights is None else table.weights[rows], 0.0)
         return Rows(
             table.rows(rows),
             {sample: weight for sample in table.samples},
@@ -199,8 +222,9 @@ def population(
     parameters: Sequence[ClientParameter],
     weights: Sequence[float] | np.ndarray,
     label: Callable[[int], str],
+    points: int,
 ) -> Population:
-    """Lay out the data of one side.
+    """Lay out the data of one side; up to ``points`` nodes stand for the distributions of a table.
 
     Raises
     ------
@@ -208,7 +232,7 @@ def population(
         If the samples of one table differ in length, or mix arrays with distributions, for a party.
     """
     return Population(
-        tables=tuple(_table(parties, samples, label) for samples in tables),
+        tables=tuple(_table(parties, samples, label, points, place) for place, samples in enumerate(tables)),
         parameters={
             p.id: np.stack([np.asarray(party.parameters[p], dtype=float) for party in parties]) for p in parameters
         },
@@ -216,7 +240,9 @@ def population(
     )
 
 
-def _table(parties: Sequence[Client], samples: Sequence[Sample], label: Callable[[int], str]) -> Table:
+def _table(
+    parties: Sequence[Client], samples: Sequence[Sample], label: Callable[[int], str], points: int, place: int
+) -> Table:
     distributed = [party.is_distribution(sample) for party in parties for sample in samples]
     if any(distributed) and not all(distributed):
         names = ", ".join(sample.name() for sample in samples)
@@ -225,17 +251,20 @@ def _table(parties: Sequence[Client], samples: Sequence[Sample], label: Callable
         )
     if any(distributed):
         laws = [{sample: party.samples[sample] for sample in samples} for party in parties]
-        blocks = [quasi_random_rows(law) for law in laws]
-        quantiles = Quantiles.of(laws)
+        nodes = [evaluation_nodes(law, points, label(index), place) for index, law in enumerate(laws)]
+        blocks = [one.values for one in nodes]
+        quantiles, weights = Quantiles.of(laws), np.concatenate([one.weights for one in nodes])
+        roles = NodeRoles.of(nodes)
     else:
         for index, party in enumerate(parties):
             _check_lengths(party, samples, label(index))
         blocks = [{sample.id: party.samples[sample] for sample in samples} for party in parties]
-        quantiles = None
+        quantiles, weights, roles = None, None, None
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
     values = {sample.id: stacked([block[sample.id] for block in blocks], sample.name()) for sample in samples}
     typical = -(-int(counts.sum()) // counts.size)
-    return Table(values, np.concatenate([[0], np.cumsum(counts)[:-1]]), counts, quantiles, typical)
+    offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    return Table(values, offsets, counts, quantiles, typical, weights, roles)
 
 
 def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None:

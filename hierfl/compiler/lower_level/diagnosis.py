@@ -130,9 +130,14 @@ def _owner_name(oracles: Oracles, owner: int) -> str:
     if oracles.scope == "client":
         return f"client {owner}"
     clients = oracles.static_data.clients
-    offsets = np.asarray(clients.tables[oracles.row_table(clients)].offsets)
+    place = oracles.row_table(clients)
+    table, samples = clients.tables[place], oracles.declaration.roles.client_tables[place]
+    offsets = np.asarray(table.offsets)
     client = int(np.searchsorted(offsets, owner, side="right") - 1)
-    return f"client {client}, sample {owner - int(offsets[client])}"
+    if table.roles is None:
+        return f"client {client}, sample {owner - int(offsets[client])}"
+    values = ", ".join(f"{sample.name()} = {_short(table.values[sample.id][owner])}" for sample in samples)
+    return f"client {client}, at {values} in its distribution,"
 
 
 def _short(x: np.ndarray) -> str:

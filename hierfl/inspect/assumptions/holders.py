@@ -125,7 +125,7 @@ class Holders:
 
     @cached_property
     def distributed(self) -> frozenset[int]:
-        """Which samples are held as distributions: means over them are computed on a quasi-random sample."""
+        """Which samples are held as distributions: means over them are computed on nodes."""
         sides = [self.data.clients, *([] if self.data.server is None else [self.data.server])]
         return frozenset(s for side in sides for t in side.tables if t.quantiles is not None for s in t.samples)
 

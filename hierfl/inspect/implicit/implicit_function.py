@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_on_host
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.public_response import public_response
@@ -47,7 +48,8 @@ class ImplicitFunction:
 
     def certificate(self, x: Any) -> Certificate:
         """How the lower level is solved at x, and how accurately. Errors as for calling."""
-        return Certificate.of(self._compiled, self._evaluate(x))
+        flat = self._compiled.upper.flatten(x, "x")
+        return Certificate.of(self._compiled, flat, self._compiled.exact.at(flat))
 
     @double_precision
     def gradient(self, x: Any) -> Any:
@@ -280,4 +282,7 @@ class ImplicitFunction:
         return self._compiled_when_asked()
 
     def _evaluate(self, x: Any) -> Evaluation:
-        return self._compiled.exact.at(self._compiled.upper.flatten(x, "x"))
+        flat = self._compiled.upper.flatten(x, "x")
+        evaluation = self._compiled.exact.at(flat)
+        warn_of_doubts(self._compiled, flat, evaluation)
+        return evaluation

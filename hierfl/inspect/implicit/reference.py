@@ -133,7 +133,7 @@ def _described(compiled: CompiledProblem, distinct: list[LocalMinimum], evaluati
         x=compiled.upper.unflatten(best),
         y=None if solution is None else public_response(compiled, solution.y),
         value=compiled.sign * float(evaluation.value),
-        certificate=Certificate.of(compiled, evaluation),
+        certificate=Certificate.of(compiled, best, evaluation),
         local_minima=tuple(compiled.sign * end.value for end in distinct),
         points=tuple(compiled.upper.unflatten(end.x) for end in distinct),
         evaluations=evaluations,

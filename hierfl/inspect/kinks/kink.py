@@ -71,7 +71,7 @@ class Jump:
 
 @dataclass(frozen=True)
 class SampledKinks:
-    """Rows of a distribution's quasi-random sample change branch along the line: tiny kinks of the sample's mean.
+    """Nodes that stand for a distribution change branch along the line: tiny kinks of their mean.
 
     The expectation itself may have none of them, so they are counted and not looked at one by one.
     """
@@ -82,8 +82,8 @@ class SampledKinks:
 
     def __str__(self) -> str:
         return (
-            f"{self.count} changes of branch of a distribution's quasi-random sample, for t in [{self.low:.4g}, {self.high:.4g}]: "
-            f"tiny kinks that the expectation smooths as the sample grows"
+            f"{self.count} changes of branch of points that stand for a distribution, for t in [{self.low:.4g}, {self.high:.4g}]: "
+            f"tiny kinks that the expectation smooths as the points grow in number"
         )
 
 

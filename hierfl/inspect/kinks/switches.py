@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.evaluation_nodes import RULES, SUM
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Program
 from hierfl.inspect.kinks.declared_switches import (
@@ -137,17 +138,22 @@ class Switches:
 
     @cached_property
     def sampled(self) -> np.ndarray:
-        """Which entries belong to rows of a distribution's quasi-random sample, (entries,)."""
+        """Which entries belong to nodes that stand for a distribution, (entries,); a sum over its values has its kinks."""
         return self._flags(lambda group, switch: self._is_sampled(group))
 
-    def _is_sampled(self, group: Group) -> bool:
+    def _is_sampled(self, group: Group) -> np.ndarray | bool:
+        """Whether each holder is a node of a distribution."""
         static = self.compiled.static_data
         side = static.server if group.side == "server" else static.clients
-        return group.table is not None and side is not None and side.tables[group.table].quantiles is not None
+        roles = None if group.table is None or side is None else side.tables[group.table].roles
+        return False if roles is None else roles.rule != RULES.index(SUM)
 
-    def _flags(self, flag: Callable[[Group, Switch], bool]) -> np.ndarray:
+    def _flags(self, flag: Callable[[Group, Switch], np.ndarray | bool]) -> np.ndarray:
         parts = [
-            np.full(self._holders(group) * int(np.prod(switch.expression.shape, dtype=int)), flag(group, switch))
+            np.repeat(
+                np.broadcast_to(flag(group, switch), self._holders(group)),
+                int(np.prod(switch.expression.shape, dtype=int)),
+            )
             for group in self.groups
             for switch in group.switches
         ]

@@ -42,6 +42,7 @@ def certificate(result: Result) -> Html:
     """Show how the lower level behind the value was solved, how accurately, and the run's own value beside it."""
     known = result.certificate
     rows: list[tuple[str, Any]] = [("f(x), the lower level solved", result.value)]
+    rows += [("distributions", known.expectation)] if known.expectation else []
     if known.method == "no lower level":
         return joined(
             [paragraph("There is no lower level: f(x) is evaluated as declared."), facts(rows, "certificate-facts")]

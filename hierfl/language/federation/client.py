@@ -28,7 +28,8 @@ class Client:
     ----------
     samples
         ``{sample: array (N, *sample.shape) | frozen scipy.stats distribution}``, or a sequence of such mappings, one for
-        each table. Samples that one ``E`` mentions are paired rows; separate tables may differ in length.
+        each table. Samples that one ``E`` mentions are paired rows; separate tables may differ in length. Exact values look
+        at a distribution out to tails of probability 1e-16: where the model ends before, give one that is truncated.
     parameters
         ``{client parameter: value}``.
     name

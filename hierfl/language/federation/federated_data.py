@@ -16,6 +16,8 @@ from hierfl.language.federation.splitting import split_data
 from hierfl.language.federation.value_checks import is_frozen_distribution
 from hierfl.language.sample import ClientParameter, Sample
 
+POINTS, LEAST_POINTS, MOST_POINTS = 1024, 64, 2**20
+
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Federation:
@@ -31,17 +33,21 @@ class Federation:
         ``"uniform"`` (1/m), ``"samples"`` (by number of rows), or one nonnegative number per client, used as given.
     test
         Held-out data, ``{sample: array}``; kept for the user, never read by solvers.
+    points
+        How many points at most stand for a party's distributions wherever a value is exact, a power of two from 64 on:
+        more of them take longer and err less. The certificate of a value says by how much it errs.
 
     Raises
     ------
     DataError
-        For no clients, clients that hold different samples or parameters, wrong weights or wrong test data.
+        For no clients, clients that hold different samples or parameters, wrong weights, wrong test data or wrong points.
     """
 
     clients: tuple[Client, ...]
     server: Client | None
     weights: str | np.ndarray
     test: Mapping[Sample, Any] | None
+    points: int
 
     def __init__(
         self,
@@ -49,6 +55,7 @@ class Federation:
         server: Client | None = None,
         weights: str | Sequence[float] = "uniform",
         test: Mapping[Sample, Any] | None = None,
+        points: int = POINTS,
     ) -> None:
         if not isinstance(clients, Sequence):
             raise DataError(f"Federation(clients=...) takes a list of hf.Client, not {type(clients).__name__}.")
@@ -64,6 +71,7 @@ class Federation:
         self._check_same_holdings()
         object.__setattr__(self, "weights", checked_weights(weights, self.clients))
         object.__setattr__(self, "test", None if test is None else _held_out_rows(test))
+        object.__setattr__(self, "points", _checked_points(points))
 
     @property
     def num_clients(self) -> int:
@@ -148,6 +156,18 @@ def _held_out_rows(test: Mapping[Sample, Any]) -> Mapping[Sample, Any]:
     if any(is_frozen_distribution(value) for value in test.values()):
         raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
     return Client([test], name="test").samples
+
+
+def _checked_points(points: Any) -> int:
+    """The number of points that stand for distributions, as Sobol sequences need it."""
+    if isinstance(points, bool) or not isinstance(points, (int, np.integer)):
+        raise DataError(f"Federation(points={points!r}): a power of two, such as {4 * POINTS}.")
+    nearest = 2 ** round(np.log2(min(max(int(points), LEAST_POINTS), MOST_POINTS)))
+    if points != nearest:
+        raise DataError(
+            f"Federation(points={points}): a power of two from {LEAST_POINTS} to {MOST_POINTS:,}; the nearest is {nearest}."
+        )
+    return int(points)
 
 
 def _amounts(parties: Sequence[Client]) -> str:

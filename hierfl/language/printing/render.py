@@ -43,7 +43,8 @@ def problem_text(problem: Any) -> str:
     said = statement(problem)
     lines = [*_goal_text(said.program)]
     for answer in said.answers:
-        lines += [_where_text(answer), *_indented(_task_text(answer.task))]
+        chosen = [f"({answer.selection})"] if answer.selection else []
+        lines += [_where_text(answer), *_indented([*_task_text(answer.task), *chosen])]
     lines += [*_subject_text(said.program.conditions), *([said.parties] if said.parties else [])]
     return "\n".join(lines)
 
@@ -127,7 +128,8 @@ def _rows(said: Statement) -> list[str]:
     program = said.program
     rows = [rf"{_sense_latex(program)} \quad & {write_latex(program.objective)}"]
     for answer in said.answers:
-        rows += [_where_latex(answer), *(rf"& \quad {line}" for line in _task_latex(answer.task))]
+        chosen = [rf"\text{{({_prose(answer.selection)})}}"] if answer.selection else []
+        rows += [_where_latex(answer), *(rf"& \quad {line}" for line in [*_task_latex(answer.task), *chosen])]
     rows += [f"{lead}& {line}" for lead, line in _subject_latex(program.conditions)]
     return [*rows, *([rf"& \text{{{_prose(said.parties)}}}"] if said.parties else [])]
 

@@ -62,13 +62,17 @@ class Game:
 
 @dataclass(frozen=True)
 class Answer:
-    """A lower level: ``unknown``, whose value is ``response``, solves ``task`` (for each client, for each sample)."""
+    """A lower level: ``unknown``, whose value is ``response``, solves ``task`` (for each client, for each sample).
+
+    ``selection`` says in words which of several solutions is meant; empty where that is left open.
+    """
 
     unknown: Phrase
     response: Phrase
     each_client: bool
     sample: Phrase | None
     task: Optimization | Inequality | Game
+    selection: str = ""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def statement(problem: Any) -> Statement:
             _objective(problem, clients),
             (*_domains(problem.upper_variables), *(_condition(c, clients > 1) for c in problem.constraints)),
         ),
-        answers=tuple(_answer(level, problem.upper_variables, clients) for level in problem.lower),
+        answers=tuple(_answer(level, problem, clients) for level in problem.lower),
         parties=_parties(problem.federation),
     )
 
@@ -132,14 +132,14 @@ def _one_per_client(level: Any) -> bool:
     return level.scope == "client" or (level.scope == "sample" and any(map(_has_private_constant, parts)))
 
 
-def _answer(level: Any, upper: tuple[cp.Variable, ...], clients: int) -> Answer:
+def _answer(level: Any, problem: Any, clients: int) -> Answer:
     mentioned = {
         leaf.id: leaf
         for part in [*level.declared, *level.constraints]
         for leaf in [*part.variables(), *part.parameters()]
     }
     samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
-    decisions = tuple(read(x) for x in upper if x.id in mentioned)
+    decisions = tuple(read(x) for x in problem.upper_variables if x.id in mentioned)
     index = "i" if clients > 1 and _one_per_client(level) else ""
     inside = tuple(map(read, level.variables))
     unknown = _together(tuple(marked(y, {y.option("id"): index} if index else {}) for y in inside))
@@ -149,7 +149,19 @@ def _answer(level: Any, upper: tuple[cp.Variable, ...], clients: int) -> Answer:
         each_client=bool(clients > 1 and level.scope != "federation"),
         sample=_together(samples) if samples else None,
         task=_TASKS[type(level)](level, decisions, samples, index, clients),
+        selection=selection_words(level, problem.objective),
     )
+
+
+def selection_words(level: Any, objective: Any) -> str:
+    """Which of several lower solutions is meant, in words; empty where that is left open."""
+    if level.selection is None:
+        return ""
+    best = {"minimize": "minimises", "maximize": "maximises"}
+    worst = {"minimize": "maximises", "maximize": "minimises"}
+    does = (best if level.selection == "optimistic" else worst)[objective.sense]
+    unknown = ", ".join(variable.name() for variable in level.variables)
+    return f"{level.selection}: of several solutions, the {unknown} that {does} the upper objective"
 
 
 def _together(nodes: Phrases) -> Phrase:

@@ -150,7 +150,7 @@ def test_kinks_of_a_distributions_sample_are_taken_together() -> None:
     )
     np.testing.assert_allclose(places(shown), [0.5], atol=1e-6)
     assert shown.kinks.sampled is not None and shown.kinks.sampled.count > 100
-    assert "quasi-random" in str(shown)
+    assert "points that stand for a distribution" in str(shown)
 
 
 def test_a_kink_across_the_line_is_not_one_of_the_slice() -> None:

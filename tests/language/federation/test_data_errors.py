@@ -50,6 +50,22 @@ def test_unsupported_distribution() -> None:
         hf.Client({hf.Sample(2, name="s"): scipy.stats.dirichlet([1.0, 1.0])})
 
 
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        (1000, r"a power of two from 64 to 1,048,576; the nearest is 1024"),
+        (32, "the nearest is 64"),
+        (0, "the nearest is 64"),
+        (2**22, "the nearest is 1048576"),
+        (1e3, "such as 4096"),
+        (True, "a power of two"),
+    ],
+)
+def test_points_that_a_sobol_sequence_cannot_have(points: object, said: str) -> None:
+    with pytest.raises(hf.DataError, match=said):
+        hf.Federation([hf.Client()], points=points)  # type: ignore[arg-type]
+
+
 def test_total_of_a_distribution() -> None:
     x, s = cp.Variable(name="x"), hf.Sample(name="s")
     problem = hf.Problem(

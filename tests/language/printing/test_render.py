@@ -214,6 +214,32 @@ def test_attributes_of_a_variable_are_constraints(attributes: dict[str, Any], co
     assert lines(declared(hf.Minimize(clients=cp.sum_squares(v)), (v,)))[2:] == [f"subject to {condition}"]
 
 
+@pytest.mark.parametrize(
+    ("objective", "selection", "does"),
+    [
+        (hf.Minimize, "optimistic", "minimises"),
+        (hf.Minimize, "pessimistic", "maximises"),
+        (hf.Maximize, "optimistic", "maximises"),
+        (hf.Maximize, "pessimistic", "minimises"),
+    ],
+)
+def test_which_of_several_lower_solutions_is_meant(objective: Any, selection: Any, does: str) -> None:
+    level = hf.ArgMin(y, cp.sum(y) + 0 * cp.sum(x), [y >= 0], selection=selection)
+    problem = declared(objective(clients=cp.sum(x) + cp.sum(y)), lower=level)
+    words = f"({selection}: of several solutions, the y that {does} the upper objective)"
+    assert lines(problem)[-1] == f"    {words}"
+    last = problem_latex(problem).splitlines()[-2]
+    assert last == rf"& \quad \text{{{words}}}"
+    MathTextParser("agg").parse(f"${last.replace('&', '')}$")
+    assert f"selection={selection!r}" in repr(level)
+
+
+def test_where_the_selection_is_left_open_nothing_is_said_of_it() -> None:
+    level = hf.ArgMax(y, -cp.sum_squares(y - x))
+    assert level.selection is None and "selection" not in repr(level)
+    assert "solutions" not in problem_text(declared(hf.Minimize(clients=cp.sum(y)), lower=level))
+
+
 def test_the_latex_is_one_aligned_display() -> None:
     assert problem_latex(coupled_minimax()) == "\n".join(
         [

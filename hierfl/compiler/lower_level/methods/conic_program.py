@@ -180,8 +180,9 @@ class ConicProgram(ExactMethod):
             instantiate([average.per_sample], {s: gathered(table.values[s.id], row) for s in samples})[0]
             for row in range(start, start + count)
         ]
-        written = cp.sum(cp.hstack(rows)) if average.shape == () else sum(rows[1:], start=rows[0])
-        return written if isinstance(average, total) else written / count
+        weights = np.full(count, 1.0 / count) if table.weights is None else table.weights[start : start + count]
+        weights = np.ones(count) if isinstance(average, total) else weights
+        return weights @ cp.hstack(rows) if average.shape == () else sum(w * row for w, row in zip(weights, rows))
 
 
 def _has_user_atom(expression: Any) -> bool:

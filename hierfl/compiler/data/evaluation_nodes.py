@@ -1,0 +1,190 @@
+"""Points and weights that stand for the laws of one table wherever a value over them is exact: the same ones at every x.
+
+A law with few values is summed over them. One other scalar (beside such laws) is integrated by the midpoint rule after a
+change of variables: t = u / 2 + s(u) / 2, u the probability and s that of double-exponential quadrature (Takahasi and Mori,
+1974). Half the nodes are spread evenly over the probability, as kinks ask for, and half of them crowd towards the ends,
+so that smooth integrands converge exponentially, unbounded ones too. More scalars take a scrambled Sobol sequence
+(unscrambled ones start at the corner 0 and are biased).
+
+Every rule but a sum falls into ``PARTS`` rules of the same kind, by whose spread its error is estimated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import stats
+
+from hierfl.compiler.data.distributions import inverse_cdf, tail_quantiles
+from hierfl.language.sample import Sample
+
+PARTS = 8
+LEAST_POINTS = 64  # of a rule, so that each part has eight
+TAIL = 1e-16  # the probability beyond the outermost nodes, on either side
+CROWDED = 0.5  # share of the nodes that follow double-exponential quadrature
+SEED = 20240607
+SUM, QUADRATURE, SOBOL = "summation", "quadrature", "a scrambled Sobol sequence"
+RULES = (SUM, QUADRATURE, SOBOL)
+
+
+@dataclass(frozen=True)
+class EvaluationNodes:
+    """The rule of one party's table.
+
+    Attributes
+    ----------
+    values
+        ``{sample id: (n, *shape)}``.
+    weights
+        They sum to one.
+    part
+        Which of the ``PARTS`` rules a node belongs to.
+    band
+        2 for the outermost nodes of a tail that was cut off, 1 for those before them, negative on the left; else 0.
+    rule
+        One of ``RULES``.
+    """
+
+    values: dict[int, np.ndarray]
+    weights: Float[np.ndarray, " n"]
+    part: Int[np.ndarray, " n"]
+    band: Int[np.ndarray, " n"]
+    rule: str
+
+
+class Nodes(NamedTuple):
+    """Nodes of one scalar; the fields are those of :class:`EvaluationNodes`."""
+
+    values: Float[np.ndarray, " n"]
+    weights: Float[np.ndarray, " n"]
+    part: Int[np.ndarray, " n"]
+    band: Int[np.ndarray, " n"]
+
+
+def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table: int) -> EvaluationNodes:
+    """The rule for independent laws, with at most ``points`` nodes; no two tables of two holders share a scramble."""
+    scalars = {sample: _few_values(law, sample.shape, points) for sample, law in laws.items()}
+    continuous = [sample for sample, each in scalars.items() if each is None]
+    combinations = math.prod(nodes.weights.size for each in scalars.values() for nodes in each or ())
+    if sum(sample.size for sample in continuous) > 1 or combinations > points // (LEAST_POINTS if continuous else 1):
+        return _sobol(laws, points, np.random.default_rng((SEED, table, *holder.encode())))
+    for sample in continuous:
+        scalars[sample] = [_quadrature(laws[sample], sample.shape, points // combinations)]
+    return _product({sample: each for sample, each in scalars.items() if each}, QUADRATURE if continuous else SUM)
+
+
+def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | None:
+    """The values of a discrete law with their probabilities, for each scalar; None for others, and for too many values."""
+    if not isinstance(getattr(law, "dist", None), stats.rv_discrete):
+        return None
+    if hasattr(law.dist, "pk"):  # given by a list of values
+        share = np.ravel(law.dist.pk)
+        middle = (np.cumsum(share) - 0.5 * share).reshape(-1, *(1,) * len(shape))
+        values = law.ppf(np.broadcast_to(middle, (share.size, *shape)))
+        probability = np.repeat(share[:, None], math.prod(shape), axis=1)
+    else:
+        first, last = law.ppf(np.full(shape, TAIL)), law.isf(np.full(shape, TAIL))
+        if not (np.isfinite(first).all() and np.isfinite(last).all()) or np.max(last - first) >= limit:
+            return None
+        values = first + np.arange(np.max(last - first) + 1).reshape(-1, *(1,) * len(shape))
+        probability = law.pmf(values).reshape(len(values), -1)
+    if np.abs(probability.sum(axis=0) - 1).max() > 1e-9 or len(values) > limit:
+        return None
+    ends = (np.broadcast_to(np.asarray(end, float), shape).ravel() for end in law.support())
+    columns = zip(values.reshape(len(values), -1).T, probability.T, *ends)
+    return [_listed(value, weight, low, high) for value, weight, low, high in columns]
+
+
+def _listed(values: np.ndarray, probability: np.ndarray, low: float, high: float) -> Nodes:
+    """The nodes of listed values; a side has a tail only where values beyond them were left out."""
+    values, probability = values[probability > 0], probability[probability > 0]
+    below, above = -np.log10(np.cumsum(probability)), -np.log10(np.cumsum(probability[::-1])[::-1])
+    band = _bands(above) if high > values[-1] else np.zeros(values.size, int)
+    if low < values[0]:
+        band -= _bands(below)
+    return Nodes(values, probability / probability.sum(), np.zeros(values.size, int), band)
+
+
+def _quadrature(law: Any, shape: tuple[int, ...], points: int) -> Nodes:
+    """Nodes for a law of one scalar."""
+    place, weights = _midpoint_rule(points)
+    tail, sized = _tail(place), (points, *shape)
+    values = tail_quantiles(law, tail.reshape(sized), (place > 0).reshape(sized)).reshape(points)
+    known = np.isfinite(values)  # of some laws SciPy knows no quantiles so far out
+    depth, part = np.sign(place) * -np.log10(tail), np.arange(points) % PARTS
+    band = _bands(depth[known]) - _bands(-depth[known])
+    return Nodes(values[known], weights[known] / weights[known].sum(), part[known], band)
+
+
+def _bands(depth: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Where nodes lie in a tail whose probability beyond a node is 10^-depth.
+
+    2 for the last quarter of its orders of magnitude; 1 for the quarter before it, or the next node where that has none; 0 for
+    the rest.
+    """
+    deepest = np.max(depth)
+    next_band = min(0.5 * deepest, np.max(depth, where=depth <= 0.75 * deepest, initial=-np.inf))
+    return np.where(depth > 0.75 * deepest, 2, np.where(depth >= next_band, 1, 0))
+
+
+def _tail(v: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """The probability beyond the node v, on its side."""
+    return 1.0 / (1.0 + np.exp(np.pi * np.sinh(np.abs(v))))
+
+
+def _midpoint_rule(points: int) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+    """Nodes v and weights of the midpoint rule in t; the probability at v is 1 / (1 + exp(-pi sinh v))."""
+    end = np.arcsinh(np.log(1 / TAIL) / np.pi)
+
+    def t(v: np.ndarray) -> np.ndarray:
+        return (1 - CROWDED) / (1 + np.exp(-np.pi * np.sinh(v))) + CROWDED * (v + end) / (2 * end)
+
+    first, last = t(np.array([-end, end]))
+    wanted = first + (last - first) * (np.arange(points) + 0.5) / points
+    low, high = np.full(points, -end), np.full(points, end)
+    for _ in range(60):  # t increases: bisection
+        middle = 0.5 * (low + high)
+        before = t(middle) < wanted
+        low, high = np.where(before, middle, low), np.where(before, high, middle)
+    v = 0.5 * (low + high)
+    density = np.pi * np.cosh(v) * _tail(v) * (1 - _tail(v))  # du / dv
+    weights = density / ((1 - CROWDED) * density + CROWDED / (2 * end))
+    return v, weights / weights.sum()
+
+
+def _product(scalars: Mapping[Sample, Sequence[Nodes]], rule: str) -> EvaluationNodes:
+    """Every combination of the scalars' nodes; a combination is as far out as its outermost scalar."""
+    factors = [nodes for each in scalars.values() for nodes in each]
+    index = np.indices([nodes.weights.size for nodes in factors]).reshape(len(factors), -1)
+    bands = np.stack([nodes.band[k] for nodes, k in zip(factors, index)])
+    columns = iter([nodes.values[k] for nodes, k in zip(factors, index)])
+    values = {
+        sample.id: np.stack([next(columns) for _ in each], axis=-1).reshape(-1, *sample.shape)
+        for sample, each in scalars.items()
+    }
+    return EvaluationNodes(
+        values,
+        np.prod([nodes.weights[k] for nodes, k in zip(factors, index)], axis=0),
+        np.sum([nodes.part[k] for nodes, k in zip(factors, index)], axis=0),
+        np.take_along_axis(bands, np.argmax(np.abs(bands), axis=0)[None], axis=0)[0],
+        rule,
+    )
+
+
+def _sobol(laws: Mapping[Sample, Any], points: int, generator: np.random.Generator) -> EvaluationNodes:
+    """A scrambled Sobol sequence, whose consecutive eighths are Sobol nets too."""
+    sizes = [sample.size for sample in laws]
+    uniform = stats.qmc.Sobol(sum(sizes), scramble=True, rng=generator).random(points)
+    smallest = float(np.finfo(float).eps) / 4
+    pieces = np.split(np.clip(uniform, smallest, 1 - smallest), np.cumsum(sizes)[:-1], axis=1)
+    values = {
+        sample.id: inverse_cdf(law, piece.reshape(points, *sample.shape))
+        for (sample, law), piece in zip(laws.items(), pieces)
+    }
+    part = np.arange(points) * PARTS // points
+    return EvaluationNodes(values, np.full(points, 1.0 / points), part, np.zeros(points, int), SOBOL)

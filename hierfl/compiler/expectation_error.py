@@ -1,0 +1,296 @@
+"""How far f is from the expectation that it stands for, where distributions are replaced by nodes.
+
+A value over a distribution is a function of the weights of its nodes (``hierfl.compiler.data.evaluation_nodes``). Each part of a
+rule is a rule too: f is computed with the weights of one part at a time, and the spread of the ``PARTS`` values estimates the
+error. Divided by the root of their number for Sobol sequences, that is the standard error of the mean of independent replicates,
+and the parts, which fill each other's gaps, do no worse. In one dimension the parts are interleaved: the error of a jump or a
+kink falls at least as their number, by which the spread is divided there. What the tails would add beyond the outermost
+nodes is extrapolated as a geometric series. All of this is estimated, none of it proved.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.evaluation_nodes import PARTS, QUADRATURE, RULES, SOBOL
+from hierfl.compiler.data.tables import Data, NodeRoles, Population, Table
+from hierfl.compiler.expressions.program import NO_ROWS, Rows
+from hierfl.compiler.lower_level.certificate import TOLERANCE
+from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.tail_index import tail_index
+from hierfl.errors import ExpectationWarning
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
+
+ROUNDING = 1e-13  # relative: to what SciPy's quantiles are right
+ROWS_AT_ONCE = 256
+ENDLESS = 0.5  # the ratio of a tail's last band to the one before from which it is not seen to end
+INFINITE_VARIANCE = 0.5  # the tail index from which it is infinite
+DIRECTION_SEED = 0
+
+
+class ExpectationError(NamedTuple):
+    """An estimate of |f - its expectation|, infinite where ``doubt`` says why none can be given.
+
+    At most ``points`` nodes stand for a party's distributions, by the rules named in ``rule``.
+    """
+
+    error: float
+    points: int
+    rule: str
+    doubt: str
+
+
+@dataclass(frozen=True, eq=False)
+class LawTable:
+    """A table that stands for distributions, and what its rows contribute to f, each weighted as in its party's mean.
+
+    ``party`` (rows,) holds them; ``upper`` (rows,) is what a row adds to its party's mean in f with y as it is, times the
+    party's weight; ``lower`` (rows,), where y depends on the table, what it adds to the lower mapping along a fixed direction.
+    """
+
+    table: Table
+    roles: NodeRoles
+    names: str
+    party: Int[np.ndarray, " rows"]
+    weights: Float[np.ndarray, " rows"]
+    upper: Float[np.ndarray, " rows"]
+    lower: Float[np.ndarray, " rows"] | None
+
+    @property
+    def terms(self) -> list[Float[np.ndarray, " rows"]]:
+        """What rows contribute, to f and to the lower mapping."""
+        return [self.upper] if self.lower is None else [self.upper, self.lower]
+
+    def is_of(self, rule: str) -> np.ndarray:
+        """Which rows belong to that rule."""
+        return self.roles.rule == RULES.index(rule)
+
+    def of_part(self, rule: str, part: int) -> Float[np.ndarray, " rows"]:
+        """The weights with this part of the rule in the place of all its nodes."""
+        inside = self.is_of(rule) & (self.roles.part == part)
+        share = np.bincount(self.party, self.weights * inside)[self.party]
+        return np.where(self.is_of(rule), self.weights * inside / np.where(share > 0, share, 1.0), self.weights)
+
+    def without_outermost(self) -> Float[np.ndarray, " rows"]:
+        """The weights without the outermost bands of the tails."""
+        return np.where(np.abs(self.roles.band) == 2, 0.0, self.weights)
+
+    def tail_bands(self) -> Iterator[tuple[float, float]]:
+        """(size of the outermost band, ratio to the one before it) for each kind of term and side of a party's laws."""
+        for term in self.terms:
+            size = self.weights * np.abs(term)
+            noise = 64 * np.finfo(float).eps * np.bincount(self.party, size)
+            for side in (-1, 1):
+                last, before = (np.bincount(self.party, size * (self.roles.band == side * k)) for k in (2, 1))
+                seen = last > noise
+                yield from zip(last[seen], last[seen] / np.maximum(before[seen], np.finfo(float).tiny))
+
+
+@double_precision
+def expectation_error(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> ExpectationError | None:
+    """Estimate the error at x, where f has been evaluated; None without distributions. Warns of doubts, once a problem."""
+    tables = _law_tables(compiled, x, evaluation)
+    if not tables:
+        return None
+    points = max(int(np.max(law.table.counts)) for law in tables)
+    used = [rule for rule in RULES if any(law.is_of(rule).any() for law in tables)]
+    doubt = _doubt(tables)
+    if doubt:
+        _warn_once(compiled, doubt)
+        return ExpectationError(float("inf"), points, " and ".join(used), doubt)
+    value = _Reweighted(compiled, x, evaluation, tables)
+    spreads = [_spread(value, rule) for rule in used if rule in (QUADRATURE, SOBOL)]
+    size = sum(float(law.weights @ np.abs(law.upper)) for law in tables)
+    error = float(np.linalg.norm(spreads)) + _beyond(value) + ROUNDING * size
+    if not np.isfinite(error):
+        return ExpectationError(float("inf"), points, " and ".join(used), "f has no value on some of the points alone")
+    return ExpectationError(float(error), points, " and ".join(used), "")
+
+
+@double_precision
+def warn_of_doubts(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> None:
+    """Look once whether f has an expectation to speak of, at the first x where it is evaluated."""
+
+    def look() -> None:
+        tables = _law_tables(compiled, x, evaluation)
+        if tables and (doubt := _doubt(tables)):
+            _warn_once(compiled, doubt)
+
+    compiled.programs.keep("looked for endless tails", look)
+
+
+def _warn_once(compiled: CompiledProblem, doubt: str) -> None:
+    def warn() -> None:
+        warnings.warn(
+            f"E: {doubt}. Its values are those of the points, not of the law.", ExpectationWarning, stacklevel=10
+        )
+
+    compiled.programs.keep("warned of endless tails", warn)
+
+
+def _doubt(tables: list[LawTable]) -> str:
+    """Why the nodes cannot tell the expectation, in words; empty where they can."""
+    for law in tables:
+        if not all(np.isfinite(term).all() for term in law.terms):
+            return f"what {law.names} contributes is not finite on some of the points: the expectation may be infinite"
+        if any(ratio > ENDLESS for _, ratio in law.tail_bands()):
+            return f"what the tails of {law.names} contribute does not die out: the expectation may be infinite"
+        index = max((tail_index(values) for values in _sobol_terms(law)), default=0.0)
+        if index >= INFINITE_VARIANCE:
+            what = "variance" if index < 1 else "expectation"
+            return f"what {law.names} contributes is heavy-tailed (tail index {index:.2g}): its {what} may be infinite"
+    return ""
+
+
+def _sobol_terms(law: LawTable) -> Iterator[np.ndarray]:
+    """The terms of each party whose distributions a Sobol sequence stands for."""
+    for start, count in zip(law.table.offsets, law.table.counts):
+        if law.roles.rule[start] == RULES.index(SOBOL):
+            yield from (term[start : start + count] for term in law.terms)
+
+
+# --- f with other weights ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Reweighted:
+    """f at x as a function of the weights of nodes: linear in those that only the upper level averages over."""
+
+    compiled: CompiledProblem
+    x: np.ndarray
+    evaluation: Evaluation
+    tables: list[LawTable]
+
+    def __call__(self, weights: list[Float[np.ndarray, " rows"]]) -> float:
+        if any(law.lower is not None for law in self.tables):
+            return self._solved_again(weights)
+        moved = sum(float((new - law.weights) @ law.upper) for law, new in zip(self.tables, weights))
+        return float(self.evaluation.value) + moved
+
+    def _solved_again(self, weights: list[Float[np.ndarray, " rows"]]) -> float:
+        new = {id(law.roles): jnp.asarray(each) for law, each in zip(self.tables, weights)}
+
+        def side(population: Population) -> Population:
+            tables = population.tables
+            return replace(
+                population,
+                tables=tuple(t if t.roles is None else replace(t, weights=new[id(t.roles)]) for t in tables),
+            )
+
+        data = self.compiled.data()
+        changed = Data(side(data.clients), None if data.server is None else side(data.server))
+        return float(self.compiled.exact.compiled_evaluation(self.x, changed, None, tolerance=TOLERANCE).value)
+
+
+def _spread(value: _Reweighted, rule: str) -> float:
+    """The error by the spread of f over the parts of a rule."""
+    values = [value([law.of_part(rule, part) for law in value.tables]) for part in range(PARTS)]
+    return float(np.std(values, ddof=1)) / (np.sqrt(PARTS) if rule == SOBOL else PARTS)
+
+
+def _beyond(value: _Reweighted) -> float:
+    """What lies beyond the outermost nodes: r / (1 - r) times the outermost band, r its ratio to the band before it."""
+    bands = [(law, list(law.tail_bands())) for law in value.tables]
+    if all(law.lower is None for law, _ in bands):
+        return sum(size * ratio / (1 - ratio) for _, each in bands for size, ratio in each)
+    ratio = max((ratio for _, each in bands for _, ratio in each), default=0.0)
+    outermost = abs(float(value.evaluation.value) - value([law.without_outermost() for law, _ in bands]))
+    return outermost * ratio / (1 - ratio)
+
+
+# --- what rows contribute ----------------------------------------------------------------------------------------------
+
+
+def _law_tables(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> list[LawTable]:
+    """The tables of clients and server that stand for distributions."""
+    static, roles = compiled.static_data, compiled.declaration.roles
+    sides = [(static.clients, roles.client_tables), (static.server, roles.server_tables)]
+    if not any(table.roles is not None for side, _ in sides if side is not None for table in side.tables):
+        return []
+    program = compiled.programs.keep("row terms", lambda: quick_jit(lambda *given: _row_terms(compiled, *given)))
+    y = None if evaluation.solution is None else jnp.asarray(evaluation.solution.y)
+    terms = iter(program(jnp.asarray(x), y, compiled.data()))
+    found = []
+    for side, samples in sides:
+        for table, own in zip(side.tables if side is not None else (), samples):
+            if table.roles is not None:
+                party = np.repeat(np.arange(table.counts.size), table.counts)
+                upper, lower = (None if a is None else np.asarray(a) for a in next(terms))
+                names = ", ".join(sample.name() for sample in own)
+                assert upper is not None
+                found.append(LawTable(table, table.roles, names, party, np.asarray(table.weights), upper, lower))
+    return found
+
+
+def _row_terms(compiled: CompiledProblem, x: Array, y: Array | None, data: Data) -> list[tuple[Array, Array | None]]:
+    """(upper, lower) terms of every row of each such table, in their order; traceable."""
+    found: list[tuple[Array, Array | None]] = []
+    for place, table in enumerate(data.clients.tables):
+        if table.roles is not None:
+            found.append(_client_terms(compiled, x, y, data.clients, place))
+    for table in data.server.tables if data.server is not None else ():
+        if table.roles is not None:
+            found.append((_server_terms(compiled, x, y, data.server_party, table), None))
+    return found
+
+
+def _client_terms(
+    compiled: CompiledProblem, x: Array, y: Array | None, clients: Population, place: int
+) -> tuple[Array, Array | None]:
+    table = clients.tables[place]
+    answered = y is not None and compiled.scope == "sample" and place == compiled.row_table(clients)
+    columns = {**table.values, **(compiled.lower.split(y) if answered and y is not None else {})}
+    with_y = replace(table, values=columns)
+    in_mapping = y is not None and compiled.scope != "sample" and bool(set(table.samples) & set(compiled.lower_samples))
+    direction = jax.random.normal(jax.random.key(DIRECTION_SEED), (compiled.lower.size,), x.dtype)
+
+    def one(job: tuple[Array, Array]) -> tuple[Array, Array]:
+        row, index = job
+        party, single = clients.party(index), _single(with_y, row)
+        own, own_y = party.environment, _answer(compiled, y, index)
+        upper = compiled.client_value(x, own_y, own, single) - compiled.client_value(x, own_y, own, NO_ROWS)
+        if not in_mapping:
+            return party.weight * upper, jnp.zeros(())
+        assert own_y is not None
+        force = compiled.operator(x, own_y, own, single) - compiled.operator(x, own_y, own, NO_ROWS)
+        return party.weight * upper, direction @ force
+
+    rows = jnp.arange(table.size)
+    holder = jnp.searchsorted(table.offsets, rows, side="right") - 1
+    upper, lower = jax.lax.map(one, (rows, holder), batch_size=min(table.size, ROWS_AT_ONCE))
+    return upper, lower if in_mapping else None
+
+
+def _server_terms(compiled: CompiledProblem, x: Array, y: Array | None, party: Any, table: Table) -> Array:
+    shared = y[0] if y is not None and compiled.scope == "federation" else None
+    own = party.environment
+    nothing = compiled.server_value(x, shared, own, NO_ROWS)
+
+    def one(row: Array) -> Array:
+        return compiled.server_value(x, shared, own, _single(table, row)) - nothing
+
+    return jax.lax.map(one, jnp.arange(table.size), batch_size=min(table.size, ROWS_AT_ONCE))
+
+
+def _answer(compiled: CompiledProblem, y: Array | None, index: Array) -> Array | None:
+    """The y of a client; None where each sample has its own."""
+    if y is None or compiled.scope == "sample":
+        return None
+    return y[0] if compiled.scope == "federation" else y[index]
+
+
+def _single(table: Table, row: Array) -> Rows:
+    """One row as the whole table."""
+    values = {leaf: value[None] for leaf, value in table.rows(row).items()}
+    return Rows(values, dict.fromkeys(values, jnp.ones(1)), dict.fromkeys(values, jnp.ones(1)))
