@@ -1,13 +1,17 @@
-"""Progress bars for what lasts longer than a moment: counted units, and steps of unknown length."""
+"""Progress bars for what lasts longer than two seconds: counted units, steps of unknown length, questions asked again and again."""
 
 from __future__ import annotations
 
+import io
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median_low
-from threading import Lock, Timer
+from threading import Event, Lock, Thread, Timer
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -19,17 +23,49 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-_QUIET_SECONDS = 1.0
+_QUIET_SECONDS = 2.0
 _COSTLY_SECONDS = 20.0
 _WATCHED_SECONDS, _WATCHED_PARTS = 2.0, 3  # before an estimate: a part may be the compilation of yet another program
+_SLOW_SECONDS = 0.2  # a question that took as long is watched when it is asked again
+_REDRAWN_SECONDS = 0.5  # in a notebook
+
+
+class _NotebookProgress(Progress):
+    """The bar as a line of text in a notebook's cell, where rich would leave an empty box, or ask for another package."""
+
+    def start(self) -> None:
+        from IPython.display import display
+
+        self._handle = display(self._line(), raw=True, display_id=True)
+        self._ended = Event()
+        self._redrawing = Thread(target=self._redraw, daemon=True)
+        self._redrawing.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._redrawing.join()
+        self._handle.update({"text/plain": ""} if self.live.transient else self._line(), raw=True)
+
+    def refresh(self) -> None:
+        """Leave it to the thread."""
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(_REDRAWN_SECONDS):
+            self._handle.update(self._line(), raw=True)
+
+    def _line(self) -> dict[str, Any]:
+        text = io.StringIO()
+        Console(file=text, width=100, force_jupyter=False).print(self.get_renderable(), end="")
+        return {"text/plain": text.getvalue().rstrip()}
 
 
 class _Bar:
-    """A bar that appears after a second, from a thread of its own where nothing is reported until then."""
+    """A bar that appears after two seconds, from a thread of its own where nothing is reported until then."""
 
     def __init__(self, label: str, total: int | None, enabled: bool, columns: list[ProgressColumn]) -> None:
         self._label, self._total, self._enabled = label, total, enabled
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), *columns, transient=total is None)
+        kind = _NotebookProgress if get_console().is_jupyter else Progress
+        self._bar = kind(TextColumn("{task.description}"), BarColumn(), *columns, transient=total is None)
         self._shown, self._showing = False, Lock()
         self._task = self._bar.add_task(label, total=total, note="starting", start=False)
         self._timer = Timer(_QUIET_SECONDS, self._show)
@@ -62,6 +98,25 @@ class Waiting(_Bar):
 
     def __init__(self, label: str, enabled: bool) -> None:
         super().__init__(label, None, enabled, [TimeElapsedColumn()])
+
+
+class Waits:
+    """Waiting at questions that are asked again and again: shown for one of a kind that is new, which compiles, or was slow."""
+
+    def __init__(self) -> None:
+        self._quick: set[str] = set()
+
+    @contextmanager
+    def at(self, label: str) -> Iterator[None]:
+        """Answer a question of this kind within."""
+        if label in self._quick:
+            yield
+            return
+        began = time.perf_counter()
+        with Waiting(label, True):
+            yield
+        if time.perf_counter() - began < _SLOW_SECONDS:
+            self._quick.add(label)
 
 
 class RunProgress(_Bar):

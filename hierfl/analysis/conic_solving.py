@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import cvxpy as cp
 
-ENOUGH = 1e-7  # to what an answer must be right where rounding keeps the solver from more
+ENOUGH = 1e-8  # to what an answer must be right where rounding keeps the solver from more
 
 
 def tolerances(tight: float) -> dict[str, float]:
