@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from threading import RLock
+from threading import Lock, local
 
 import jax
 import jaxlib
@@ -45,7 +45,7 @@ class DiskCache:
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
         self._path, self._limit = folder, limit  # JAX logs the path
-        self._room, self._lock = 0, RLock()
+        self._room, self._lock = 0, Lock()
         self._writable = True
 
     def get(self, key: str) -> bytes | None:
@@ -127,36 +127,46 @@ class DiskCache:
 @contextmanager
 def kept_on_disk() -> Iterator[None]:
     """Keep what this thread compiles within on disk, and load from there what was compiled before."""
-    chosen = _chosen()
+    chosen = None if _THREAD.within else _chosen()
     if chosen is None:
         yield
         return
-    with least_seconds(0.0), _ATTACHMENT.of(chosen):  # loading takes a tenth of the quickest compilation
-        yield
-
-
-class _Attachment:
-    """Whose cache JAX asks: hierfl's while any thread is within."""
-
-    def __init__(self) -> None:
-        self._lock, self._within = RLock(), 0
-
-    @contextmanager
-    def of(self, chosen: DiskCache) -> Iterator[None]:
-        with self._lock:
-            if not self._within and compilation_cache._cache is None:
-                compilation_cache._cache = chosen
-            self._within += 1
+    with least_seconds(0.0):  # loading takes a tenth of the quickest compilation
+        _enter(chosen)
         try:
             yield
         finally:
-            with self._lock:
-                self._within -= 1
-                if not self._within and isinstance(compilation_cache._cache, DiskCache):
-                    compilation_cache._cache = None
+            _leave()
 
 
-_ATTACHMENT = _Attachment()
+class _Thread(local):
+    """Whether this thread is within."""
+
+    within = False
+
+
+_THREAD, _LOCK = _Thread(), Lock()
+_threads = 0  # that are within
+
+
+def _enter(chosen: DiskCache) -> None:
+    """JAX asks hierfl's cache from now on, unless it has one."""
+    global _threads
+    with _LOCK:
+        if not _threads and compilation_cache._cache is None:
+            compilation_cache._cache = chosen
+        _threads += 1
+    _THREAD.within = True
+
+
+def _leave() -> None:
+    """JAX asks nobody once no thread is within."""
+    global _threads
+    _THREAD.within = False
+    with _LOCK:
+        _threads -= 1
+        if not _threads and isinstance(compilation_cache._cache, DiskCache):
+            compilation_cache._cache = None
 
 
 def _chosen() -> DiskCache | None:
