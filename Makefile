@@ -57,4 +57,4 @@ bench-quick: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks --quick
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info figures .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info figures .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -101,14 +101,24 @@ class Problem:
 
     # --- what is compiled of it --------------------------------------------------------------------------------------
 
-    def compile(self) -> CompiledProblem:
+    def compile(self, *, progress: bool = True) -> CompiledProblem:
         """The oracles of the problem; compiled once and kept.
+
+        Parameters
+        ----------
+        progress
+            Show that it goes on if it takes long.
 
         Raises
         ------
         HierflError
             A subclass that names the atom, the sample or the client that cannot be compiled.
         """
+        from hierfl.progress import Waiting
+
+        if "_compiled" not in vars(self):
+            with Waiting("compiling", progress):
+                return self._compiled
         return self._compiled
 
     @cached_property
@@ -176,7 +186,12 @@ class Problem:
         from hierfl.inspect.assumptions.check import check
 
         return check(
-            self.compile(), epsilon=epsilon, smoothing=smoothing, samples=samples, seed=seed, progress=progress
+            self.compile(progress=progress),
+            epsilon=epsilon,
+            smoothing=smoothing,
+            samples=samples,
+            seed=seed,
+            progress=progress,
         )
 
     @overload
@@ -255,14 +270,12 @@ class Problem:
         SettingError
             For arguments out of range.
         """
-        from hierfl.progress import Waiting
         from hierfl.runtime.run import run
         from hierfl.runtime.stopping import Limits
 
         asked = RunSettings.of(settings)
         limits = Limits(asked.tolerance, asked.time_limit, asked.communication_limit)
-        with Waiting("compiling", asked.progress):
-            compiled = self.compile()
+        compiled = self.compile(progress=asked.progress)
         try:
             outcome = run(compiled, default_solver(compiled) if solver is None else solver, asked, limits)
         except DivergedError as error:
@@ -305,7 +318,7 @@ class Problem:
         """
         from hierfl.inspect.implicit.reference import reference
 
-        return reference(self.compile(), restarts=restarts, seed=seed, x0=x0, progress=progress)
+        return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
 
     # --- how it prints -----------------------------------------------------------------------------------------------
 

@@ -1,42 +1,75 @@
-"""Progress bars for what lasts longer than a moment: counted units, and steps of unknown length."""
+"""Progress bars for what lasts longer than two seconds: counted units, steps of unknown length, questions asked again and again."""
 
 from __future__ import annotations
 
+import io
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median_low
-from threading import Lock, Timer
+from threading import Event, Lock, Thread, Timer
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
-_QUIET_SECONDS = 1.0
+_QUIET_SECONDS = 2.0
 _COSTLY_SECONDS = 20.0
 _WATCHED_SECONDS, _WATCHED_PARTS = 2.0, 3  # before an estimate: a part may be the compilation of yet another program
+_SLOW_SECONDS = 0.2  # a question that took as long is watched when it is asked again
+_REDRAWN_SECONDS = 0.5  # in a notebook
+
+
+class _InNotebook:
+    """A bar as a line of text in a notebook's cell, where rich would leave an empty box, or ask for another package."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._ended = bar, Event()
+        self._redrawing = Thread(target=self._redraw, daemon=True)
+
+    def start(self) -> None:
+        from IPython.display import display
+
+        self._handle = display(self._line(), raw=True, display_id=True)
+        self._redrawing.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._redrawing.join()
+        self._handle.update({"text/plain": ""} if self._bar.live.transient else self._line(), raw=True)
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(_REDRAWN_SECONDS):
+            self._handle.update(self._line(), raw=True)
+
+    def _line(self) -> dict[str, Any]:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=100, force_jupyter=False).print(self._bar.get_renderable(), end="")
+        return {"text/plain": text.getvalue().rstrip()}
 
 
 class _Bar:
-    """A bar that appears after a second, from a thread of its own where nothing is reported until then."""
+    """A bar that appears after two seconds, from a thread of its own where nothing is reported until then.
 
-    def __init__(self, label: str, total: int | None, enabled: bool, columns: list[ProgressColumn]) -> None:
+    What draws it is loaded when it appears.
+    """
+
+    def __init__(self, label: str, total: int | None, enabled: bool) -> None:
         self._label, self._total, self._enabled = label, total, enabled
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), *columns, transient=total is None)
-        self._shown, self._showing = False, Lock()
-        self._task = self._bar.add_task(label, total=total, note="starting", start=False)
+        self._bar: Progress | None = None
+        self._display: Progress | _InNotebook | None = None
+        self._showing, self._entered = Lock(), time.monotonic()
         self._timer = Timer(_QUIET_SECONDS, self._show)
         self._timer.daemon = True
 
+    def _columns(self) -> list[ProgressColumn]:
+        """What stands behind the label and the bar."""
+        raise NotImplementedError
+
     def __enter__(self) -> Self:
-        self._bar.start_task(self._task)
         if self._enabled:
             self._timer.start()
         return self
@@ -47,36 +80,62 @@ class _Bar:
         self._timer.cancel()
         with self._showing:
             self._enabled = False
-            if self._shown:
-                self._bar.stop()
+            if self._display is not None:
+                self._display.stop()
 
     def _show(self) -> None:
+        from rich import get_console
+        from rich.progress import BarColumn, Progress, TextColumn
+
         with self._showing:
-            if self._enabled and not self._shown:
-                self._shown = True
-                self._bar.start()
+            if not self._enabled or self._bar is not None:
+                return
+            label = TextColumn("{task.description}")
+            self._bar = Progress(
+                label, BarColumn(), *self._columns(), transient=self._total is None, get_time=time.monotonic
+            )
+            task = self._bar.add_task(self._label, total=self._total, note="starting")
+            self._bar.tasks[task].start_time = self._entered
+            self._display = _InNotebook(self._bar) if get_console().is_jupyter else self._bar
+            self._display.start()
 
 
 class Waiting(_Bar):
     """Shows that a step of unknown length goes on, and for how long; leaves nothing behind."""
 
     def __init__(self, label: str, enabled: bool) -> None:
-        super().__init__(label, None, enabled, [TimeElapsedColumn()])
+        super().__init__(label, None, enabled)
+
+    def _columns(self) -> list[ProgressColumn]:
+        from rich.progress import TimeElapsedColumn
+
+        return [TimeElapsedColumn()]
+
+
+class Waits:
+    """Waiting at questions that are asked again and again: shown for one of a kind that is new, which compiles, or was slow."""
+
+    def __init__(self) -> None:
+        self._quick: set[str] = set()
+
+    @contextmanager
+    def at(self, label: str) -> Iterator[None]:
+        """Answer a question of this kind within."""
+        if label in self._quick:
+            yield
+            return
+        began = time.perf_counter()
+        with Waiting(label, True):
+            yield
+        if time.perf_counter() - began < _SLOW_SECONDS:
+            self._quick.add(label)
 
 
 class RunProgress(_Bar):
     """Shows rounds (or other units) done and a note, such as the current objective."""
 
     def __init__(self, rounds: int, label: str, enabled: bool, unit: str = "rounds") -> None:
-        columns = [
-            MofNCompleteColumn(),
-            TextColumn(unit),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        ]
-        super().__init__(label, rounds, enabled, columns)
+        super().__init__(label, rounds, enabled)
         self._rounds, self._unit = rounds, unit
         self._began = time.perf_counter()
         self._done = 0
@@ -84,6 +143,12 @@ class RunProgress(_Bar):
         self._latest = 0.0
         self._rates: list[float] = []  # seconds for one unit, of every part but the first, which compiles
         self._estimated = False
+
+    def _columns(self) -> list[ProgressColumn]:
+        from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        unit, left, note = TextColumn(self._unit), TextColumn("left"), TextColumn("{task.fields[note]}")
+        return [MofNCompleteColumn(), unit, TimeElapsedColumn(), left, TimeRemainingColumn(), note]
 
     def advance(self, count: int) -> None:
         """Report that ``count`` more are done."""
@@ -102,6 +167,8 @@ class RunProgress(_Bar):
     def _announce(self, seconds: float) -> None:
         """Say once what is ahead, where it is much."""
         if self._enabled and seconds > _COSTLY_SECONDS:
+            from rich.console import Console
+
             Console(stderr=True).print(
                 f"{self._label}: about {seconds:.0f} s more for the remaining {self._rounds - self._done:,} of {self._rounds:,} "
                 f"{self._unit}; fewer of them, or a looser tolerance=, take less."
@@ -112,4 +179,5 @@ class RunProgress(_Bar):
         if not self._enabled or time.perf_counter() - self._began < _QUIET_SECONDS:
             return
         self._show()
-        self._bar.update(self._task, completed=min(done, self._rounds), note=note)
+        assert self._bar is not None
+        self._bar.update(self._bar.task_ids[0], completed=min(done, self._rounds), note=note)

@@ -115,7 +115,7 @@ def sweep(
         raise SettingError("sweep needs at least one solver: {'name': FedRZO(...), ...} or a list.")
     runs: dict[str, Runs] = {}
     seconds: dict[str, float] = {}
-    with problem.compile().programs.forgetting_runs() as forget_unused:
+    with problem.compile(progress=settings.get("progress", True)).programs.forgetting_runs() as forget_unused:
         for name, solver in named.items():
             began = time.perf_counter()
             runs[name] = _solved(problem, solver, seeds, settings)

@@ -1,14 +1,41 @@
-"""Shared fixtures: double precision for tests that call traced code directly, and nothing kept from test to test."""
+"""Shared fixtures: double precision for tests that call traced code directly, and nothing kept from test to test.
+
+Compiled programs are kept in ``.cache/programs``, for all workers and for the next run: what a test asks of a program is asked of
+the same program, which XLA has compiled for another test or yesterday. ``HIERFL_CACHE=off make test`` compiles all of them.
+"""
 
 import itertools
+import os
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import matplotlib.pyplot as plt
 import pytest
 
+from hierfl.jaxtools.disk_cache import SETTING, kept_on_disk
+
+os.environ.setdefault(SETTING, str(Path(__file__).parents[1] / ".cache" / "programs"))
+
 _COUNT = itertools.count(1)
 _KEEP = 40  # tests between two clearings: thousands of compiled programs would fill the memory of a small machine
+_SLOWEST = 20
+_seconds: Counter[str] = Counter()  # by file, fixtures included; in the process that reports
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add what a test's setup, call or end took to its file."""
+    _seconds[report.nodeid.split("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the slowest files, where several were run."""
+    total = sum(_seconds.values())
+    if len(_seconds) > 1:
+        terminalreporter.section(f"slowest of {len(_seconds)} files ({total:.0f} s in all processes)")
+        for file, seconds in _seconds.most_common(_SLOWEST):
+            terminalreporter.write_line(f"{seconds:7.1f} s  {seconds / total:6.1%}  {file}")
 
 
 @pytest.fixture
@@ -20,7 +47,7 @@ def x64() -> Iterator[None]:
 
 @pytest.fixture
 def programs() -> Iterator[list[str]]:
-    """An entry for every program that XLA compiles from now on."""
+    """An entry for every program that XLA compiles, or that is loaded from disk, from now on."""
     compiled: list[str] = []
 
     def heard(event: str, seconds: float, **_: object) -> None:
@@ -30,6 +57,13 @@ def programs() -> Iterator[list[str]]:
     jax.monitoring.register_event_duration_secs_listener(heard)
     yield compiled
     jax.monitoring.unregister_event_duration_listener(heard)
+
+
+@pytest.fixture(autouse=True)
+def kept_programs() -> Iterator[None]:
+    """What a test compiles itself is kept on disk as well."""
+    with kept_on_disk():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import rich
 
 import hierfl as hf
 from hierfl import progress
-from hierfl.progress import RunProgress, Waiting
+from hierfl.progress import RunProgress, Waiting, Waits
 from hierfl.solvers import ZOHFL
 
 
@@ -111,18 +114,116 @@ def test_a_bar_appears_although_nothing_is_reported(
         raise KeyError
 
 
+def small_problem() -> hf.Problem:
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x) + cp.norm1(y))
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower=lower, federation=hf.Federation([hf.Client()]))
+
+
 def test_a_solve_shows_its_compilation_and_its_final_value(
     terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
-    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
-    lower = hf.ArgMin(y, cp.sum_squares(y - x) + cp.norm1(y))
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(y - 1)), lower=lower, federation=hf.Federation([hf.Client()])
-    )
+    problem = small_problem()
     problem.solve(ZOHFL(), rounds=3)
     for part in ("compiling", "3/3", "f(x) at the end"):
         assert part in terminal.getvalue()
     said = len(terminal.getvalue())
     problem.solve(ZOHFL(), rounds=3, progress=False)
     assert len(terminal.getvalue()) == said
+
+
+@pytest.mark.parametrize(
+    ("ask", "label"),
+    [
+        (lambda f, x: f(x), "f(x)"),
+        (lambda f, x: f.response(x), "f(x)"),
+        (lambda f, x: f.gradient(x), "gradient of f(x)"),
+        (lambda f, x: f.smoothed(x, 0.1, samples=4), "f^eta(x)"),
+    ],
+)
+def test_a_first_question_shows_that_it_compiles(
+    ask: Callable[[Any, np.ndarray], Any], label: str, terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower=lower).implicit
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_SLOW_SECONDS", 60.0)
+    ask(implicit, np.ones(3))
+    assert "compiling" in terminal.getvalue() and label in terminal.getvalue()
+    said = len(terminal.getvalue())
+    ask(implicit, np.ones(3))
+    assert len(terminal.getvalue()) == said
+
+
+def test_nothing_is_shown_under_two_seconds(terminal: io.StringIO) -> None:
+    problem = small_problem()
+    problem.implicit(np.ones(3))
+    assert progress._QUIET_SECONDS == 2.0 and not terminal.getvalue()
+
+
+def test_a_question_that_was_slow_is_watched_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[str] = []
+    monkeypatch.setattr(progress, "Waiting", lambda label, _: watched.append(label) or Waiting(label, False))
+    waits = Waits()
+    for seconds in (5.0, 3.0, 0.01, 0.01):
+        with waits.at("f(x)"):
+            clock.now += seconds
+    assert len(watched) == 3
+    with pytest.raises(KeyError), waits.at("gradient"):
+        raise KeyError
+    assert len(watched) == 4
+
+
+@pytest.mark.parametrize("progress_shown", [True, False])
+@pytest.mark.parametrize("part", ["slice", "surface", "convexity"])
+def test_what_compiles_the_problem_obeys_progress(
+    part: str, progress_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, asked = small_problem(), []
+    monkeypatch.setattr(type(problem), "_compiled", property(lambda _: pytest.fail("compiled")))
+    monkeypatch.setattr(progress, "Waiting", lambda label, enabled: asked.append(enabled) or pytest.fail("enough"))
+    with pytest.raises(pytest.fail.Exception):
+        getattr(problem.implicit, part)(np.ones(3), progress=progress_shown)
+    assert asked == [progress_shown]
+
+
+class Cell:
+    """A notebook's cell: what is displayed in it, as it would be saved."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.saved: list[str] = []
+        self.shown: list[str] = []
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=self.display))
+        monkeypatch.setattr(rich.get_console(), "is_jupyter", True)
+        monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+        monkeypatch.setattr(progress, "_REDRAWN_SECONDS", 0.01)
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        assert raw and display_id
+        place = len(self.saved)
+        self.saved.append("")
+
+        def update(data: dict[str, str], *, raw: bool) -> None:
+            self.saved[place] = data["text/plain"]
+            self.shown.append(data["text/plain"])
+
+        update(data, raw=raw)
+        return SimpleNamespace(update=update)
+
+
+def test_a_notebook_saves_no_empty_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = Cell(monkeypatch)
+    with Waiting("compiling", True):
+        until = time.monotonic() + 10
+        while time.monotonic() < until and len(cell.shown) < 3:
+            time.sleep(0.01)
+    assert all("compiling" in line for line in cell.shown[:3]) and cell.saved == [""]
+    with RunProgress(7, "ZOHFL", True) as bar:
+        bar.advance(7)
+    assert len(cell.saved) == 2 and "7/7 rounds" in cell.saved[1]
+    with Waiting("compiling", False):
+        pass
+    assert len(cell.saved) == 2 and not capsys.readouterr().out

@@ -1,17 +1,26 @@
-"""Double precision around hierfl's own computations, without touching JAX's global setting."""
+"""What holds around hierfl's own computations, without touching JAX's global settings: the precision, the cache on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import jax
 
+from hierfl.jaxtools.disk_cache import kept_on_disk
 from hierfl.jaxtools.host_callback import as_raised
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@contextmanager
+def computing(*, double: bool) -> Iterator[None]:
+    """Compute with 64-bit JAX types, or without; what is compiled is kept on disk. Both are settings of the thread."""
+    with jax.enable_x64(double), kept_on_disk():
+        yield
 
 
 def double_precision(function: Callable[P, R]) -> Callable[P, R]:
@@ -22,7 +31,7 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with jax.enable_x64(True), as_raised():
+        with computing(double=True), as_raised():
             return function(*args, **kwargs)
 
     return wrapped

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from hierfl.jaxtools.precision import computing
+
 Returned = TypeVar("Returned")
 
 
@@ -31,7 +33,7 @@ def on_cores(
 
     def one(*own: Any) -> Returned:
         try:
-            with jax.enable_x64(double):
+            with computing(double=double):
                 return function(*own)
         except BaseException:  # the other calls are to end, whatever it was
             stopped.set()

@@ -1,17 +1,16 @@
-"""Compiled programs outlive the process where the user switches on JAX's cache."""
+"""The programs of a run outlive the process."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+from hierfl.jaxtools.disk_cache import SETTING
+
 PROGRAM = """
-import sys
 import jax
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 missed = []
 jax.monitoring.register_event_listener(lambda event, **_: missed.append(event) if event.endswith("cache_misses") else None)
 import numpy as np
@@ -26,7 +25,11 @@ print(len(missed), repr(found.value))
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     said = [
         subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path)], check=True, capture_output=True, text=True
+            [sys.executable, "-W", "ignore", "-c", PROGRAM],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, SETTING: str(tmp_path)},
         ).stdout.split()
         for _ in range(2)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -244,8 +245,9 @@ print(problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.t
 
 
 def test_same_seed_same_bits_in_two_processes() -> None:
+    apart = {**os.environ, "HIERFL_CACHE": "off"}
     outputs = [
-        subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+        subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=apart).stdout
         for _ in range(2)
     ]
     assert len(outputs[0].strip()) == 48

@@ -10,6 +10,7 @@ import numpy as np
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Float
 
+from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.errors import HierflError
@@ -57,11 +58,7 @@ def reference_projection(
     constraints, twins = _instantiated(compiled, environment)
     flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
     problem = cp.Problem(cp.Minimize(cp.sum_squares(flat - z)), constraints)
-    try:
-        problem.solve(solver=cp.CLARABEL)
-    except cp.SolverError:
-        return None
-    return None if problem.status != cp.OPTIMAL else np.asarray(flat.value)
+    return None if status_of(problem) != cp.OPTIMAL else np.asarray(flat.value)
 
 
 def violation(compiled: CompiledSet, point: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> float:

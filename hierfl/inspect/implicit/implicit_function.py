@@ -10,6 +10,7 @@ from hierfl.compiler.implicit_differentiation.hypergradient import gradient_on_h
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.public_response import public_response
 from hierfl.jaxtools.precision import double_precision
+from hierfl.progress import Waits
 from hierfl.result import Certificate
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class ImplicitFunction:
     ``x`` is an array for one upper variable, else ``{variable: array}``.
     """
 
-    def __init__(self, compiled: Callable[[], CompiledProblem]) -> None:
-        self._compiled_when_asked = compiled
+    def __init__(self, compiled: Callable[..., CompiledProblem]) -> None:
+        self._compiled_when_asked, self._waits = compiled, Waits()
 
     def __call__(self, x: Any) -> float:
         """Evaluate f(x).
@@ -67,7 +68,8 @@ class ImplicitFunction:
         """
         compiled = self._compiled
         flat = compiled.upper.flatten(x, "x")
-        return compiled.upper.unflatten(compiled.sign * gradient_on_host(compiled, flat)[1])
+        with self._waits.at("gradient of f(x)"):
+            return compiled.upper.unflatten(compiled.sign * gradient_on_host(compiled, flat)[1])
 
     def slice(
         self,
@@ -120,7 +122,7 @@ class ImplicitFunction:
         from hierfl.inspect.pictures.slice_sampling import slice_of
 
         return slice_of(
-            self._compiled,
+            self._compiled_when_asked(progress=progress),
             center,
             direction,
             radius,
@@ -168,7 +170,7 @@ class ImplicitFunction:
         from hierfl.inspect.pictures.surface_sampling import surface_of
 
         settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
-        return surface_of(self._compiled, center, directions, radius, points, **settings)
+        return surface_of(self._compiled_when_asked(progress=progress), center, directions, radius, points, **settings)
 
     def stationarity(
         self,
@@ -212,7 +214,7 @@ class ImplicitFunction:
         from hierfl.inspect.implicit.stationarity import stationarity_of
 
         settings: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
-        return stationarity_of(self._compiled, x, eta, **settings)
+        return stationarity_of(self._compiled_when_asked(progress=progress), x, eta, **settings)
 
     def convexity(
         self, center: Any, radius: float = 1.0, *, samples: int = 256, seed: int = 0, progress: bool = True
@@ -240,7 +242,8 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.midpoints import midpoints_of
 
-        return midpoints_of(self._compiled, center, radius, samples=samples, seed=seed, progress=progress)
+        compiled = self._compiled_when_asked(progress=progress)
+        return midpoints_of(compiled, center, radius, samples=samples, seed=seed, progress=progress)
 
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:
         """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo).
@@ -256,7 +259,8 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.smoothing import smoothed_at
 
-        return smoothed_at(self._compiled, x, eta, samples, seed)
+        with self._waits.at("f^eta(x)"):
+            return smoothed_at(self._compiled, x, eta, samples, seed)
 
     def symbolic(self) -> SymbolicView:
         """y(x) and f(x) as SymPy formulas, with kinks and one-sided derivatives exact, for small separable problems.
@@ -275,7 +279,8 @@ class ImplicitFunction:
         """
         from hierfl.inspect.symbolic.derivation import symbolic
 
-        return symbolic(self._compiled)
+        with self._waits.at("formulas"):
+            return symbolic(self._compiled)
 
     @property
     def _compiled(self) -> CompiledProblem:
@@ -283,6 +288,7 @@ class ImplicitFunction:
 
     def _evaluate(self, x: Any) -> Evaluation:
         flat = self._compiled.upper.flatten(x, "x")
-        evaluation = self._compiled.exact.at(flat)
+        with self._waits.at("f(x)"):
+            evaluation = self._compiled.exact.at(flat)
         warn_of_doubts(self._compiled, flat, evaluation)
         return evaluation

@@ -39,7 +39,7 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     """Write the file; arguments and errors as for ``Result.report``."""
     target = writable(path)
     plotly()
-    compiled = result.require_problem("a report").compile()
+    compiled = result.require_problem("a report").compile(progress=settings.progress)
     require_window(1.0 if settings.radius is None else settings.radius, settings.points)
     require_whole("seed", settings.seed, 0)
     radii(settings.smoothing, settings.samples)

@@ -19,6 +19,7 @@ from jax import Array
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import key_of
+from hierfl.jaxtools.precision import computing
 from hierfl.jaxtools.thread_pool import core_count
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.in_process.schedule import require_memory
@@ -88,7 +89,7 @@ class InProcess:
     ) -> Outcome:
         """Run ``rounds`` rounds in blocks; ``at_end(rounds done, state, memory, block's records)`` may end the run."""
         simulation = Simulation(problem, algorithm, self.schedule, self.precision)
-        with jax.enable_x64(self.precision == "double"):
+        with computing(double=self.precision == "double"):
             return self._execute(simulation, x0[None], rounds, [seed], block, [at_end], None)[0]
 
     def execute_many(
@@ -111,7 +112,7 @@ class InProcess:
             own_seeds = [seeds[place] for place in places]
             return self._execute(simulation, starts[places], rounds, own_seeds, block, own_ends, share)
 
-        with jax.enable_x64(self.precision == "double"):
+        with computing(double=self.precision == "double"):
             block = min(block, whole_block(rounds))
             alone = not rounds or simulation.block(block, groups=None).alone
             return in_shares(len(seeds), 1 if alone else core_count(), at_ends, run)
@@ -175,7 +176,7 @@ class InProcess:
         own = simulation.own_value()
 
         def value(x: Array) -> Array:
-            with jax.enable_x64(self.precision == "double"):
+            with computing(double=self.precision == "double"):
                 value_at: Array = own(*given, rounds - 1, jnp.asarray(np.asarray(x)))
             return value_at
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm, Message, Received
 
 
@@ -98,7 +99,7 @@ def serve(connection: Connection, place: int) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_disable_most_optimizations", True)  # programs that run for a moment need not be good ones
     client = ClientProcess(place)
-    with jax.enable_x64(True):
+    with computing(double=True):
         while True:
             try:
                 method, arguments = connection.recv()

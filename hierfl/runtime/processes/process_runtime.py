@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.processes.process_pool import ProcessPool
 from hierfl.runtime.processes.remote_clients import ServerSide
@@ -48,7 +48,7 @@ class Processes:
         at_end: BlockEnd,
     ) -> Outcome:
         """Run as ``InProcess.execute`` does, in double precision. The memories are the clients': None here."""
-        with jax.enable_x64(True):
+        with computing(double=True):
             return self._execute(problem, algorithm, x0, rounds, seed, block, at_end)
 
     def _execute(
@@ -78,7 +78,7 @@ class Processes:
                 break
 
         def own_value(x: Array) -> Array:
-            with jax.enable_x64(True):
+            with computing(double=True):
                 clients = server.clients(key, len(records) - 1)
                 return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 

@@ -21,6 +21,7 @@ from cvxpy.settings import A, B, C, P
 from jax import Array
 from jaxtyping import Float
 
+from hierfl.analysis.conic_solving import judged_here, status_of, tolerances
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.data.storage import gathered
@@ -38,7 +39,7 @@ from hierfl.language.function import UserAtom
 from hierfl.language.sample import Sample
 
 ROW_LIMIT = 20_000
-TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
+TIGHT = tolerances(1e-11)
 
 
 class ConicProgram(ExactMethod):
@@ -99,9 +100,10 @@ class ConicProgram(ExactMethod):
     def _solve(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> np.ndarray:
         """y, and the residual behind it."""
         problem, twins = self._with_data(x, index, own) if self._has_averages else self._parametrised(x, own)
-        residual = _solve_tightly(problem)
+        with judged_here():
+            status, residual = _solve_tightly(problem)
         values = [twin.value for twin in twins]
-        if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(value is None for value in values):
+        if status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(value is None for value in values):
             return np.full(self.structure.size + 1, np.nan)
         return np.concatenate([*(np.ravel(value) for value in values), [residual]])
 
@@ -197,8 +199,8 @@ def _rename(part: Any, twins: dict[int, cp.Variable]) -> Any:
     return part.copy([_rename(argument, twins) for argument in part.args])
 
 
-def _solve_tightly(problem: cp.Problem) -> float:
-    """Solve in place; returns the residual of the optimality conditions, NaN where it is unknown."""
+def _solve_tightly(problem: cp.Problem) -> tuple[str, float]:
+    """Solve in place: how CVXPY ended, and the residual of the optimality conditions, NaN where it is unknown."""
     data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=TIGHT)
     answer = chain.solve_via_data(problem, data, warm_start=True, solver_opts=TIGHT)
     sharp = _polished(data, answer)
@@ -206,13 +208,13 @@ def _solve_tightly(problem: cp.Problem) -> float:
         try:
             problem.unpack_results(answer, chain, inverse)
         except cp.SolverError:
-            problem.solve(solver=cp.CLARABEL)
-        return np.nan
+            return status_of(problem), np.nan
+        return str(problem.status), np.nan
     objective = 0.5 * sharp.x @ (data[P] @ sharp.x) if P in data else 0.0
     kept = {name: getattr(answer, name) for name in ("status", "solve_time", "iterations")}
     kept |= {"x": sharp.x, "z": sharp.z, "obj_val": objective + data[C] @ sharp.x}
     problem.unpack_results(SimpleNamespace(**kept), chain, inverse)
-    return sharp.residual
+    return str(problem.status), sharp.residual
 
 
 def _polished(data: dict[str, Any], answer: Any) -> Polished | None:

@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from hierfl.analysis.conic_solving import tight_status_of
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members.affine_map import Values
 from hierfl.compiler.sets.members.memberships import Opaque
 from hierfl.compiler.sets.members.origin import Origin, constraints_text
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.host_callback import call_on_host
-
-_TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +70,9 @@ class CvxpyBlock:
                 return np.full(len(self.entries), np.nan)  # an earlier failure passes through
             self._set(given)
             self.target.save_value(np.asarray(point, dtype=float))
-            _solve(self.problem)
+            status = tight_status_of(self.problem)
             solution = [twin.value for twin in self.twins]
-            if self.problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(v is None for v in solution):
+            if status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(v is None for v in solution):
                 return np.full(len(self.entries), np.nan)
             return np.concatenate([np.ravel(v) for v in solution])[self.entries]
 
@@ -88,8 +87,7 @@ class CvxpyBlock:
 
         def on_host(*given: np.ndarray) -> np.ndarray:
             self._set(given)
-            _solve(self.feasibility)
-            feasible = self.feasibility.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
+            feasible = tight_status_of(self.feasibility) in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
             return np.asarray(-np.inf if feasible else np.inf)
 
         return call_on_host(on_host, (), jnp.zeros(()).dtype, *self._given(values))
@@ -105,10 +103,3 @@ class CvxpyBlock:
     def _set(self, given: Sequence[np.ndarray]) -> None:
         for parameter, value in zip(self.parameters, given):
             parameter.save_value(np.asarray(value, dtype=float))
-
-
-def _solve(problem: cp.Problem) -> None:
-    try:
-        problem.solve(solver=cp.CLARABEL, **_TIGHT)
-    except cp.SolverError:
-        problem.solve(solver=cp.CLARABEL)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 
+from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.hoist import hoist
 from hierfl.inspect.assumptions.curvature.mapping_at_points import Weighted
 from hierfl.inspect.assumptions.feasibility.empty_set_search import OWNERS
 from hierfl.inspect.assumptions.feasibility.set_diameter import diameter
-from hierfl.inspect.assumptions.feasibility.set_instance import instantiated, status_of
+from hierfl.inspect.assumptions.feasibility.set_instance import instantiated
 from hierfl.inspect.assumptions.findings import Finding
 from hierfl.inspect.assumptions.study import Study
 

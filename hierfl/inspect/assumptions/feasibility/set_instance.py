@@ -6,6 +6,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.constraints.constraint import Constraint
 
+from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.inspect.assumptions.curvature.mapping_at_points import Weighted
@@ -44,12 +45,3 @@ def is_infeasible(study: Study, x: np.ndarray, owner: Weighted) -> bool:
         return True
     problem = cp.Problem(cp.Minimize(0), constraints)
     return status_of(problem) in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
-
-
-def status_of(problem: cp.Problem) -> str:
-    """Solve, and say how CVXPY ended; a solver that gives up has shown nothing."""
-    try:
-        problem.solve(solver=cp.CLARABEL)
-    except cp.SolverError:
-        return str(cp.SOLVER_ERROR)
-    return str(problem.status)

@@ -1,0 +1,191 @@
+"""Compiled programs kept on disk, so that the next process loads what this one compiles.
+
+JAX asks its cache for a program before XLA compiles it. While hierfl computes, and unless the user has given JAX a cache of
+their own, that cache is a folder of hierfl's: before and after, JAX is as it was. (What another thread of the user's compiles
+meanwhile is kept there as well.) JAX's own folder would serve every program of the process, keeps a broken entry for ever and
+asks for a lock at every look; here files are replaced as a whole, so that processes need none.
+
+``HIERFL_CACHE`` in the environment names another folder, or is ``off``; it is looked at whenever hierfl begins to compute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from threading import Lock, local
+
+import jax
+import jaxlib
+from jax._src import compilation_cache
+from jax._src.config import persistent_cache_min_compile_time_secs as least_seconds
+
+from hierfl.version import VERSION
+
+SETTING = "HIERFL_CACHE"
+OFF = ("off", "0", "no", "false")
+LIMIT = 2**30  # bytes
+HEADROOM = 16  # a process writes a sixteenth of the limit before it looks again at what others wrote
+SUFFIX, UNFINISHED, ABANDONED = ".program", ".part", 3600.0
+MADE_BY = f"hierfl {VERSION}, jax {jax.__version__}, jaxlib {jaxlib.__version__}"  # JAX's keys tell machines apart
+DIGEST = 16
+
+
+class DiskCache:
+    """A folder of compiled programs: the least recently used are dropped beyond the limit; broken ones count as absent.
+
+    Nothing here raises: a folder that cannot be written is read only, and said so once.
+    """
+
+    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+        self._path, self._limit = folder, limit  # JAX logs the path
+        self._room, self._lock = 0, Lock()
+        self._writable = True
+
+    def get(self, key: str) -> bytes | None:
+        """The program of JAX's key, if it is there and whole."""
+        file = self._file(key)
+        try:
+            kept = file.read_bytes()
+        except OSError:
+            return None
+        program = kept[DIGEST:]
+        whole = kept[:DIGEST] == _digest(program)
+        with suppress(OSError):  # a folder that cannot be written is read all the same
+            if whole:
+                os.utime(file)
+            else:
+                file.unlink()
+        return program if whole else None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a program, whoever else does so at the same time."""
+        if not self._writable or len(value) > self._limit // HEADROOM:
+            return
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)  # whoever writes here runs code in this process
+            self._make_room(len(value))
+            self._write(self._file(key), _digest(value) + value)
+        except OSError as error:
+            self._writable = False
+            logging.getLogger("hierfl").warning(
+                "compiled programs cannot be kept in %s (%s): %s names another folder, or is off.",
+                self._path,
+                error.strerror or error,
+                SETTING,
+            )
+
+    def _file(self, key: str) -> Path:
+        return self._path / (hashlib.sha256(f"{MADE_BY} {key}".encode()).hexdigest() + SUFFIX)
+
+    def _write(self, file: Path, content: bytes) -> None:
+        """Write a file that others see as a whole or not at all."""
+        handle, name = tempfile.mkstemp(UNFINISHED, dir=self._path)
+        try:
+            with open(handle, "wb") as part:
+                part.write(content)
+            os.replace(name, file)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _make_room(self, size: int) -> None:
+        """Drop what was not used for longest, where as much would come to lie here as the limit."""
+        with self._lock:
+            self._room -= size
+            if self._room >= 0:
+                return
+            headroom = self._limit // HEADROOM
+            kept = sorted(self._kept())
+            total = sum(bytes_ for _, bytes_, _ in kept)
+            for _, bytes_, name in kept:
+                if total <= self._limit - headroom:
+                    break
+                with suppress(FileNotFoundError):  # another process was faster
+                    os.unlink(name)
+                total -= bytes_
+            self._room = headroom - size
+
+    def _kept(self) -> Iterator[tuple[float, int, str]]:
+        """(when last used, bytes, name) of every program; what a process that was ended left unfinished is removed."""
+        for entry in os.scandir(self._path):
+            with suppress(FileNotFoundError):
+                about = entry.stat()
+                if entry.name.endswith(SUFFIX):
+                    yield about.st_mtime, about.st_size, entry.path
+                elif entry.name.endswith(UNFINISHED) and time.time() - about.st_mtime > ABANDONED:
+                    os.unlink(entry.path)
+
+
+@contextmanager
+def kept_on_disk() -> Iterator[None]:
+    """Keep what this thread compiles within on disk, and load from there what was compiled before."""
+    chosen = None if _THREAD.within else _chosen()
+    if chosen is None:
+        yield
+        return
+    with least_seconds(0.0):  # loading takes a tenth of the quickest compilation
+        _enter(chosen)
+        try:
+            yield
+        finally:
+            _leave()
+
+
+class _Thread(local):
+    """Whether this thread is within."""
+
+    within = False
+
+
+_THREAD, _LOCK = _Thread(), Lock()
+_threads = 0  # that are within
+
+
+def _enter(chosen: DiskCache) -> None:
+    """JAX asks hierfl's cache from now on, unless it has one."""
+    global _threads
+    with _LOCK:
+        if not _threads and compilation_cache._cache is None:
+            compilation_cache._cache = chosen
+        _threads += 1
+    _THREAD.within = True
+
+
+def _leave() -> None:
+    """JAX asks nobody once no thread is within."""
+    global _threads
+    _THREAD.within = False
+    with _LOCK:
+        _threads -= 1
+        if not _threads and isinstance(compilation_cache._cache, DiskCache):
+            compilation_cache._cache = None
+
+
+def _chosen() -> DiskCache | None:
+    """The cache to use now; None where the user wants none, or has given JAX one."""
+    setting = os.environ.get(SETTING, "")
+    if setting.lower() in OFF or jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+        return None
+    return _cache_at(setting)
+
+
+@cache
+def _cache_at(setting: str) -> DiskCache:
+    """The cache of a setting; empty is the user's folder for caches."""
+    if setting:
+        return DiskCache(Path(os.path.expanduser(setting)).absolute())
+    from platformdirs import user_cache_path
+
+    return DiskCache(user_cache_path("hierfl") / "programs")
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST).digest()

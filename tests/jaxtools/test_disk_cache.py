@@ -1,0 +1,158 @@
+"""Compiled programs are kept on disk: from process to process, bounded, and never in anybody's way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hierfl.jaxtools.disk_cache import HEADROOM, SETTING, SUFFIX, DiskCache
+
+PROBLEM = """
+import sys, jax
+from collections import Counter
+heard = Counter()
+jax.monitoring.register_event_listener(lambda event, **_: heard.update([event.rsplit("/")[-1]]))
+import cvxpy as cp, numpy as np
+import hierfl as hf
+x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+lower = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
+problem = hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), lower=lower)
+print(problem.implicit(np.array([-1.0, 0.5])), heard["cache_misses"], heard["cache_hits"])
+"""
+
+OUTSIDE = """
+import jax
+from jax._src import compilation_cache
+from hierfl.jaxtools.disk_cache import kept_on_disk
+from hierfl.jaxtools.precision import computing
+least = jax.config.jax_persistent_cache_min_compile_time_secs
+try:
+    with kept_on_disk(), computing(double=True):
+        assert jax.config.jax_compilation_cache_dir is None
+        jax.jit(lambda a: a * 2.5 + 1).lower(jax.ShapeDtypeStruct((3,), float)).compile()
+        raise KeyError
+except KeyError:
+    assert compilation_cache._cache is None
+assert jax.config.jax_persistent_cache_min_compile_time_secs == least
+jax.jit(lambda a: a * 3.5 + 1).lower(jax.ShapeDtypeStruct((3,), float)).compile()
+print(0, 0, 0)
+"""
+
+
+def process(setting: str | Path, program: str = PROBLEM, **others: str) -> subprocess.Popen[str]:
+    """A process that asks for one value, and says it, how many programs it kept and how many it found."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error::UserWarning", "-c", program],
+        env={**os.environ, SETTING: str(setting), **others},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(asked: subprocess.Popen[str]) -> tuple[float, int, int, str]:
+    """(value, programs kept, programs found, what it wrote to stderr)."""
+    out, err = asked.communicate(timeout=300)
+    assert asked.returncode == 0, err
+    value, kept, found = out.split()
+    return float(value), int(kept), int(found), err
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    value, kept, found, err = told(process(tmp_path))
+    assert (value, found, err) == (0.5, 0, "") and kept == len(list(tmp_path.iterdir()))
+    assert told(process(tmp_path)) == (0.5, 0, kept, "")
+    broken, cut, *_ = tmp_path.iterdir()
+    broken.write_bytes(broken.read_bytes()[:-1] + b"?")
+    cut.write_bytes(b"")
+    assert told(process(tmp_path)) == (0.5, 2, kept - 2, "")
+    assert told(process(tmp_path)) == (0.5, 0, kept, "")
+
+
+def test_processes_at_once_share_a_folder(tmp_path: Path) -> None:
+    several = [process(tmp_path) for _ in range(3)]
+    assert {(value, err) for value, _, _, err in map(told, several)} == {(0.5, "")}
+    value, kept, found, err = told(process(tmp_path))
+    assert (kept, found) == (0, len(list(tmp_path.iterdir())))
+
+
+def test_off_keeps_nothing_and_the_folder_is_the_users_by_default(tmp_path: Path) -> None:
+    home = {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    assert told(process("off", **home)) == (0.5, 0, 0, "")
+    assert not list(tmp_path.iterdir())
+    kept = told(process("", **home))[1]
+    assert kept == len(list(tmp_path.rglob("hierfl/**/*" + SUFFIX))) > 0
+
+
+def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    value, kept, found, err = told(process(tmp_path / "file" / "folder"))
+    assert (value, found) == (0.5, 0)
+    assert len(err.splitlines()) == 1 and SETTING in err
+
+
+def test_a_users_own_cache_of_jax_stays_theirs(tmp_path: Path) -> None:
+    own, ours = tmp_path / "own", tmp_path / "ours"
+    told(process(ours, JAX_COMPILATION_CACHE_DIR=str(own), JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0"))
+    assert list(own.iterdir()) and not ours.exists()
+
+
+def test_jax_is_as_it_was_outside(tmp_path: Path) -> None:
+    told(process(tmp_path, OUTSIDE))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_least_recently_used_are_dropped(tmp_path: Path) -> None:
+    limit, size = 100 * HEADROOM, 40
+    cache = DiskCache(tmp_path, limit)
+    (tmp_path / "notes.txt").write_text("mine")
+    for k in range(200):
+        cache.put(str(k), bytes([k]) * size)
+        os.utime(cache._file(str(k)), (1e9 + k, 1e9 + k))
+        assert cache.get("0") == bytes(size)  # used now
+        assert sum(file.stat().st_size for file in tmp_path.glob("*" + SUFFIX)) <= limit
+    assert cache.get("199") == bytes([199]) * size
+    assert cache.get("1") is None and cache.get("100") is None
+    assert len(list(tmp_path.glob("*" + SUFFIX))) > 20 and (tmp_path / "notes.txt").exists()
+    cache.put("too large", bytes(limit // HEADROOM + 1))
+    assert cache.get("too large") is None
+
+
+def test_several_processes_stay_near_the_limit(tmp_path: Path) -> None:
+    limit = 100 * HEADROOM
+    caches = [DiskCache(tmp_path, limit) for _ in range(4)]
+    for k in range(400):
+        caches[k % 4].put(str(k), bytes(40))
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= limit * (HEADROOM + 3) / HEADROOM
+
+
+def test_what_an_ended_process_left_is_removed(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.part", tmp_path / "new.part"
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (1e9, 1e9))
+    DiskCache(tmp_path).put("key", b"program")
+    assert not old.exists() and new.exists()
+
+
+def test_a_full_disk_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = DiskCache(tmp_path)
+    cache.put("before", b"program")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with caplog.at_level(logging.WARNING, "hierfl"):
+        cache.put("first", b"program")
+        cache.put("second", b"program")
+    assert len(caplog.records) == 1 and "No space left" in caplog.text
+    assert cache.get("before") == b"program" and cache.get("first") is None
+    assert not list(tmp_path.glob("*.part"))
