@@ -27,7 +27,7 @@ INFINITE = 1e30
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
 POLISHING, ROUNDING = 12, 1e-15
-ACTIVE = 1e-9  # of a row's size, up to which it holds with equality
+ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers are polished to rounding
 
 Matrix = Float[np.ndarray, "rows width"]
 Vector = Float[np.ndarray, " width"]
@@ -140,7 +140,7 @@ class ConeProgram:
 
     def _contradiction(self, empty: np.ndarray) -> bool:
         """Whether a row without coefficients does not hold."""
-        floor = ACTIVE * (1.0 + np.abs(self.b).max(initial=0.0))
+        floor = GOOD * (1.0 + np.abs(self.b).max(initial=0.0))
         equal = np.arange(len(self.b)) < self.equations
         wrong = np.where(equal, np.abs(self.b), -self.b)
         return bool((wrong[empty] > floor).any())
@@ -196,8 +196,7 @@ class ConeProgram:
     def error(self, u: Vector, z: Rows) -> float:
         """The largest relative error of the three conditions: H u + g = A' z, A u + b in K, z the projection of z - (A u + b)."""
         hu, az, au = self.h @ u, self.a.T @ z, self.a @ u
-        size = np.abs(self.h) @ np.abs(u) + np.abs(self.g) + np.abs(self.a).T @ np.abs(z)
-        force = max(size.max(initial=0.0), TINY * np.abs(self.h).max(initial=0.0)) or 1.0
+        force = self._force(u, z)
         stationarity = np.abs(hu + self.g - az).max(initial=0.0) / force
         if not len(self.b):
             return float(stationarity)
@@ -207,6 +206,11 @@ class ConeProgram:
         inside = distance(self.cones, e)
         fit = float(np.abs(dual - project_dual(self.cones, dual - e)).max(initial=0.0))
         return float(max(stationarity, inside, fit))
+
+    def _force(self, u: Vector, z: Rows) -> float:
+        """The size of what balances in H u + g = A' z."""
+        size = np.abs(self.h) @ np.abs(u) + np.abs(self.g) + np.abs(self.a).T @ np.abs(z)
+        return max(float(size.max(initial=0.0)), TINY * float(np.abs(self.h).max(initial=0.0))) or 1.0
 
     def polished(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
         """Newton's method on the conditions from a good answer, kept as long as their error shrinks."""
@@ -241,8 +245,12 @@ class ConeProgram:
         return u + step[: len(u)], z + step[len(u) :]
 
     def _on_active_rows(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
-        """The solution on the rows that hold with equality by z's word."""
-        held = (np.arange(len(z)) < self.equations) | (z > 0)
+        """The solution on the rows that hold: whose multiplier outweighs what is left of the row, as primal-dual methods choose them."""
+        size = np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes
+        left = (self.a @ u + self.b) / size
+        held = (np.arange(len(z)) < self.equations) | (
+            z * self.sizes / self._force(u, z) > np.where(left < -ROUNDING, left, 0.0)
+        )
         rows = self.a[held] / self.sizes[held, None]
         count, width = int(held.sum()), len(u)
         system = np.block([[self.h, -rows.T], [rows, np.zeros((count, count))]])

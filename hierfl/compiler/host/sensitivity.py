@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.optimize
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cones import dual_slope
@@ -23,6 +22,7 @@ from hierfl.compiler.host.program import ACTIVE, SOLVED, ConeProgram
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 RANK = 1e-10  # of the largest singular value, below which one counts as zero
+TIGHT = 1e-9  # relative, within which a row holds along a direction
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
 Vector = Float[np.ndarray, " width"]
@@ -75,7 +75,7 @@ class Sensitivity:
     def _small(self) -> Rows:
         """The size below which a multiplier counts as zero."""
         scaled = np.abs(self.z) * self.program.sizes
-        return 1e-9 * max(float(scaled.max(initial=0.0)), 1e-300) / self.program.sizes
+        return ACTIVE * max(float(scaled.max(initial=0.0)), 1e-300) / self.program.sizes
 
     def _independent(self, rows: Bool[np.ndarray, " rows"]) -> bool:
         matrix = self.program.a[rows] / self.program.sizes[rows, None]
@@ -113,53 +113,47 @@ class Sensitivity:
 
     def _along(self, r: Float[np.ndarray, " n"]) -> tuple[Rows, Bool[np.ndarray, " rows"]]:
         """(the multipliers that count along r, the rows that are tight there)."""
-        active = np.flatnonzero(self.active)
-        z = np.zeros(len(self.z))
-        z[active] = self.z[active]
-        moved = self.push(z, r)[1]
-        z = self._multipliers(active, z, moved)
-        force, moved = self.push(z, r)
-        stays = self._equal | (z > self._small)
-        equal = active[stays[active]]
-        free = active[~stays[active]]
-        order = np.concatenate([equal, free])
-        model = ConeProgram(
-            self.program.h,
-            force,
-            self.program.a[order],
-            moved[order],
-            [Cone(ZERO, len(equal)), Cone(NONNEGATIVE, len(free))],
-        )
-        answer = model.solve()
-        if answer.status != SOLVED:  # of a solution that is one of many: on the rows that stay
-            held = np.zeros(len(z), bool)
-            held[equal] = True
-            return z, held
-        size = np.abs(model.a) @ np.abs(answer.u) + np.abs(model.b) + model.sizes * np.abs(answer.u).max(initial=0.0)
-        tight = np.abs(model.a @ answer.u + model.b) <= ACTIVE * np.where(size > 0, size, 1.0)
-        held = np.zeros(len(z), bool)
-        held[order[tight]] = True
-        return z, held
+        z = np.where(self.active, self.z, 0.0)
+        tight = self._tight(z, r)
+        if tight is None:  # these multipliers do not count along r
+            z = self._multipliers(z, r)
+            tight = self._tight(z, r)
+        if tight is None:  # u jumps along r, or is one of many: the rows that stay
+            tight = self.active & (self._equal | (z > self._small))
+        return z, tight
 
-    def _multipliers(self, active: np.ndarray, z: Rows, moved: Rows) -> Rows:
-        """Of all multipliers on the active rows one that minimises z'(e_x r), the average of such where the solver gives them."""
-        rows = self.program.a[active]
-        if not len(active) or np.linalg.matrix_rank(
-            rows / self.program.sizes[active, None], tol=RANK * len(rows)
-        ) == len(rows):
-            return z
-        sizes = self.program.sizes[active]
-        scale = float(np.abs(z[active] * sizes).max(initial=0.0)) or 1.0
-        target = rows.T @ z[active] / scale
-        free = self._equal[active]
-        bounds = [(None, None) if f else (0, None) for f in free]
-        found = scipy.optimize.linprog(
-            moved[active] / sizes, A_eq=(rows / sizes[:, None]).T, b_eq=target, bounds=bounds, method="highs-ds"
-        )
-        if found.status != 0:
+    def _tight(self, z: Rows, r: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " rows"] | None:
+        """The rows that hold along r, by the program over the critical cone; None where there is no direction in it."""
+        program, active = self.program, np.flatnonzero(self.active)
+        stays = (self._equal | (z > self._small))[active]
+        order = np.concatenate([active[stays], active[~stays]])
+        force, moved = self.push(z, r)
+        cones = [Cone(ZERO, int(stays.sum())), Cone(NONNEGATIVE, int((~stays).sum()))]
+        model = ConeProgram(program.h, force, program.a[order], moved[order], cones)
+        answer = model.solve()
+        if answer.status != SOLVED:
+            return None
+        moves = max(float(np.abs(answer.u).max(initial=0.0)), float(np.abs(model.b / model.sizes).max(initial=0.0)))
+        tight = np.zeros(len(z), bool)
+        tight[order] = np.abs(model.a @ answer.u + model.b) <= TIGHT * model.sizes * moves
+        tight[order[: int(stays.sum())]] = True
+        return tight
+
+    def _multipliers(self, z: Rows, r: Float[np.ndarray, " n"]) -> Rows:
+        """Of all multipliers those that minimise z'(e_x r): by the linear program whose dual that is."""
+        program, active = self.program, np.flatnonzero(self.active)
+        order = np.concatenate([active[self._equal[active]], active[~self._equal[active]]])
+        cones = [
+            Cone(ZERO, int(self._equal[active].sum())),
+            Cone(NONNEGATIVE, int((~self._equal[active]).sum())),
+        ]
+        rows = program.a[order]
+        flat = np.zeros((rows.shape[1], rows.shape[1]))
+        answer = ConeProgram(flat, rows.T @ z[order], rows, self.push(z, r)[1][order], cones).solve()
+        if answer.status != SOLVED:
             return z
         out = np.zeros_like(z)
-        out[active] = found.x * scale / sizes
+        out[order] = answer.z
         return out
 
     # --- other cones -----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hierfl.compiler.host.program import ACTIVE, SOLVED, Answer, ConeProgram
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 RANK = 1e-10  # relative, below which a singular value counts as zero
-SMALL = 1e-9  # relative, below which a multiplier counts as zero
+SMALL = 1e-12  # relative, below which a multiplier counts as zero
 MOVES = 1e-7  # of a direction of length 1, from which y moves along it
 
 Vector = Float[np.ndarray, " width"]

@@ -37,7 +37,8 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
     NotConvexError
         If a nonsmooth lower level contains user code, so that neither iteration nor CVXPY applies.
     """
-    for method in METHODS.values():
+    direct = structure.lower_set.is_direct
+    for method in METHODS.values() if direct else (ActiveSet, *METHODS.values()):  # a formula of an iteration is none
         applies, why = method.verdict(structure)
         if applies:
             return method(structure, why)
