@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from statistics import median_low
 from threading import Event, Lock, Thread, Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, ProgressColumn
 
 _QUIET_SECONDS = 2.0
@@ -19,6 +22,14 @@ _COSTLY_SECONDS = 20.0
 _WATCHED_SECONDS, _WATCHED_PARTS = 2.0, 3  # before an estimate: a part may be the compilation of yet another program
 _SLOW_SECONDS = 0.2  # a question that took as long is watched when it is asked again
 _REDRAWN_SECONDS = 0.5  # in a notebook
+
+
+@cache
+def _console() -> Console:
+    """Where all bars are shown: on stderr, so that what a program prints is its own."""
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 class _InNotebook:
@@ -84,20 +95,28 @@ class _Bar:
                 self._display.stop()
 
     def _show(self) -> None:
-        from rich import get_console
-        from rich.progress import BarColumn, Progress, TextColumn
-
+        console, transient = _console(), self._total is None
+        if transient and not (console.is_terminal or console.is_jupyter):
+            return  # nobody looks
+        drawn = self._drawn(transient)
         with self._showing:
             if not self._enabled or self._bar is not None:
                 return
-            label = TextColumn("{task.description}")
-            self._bar = Progress(
-                label, BarColumn(), *self._columns(), transient=self._total is None, get_time=time.monotonic
-            )
-            task = self._bar.add_task(self._label, total=self._total, note="starting")
-            self._bar.tasks[task].start_time = self._entered
-            self._display = _InNotebook(self._bar) if get_console().is_jupyter else self._bar
+            self._bar, self._display = drawn, _InNotebook(drawn) if console.is_jupyter else drawn
             self._display.start()
+
+    def _drawn(self, transient: bool) -> Progress:
+        """What rich draws; it began when this bar was entered."""
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = [TextColumn("{task.description}"), BarColumn(), *self._columns()]
+        shared = sys.stdout.isatty()  # what is printed meanwhile then goes above the bar
+        bar = Progress(
+            *columns, console=_console(), transient=transient, redirect_stdout=shared, get_time=time.monotonic
+        )
+        task = bar.add_task(self._label, total=self._total, note="starting")
+        bar.tasks[task].start_time = self._entered
+        return bar
 
 
 class Waiting(_Bar):
@@ -167,9 +186,7 @@ class RunProgress(_Bar):
     def _announce(self, seconds: float) -> None:
         """Say once what is ahead, where it is much."""
         if self._enabled and seconds > _COSTLY_SECONDS:
-            from rich.console import Console
-
-            Console(stderr=True).print(
+            _console().print(
                 f"{self._label}: about {seconds:.0f} s more for the remaining {self._rounds - self._done:,} of {self._rounds:,} "
                 f"{self._unit}; fewer of them, or a looser tolerance=, take less."
             )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
-import rich
+from rich.console import Console
 
 import hierfl as hf
 from hierfl import progress
@@ -39,12 +39,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def terminal() -> Iterator[io.StringIO]:
-    console, seen = rich.get_console(), io.StringIO()
-    before = dict(console.__dict__)
-    rich.reconfigure(file=seen, force_terminal=True, width=100)
-    yield seen
-    console.__dict__ = before
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    seen = io.StringIO()
+    console = Console(file=seen, force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "_console", lambda: console)
+    return seen
 
 
 def appears(what: str, seen: io.StringIO) -> bool:
@@ -197,7 +196,8 @@ class Cell:
         self.shown: list[str] = []
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=self.display))
-        monkeypatch.setattr(rich.get_console(), "is_jupyter", True)
+        console = Console(force_jupyter=True)
+        monkeypatch.setattr(progress, "_console", lambda: console)
         monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
         monkeypatch.setattr(progress, "_REDRAWN_SECONDS", 0.01)
 
@@ -227,3 +227,16 @@ def test_a_notebook_saves_no_empty_bar(monkeypatch: pytest.MonkeyPatch, capsys: 
     with Waiting("compiling", False):
         pass
     assert len(cell.saved) == 2 and not capsys.readouterr().out
+
+
+def test_what_a_program_prints_is_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    with Waiting("compiling", True):
+        time.sleep(0.1)
+        print("mine")
+    assert capsys.readouterr() == ("mine\n", "")
+    with RunProgress(7, "ZOHFL", True) as bar:
+        bar.advance(7)
+        print("mine")
+    shown = capsys.readouterr()
+    assert shown.out == "mine\n" and "7/7 rounds" in shown.err

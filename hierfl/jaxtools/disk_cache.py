@@ -23,8 +23,8 @@ from threading import Lock, local
 
 import jax
 import jaxlib
-from jax._src import compilation_cache
-from jax._src.config import persistent_cache_min_compile_time_secs as least_seconds
+from jax._src import compilation_cache, config
+from jax._src.compilation_cache_interface import CacheInterface
 
 from hierfl.version import VERSION
 
@@ -37,7 +37,7 @@ MADE_BY = f"hierfl {VERSION}, jax {jax.__version__}, jaxlib {jaxlib.__version__}
 DIGEST = 16
 
 
-class DiskCache:
+class DiskCache(CacheInterface):
     """A folder of compiled programs: the least recently used are dropped beyond the limit; broken ones count as absent.
 
     Nothing here raises: a folder that cannot be written is read only, and said so once.
@@ -131,7 +131,7 @@ def kept_on_disk() -> Iterator[None]:
     if chosen is None:
         yield
         return
-    with least_seconds(0.0):  # loading takes a tenth of the quickest compilation
+    with config.persistent_cache_min_compile_time_secs(0.0):  # loading takes a tenth of the quickest compilation
         _enter(chosen)
         try:
             yield
@@ -172,7 +172,8 @@ def _leave() -> None:
 def _chosen() -> DiskCache | None:
     """The cache to use now; None where the user wants none, or has given JAX one."""
     setting = os.environ.get(SETTING, "")
-    if setting.lower() in OFF or jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+    users = config.compilation_cache_dir.value or not config.enable_compilation_cache.value
+    if users or setting.lower() in OFF:
         return None
     return _cache_at(setting)
 

@@ -6,11 +6,17 @@ import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
+import platformdirs
 import pytest
+from jax._src import compilation_cache, config
 
-from hierfl.jaxtools.disk_cache import HEADROOM, SETTING, SUFFIX, DiskCache
+from hierfl.jaxtools import disk_cache
+from hierfl.jaxtools.disk_cache import HEADROOM, SETTING, SUFFIX, DiskCache, kept_on_disk
+from hierfl.jaxtools.precision import computing
 
 PROBLEM = """
 import sys, jax
@@ -25,30 +31,12 @@ problem = hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), lower
 print(problem.implicit(np.array([-1.0, 0.5])), heard["cache_misses"], heard["cache_hits"])
 """
 
-OUTSIDE = """
-import jax
-from jax._src import compilation_cache
-from hierfl.jaxtools.disk_cache import kept_on_disk
-from hierfl.jaxtools.precision import computing
-least = jax.config.jax_persistent_cache_min_compile_time_secs
-try:
-    with kept_on_disk(), computing(double=True):
-        assert jax.config.jax_compilation_cache_dir is None
-        jax.jit(lambda a: a * 2.5 + 1).lower(jax.ShapeDtypeStruct((3,), float)).compile()
-        raise KeyError
-except KeyError:
-    assert compilation_cache._cache is None
-assert jax.config.jax_persistent_cache_min_compile_time_secs == least
-jax.jit(lambda a: a * 3.5 + 1).lower(jax.ShapeDtypeStruct((3,), float)).compile()
-print(0, 0, 0)
-"""
 
-
-def process(setting: str | Path, program: str = PROBLEM, **others: str) -> subprocess.Popen[str]:
+def process(folder: Path) -> subprocess.Popen[str]:
     """A process that asks for one value, and says it, how many programs it kept and how many it found."""
     return subprocess.Popen(
-        [sys.executable, "-W", "error::UserWarning", "-c", program],
-        env={**os.environ, SETTING: str(setting), **others},
+        [sys.executable, "-W", "error::UserWarning", "-c", PROBLEM],
+        env={**os.environ, SETTING: str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -63,10 +51,11 @@ def told(asked: subprocess.Popen[str]) -> tuple[float, int, int, str]:
     return float(value), int(kept), int(found), err
 
 
-def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
-    value, kept, found, err = told(process(tmp_path))
-    assert (value, found, err) == (0.5, 0, "") and kept == len(list(tmp_path.iterdir()))
-    assert told(process(tmp_path)) == (0.5, 0, kept, "")
+def test_processes_share_what_they_compile_and_mend_what_is_broken(tmp_path: Path) -> None:
+    several = [process(tmp_path) for _ in range(2)]
+    assert {(value, err) for value, _, _, err in map(told, several)} == {(0.5, "")}
+    kept = len(list(tmp_path.iterdir()))
+    assert kept > 3 and told(process(tmp_path)) == (0.5, 0, kept, "")
     broken, cut, *_ = tmp_path.iterdir()
     broken.write_bytes(broken.read_bytes()[:-1] + b"?")
     cut.write_bytes(b"")
@@ -74,37 +63,87 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert told(process(tmp_path)) == (0.5, 0, kept, "")
 
 
-def test_processes_at_once_share_a_folder(tmp_path: Path) -> None:
-    several = [process(tmp_path) for _ in range(3)]
-    assert {(value, err) for value, _, _, err in map(told, several)} == {(0.5, "")}
-    value, kept, found, err = told(process(tmp_path))
-    assert (kept, found) == (0, len(list(tmp_path.iterdir())))
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX as it is in a new process, outside the cache that all tests share."""
+    monkeypatch.setattr(disk_cache, "_threads", 0)
+    monkeypatch.setattr(disk_cache, "_THREAD", disk_cache._Thread())
+    monkeypatch.setattr(compilation_cache, "_cache", None)
+    disk_cache._cache_at.cache_clear()
 
 
-def test_off_keeps_nothing_and_the_folder_is_the_users_by_default(tmp_path: Path) -> None:
-    home = {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    assert told(process("off", **home)) == (0.5, 0, 0, "")
+def compiled(factor: float) -> None:
+    """Have XLA compile a program."""
+    jax.jit(lambda a: a * factor + 1).lower(jax.ShapeDtypeStruct((3,), "float32")).compile()
+
+
+@pytest.mark.parametrize("off", ["off", "OFF", "0"])
+def test_off_keeps_nothing(off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(SETTING, off)
+    with kept_on_disk():
+        assert compilation_cache._cache is None
+        compiled(2.5)
     assert not list(tmp_path.iterdir())
-    kept = told(process("", **home))[1]
-    assert kept == len(list(tmp_path.rglob("hierfl/**/*" + SUFFIX))) > 0
 
 
-def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+def test_the_folder_is_the_users_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.delenv(SETTING)
+    with kept_on_disk():
+        compiled(2.5)
+    assert len(list((tmp_path / "hierfl" / "programs").iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, alone: None
+) -> None:
     (tmp_path / "file").write_text("")
-    value, kept, found, err = told(process(tmp_path / "file" / "folder"))
-    assert (value, found) == (0.5, 0)
-    assert len(err.splitlines()) == 1 and SETTING in err
+    monkeypatch.setenv(SETTING, str(tmp_path / "file" / "folder"))
+    with caplog.at_level(logging.WARNING, "hierfl"), kept_on_disk():
+        compiled(2.5)
+        compiled(3.5)
+    assert len(caplog.records) == 1 and SETTING in caplog.text
 
 
-def test_a_users_own_cache_of_jax_stays_theirs(tmp_path: Path) -> None:
+def test_a_users_own_cache_of_jax_stays_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
     own, ours = tmp_path / "own", tmp_path / "ours"
-    told(process(ours, JAX_COMPILATION_CACHE_DIR=str(own), JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0"))
+    monkeypatch.setenv(SETTING, str(ours))
+    before = jax.config.jax_compilation_cache_dir
+    with config.persistent_cache_min_compile_time_secs(0.0):
+        try:
+            jax.config.update("jax_compilation_cache_dir", str(own))
+            with kept_on_disk():
+                compiled(2.5)
+        finally:
+            jax.config.update("jax_compilation_cache_dir", before)
+            compilation_cache.reset_cache()
     assert list(own.iterdir()) and not ours.exists()
 
 
-def test_jax_is_as_it_was_outside(tmp_path: Path) -> None:
-    told(process(tmp_path, OUTSIDE))
+def test_jax_is_as_it_was_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
+    monkeypatch.setenv(SETTING, str(tmp_path))
+    with pytest.raises(KeyError), kept_on_disk(), computing(double=True):
+        assert jax.config.jax_compilation_cache_dir is None
+        compiled(2.5)
+        raise KeyError
+    assert compilation_cache._cache is None
+    compiled(3.5)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_threads_enter_and_leave_as_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
+    monkeypatch.setenv(SETTING, str(tmp_path))
+
+    def work(place: int) -> None:
+        for turn in range(3):
+            with computing(double=True):
+                assert compilation_cache._cache is not None
+                compiled(10.0 * place + turn)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert compilation_cache._cache is None and len(list(tmp_path.iterdir())) == 12
 
 
 def test_the_least_recently_used_are_dropped(tmp_path: Path) -> None:
