@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 import hierfl as hf
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.progress import RunProgress
+from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.run import Watch
 from hierfl.runtime.stopping import Limits
@@ -91,7 +92,7 @@ def main() -> None:
         with jax.enable_x64(True):
             start = np.zeros(compiled.upper.size)
             bar = RunProgress(ROUNDS, "ZOHFL", False)
-            watch = Watch(compiled, solver, algorithm, "projected", Limits(), metrics, None, bar, start, ROUNDS)
+            watch = Watch(compiled, solver, algorithm, RunSettings(rounds=ROUNDS, metrics=metrics), Limits(), bar, start)
             InProcess().execute(compiled, algorithm, start, ROUNDS, 0, 10, watch)
 
     def of_hand() -> None:
