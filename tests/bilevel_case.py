@@ -139,7 +139,7 @@ class Case:
     @cached_property
     def below(self) -> tuple[cp.Problem, cp.Parameter, cp.Variable, cp.Parameter | None]:
         """The lower level as CVXPY's own problem of a parameter x (and u), to solve again and again; not of an equilibrium."""
-        x, y = cp.Parameter(len(self.low), **(self.signs or {})), cp.Variable(self.size)
+        x, y = cp.Parameter(len(self.low), nonneg=min(self.low) >= 0), cp.Variable(self.size)
         u = None if self.data is None else cp.Parameter(self.data.shape[1])
         given = () if u is None else (u,)
         return cp.Problem(cp.Minimize(self.lower(x, y, *given)), self.rows(x, y, *given)), x, y, u

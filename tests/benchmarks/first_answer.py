@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,7 @@ def asked(*arguments: str, cache: str = "off") -> Figures:
     environment = {**os.environ, "HIERFL_CACHE": cache}
     try:
         done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=LIMIT)
-        told, ended = done.stdout, done.stderr.strip().splitlines()[-1:] if done.returncode else []
+        told, ended = done.stdout, [_raised(done.stderr)] if done.returncode else []
     except subprocess.TimeoutExpired as slow:
         told = slow.stdout.decode() if isinstance(slow.stdout, bytes) else slow.stdout or ""
         ended = [f"over {LIMIT:g} s"]
@@ -46,6 +47,12 @@ def asked(*arguments: str, cache: str = "off") -> Figures:
     for line in told.splitlines():
         figures.update(json.loads(line))
     return {**figures, "ended": ended[0]} if ended else figures
+
+
+def _raised(printed: str) -> str:
+    """The last error that a process printed, in a line."""
+    lines = [line for line in printed.splitlines() if re.match(r"[\w.]*(Error|Exception|Warning)\b", line)]
+    return lines[-1] if lines else "ended without a word"
 
 
 def measured(name: str, following: str, warm: bool) -> Figures:
