@@ -55,7 +55,12 @@ class QuickProgram:
             program = NumpyProgram(lambda arguments, named: self.function(*arguments, **named), arguments, named)
         if numpy_is_quicker(program.traced):
             return lambda *arguments, **named: program(arguments, named)
-        return self._compiled
+        return self._called
+
+    def _called(self, *arguments: Any, **named: Any) -> Any:
+        """By XLA; at once, where another function is being traced around a call with arrays that are known."""
+        with jax.ensure_compile_time_eval():
+            return self._compiled(*arguments, **named)
 
     @cached_property
     def _compiled(self) -> Any:

@@ -111,7 +111,9 @@ def _broadcast(equation: Any) -> Made:
 
 
 def _reshape(equation: Any) -> Made:
-    shape = equation.outvars[0].aval.shape
+    shape, order = equation.outvars[0].aval.shape, equation.params.get("dimensions")
+    if equation.primitive.name == "reshape" and order is not None:
+        return lambda x, *_: np.reshape(np.transpose(x, order), shape)
     return lambda x, *_: np.reshape(x, shape)
 
 

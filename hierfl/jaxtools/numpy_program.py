@@ -192,7 +192,8 @@ def _operation(equation: Any) -> Callable[..., Any] | None:
     if name in MAKERS and not any(_is_key(atom.aval) for atom in (*equation.invars, *equation.outvars)):
         if name in ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy", "stop_gradient"):
             source, target = equation.invars[0].aval, equation.outvars[0].aval
-            if (source.shape, source.dtype) == (target.shape, target.dtype):
+            turned = equation.params.get("dimensions") is not None and name == "reshape"
+            if (source.shape, source.dtype) == (target.shape, target.dtype) and not turned:
                 return None
         return MAKERS[name](equation)
     return _by_jax(equation)

@@ -92,7 +92,9 @@ def main() -> None:
         with jax.enable_x64(True):
             start = np.zeros(compiled.upper.size)
             bar = RunProgress(ROUNDS, "ZOHFL", False)
-            watch = Watch(compiled, solver, algorithm, RunSettings(rounds=ROUNDS, metrics=metrics), Limits(), bar, start)
+            watch = Watch(
+                compiled, solver, algorithm, RunSettings(rounds=ROUNDS, metrics=metrics), Limits(), bar, start
+            )
             InProcess().execute(compiled, algorithm, start, ROUNDS, 0, 10, watch)
 
     def of_hand() -> None:

@@ -202,7 +202,7 @@ class ConeProgram:
             return float(stationarity)
         rows = np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes
         e = (au + self.b) / _cone_scale(self.cones, rows)
-        dual = z * self.sizes / force
+        dual = z * _cone_scale(self.cones, self.sizes) / force
         inside = distance(self.cones, e)
         fit = float(np.abs(dual - project_dual(self.cones, dual - e)).max(initial=0.0))
         return float(max(stationarity, inside, fit))

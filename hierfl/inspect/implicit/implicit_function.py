@@ -52,6 +52,24 @@ class ImplicitFunction:
         flat = self._compiled.upper.flatten(x, "x")
         return Certificate.of(self._compiled, flat, self._compiled.exact.at(flat))
 
+    def multipliers(self, x: Any) -> dict[Any, Any]:
+        """The multipliers of the constraints of Y(x) at x, by declared constraint.
+
+        Each has the shape and the sign of CVXPY's ``dual_value``: nonnegative for an inequality. With several owners of a y they
+        come as ``Result.y`` does: ``(m, *shape)`` in client scope, a list over clients in sample scope. Where constraints are
+        degenerate there are several multipliers, of which these are one choice.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            If the lower level cannot be reduced to rows, second-order and semidefinite cones.
+        EmptyLowerSetError, LowerLevelError, DataError, SettingError
+            As for calling, and without a lower level.
+        """
+        from hierfl.inspect.implicit.multipliers import multipliers_at
+
+        return multipliers_at(self._compiled, self._compiled.upper.flatten(x, "x"))
+
     @double_precision
     def gradient(self, x: Any) -> Any:
         """The gradient of f at x by implicit differentiation, in the shapes of x.

@@ -1,0 +1,72 @@
+"""The multipliers of the lower level's constraints at a point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from cvxpy.constraints import PSD, Equality, Zero
+from cvxpy.constraints.constraint import Constraint
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.host.standard_form import NoStandardFormError, triangle
+from hierfl.compiler.lower_level.host_problem import HostProblem, Place
+from hierfl.compiler.lower_level.methods.active_set import host_problem
+from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.jaxtools.precision import double_precision
+
+
+@double_precision
+def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> dict[Constraint, Any]:
+    """By declared constraint of Y(x), for every owner of a y; errors as for ``ImplicitFunction.multipliers``."""
+    compiled.exact.at(x)  # says what is wrong where there is no solution
+    level, method = compiled.declaration.lower_level, compiled.exact.method
+    if level is None or method is None:
+        raise SettingError("the problem has no lower level, whose constraints would have multipliers.")
+    try:
+        problem = host_problem(method.structure)
+    except NoStandardFormError as reason:
+        raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
+    answers = [problem.solve(place).z for place in _places(compiled, x)]
+    return {
+        constraint: _by_owner(compiled, [_dual(problem, k, constraint, z) for z in answers])
+        for k, constraint in enumerate(level.constraints)
+    }
+
+
+def _places(compiled: CompiledProblem, x: np.ndarray) -> list[Place]:
+    """x with every owner of a y."""
+    clients = compiled.data().clients
+    if compiled.scope == "sample":
+        table = clients.tables[compiled.row_table(clients)]
+        holders = np.searchsorted(np.asarray(table.offsets), np.arange(table.size), side="right") - 1
+        return [
+            _place(x, row, {**clients.party(int(holder)).environment, **table.rows(row)})
+            for row, holder in enumerate(holders)
+        ]
+    count = clients.size if compiled.scope == "client" else 1
+    return [_place(x, index, clients.party(index).environment) for index in range(count)]
+
+
+def _place(x: np.ndarray, index: int, own: dict[int, Any]) -> Place:
+    return Place(np.asarray(x, float), np.asarray(index), {leaf: np.asarray(value) for leaf, value in own.items()})
+
+
+def _dual(problem: HostProblem, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:
+    """CVXPY's ``dual_value``: nonnegative for inequalities, of lhs - rhs for equations."""
+    rows = z[problem.form.rows[index]]
+    if isinstance(constraint, PSD):
+        return (triangle(constraint.args[0].shape[0]).T @ rows).reshape(constraint.args[0].shape)
+    signed = -rows if isinstance(constraint, (Equality, Zero)) else rows
+    return signed.reshape(constraint.shape, order="F") if rows.size == constraint.size else signed
+
+
+def _by_owner(compiled: CompiledProblem, duals: list[np.ndarray]) -> Any:
+    """In the shapes of ``Result.y``: one, ``(m, *shape)``, or a list over clients of ``(N_i, *shape)``."""
+    if compiled.scope == "federation" or (compiled.scope == "client" and len(duals) == 1):
+        return duals[0]
+    if compiled.scope == "client":
+        return np.stack(duals)
+    clients = compiled.static_data.clients
+    ends = np.cumsum(clients.tables[compiled.row_table(clients)].counts)[:-1]
+    return np.split(np.stack(duals), ends)
