@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
@@ -45,7 +46,7 @@ class QuickProgram:
         leaves, form = jax.tree.flatten((arguments, named))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._within(*arguments, **named)
-        key = form, tuple((np.shape(leaf), _type(leaf)) for leaf in leaves), jax.config.jax_enable_x64
+        key = form, tuple((np.shape(leaf), _type(leaf)) for leaf in leaves), jax.numpy.result_type(float)
         if key not in self._by_form:
             self._by_form[key] = self._made(arguments, named)
         return self._by_form[key](*arguments, **named)

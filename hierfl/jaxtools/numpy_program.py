@@ -55,7 +55,7 @@ class NumpyProgram:
     def __call__(self, *arguments: Any) -> Any:
         """The function's result, in NumPy arrays."""
         with np.errstate(all="ignore"):
-            return self._result.unflatten(self._run(*map(_numpy, jax.tree.leaves(arguments))))
+            return jax.tree.unflatten(self._result, self._run(*map(_numpy, jax.tree.leaves(arguments))))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,11 @@ class _Builder:
         """Add the equations of a jaxpr whose variables have these places; the places of its results."""
 
         def place(atom: Any) -> int:
-            return self._constant(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else names[atom]
+            return (
+                self._constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
+                if isinstance(atom, Literal)
+                else names[atom]
+            )
 
         for equation in jaxpr.eqns:
             sources = tuple(map(place, equation.invars))

@@ -102,7 +102,7 @@ class ConeProgram:
         return np.where(sizes > 0, sizes, 1.0)
 
     def _by_rows(self) -> Answer:
-        empty = ~self.a.any(axis=1)
+        empty = np.linalg.norm(self.a, axis=1) == 0
         if empty.any() and self._contradiction(empty):
             return self._none(EMPTY)
         kept = np.flatnonzero(~empty)

@@ -37,8 +37,10 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
     NotConvexError
         If a nonsmooth lower level contains user code, so that neither iteration nor CVXPY applies.
     """
-    direct = structure.lower_set.is_direct
-    for method in METHODS.values() if direct else (ActiveSet, *METHODS.values()):  # a formula of an iteration is none
+    methods = list(METHODS.values())
+    if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
+        methods.insert(0, ActiveSet)
+    for method in methods:
         applies, why = method.verdict(structure)
         if applies:
             return method(structure, why)

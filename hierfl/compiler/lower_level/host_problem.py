@@ -45,7 +45,7 @@ class Place(NamedTuple):
     """Where the lower level is asked about: x, and its owner."""
 
     x: np.ndarray
-    index: int
+    client: np.ndarray  # its index, where the owner is one
     own: Own
 
 
@@ -93,7 +93,7 @@ class HostProblem:
 
     def solved(self, place: Place, start: np.ndarray | None = None) -> tuple[ConeProgram, Answer]:
         """(the quadratic model at the solution, the solution); the last few are kept."""
-        key = (place.x.tobytes(), int(place.index), *((leaf, value.tobytes()) for leaf, value in place.own.items()))
+        key = (place.x.tobytes(), int(place.client), *((leaf, value.tobytes()) for leaf, value in place.own.items()))
         if key not in self._kept:
             if len(self._kept) >= KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -394,7 +394,9 @@ class HostProblem:
 
 def _split(level: LowerLevel, known: Any) -> tuple[list[Any], list[Any], list[Any]]:
     """The addends of the objective: quadratic ones, other smooth ones, and those for the standard form."""
-    quadratic, smooth, other = [], [], []
+    quadratic: list[Any] = []
+    smooth: list[Any] = []
+    other: list[Any] = []
     ids = {v.id for v in level.variables}
     for term in addends(level.expression):
         if not any(v.id in ids for v in term.variables()):
