@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Float
 
 from hierfl.compiler.host.program import FAILED, SOLVED, Answer, ConeProgram
-from hierfl.compiler.host.standard_form import Cone
+from hierfl.compiler.host.standard_form import ZERO, Cone
 
 STEPS, CUTS = 200, 60
 SETTLED = 4e-16  # relative step below which nothing moves any more
 CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinking
+SHORT = 0.995  # of a step to the boundary
 STEADY = 0.9  # what a step has to shrink by
 
 Vector = Float[np.ndarray, " width"]
@@ -29,6 +30,7 @@ class NewtonMethod:
     """Solve 0 in G(u) - A' z with z in the normals of A u + b in K; ``force`` gives (G, its derivative) at u.
 
     The first ``size`` entries of u are y; the others are not unique and may move when y has settled.
+    ``interior`` says that G may grow without bound at the boundary of K, which no step may reach.
     """
 
     force: Force
@@ -36,6 +38,7 @@ class NewtonMethod:
     b: Float[np.ndarray, " rows"]
     cones: Sequence[Cone]
     size: int
+    interior: bool = False
 
     def solve(self, start: Vector) -> Answer:
         """The solution from a feasible start at which G is finite."""
@@ -59,6 +62,14 @@ class NewtonMethod:
         assert answer is not None
         return Answer(u, answer.z, last, FAILED)
 
+    def _largest_share(self, u: Vector, step: Vector) -> float:
+        """1, or just less than to the boundary that the step would reach."""
+        if not self.interior:
+            return 1.0
+        here, ahead = self.a @ u + self.b, self.a @ (u + step) + self.b
+        rows = np.arange(len(here)) >= sum(cone.size for cone in self.cones if cone.kind == ZERO)
+        return SHORT if (rows & (here > 0) & (ahead <= 1e-3 * here)).any() else 1.0
+
     def _model(self, u: Vector, force: Vector, slope: np.ndarray) -> Answer:
         """The solution of the linear model; with a diagonal where the model has none."""
         size = np.abs(slope).max(initial=0.0)
@@ -75,12 +86,13 @@ class NewtonMethod:
     def _share(self, u: Vector, step: Vector, force: Vector) -> tuple[float, Vector, np.ndarray]:
         """How much of the step to take: all, or to where the map along it changes sign; 0 where there is no such place."""
         slope_here = float(force @ step)
-        low, high, share = 0.0, np.inf, 1.0
+        low, high, share = 0.0, np.inf, self._largest_share(u, step)
+        most = share
         for _ in range(CUTS):
             ahead, slope = self.force(u + share * step)
             if np.isfinite(ahead).all():
                 along = float(ahead @ step)
-                if along <= 0.5 * abs(slope_here) and (share == 1.0 or along >= -0.5 * abs(slope_here)):
+                if along <= 0.5 * abs(slope_here) and (share == most or along >= -0.5 * abs(slope_here)):
                     return share, ahead, slope
                 if along > 0:
                     high = share

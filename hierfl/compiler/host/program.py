@@ -8,7 +8,7 @@ With an H that is not symmetric the same conditions are those of an affine varia
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import clarabel
@@ -24,9 +24,11 @@ from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, 
 SOLVED, EMPTY, UNBOUNDED, FAILED = 0, 1, 2, 3
 SEVERAL, ONE, ALIKE, UNKNOWN = 0, 1, 2, -1
 INFINITE = 1e30
+SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
 POLISHING, ROUNDING = 12, 1e-15
+FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
 ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers are polished to rounding
 
 Matrix = Float[np.ndarray, "rows width"]
@@ -76,12 +78,31 @@ class ConeProgram:
 
     def solve(self) -> Answer:
         """The solution, or the reason why there is none."""
+        units = self.units
+        if (units != 1.0).any():
+            answer = self.in_units(units).solve()
+            return replace(answer, u=answer.u * units)
         if not self.symmetric:
             return self._variational()
         answer = self._by_rows() if self.polyhedral else self._by_clarabel()
         if answer.status == FAILED and self.polyhedral:
             answer = self._by_clarabel()
         return answer
+
+    @cached_property
+    def units(self) -> Vector:
+        """Powers of two in which entries of u are all about as stiff: 1 where they are within a factor of a thousand."""
+        stiff = np.sqrt(np.maximum(np.diagonal(self.h), 0.0))
+        curved = stiff[stiff > 0]
+        if not len(curved) or curved.max() <= SPREAD * curved.min():
+            return np.ones(len(stiff))
+        middle = np.exp(np.mean(np.log(curved)))
+        return np.where(stiff > 0, np.exp2(-np.round(np.log2(np.where(stiff > 0, stiff, 1.0) / middle))), 1.0)
+
+    def in_units(self, units: Vector) -> ConeProgram:
+        """The same program for u / units."""
+        h, a = units[:, None] * self.h * units, self.a * units
+        return _Scaled(h, units * self.g, a, self.b, self.cones)
 
     def _variational(self) -> Answer:
         """The solution for an H that is not symmetric: by pivots over rows; none is looked for over other cones."""
@@ -182,7 +203,7 @@ class ConeProgram:
         u, z = np.array(result.x), np.array(result.z)
         if not (np.isfinite(u).all() and np.isfinite(z).all()):
             return self._none(FAILED)
-        return self._judged(self.polished(u, z))
+        return self._judged(self._without_faint(self.polished(u, z)))
 
     # --- what is common ----------------------------------------------------------------------------------------------
 
@@ -213,23 +234,36 @@ class ConeProgram:
         return max(float(size.max(initial=0.0)), TINY * float(np.abs(self.h).max(initial=0.0))) or 1.0
 
     def polished(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
-        """Newton's method on the conditions from a good answer, kept as long as their error shrinks."""
+        """The best of some steps of Newton's method on the conditions, from a good answer."""
         best, error = (u, z), self.error(u, z)
+        last, risen = best, 0
         for _ in range(POLISHING):
-            if error <= ROUNDING:
+            if error <= ROUNDING or risen > 2:
                 break
             try:
-                better = self._newton(*best)
+                last = self._newton(*last)
             except np.linalg.LinAlgError:
                 break
-            new = self.error(*better)
-            if not new < error:
-                break
-            best, error = better, new
+            new = self.error(*last)
+            if new < error:
+                best, error, risen = last, new, 0
+            else:
+                risen += 1
         return best
 
-    def _newton(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
-        """One step on H u + g - A' z = 0, z - P(z - t (A u + b)) = 0, with t in z's units."""
+    def _without_faint(self, pair: tuple[Vector, Rows]) -> tuple[Vector, Rows]:
+        """The answer with the cones let go whose multipliers are faint: at a kink a cone may hold without any, which Newton's method misses."""
+        u, z = pair
+        if self.polyhedral or self.error(u, z) <= GOOD:
+            return pair
+        kept = np.repeat([_size(z[r]) > FAINT * _size(z) for _, r in blocks(self.cones)], [c.size for c in self.cones])
+        other = u, np.where(kept, z, 0.0)
+        for _ in range(3):
+            other = self._newton(*other, kept)
+        return min(pair, other, key=lambda one: self.error(*one))
+
+    def _newton(self, u: Vector, z: Rows, kept: np.ndarray | None = None) -> tuple[Vector, Rows]:
+        """One step on H u + g - A' z = 0, z - P(z - t (A u + b)) = 0, with t in z's units; z is 0 on rows that are not kept."""
         if self.polyhedral:
             return self._on_active_rows(u, z)
         unit = np.repeat(
@@ -238,9 +272,11 @@ class ConeProgram:
         )
         unit = np.clip(unit, 1e-6, 1e6)
         e = unit * (self.a @ u + self.b)
-        slope = dual_slope(self.cones, z - e)
+        slope, goal = dual_slope(self.cones, z - e), project_dual(self.cones, z - e)
+        if kept is not None:
+            slope, goal = slope * kept[:, None], goal * kept
         system = np.block([[self.h, -self.a.T], [slope @ (unit[:, None] * self.a), np.eye(len(z)) - slope]])
-        right = -np.concatenate([self.h @ u + self.g - self.a.T @ z, z - project_dual(self.cones, z - e)])
+        right = -np.concatenate([self.h @ u + self.g - self.a.T @ z, z - goal])
         step = np.linalg.lstsq(system, right, rcond=1e-14)[0]
         return u + step[: len(u)], z + step[len(u) :]
 
@@ -267,6 +303,15 @@ class ConeProgram:
         new = np.zeros_like(z)
         new[held] = (scaled + step[width:]) / self.sizes[held]
         return u + step[:width], new
+
+
+class _Scaled(ConeProgram):
+    """A program in units of its own."""
+
+    @cached_property
+    def units(self) -> Vector:
+        """None but these."""
+        return np.ones(len(self.g))
 
 
 def _size(v: np.ndarray) -> float:

@@ -33,9 +33,11 @@ class SolutionSet:
     def is_one(self) -> bool:
         """Whether all solutions have the same y."""
         h = self.program.h[: self.size, : self.size]
-        scale = np.abs(h).max(initial=0.0)
-        if scale > 0 and np.linalg.eigvalsh(0.5 * (h + h.T)).min() > RANK * scale:
-            return True
+        stiff = np.sqrt(np.maximum(np.diagonal(h), 0.0))
+        if (stiff > 0).all():
+            scaled = h / stiff / stiff[:, None]
+            if np.linalg.eigvalsh(0.5 * (scaled + scaled.T)).min() > RANK:
+                return True
         return not self.program.polyhedral or not self._moves
 
     @property

@@ -57,6 +57,7 @@ class HostProblem:
     form: StandardForm
     smooth: QuadraticPart
     affine: bool
+    interior: bool = False
     selection: str | None = None
     _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
     _kept: dict[Any, tuple[ConeProgram, Answer]] = field(default_factory=dict)
@@ -83,7 +84,10 @@ class HostProblem:
         taken = [*quadratic, *smooth]
         program = Program([sum(taken[1:], start=taken[0])]) if taken else None
         part = QuadraticPart(program, level.sign, not smooth, any(True for t in taken for _ in averages_of(t)))
-        return cls(oracles, form, part, not smooth, selection)
+        steep = any(
+            nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(known)) is not None for term in smooth
+        )
+        return cls(oracles, form, part, not smooth, steep, selection)
 
     # --- the solution ------------------------------------------------------------------------------------------------
 
@@ -196,7 +200,7 @@ class HostProblem:
         for first in self._starts(start, a, b):
             if first.status != SOLVED:
                 return self._empty_model(a, b), first
-            answer = NewtonMethod(whole, a, b, self.form.cones, size).solve(first.u)
+            answer = NewtonMethod(whole, a, b, self.form.cones, size, self.interior).solve(first.u)
             if answer.status == SOLVED:
                 break
         if answer.status != SOLVED:
@@ -231,15 +235,16 @@ class HostProblem:
         n, m = np.zeros(width), np.zeros(height)
         push = self._program("push", self._push, place, n, m, np.zeros(size))
         pull = self._program("pull", self._pull, place, n, m, n, m)
+        units = program.units
+
+        def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            force, moved = push(*place, u, z, r)
+            return units * force, moved
+
         look = Sensitivity(
-            program,
-            u,
-            z,
-            lambda z, r: push(*place, u, z, r),
-            lambda z, v, w: pull(*place, u, z, v, w),
-            size,
+            program.in_units(units), u / units, z, pushed, lambda z, v, w: pull(*place, u, z, units * v, w), size
         )
-        return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
+        return look.gradient(units * np.concatenate([seed, np.zeros(width - len(seed))]))
 
     def _pull_of_selected(
         self, place: Place, program: ConeProgram, answer: Answer, seed: np.ndarray
@@ -354,27 +359,40 @@ class HostProblem:
         clients = self._data(own).clients
         if oracles.scope == "client":
             party = replace(clients.party(index), environment=own)
-            mean: Array = party.mean(lambda rows: part.operator(oracles, x, y, own, rows), samples)
+            mean: Array = party.mean(lambda rows: self._operator(x, y, own, rows), samples)
             return mean
 
         def add(place: Array, carry: Array) -> Array:
             party = clients.party(place)
-            value = party.mean(lambda rows: part.operator(oracles, x, y, party.environment, rows), samples)
+            value = party.mean(lambda rows: self._operator(x, y, party.environment, rows), samples)
             return carry + party.weight * value
 
         return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(y.size))
 
-    def _force_without_data(self, x: Array, own: Own, y: Array) -> Array:
+    def _operator(self, x: Array, y: Array, own: Own, rows: Rows = NO_ROWS) -> Array:
+        """The smooth part of F on rows; NaN where the objective is not finite, whatever its derivative is said to be there."""
         oracles, part = self.oracles, self.smooth
+        if not self.interior or part.program is None or part.gradient_of is None:
+            return part.operator(oracles, x, y, own, rows)
+        program, sign = part.program, part.gradient_of
+
+        def value(y: Array) -> Array:
+            return sign * jnp.reshape(program(oracles.environment(x, y, own), rows)[0], ())
+
+        here, slope = jax.value_and_grad(value)(y)
+        return jnp.where(jnp.isfinite(here), slope, jnp.nan)
+
+    def _force_without_data(self, x: Array, own: Own, y: Array) -> Array:
+        oracles = self.oracles
         if oracles.scope != "federation":
-            return part.operator(oracles, x, y, own, NO_ROWS)
+            return self._operator(x, y, own)
         clients = self._data(own).clients
         if not clients.parameters:
-            return jnp.sum(clients.weights) * part.operator(oracles, x, y, own, NO_ROWS)
+            return jnp.sum(clients.weights) * self._operator(x, y, own)
 
         def one(place: Array) -> Array:
             party = clients.party(place)
-            return party.weight * part.operator(oracles, x, y, party.environment, NO_ROWS)
+            return party.weight * self._operator(x, y, party.environment)
 
         return jnp.sum(jax.vmap(one)(jnp.arange(clients.size)), axis=0)
 
