@@ -50,7 +50,8 @@ class ImplicitFunction:
     def certificate(self, x: Any) -> Certificate:
         """How the lower level is solved at x, and how accurately. Errors as for calling."""
         flat = self._compiled.upper.flatten(x, "x")
-        return Certificate.of(self._compiled, flat, self._compiled.exact.at(flat))
+        with self._waits.at("f(x)"):
+            return Certificate.of(self._compiled, flat, self._compiled.exact.at(flat))
 
     def multipliers(self, x: Any) -> dict[Any, Any]:
         """The multipliers of the constraints of Y(x) at x, by declared constraint.
