@@ -278,8 +278,9 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.smoothing import smoothed_at
 
+        compiled = self._compiled
         with self._waits.at("f^eta(x)"):
-            return smoothed_at(self._compiled, x, eta, samples, seed)
+            return smoothed_at(compiled, x, eta, samples, seed)
 
     def symbolic(self) -> SymbolicView:
         """y(x) and f(x) as SymPy formulas, with kinks and one-sided derivatives exact, for small separable problems.
@@ -298,8 +299,9 @@ class ImplicitFunction:
         """
         from hierfl.inspect.symbolic.derivation import symbolic
 
+        compiled = self._compiled
         with self._waits.at("formulas"):
-            return symbolic(self._compiled)
+            return symbolic(compiled)
 
     @property
     def _compiled(self) -> CompiledProblem:
