@@ -196,6 +196,7 @@ class Cell:
         self.shown: list[str] = []
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=self.display))
+        monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter's kernel does
         console = Console(force_jupyter=True)
         monkeypatch.setattr(progress, "_console", lambda: console)
         monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
@@ -223,7 +224,7 @@ def test_a_notebook_saves_no_empty_bar(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert all("compiling" in line for line in cell.shown[:3]) and cell.saved == [""]
     with RunProgress(7, "ZOHFL", True) as bar:
         bar.advance(7)
-    assert len(cell.saved) == 2 and "7/7 rounds" in cell.saved[1]
+    assert len(cell.saved) == 2 and "7/7 rounds" in cell.saved[1] and "\x1b" not in cell.saved[1]
     with Waiting("compiling", False):
         pass
     assert len(cell.saved) == 2 and not capsys.readouterr().out
