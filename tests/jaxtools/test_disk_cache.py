@@ -28,6 +28,10 @@ import hierfl as hf
 x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
 lower = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
 problem = hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), lower=lower)
+from hierfl.jaxtools.precision import computing
+with computing(double=True):
+    for k in range(4):
+        jax.jit(lambda a: a * (k + 1.5)).lower(jax.ShapeDtypeStruct((3,), float)).compile()
 print(problem.implicit(np.array([-1.0, 0.5])), heard["cache_misses"], heard["cache_hits"])
 """
 
