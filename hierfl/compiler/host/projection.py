@@ -94,7 +94,9 @@ class HostProjection:
         size, width = self.form.size, self.form.width
         h = np.zeros((width, width))
         h[:size, :size] = np.eye(size)
-        return ConeProgram(h, np.concatenate([-np.asarray(z, float), np.zeros(width - size)]), a, b, self.form.cones)
+        return ConeProgram(
+            h, np.concatenate([-np.asarray(z, float), np.zeros(width - size)]), a, b, self.form.cones, self.form.bounds
+        )
 
     def _rows(self, environment: Environment) -> tuple[Array, Array]:
         values, zero = self.form.values(environment), jnp.zeros(self.form.width)
