@@ -28,7 +28,7 @@ SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
 POLISHING, ROUNDING = 12, 1e-15
-GOOD_IN_CONES = 1e-7  # where other cones hold without a multiplier, interior points come no nearer
+GOOD_IN_CONES = 1e-9  # where other cones hold without a multiplier, interior points come no nearer
 FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
 ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers are polished to rounding
 

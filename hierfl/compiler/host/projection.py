@@ -42,7 +42,8 @@ class HostProjection:
         given = [jnp.asarray(environment[leaf]) for leaf in leaves]
 
         def nearest(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return self.nearest(z, dict(zip(leaves, values))).u[:size]
+            answer = self.nearest(z, dict(zip(leaves, values)))
+            return answer.u[:size] if answer.status == SOLVED else np.full(size, np.nan)
 
         def slope(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
             return self.slope(z, dict(zip(leaves, values)))
