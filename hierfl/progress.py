@@ -58,7 +58,7 @@ class _InNotebook:
         from rich.console import Console
 
         text = io.StringIO()
-        Console(file=text, width=100, force_jupyter=False).print(self._bar.get_renderable(), end="")
+        Console(file=text, width=100, force_jupyter=False, color_system=None).print(self._bar.get_renderable(), end="")
         return {"text/plain": text.getvalue().rstrip()}
 
 

@@ -50,7 +50,8 @@ class ImplicitFunction:
     def certificate(self, x: Any) -> Certificate:
         """How the lower level is solved at x, and how accurately. Errors as for calling."""
         flat = self._compiled.upper.flatten(x, "x")
-        return Certificate.of(self._compiled, flat, self._compiled.exact.at(flat))
+        with self._waits.at("f(x)"):
+            return Certificate.of(self._compiled, flat, self._compiled.exact.at(flat))
 
     def multipliers(self, x: Any) -> dict[Any, Any]:
         """The multipliers of the constraints of Y(x) at x, by declared constraint.
@@ -277,8 +278,9 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.smoothing import smoothed_at
 
+        compiled = self._compiled
         with self._waits.at("f^eta(x)"):
-            return smoothed_at(self._compiled, x, eta, samples, seed)
+            return smoothed_at(compiled, x, eta, samples, seed)
 
     def symbolic(self) -> SymbolicView:
         """y(x) and f(x) as SymPy formulas, with kinks and one-sided derivatives exact, for small separable problems.
@@ -297,8 +299,9 @@ class ImplicitFunction:
         """
         from hierfl.inspect.symbolic.derivation import symbolic
 
+        compiled = self._compiled
         with self._waits.at("formulas"):
-            return symbolic(self._compiled)
+            return symbolic(compiled)
 
     @property
     def _compiled(self) -> CompiledProblem:
