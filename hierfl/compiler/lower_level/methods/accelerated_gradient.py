@@ -74,6 +74,8 @@ class AcceleratedSteps(Iteration[Extrapolated]):
         stand = Extrapolated(nearest, force, step, point, jnp.where(restart, 1.0, after), taken, done)
         return stand, nearest + push * (nearest - y)
 
-    def depart(self, stand: Extrapolated, ahead: Array, point: Array, force: Array, seen: Any) -> Onward[Extrapolated]:
+    def depart(
+        self, stand: Extrapolated, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array
+    ) -> Onward[Extrapolated]:
         step = safe_step(stand.step, point - stand.point, force - stand.force)
         return Onward(stand._replace(force=force, step=step, point=point), point - step * force, stand.done)

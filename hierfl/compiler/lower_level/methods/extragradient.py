@@ -60,7 +60,9 @@ class ExtragradientSteps(Iteration[Halfway]):
     def arrive(self, stand: Halfway, nearest: Array) -> tuple[Halfway, Array]:
         return stand, nearest
 
-    def depart(self, stand: Halfway, ahead: Array, point: Array, force: Array, seen: Any) -> Onward[Halfway]:
+    def depart(
+        self, stand: Halfway, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array
+    ) -> Onward[Halfway]:
         y, old, step, whole, taken = stand
         moved, changed = jnp.linalg.norm(point - y), jnp.linalg.norm(force - old)
         short = step * changed <= 0.9 * moved + tiny(y)

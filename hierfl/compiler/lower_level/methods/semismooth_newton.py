@@ -83,16 +83,6 @@ class Safeguarded(NamedTuple):
     taken: Int[Array, ""]
 
 
-class Trial(NamedTuple):
-    """What has come of a trial z: the best |G|, whether the trial counts, is followed by another and is the last; the step from it."""
-
-    error: Float[Array, ""]
-    good: Bool[Array, ""]
-    onward: Bool[Array, ""]
-    last: Bool[Array, ""]
-    move: Float[Array, " size"]
-
-
 @dataclass(frozen=True)
 class NewtonSteps(Iteration[Safeguarded]):
     """Semismooth Newton steps on the normal map, or those of the ``safeguard`` for a while after a trial that failed."""
@@ -111,65 +101,52 @@ class NewtonSteps(Iteration[Safeguarded]):
         return jax.linearize(project, ahead)
 
     def arrive(self, stand: Safeguarded, nearest: Array) -> tuple[Safeguarded, Array]:
-        safe, point = jax.lax.cond(stand.newton, lambda *at: at, self.safeguard.arrive, stand.safe, nearest)
+        safe, point = one_of_two(stand.newton, (stand.safe, nearest), self.safeguard.arrive(stand.safe, nearest))
         return stand._replace(safe=safe), point
 
-    def look(
-        self,
-        operator: Map,
-        stand: Safeguarded,
-        ahead: Array,
-        point: Array,
-        of_projection: Map,
-        stepping: Array,
-    ) -> tuple[Array, Trial]:
-        trying = stepping & stand.newton
+    def depart(
+        self, stand: Safeguarded, ahead: Array, point: Array, force: Array, slope: Map, stepping: Array
+    ) -> Onward[Safeguarded]:
+        after_trial = self._after_trial(stand, ahead, point, force, slope, stepping)
+        after_safe_step = self._after_safe_step(stand, ahead, point, force, stepping)
+        return one_of_two(stand.newton, after_trial, after_safe_step)
 
-        def on_trial() -> tuple[Array, Trial]:
-            force, hessian = jax.linearize(self.operator, point)
-            g = (ahead - point) / stand.step + force
-            error, best, fresh = jnp.linalg.norm(g), stand.error, stand.fresh
-            enough = target(point, force, stand.step, self.mu, self.tolerance)
-            good = fresh | (error <= jnp.maximum(0.5 * best, enough))
-            # what the safeguard has solved is given a Newton step, which gains digits
-            first_met = (stand.taken == 0) & (error <= enough)
-            last = jnp.where(fresh, first_met | ~jnp.isfinite(error), jnp.minimum(error, best) <= enough)
-            onward = ~last & (good | (jnp.isfinite(error) & (stand.failed < PATIENCE)))
-            shrunk = jnp.where(fresh, 1.0, error / best)
-            forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
+    def _after_trial(
+        self, stand: Safeguarded, ahead: Array, point: Array, force: Array, slope: Map, stepping: Array
+    ) -> Onward[Safeguarded]:
+        y, best_force, step, best, newton, fresh, failed, _, taken = stand
+        g = (ahead - point) / step + force
+        error = jnp.linalg.norm(g)
+        enough = target(point, force, step, self.mu, self.tolerance)
+        good = fresh | (error <= jnp.maximum(0.5 * best, enough))
+        # what the safeguard has solved is given a Newton step, which gains digits
+        met_at_first = (taken == 0) & (error <= enough)
+        last = jnp.where(fresh, met_at_first | ~jnp.isfinite(error), jnp.minimum(error, best) <= enough)
+        again = ~last & (good | (jnp.isfinite(error) & (failed < PATIENCE)))
+        shrunk = jnp.where(fresh, 1.0, error / best)
+        forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
 
-            def newton_step() -> Array:
-                return _newton_step(of_projection, hessian, g, stand.step, forcing, self.symmetric)
+        def newton_step() -> Array:
+            hessian = jax.linearize(self.operator, point)[1]
+            return _newton_step(slope, hessian, g, step, forcing, self.symmetric)
 
-            move = if_wanted(trying & onward, newton_step, jnp.zeros_like(point))
-            return force, Trial(jnp.where(good, error, best), good, onward, last, move)
+        move = if_wanted(stepping & newton & again, newton_step, jnp.zeros_like(point))
+        y, best_force, best = one_of_two(good, (point, force, error), (y, best_force, best))
+        failed, taken, no = jnp.where(good, 0, failed + 1), taken + good, jnp.zeros((), bool)
+        safe = self.safeguard.begin(y, best_force, step)
+        onward = jnp.where(again, ahead + move, y - step * best_force)
+        moved = Safeguarded(y, best_force, step, best, again, no, failed, safe, taken)
+        return Onward(moved, onward, last | (taken >= LIMIT))
 
-        def otherwise() -> tuple[Array, Trial]:
-            no = jnp.zeros((), bool)
-            return operator(point), Trial(stand.error, no, no, no, jnp.zeros_like(point))
-
-        return jax.lax.cond(trying, on_trial, otherwise)
-
-    def depart(self, stand: Safeguarded, ahead: Array, point: Array, force: Array, seen: Any) -> Onward[Safeguarded]:
-        y, best, step, _, _, _, failed, safe, taken = stand
-        no, none = jnp.zeros((), bool), jnp.zeros((), int)
-
-        def after_trial() -> Onward[Safeguarded]:
-            new_y, new_best = one_of_two(seen.good, (point, force), (y, best))
-            begun, count = self.safeguard.begin(new_y, new_best, step), taken + seen.good
-            fails = jnp.where(seen.good, 0, failed + 1)
-            moved = Safeguarded(new_y, new_best, step, seen.error, seen.onward, no, fails, begun, count)
-            onward = one_of_two(seen.onward, ahead + seen.move, new_y - step * new_best)
-            return Onward(moved, onward, seen.last | (count >= LIMIT))
-
-        def after_safe_step() -> Onward[Safeguarded]:
-            safer, onward, done = self.safeguard.depart(safe, ahead, point, force, None)
-            new = one_of_two(done, (safer.y, safer.force, safer.step), (y, best, step))
-            count = taken + done
-            moved = Safeguarded(*new, stand.error, done, done, none, safer, count)
-            return Onward(moved, one_of_two(done, new[0] - new[2] * new[1], onward), count >= LIMIT)
-
-        return jax.lax.cond(stand.newton, after_trial, after_safe_step)
+    def _after_safe_step(
+        self, stand: Safeguarded, ahead: Array, point: Array, force: Array, stepping: Array
+    ) -> Onward[Safeguarded]:
+        safe, onward, done = self.safeguard.depart(stand.safe, ahead, point, force, None, stepping)
+        best = stand.y, stand.force, stand.step
+        y, best_force, step = one_of_two(done, (safe.y, safe.force, safe.step), best)
+        taken, none = stand.taken + done, jnp.zeros((), int)
+        moved = Safeguarded(y, best_force, step, stand.error, done, done, none, safe, taken)
+        return Onward(moved, jnp.where(done, y - step * best_force, onward), taken >= LIMIT)
 
 
 def _newton_step(derivative: Map, hessian: Map, g: Array, step: Array, forcing: Array, symmetric: bool) -> Array:

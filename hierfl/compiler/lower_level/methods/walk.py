@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -18,6 +17,7 @@ from jax import Array
 from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Map
 from hierfl.compiler.lower_level.methods.method import Question
 from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS, first_step
+from hierfl.projections.one_of_two import one_of_two
 
 START, STEPS, CERTIFICATE, END = range(4)  # what a trip is for
 
@@ -61,18 +61,12 @@ class Iteration(ABC, Generic[S]):
         """The stand once the point ahead is projected, and where F is asked for."""
 
     @abstractmethod
-    def depart(self, stand: S, ahead: Array, point: Array, force: Array, seen: Any) -> Onward[S]:
-        """How it goes on from the projection of ``ahead``, with F at ``point`` and what was seen there."""
+    def depart(self, stand: S, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array) -> Onward[S]:
+        """How it goes on from the projection of ``ahead``, with F at ``point``; used if ``stepping``, for what costs something."""
 
     def project(self, project: Map, ahead: Array) -> tuple[Array, Any]:
-        """The nearest point of Y(x), and what else is to be known of the projection."""
+        """The nearest point of Y(x), and the slope of the projection if ``depart`` needs one."""
         return project(ahead), None
-
-    def look(
-        self, operator: Map, stand: S, ahead: Array, point: Array, of_projection: Any, stepping: Array
-    ) -> tuple[Array, Any]:
-        """F at a point, and what else ``depart`` needs of it in trips that are steps of this iteration."""
-        return operator(point), None
 
 
 class Walk(NamedTuple):
@@ -94,29 +88,22 @@ def walked(
         return walk.purpose < END
 
     def trip(walk: Walk) -> Walk:
-        purpose, ahead, before, evidence = walk
-        nearest, of_projection = iteration.project(owner.project, ahead)
-        stepping = purpose == STEPS
-        stand, point = jax.lax.cond(stepping, iteration.arrive, lambda *at: at, before, nearest)
-        force, seen = iteration.look(partial(operator, purpose), stand, ahead, point, of_projection, stepping)
+        purpose, ahead, stand, evidence = walk
+        starting, stepping = purpose == START, purpose == STEPS
+        nearest, slope = iteration.project(owner.project, ahead)
+        stand, point = one_of_two(stepping, iteration.arrive(stand, nearest), (stand, nearest))
+        force = operator(purpose, point)
+        # side by side all owners start at once: nobody takes power steps later
+        step = first_step(owner.operator, nearest, force, jnp.where(starting, power_steps, 0))
+        start = Walk(jnp.asarray(STEPS), nearest - step * force, iteration.begin(nearest, force, step), evidence)
 
-        def start() -> Walk:
-            # side by side all branches are computed for all owners in every trip
-            power = jnp.where(purpose == START, power_steps, 0)
-            step = first_step(owner.operator, nearest, force, power)
-            begun = iteration.begin(nearest, force, step)
-            return Walk(jnp.asarray(STEPS), nearest - step * force, begun, evidence)
+        moved, onward, done = iteration.depart(stand, ahead, point, force, slope, stepping)
+        onward = jnp.where(done, moved.y - moved.step * moved.force, onward)
+        steps = Walk(jnp.where(done, CERTIFICATE, STEPS), onward, moved, evidence)
 
-        def step() -> Walk:
-            moved, onward, done = iteration.depart(stand, ahead, point, force, seen)
-            onward = jnp.where(done, moved.y - moved.step * moved.force, onward)
-            return Walk(jnp.where(done, CERTIFICATE, STEPS), onward, moved, evidence)
-
-        def certify() -> Walk:
-            looked, onward = evidence.looked(ahead, nearest, force, stand.step, question.mu)
-            return Walk(jnp.where(looked.complete, END, CERTIFICATE), onward, stand, looked)
-
-        return jax.lax.switch(purpose, (start, step, certify))
+        looked, onward = evidence.looked(ahead, nearest, force, stand.step, question.mu)
+        certificate = Walk(jnp.where(looked.complete, END, CERTIFICATE), onward, stand, looked)
+        return one_of_two(starting, start, one_of_two(stepping, steps, certificate))
 
     def operator(purpose: Array, point: Array) -> Array:
         """F, in the certificate as it was asked."""
@@ -131,7 +118,10 @@ def walked(
 
 
 def if_wanted(wanted: Array, compute: Callable[[], Array], otherwise: Array) -> Array:
-    """``compute()`` where it is wanted; side by side it is computed only if somebody wants it, where a branch always would be."""
+    """``compute()`` where it is wanted; side by side it is computed only if somebody wants it, where a branch always would be.
+
+    Nor is what it uses copied side by side, as the arguments of a branch are.
+    """
 
     def once(state: tuple[Array, Array]) -> tuple[Array, Array]:
         return jnp.zeros_like(state[0]), compute()
