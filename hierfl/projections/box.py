@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from hierfl.projections.emptiness import beyond
 
@@ -13,6 +14,20 @@ def project(
 ) -> Float[Array, "*shape"]:
     """Clip ``z`` to the bounds; where they cross, the result is the upper bound (see :func:`gap`)."""
     return jnp.minimum(jnp.maximum(z, lower), upper)
+
+
+def held(
+    z: Float[Array, " n"], lower: Float[Array, " n"], upper: Float[Array, " n"], tolerance: Float[Array, "*n"]
+) -> tuple[Bool[Array, " n"], Float[Array, " n"]]:
+    """(which entries a bound holds, the clipped point): those beyond a bound, at it or within a tolerance of it.
+
+    A held entry moves with its bound alone. Where multipliers are not unique, the one at hand may leave an entry at its bound
+    without a push; such an entry is held all the same, unless the point is at a kink.
+    """
+    at_upper = z >= upper - tolerance
+    stuck = at_upper | (z <= lower + tolerance)
+    point = jnp.where(stuck, jnp.where(at_upper, upper, lower), z)
+    return stuck, point + jax.lax.stop_gradient(project(z, lower, upper) - point)
 
 
 def gap(lower: Float[Array, "*shape"], upper: Float[Array, "*shape"]) -> Float[Array, ""]:

@@ -18,6 +18,7 @@ from hierfl.projections import box
 from hierfl.projections.emptiness import beyond
 
 LIMIT = 300
+ROUNDING = 16  # units of it within which an entry is at its bound
 
 Stages: TypeAlias = Int8[Array, " n"]  # of the entries along a line: 0 not yet moving, 1 moving, 2 at its end
 
@@ -45,15 +46,28 @@ def project(
     outside = (product > high) | (product < low) | (low == high)
 
     sign = jnp.where(product < target, -1.0, 1.0)
-    normal = sign * a
-    line = ClippedLine(*map(jax.lax.stop_gradient, (z, normal, lower, upper)))
-    t, free = line.search(jax.lax.stop_gradient(sign * target))
+    line = ClippedLine(*map(jax.lax.stop_gradient, (z, sign * a, lower, upper)))
+    end = line.search(jax.lax.stop_gradient(sign * target))
+    t = sign * end.t
 
-    p = box.project(z - t * normal, lower, upper)
-    square = jnp.sum(jnp.where(free, jax.lax.stop_gradient(a * a), 0.0))
-    step = (jnp.sum(a * p) - target) / jnp.where(square > 0, square, 1.0)
-    corrected = box.project(p - jnp.where(free & (square > 0), step, 0.0) * a, lower, upper)
-    return jnp.where(outside, corrected, boxed)
+    # the value meets the target exactly, on the piece where the search has ended; entries at a bound up to rounding move with it
+    raw = z - t * a
+    rounding = ROUNDING * jnp.finfo(z.dtype).eps * (jnp.abs(z) + jnp.abs(t * a))
+    held, moving = box.held(raw, lower, upper, jax.lax.stop_gradient(rounding))
+    moving = _on_plane(moving, a, target, ~held)
+    value = _on_plane(box.project(raw, lower, upper), a, target, end.stages == 1)
+    value = jax.lax.stop_gradient(box.project(value, lower, upper)) + (moving - jax.lax.stop_gradient(moving))
+    return jnp.where(outside, value, boxed)
+
+
+def _on_plane(
+    y: Float[Array, " n"], a: Float[Array, " n"], target: Float[Array, ""], free: Bool[Array, " n"]
+) -> Float[Array, " n"]:
+    """The nearest point to y with a'y = target when only free entries move; y itself if none do."""
+    face = jnp.where(free, jax.lax.stop_gradient(a), 0.0)
+    square = jnp.sum(face * face)
+    missed = jnp.sum(a * y) - target
+    return y - jnp.where(square > 0, missed / jnp.where(square > 0, square, 1.0), 0.0) * face
 
 
 def gap(
@@ -79,64 +93,60 @@ class ClippedLine(NamedTuple):
     lower: Float[Array, " n"]
     upper: Float[Array, " n"]
 
-    def search(self, target: Float[Array, ""], share: float = 0.0) -> tuple[Float[Array, ""], Bool[Array, " n"]]:
-        """The t with normal'y(t) = target, up to its rounding, and which entries move there.
+    def search(self, target: Float[Array, ""]) -> LineSearch:
+        """The t with normal'y(t) = target, up to its rounding, and each entry's stage there.
 
         Newton's method from t = 0 where nothing brackets the root from above, inside the bracket afterwards, with a bisection
         every third step against cycles; where no entry moves, on to the next breakpoint. Without a root t is the last one.
-        The search may end where the difference has fallen to ``share`` of that at t = 0.
         """
         z, normal, lower, upper = self
-        divisor = jnp.where(normal == 0, 1.0, normal)
+        level = normal == 0
+        divisor = jnp.where(level, 1.0, normal)
         first, last = (z - lower) / divisor, (z - upper) / divisor
-        start = jnp.where(normal == 0, jnp.inf, jnp.minimum(first, last))  # where an entry begins to move, and ends
-        end = jnp.where(normal == 0, jnp.inf, jnp.maximum(first, last))
+        start = jnp.where(level, jnp.inf, jnp.minimum(first, last))  # where an entry begins to move, and ends
+        end = jnp.where(level, jnp.inf, jnp.maximum(first, last))
         square = normal * normal
         rounding = 4 * jnp.finfo(z.dtype).eps
 
-        def at(t: Float[Array, ""]) -> tuple[Float[Array, ""], Stages]:
-            """The difference normal'y(t) - target, and each entry's stage from t towards the root."""
+        def unfinished(search: LineSearch) -> Bool[Array, ""]:
+            return ~search.done & (search.steps < LIMIT)
+
+        def advance(search: LineSearch) -> LineSearch:
+            t, _, left, right, piece, steps, _ = search
             terms = normal * box.project(z - t * normal, lower, upper)
             excess = jnp.sum(terms) - target
             excess = jnp.where(jnp.abs(excess) <= rounding * jnp.sum(jnp.abs(terms)), 0.0, excess)
-            right, left = (start <= t).astype(jnp.int8) + (end <= t), (start < t).astype(jnp.int8) + (end < t)
-            return excess, jnp.where(excess > 0, right, left)
-
-        def unfinished(search: _LineSearch) -> Bool[Array, ""]:
-            return ~search.done & (search.steps < LIMIT)
-
-        def advance(search: _LineSearch) -> _LineSearch:
-            t, left, right, piece, enough, steps, _ = search
-            excess, stages = at(t)
-            enough = jnp.where(steps == 0, share * jnp.abs(excess), enough)
-            left, right = jnp.where(excess > 0, t, left), jnp.where(excess > 0, right, t)
+            above = excess > 0
+            # each entry's stage from t towards the root: a breakpoint at t is behind on the left, ahead on the right
+            begun, ended = (jnp.where(above, ends <= t, ends < t) for ends in (start, end))
+            stages = begun.astype(jnp.int8) + ended
+            left, right = jnp.where(above, t, left), jnp.where(above, right, t)
             slope = jnp.sum(jnp.where(stages == 1, square, 0.0))
-            side = jnp.where(excess > 0, 1.0, -1.0)
-            ahead = jnp.where(excess > 0, start, -end)
+            side = jnp.where(above, 1.0, -1.0)
+            ahead = jnp.where(above, start, -end)
             breakpoint_ = side * jnp.min(jnp.where(ahead > side * t, ahead, jnp.inf), initial=jnp.inf)
             new = jnp.where(slope > 0, t + excess / jnp.where(slope > 0, slope, 1.0), breakpoint_)
             # a step of Newton's from one piece to the same piece was exact
-            done = (jnp.abs(excess) <= enough) | (new == t) | ~jnp.isfinite(new) | jnp.all(stages == piece)
+            done = (excess == 0) | (new == t) | ~jnp.isfinite(new) | jnp.all(stages == piece)
             cut = jnp.isfinite(right) & ((new <= left) | (new >= right) | (steps % 3 == 2))
             new = jnp.where(done, t, jnp.where(cut, 0.5 * (left + right), new))
             piece = jnp.where(cut | (slope == 0), jnp.int8(-1), stages)
-            return _LineSearch(new, left, right, piece, enough, steps + 1, done)
+            return LineSearch(new, stages, left, right, piece, steps + 1, done)
 
         zero, none = jnp.zeros((), z.dtype), jnp.full(square.shape, -1, jnp.int8)
         infinite = jnp.full_like(zero, jnp.inf)
-        begin = _LineSearch(zero, zero, infinite, none, zero, jnp.zeros((), int), jnp.zeros((), bool))
-        t = jax.lax.while_loop(unfinished, advance, begin).t
-        return t, at(t)[1] == 1
+        begin = LineSearch(zero, none, zero, infinite, none, jnp.zeros((), int), jnp.zeros((), bool))
+        return jax.lax.while_loop(unfinished, advance, begin)
 
 
-class _LineSearch(NamedTuple):
-    """Where a search along a clipped line stands: the piece of its last Newton step, and the difference that ends it."""
+class LineSearch(NamedTuple):
+    """Where a search along a clipped line stands, the stages at its last look, and the piece of its last Newton step."""
 
     t: Float[Array, ""]
+    stages: Stages
     left: Float[Array, ""]
     right: Float[Array, ""]
     piece: Stages
-    enough: Float[Array, ""]
     steps: Int[Array, ""]
     done: Bool[Array, ""]
 

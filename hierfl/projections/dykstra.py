@@ -22,7 +22,7 @@ class SweepState(NamedTuple):
     corrections: Corrections
     ahead: Corrections
     momentum: Float[Array, ""]
-    error: Float[Array, ""]
+    residual: Float[Array, ""]
     sweeps: Int[Array, ""]
 
 
@@ -37,41 +37,41 @@ def project(
     Candes, 2015): from far away plain sweeps move p by one set's size each.
 
     The residual is the largest of the last sweep's change of the corrections (the point alone may stall: Birgin and Raydan,
-    2005) and the point's distances to the sets, relative to 1 + ||z||: it stays large when the intersection is empty. Slow
-    sweeps change little, so that the error may exceed the residual. Derivatives are those of the fixed point, by the same
-    number of linearised sweeps at most.
+    2005) and the point's distances to what the sweep has met of the sets, relative to 1 + ||z||: it stays large when the
+    intersection is empty. Slow sweeps change little, so that the error may exceed the residual. Derivatives are those of the
+    fixed point, by the same number of linearised sweeps at most.
     """
     size = 1.0 + norm(jax.lax.stop_gradient(z))
 
-    def sweep(corrections: Corrections) -> Corrections:
+    def sweep(corrections: Corrections) -> tuple[Corrections, Corrections]:
+        """The corrections updated in turn, and the points of the sets that they lead to."""
         point = z - jnp.sum(corrections, axis=0)
-        updated = []
+        updated, points = [], []
         for nearest, correction in zip(projections, corrections):
             shifted = point + correction
             point = nearest(shifted)
             updated.append(shifted - point)
-        return jnp.stack(updated)
+            points.append(point)
+        return jnp.stack(updated), jnp.stack(points)
 
-    def residual(change: Corrections, corrections: Corrections) -> Float[Array, ""]:
-        point = z - jnp.sum(corrections, axis=0)
-        distances = [norm(point - nearest(point)) for nearest in projections]
-        return jnp.max(jnp.stack([norm(change), *distances])) / size
-
-    def solve(_: Sweep, start: Corrections) -> Corrections:
+    def solve(_: Sweep, start: Corrections) -> tuple[Corrections, Float[Array, ""]]:
         def unfinished(state: SweepState) -> Bool[Array, ""]:
-            return (state.error > tolerance) & (state.sweeps < limit)
+            return (state.residual > tolerance) & (state.sweeps < limit)
 
         def advance(state: SweepState) -> SweepState:
-            new = sweep(state.ahead)
+            new, points = sweep(state.ahead)
             change = new - state.ahead
             momentum = jnp.where(jnp.sum(change * (new - state.corrections)) < 0, 1.0, state.momentum)
             after = (1.0 + jnp.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
             ahead = new + (momentum - 1.0) / after * (new - state.corrections)
-            return SweepState(new, ahead, after.astype(z.dtype), residual(change, new), state.sweeps + 1)
+            apart = jax.vmap(norm)(points - (z - jnp.sum(new, axis=0)))
+            residual = jnp.maximum(norm(change), jnp.max(apart)) / size
+            return SweepState(new, ahead, after.astype(z.dtype), residual, state.sweeps + 1)
 
         infinite = jnp.full((), jnp.inf, z.dtype)
         first = SweepState(start, start, jnp.ones((), z.dtype), infinite, jnp.zeros((), int))
-        return jax.lax.while_loop(unfinished, advance, first).corrections
+        end = jax.lax.while_loop(unfinished, advance, first)
+        return end.corrections, end.residual
 
     def tangent_solve(linear: Sweep, right: Corrections) -> Corrections:
         tangent: Corrections = jax.lax.custom_linear_solve(linear, right, linearised_sweeps, linearised_sweeps)
@@ -93,6 +93,5 @@ def project(
         return jax.lax.while_loop(unfinished, advance, (-b, -b, jnp.zeros((), int)))[0]
 
     start = jnp.zeros((len(projections), *z.shape), z.dtype)
-    corrections = jax.lax.custom_root(lambda q: sweep(q) - q, start, solve, tangent_solve)
-    last = jax.lax.stop_gradient(sweep(corrections) - corrections)
-    return z - jnp.sum(corrections, axis=0), jax.lax.stop_gradient(residual(last, corrections))
+    corrections, residual = jax.lax.custom_root(lambda q: sweep(q)[0] - q, start, solve, tangent_solve, has_aux=True)
+    return z - jnp.sum(corrections, axis=0), jax.lax.stop_gradient(residual)

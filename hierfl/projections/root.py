@@ -1,98 +1,133 @@
-"""The zero of a nonincreasing scalar function, differentiable by the implicit function theorem.
+"""The zero of a monotone function of one number, by a search that calls the function at one place of the program.
 
 Bracketing with inverse quadratic interpolation, which needs no derivative and never leaves the bracket, so that kinks, plateaus
-and jumps of the function cost bisections but cannot break it. What the function depends on may be differentiated, batched
-and traced: ``jax.lax.custom_root`` replaces the derivative of the iterations by one Newton correction.
+and jumps of the function cost bisections but cannot break it (Chandrupatla, 1997, "A new hybrid quadratic/bisection algorithm
+for finding the zero of a nonlinear function"). The ends are looked at in the loop as well: the function may be a long program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
+
+from hierfl.projections.one_of_two import one_of_two
 
 LIMIT = 250  # bisections alone need at most 210 in double precision
-GROWTH = 4.0
+GROWTHS = 30
 
-Scalar: TypeAlias = Callable[[Float[Array, ""]], Float[Array, ""]]  # a function of one number
+T = TypeVar("T")
+Number: TypeAlias = Float[Array, ""]
+Scalar: TypeAlias = Callable[[Number], Number]  # a function of one number
 
 
-def decreasing_root(g: Scalar, low: Float[Array, ""], high: Float[Array, ""]) -> Float[Array, ""]:
+def decreasing_root(g: Scalar, low: Number, high: Number) -> Number:
     """The t in [low, high] with g(t) = 0 to machine precision, for a continuous nonincreasing scalar ``g`` of a scalar.
 
     Without a change of sign it is the end where |g| is smaller. Derivatives with respect to everything that ``g`` closes over
     follow from the implicit function theorem; where g' vanishes they are 0. None go to ``low`` and ``high``.
     """
     low, high = jnp.broadcast_arrays(jnp.asarray(low), jnp.asarray(high))
-    root: Float[Array, ""] = jax.lax.custom_root(
-        g, low, lambda function, _: _chandrupatla(function, low, high), _divide
-    )
+
+    def solve(function: Scalar, _: Number) -> Number:
+        return found_zero(function, lambda value, _: value, low, lambda _: high).t
+
+    root: Number = jax.lax.custom_root(g, low, solve, _divide)
     return root
 
 
-def bracket(g: Scalar, start: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Bounds (low, high) around the zero of a nonincreasing ``g`` on t >= 0, by growing ``start`` > 0; no derivatives.
-
-    When g stays positive, ``high`` is 4^30 (about 1e18) times ``start``.
-    """
-
-    def positive(state: tuple[Array, Array, Array]) -> Array:
-        _, high, count = state
-        return (g(high) > 0) & (count < 30)
-
-    def grow(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        _, high, count = state
-        return high, GROWTH * high, count + 1
-
-    start = jax.lax.stop_gradient(start)
-    low, high, _ = jax.lax.while_loop(positive, grow, (jnp.zeros_like(start), start, jnp.zeros((), int)))
-    return jax.lax.stop_gradient(low), jax.lax.stop_gradient(high)
-
-
-def _divide(linear: Scalar, right: Float[Array, ""]) -> Float[Array, ""]:
+def _divide(linear: Scalar, right: Number) -> Number:
     """Solve slope * t = right, with 0 where the slope vanishes."""
     slope = linear(jnp.ones_like(right))
     return jnp.where(slope != 0, right / jnp.where(slope != 0, slope, 1.0), 0.0)
 
 
-def _chandrupatla(g: Scalar, low: Float[Array, ""], high: Float[Array, ""]) -> Float[Array, ""]:
-    """The zero in a bracket, by Chandrupatla's method.
+class Zero(NamedTuple):
+    """The best t that a search has met, with |value| there and what was seen."""
 
-    Chandrupatla (1997), "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear function".
+    t: Number
+    size: Number
+    seen: Any
+
+
+def found_zero(
+    look: Callable[[Number], T],
+    value: Callable[[T, T], Number],
+    first: Number,
+    second: Callable[[T], Number],
+    growth: float = 1.0,
+) -> Zero:
+    """Where the ``value`` of what a ``look`` at t shows vanishes, to machine precision; no derivatives.
+
+    The value, monotone in t, may depend on what was seen at ``first`` as well, its second argument. ``second`` tells from that
+    where to look next; if the sign does not change there, t is multiplied by ``growth`` until it does, up to 30 times. Without
+    a change of sign t is where the value is nearest to 0.
     """
-    eps = jnp.finfo(low.dtype).eps
-    g_low, g_high = g(low), g(high)
-    tiny = eps**4 * jnp.abs(high - low)  # a zero at 0 cannot be approached to a relative accuracy
+    shapes = jax.eval_shape(look, first)
+    blank: T = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
-    def width(
-        x1: Float[Array, ""], x2: Float[Array, ""], f1: Float[Array, ""], f2: Float[Array, ""]
-    ) -> Float[Array, ""]:
-        """The tolerance as a share of the bracket [x1, x2]."""
-        best = jnp.where(jnp.abs(f1) < jnp.abs(f2), x1, x2)
-        return (2 * eps * jnp.abs(best) + tiny) / jnp.abs(jnp.where(x1 == x2, tiny, x2 - x1))
+    def unfinished(search: _Search) -> Bool[Array, ""]:
+        return ~search.done & (search.looks < LIMIT)
 
-    def unfinished(state: tuple[Array, ...]) -> Array:
-        x1, x2, _, f1, f2, _, _, count = state
-        return (width(x1, x2, f1, f2) < 0.5) & (f1 * jnp.sign(f2) < 0) & (count < LIMIT)
+    def advance(search: _Search) -> _Search:
+        t, old, other, third, bracketed, largest, best, origin, looks, _ = search
+        seen = look(t)
+        origin = one_of_two(looks == 0, seen, origin)
+        new = _End(t, value(seen, origin))
+        size = jnp.abs(new.value)
+        best = one_of_two(~(size > best.size), Zero(t, size, seen), best)
 
-    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        x1, x2, _, f1, f2, _, share, count = state
-        x = x1 + share * (x2 - x1)
-        f = g(x)
-        same = jnp.sign(f) == jnp.sign(f1)
-        x3, f3 = jnp.where(same, x1, x2), jnp.where(same, f1, f2)
-        x2, f2, x1, f1 = jnp.where(same, x2, x1), jnp.where(same, f2, f1), x, f
-        xi, phi = (x1 - x2) / (x3 - x2), (f1 - f2) / (f3 - f2)
-        trusted = (phi * phi < xi) & ((1 - phi) ** 2 < 1 - xi)
-        quadratic = f1 / (f2 - f1) * f3 / (f2 - f3) + (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
-        margin = jnp.minimum(width(x1, x2, f1, f2), 0.5)
-        share = jnp.clip(jnp.where(trusted, quadratic, 0.5), margin, 1 - margin)
-        return x1, x2, x3, f1, f2, f3, share, count + 1
+        same = (jnp.sign(new.value) == jnp.sign(old.value)) | (looks == 0)
+        third, other = one_of_two(same, old, other), one_of_two(same, other, old)
+        largest = jnp.maximum(largest, jnp.abs(t))
+        share, width = _share(new, other, third, bracketed, largest)
+        bracketed = bracketed | ~same
+        further = jnp.where(looks == 0, second(origin), growth * t)
+        ahead = jnp.where(bracketed, t + share * (other.t - t), further)
+        spent = ~bracketed & (looks > 0) & ((further == t) | (looks > GROWTHS))
+        done = ~(size > 0) | spent | (bracketed & (width >= 0.5))
+        return _Search(ahead, new, other, third, bracketed, largest, best, origin, looks + 1, done)
 
-    half = jnp.full_like(low, 0.5)
-    start: tuple[Array, ...] = (low, high, low, g_low, g_high, g_low, half, jnp.zeros((), int))
-    x1, x2, _, f1, f2, *_ = jax.lax.while_loop(unfinished, advance, start)
-    return jnp.where(jnp.abs(f1) <= jnp.abs(f2), x1, x2)
+    infinite, zero = jnp.full_like(first, jnp.inf), jnp.zeros_like(first)
+    end, no = _End(first, infinite), jnp.zeros((), bool)
+    start = _Search(first, end, end, end, no, zero, Zero(first, infinite, blank), blank, jnp.zeros((), int), no)
+    return jax.lax.while_loop(unfinished, advance, start).best
+
+
+class _End(NamedTuple):
+    """A t that was looked at, and the value there."""
+
+    t: Number
+    value: Number
+
+
+class _Search(NamedTuple):
+    """Where a search stands: the next t, the last one, the other end of the bracket, the end before it, the largest |t| so far."""
+
+    ahead: Number
+    last: _End
+    other: _End
+    third: _End
+    bracketed: Bool[Array, ""]
+    largest: Number
+    best: Zero
+    origin: Any
+    looks: Int[Array, ""]
+    done: Bool[Array, ""]
+
+
+def _share(one: _End, two: _End, three: _End, trusted: Bool[Array, ""], largest: Number) -> tuple[Number, Number]:
+    """(how far from ``one`` to ``two`` to look next, what of that is rounding); bisection unless interpolation is ``trusted``."""
+    (x1, f1), (x2, f2), (x3, f3) = one, two, three
+    eps = jnp.finfo(x1.dtype).eps
+    tiny = eps**4 * largest  # a zero at 0 cannot be approached to a relative accuracy
+    best = jnp.where(jnp.abs(f1) < jnp.abs(f2), x1, x2)
+    width = (2 * eps * jnp.abs(best) + tiny) / jnp.abs(jnp.where(x1 == x2, tiny, x2 - x1))
+    xi, phi = (x1 - x2) / (x3 - x2), (f1 - f2) / (f3 - f2)
+    trusted = trusted & (phi * phi < xi) & ((1 - phi) ** 2 < 1 - xi)
+    quadratic = f1 / (f2 - f1) * f3 / (f2 - f3) + (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
+    margin = jnp.minimum(width, 0.5)
+    return jnp.clip(jnp.where(trusted, quadratic, 0.5), margin, 1 - margin), width

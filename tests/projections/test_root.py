@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from hierfl.projections.root import bracket, decreasing_root
+from hierfl.projections.root import decreasing_root, found_zero
 
 pytestmark = pytest.mark.usefixtures("x64")
 FUNCTIONS = {
@@ -86,18 +86,20 @@ def test_a_vanishing_slope_gives_no_nan():
     assert float(jax.grad(root)(1.0)) == 0.0
 
 
-def test_ends_may_be_differentiated_through():
-    def root(c):
-        _, high = bracket(lambda t: c - t, jnp.abs(c) / 100)
-        return decreasing_root(lambda t: c - t, jnp.zeros_like(c), high)
+def test_the_second_look_grows_until_the_sign_changes():
+    def found(c, sign=1.0):
+        return found_zero(
+            lambda t: sign * (c - t), lambda value, _: value, jnp.zeros(()), lambda first: sign * first / 100, 4.0
+        )
 
-    value, slope = jax.value_and_grad(root)(3.0)
-    assert (float(value), float(slope)) == pytest.approx((3.0, 1.0), rel=1e-15)
-
-
-def test_bracket_ends_without_a_root():
-    low, high = bracket(lambda t: jnp.ones_like(t), jnp.asarray(1e-3))
-    assert float(high) == 1e-3 * 4.0**30 and 0 < float(low) < float(high)
+    for sign in (1.0, -1.0):
+        assert float(found(3.0, sign).t) == pytest.approx(3.0, rel=1e-15)
+        assert float(found(-3.0, sign).t) == pytest.approx(-3.0, rel=1e-15)
+    assert float(found(0.0).t) == 0.0
+    assert (
+        float(found_zero(lambda t: jnp.exp(-t), lambda v, _: v, jnp.zeros(()), lambda _: jnp.asarray(1e-3), 4.0).t)
+        > 700
+    )
 
 
 def test_single_precision():

@@ -19,6 +19,7 @@ STEPS, CUTS = 200, 60
 SETTLED = 4e-16  # relative step below which nothing moves any more
 CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinking
 SHORT = 0.995  # of a step to the boundary
+NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
 
 Vector = Float[np.ndarray, " width"]
@@ -55,7 +56,9 @@ class NewtonMethod:
             if size <= SETTLED or (size <= CLOSE and size > STEADY * last):
                 return Answer(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
-            if share == 0.0:
+            if share == 0.0 and size <= NEAR and size < 0.5 * last:  # along so short a step only rounding is seen
+                share, (force_ahead, slope_ahead) = 1.0, self.force(ahead.u)
+            if share == 0.0 or not np.isfinite(force_ahead).all():
                 return Answer(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
             u, force, slope, answer = u + share * step, force_ahead, slope_ahead, ahead
             last = size if share == 1.0 else np.inf

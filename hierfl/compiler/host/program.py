@@ -28,6 +28,7 @@ SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
 POLISHING, ROUNDING = 12, 1e-15
+GOOD_IN_CONES = 1e-9  # where other cones hold without a multiplier, interior points come no nearer
 FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
 ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers are polished to rounding
 
@@ -60,6 +61,7 @@ class ConeProgram:
     a: Matrix
     b: Rows
     cones: Sequence[Cone]
+    bounds: int = 0  # how many of the last entries of u are upper bounds of convex terms, which may as well be larger
 
     @cached_property
     def equations(self) -> int:
@@ -84,7 +86,7 @@ class ConeProgram:
             return replace(answer, u=answer.u * units)
         if not self.symmetric:
             return self._variational()
-        answer = self._by_rows() if self.polyhedral else self._by_clarabel()
+        answer = self._by_rows() if self.polyhedral else self._with_limits_reached()
         if answer.status == FAILED and self.polyhedral:
             answer = self._by_clarabel()
         return answer
@@ -102,7 +104,7 @@ class ConeProgram:
     def in_units(self, units: Vector) -> ConeProgram:
         """The same program for u / units."""
         h, a = units[:, None] * self.h * units, self.a * units
-        return _Scaled(h, units * self.g, a, self.b, self.cones)
+        return _Scaled(h, units * self.g, a, self.b, self.cones, self.bounds)
 
     def _variational(self) -> Answer:
         """The solution for an H that is not symmetric: by pivots over rows; none is looked for over other cones."""
@@ -171,6 +173,47 @@ class ConeProgram:
         nearest = ConeProgram(np.eye(len(self.g)), np.zeros(len(self.g)), self.a, self.b, self.cones)
         return nearest._by_clarabel().status == EMPTY
 
+    def _with_limits_reached(self) -> Answer:
+        """The solution where each bound of a convex term that only has a limit is at that limit: else it is not determined."""
+        columns, rows = self._limited
+        if not len(columns):
+            return self._by_clarabel()
+        kept, left = np.delete(np.arange(len(self.g)), columns), np.delete(np.arange(len(self.b)), rows)
+        limits = self.b[rows] / -self.a[rows, columns]
+        cones = [
+            replace(c, size=c.size - len(np.intersect1d(np.arange(s.start, s.stop), rows)))
+            for c, s in blocks(self.cones)
+        ]
+        inner = ConeProgram(
+            self.h[np.ix_(kept, kept)],
+            self.g[kept],
+            self.a[np.ix_(left, kept)],
+            self.b[left] + self.a[np.ix_(left, columns)] @ limits,
+            [cone for cone in cones if cone.size],
+        )
+        answer = inner.solve()
+        u, z = np.full(len(self.g), np.nan), np.full(len(self.b), np.nan)
+        u[kept], u[columns], z[left] = answer.u, limits, answer.z
+        z[rows] = self.a[np.ix_(left, columns)].T @ answer.z / -self.a[rows, columns]
+        return replace(answer, u=u, z=z)
+
+    @property
+    def _limited(self) -> tuple[np.ndarray, np.ndarray]:
+        """(entries of u that are bounds with one limit and no cost, the rows of their limits)."""
+        first = len(self.g) - self.bounds
+        rows: list[int] = []
+        linear = sum(c.size for c in self.cones if c.kind in (ZERO, NONNEGATIVE))
+        filled = self.a[:linear] != 0
+        columns: list[int] = []
+        for column in range(first, len(self.g)):
+            place = np.flatnonzero(filled[:, column])
+            free = not self.h[column].any() and self.g[column] == 0
+            if free and len(place) == 1 and place[0] >= self.equations and filled[place[0]].sum() == 1:
+                columns.append(column)
+                rows.append(place[0])
+        above = [self.a[row, column] < 0 for row, column in zip(rows, columns)]
+        return np.array(columns, int)[np.array(above, bool)], np.array(rows, int)[np.array(above, bool)]
+
     # --- cones -----------------------------------------------------------------------------------------------------
 
     def _by_clarabel(self) -> Answer:
@@ -212,7 +255,8 @@ class ConeProgram:
 
     def _judged(self, pair: tuple[Vector, Rows]) -> Answer:
         error = self.error(*pair)
-        return Answer(*pair, error, SOLVED if error <= GOOD else FAILED)
+        good = GOOD if self.polyhedral else GOOD_IN_CONES
+        return Answer(*pair, error, SOLVED if error <= good else FAILED)
 
     def error(self, u: Vector, z: Rows) -> float:
         """The largest relative error of the three conditions: H u + g = A' z, A u + b in K, z the projection of z - (A u + b)."""

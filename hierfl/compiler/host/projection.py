@@ -42,7 +42,8 @@ class HostProjection:
         given = [jnp.asarray(environment[leaf]) for leaf in leaves]
 
         def nearest(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return self.nearest(z, dict(zip(leaves, values))).u[:size]
+            answer = self.nearest(z, dict(zip(leaves, values)))
+            return answer.u[:size] if answer.status == SOLVED else np.full(size, np.nan)
 
         def slope(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
             return self.slope(z, dict(zip(leaves, values)))
@@ -94,7 +95,9 @@ class HostProjection:
         size, width = self.form.size, self.form.width
         h = np.zeros((width, width))
         h[:size, :size] = np.eye(size)
-        return ConeProgram(h, np.concatenate([-np.asarray(z, float), np.zeros(width - size)]), a, b, self.form.cones)
+        return ConeProgram(
+            h, np.concatenate([-np.asarray(z, float), np.zeros(width - size)]), a, b, self.form.cones, self.form.bounds
+        )
 
     def _rows(self, environment: Environment) -> tuple[Array, Array]:
         values, zero = self.form.values(environment), jnp.zeros(self.form.width)

@@ -120,6 +120,11 @@ class StandardForm:
         return sum(v.size for v in self.decision)
 
     @property
+    def bounds(self) -> int:
+        """How many entries of u the reduction has introduced: bounds of convex terms."""
+        return self.width - self.size
+
+    @property
     def polyhedral(self) -> bool:
         """Whether there are only equations and inequalities."""
         return all(cone.kind in (ZERO, NONNEGATIVE) for cone in self.cones)

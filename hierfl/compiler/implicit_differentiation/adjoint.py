@@ -81,10 +81,10 @@ class Hypergradient:
             return gradient - lower.cross(self._solve(lower.hessian, seed, self._symmetric))
         step = _inverse_norm(lower.hessian, y)
         z = y - step * lower.force
-        _, slope = jax.linearize(lambda v: lower.project(x, v), z)
-        multiplier = seed if self.envelope else self._multiplier(slope, lower.hessian, step, seed)
-        moved = jax.vjp(lambda v: lower.project(v, z), x)[1](multiplier)[0]
-        return gradient - step * lower.cross(slope(multiplier)) + moved
+        pull = jax.vjp(lower.project, x, z)[1]
+        multiplier = seed if self.envelope else self._multiplier(lambda v: pull(v)[1], lower.hessian, step, seed)
+        moved, turned = pull(multiplier)
+        return gradient - step * lower.cross(turned) + moved
 
     def _multiplier(self, slope: Map, hessian: Map, step: Array, seed: Array) -> Array:
         def system(v: Array) -> Array:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
@@ -39,46 +38,83 @@ class LowerSolution(NamedTuple):
     unique: Int[Array, ""] | int = -1
 
 
-def certify(
-    operator: Map,
-    project: Map,
-    y: Float[Array, " size"],
-    step: Float[Array, ""],
-    mu: Float[Array, ""],
-    iterations: Any,
-    tolerance: Array | float,
-    exact_projection: bool,
-    condition: Array | float = 1.0,
-) -> LowerSolution:
-    """One last projected step and the evidence for its result; ``mu`` is 0 where unknown.
+class Evidence(NamedTuple):
+    """What projected steps from an approximate solution show, one look after another: ``looks`` counts them, three are complete.
 
-    ``condition`` is that of the projection: what it makes of a rounding error in its data.
+    The first ends at ``final``, the y that is certified, with F there and an element of F + N_Y of length ``error``; the second
+    bounds the distance of ``final`` to the solution again; the third is the natural ``residual``.
     """
 
-    def look(carry: tuple[Array, Array], place: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-        """F at a point, and the projected step from it; the third projection is the natural residual's."""
-        point, unit = carry
-        force = operator(point)
-        ahead = jnp.where(place < 2, point - step * force, unit)
-        nearest = project(ahead)
-        return (nearest, point - force), (point, force, nearest)
+    final: Float[Array, " size"]
+    force: Float[Array, " size"]
+    error: Float[Array, ""]
+    second: Float[Array, ""]
+    residual: Float[Array, ""]
+    looks: Int[Array, ""]
 
-    seen = jax.lax.scan(look, (y, y), jnp.arange(3))[1]  # F is compiled once
-    points, forces, nearest = seen
-    final, again, final_force, safe = points[1], points[2], forces[1], jnp.where(mu > 0, mu, 1.0)
-    error = jnp.linalg.norm((y - final) / step + final_force - forces[0])
-    residual = jnp.linalg.norm(final - nearest[2])
-    # a second step bounds the error of the first one's end again: by at most 2 kappa times the truth if s = 1 / L
-    moved = jnp.linalg.norm(final - again)
-    second = moved + jnp.linalg.norm((final - again) / step + forces[2] - final_force) / safe
-    bound = jnp.where(exact_projection, jnp.minimum(error / safe, second), jnp.inf)
-    return _judged(final, final_force, residual, error, bound, step, mu, iterations, tolerance, condition)
+    @classmethod
+    def none(cls, like: Float[Array, " size"]) -> Evidence:
+        """Before the first look."""
+        zero = jnp.zeros((), like.dtype)
+        return cls(like, like, zero, zero, zero, jnp.zeros((), int))
+
+    @property
+    def complete(self) -> Bool[Array, ""]:
+        """Whether nothing is left to look at."""
+        return self.looks == 3
+
+    def looked(
+        self,
+        ahead: Float[Array, " size"],
+        nearest: Float[Array, " size"],
+        force: Float[Array, " size"],
+        step: Float[Array, ""],
+        mu: Float[Array, ""],
+    ) -> tuple[Evidence, Float[Array, " size"]]:
+        """The evidence after one more look (P_Y of the point ahead, and F there), and what the next look projects.
+
+        Whatever led to the point ahead, (ahead - nearest) / step lies in N_Y(nearest); with F there it is the vector e.
+        """
+        first = self.looks == 0
+        error = jnp.linalg.norm((ahead - nearest) / step + force)
+        moved = jnp.linalg.norm(self.final - nearest)
+        final, final_force = jnp.where(first, nearest, self.final), jnp.where(first, force, self.force)
+        evidence = Evidence(
+            final,
+            final_force,
+            jnp.where(first, error, self.error),
+            # of the end of a second step: at most 2 kappa times the truth if s = 1 / L
+            jnp.where(self.looks == 1, moved + error / jnp.where(mu > 0, mu, 1.0), self.second),
+            moved,  # the last look's is the natural residual
+            self.looks + 1,
+        )
+        return evidence, final - jnp.where(first, step, 1.0) * final_force
+
+    def judged(
+        self,
+        step: Float[Array, ""],
+        mu: Float[Array, ""],
+        iterations: Any,
+        tolerance: Array | float,
+        exact_projection: bool,
+        condition: Array | float = 1.0,
+    ) -> LowerSolution:
+        """The solution that complete evidence certifies; ``mu`` is 0 where unknown.
+
+        ``condition`` is that of the projection: what it makes of a rounding error in its data.
+        """
+        bound = jnp.minimum(self.error / jnp.where(mu > 0, mu, 1.0), self.second)
+        bound = jnp.where(exact_projection, bound, jnp.inf)
+        return _judged(
+            self.final, self.force, self.residual, self.error, bound, step, mu, iterations, tolerance, condition
+        )
 
 
 def certify_direct(
-    operator: Map,
-    project: Map,
     y: Float[Array, " size"],
+    force: Float[Array, " size"],
+    ahead: Float[Array, " size"],
+    force_ahead: Float[Array, " size"],
     step: Float[Array, ""],
     mu: Float[Array, ""],
     iterations: Any,
@@ -86,18 +122,17 @@ def certify_direct(
     exact_projection: bool,
     condition: Array | float = 1.0,
 ) -> LowerSolution:
-    """The evidence for a y that needs no further step, called as ``certify`` is; F is affine and s <= 1 / L.
+    """The evidence for a y that needs no further step; F is affine, s <= 1 / L, and ``mu`` is 0 where unknown.
 
-    One look at F tells whether the tolerance is met: then e = (I / s - J)(y - y+), and a monotone J makes it no longer than
-    sqrt(2) ||y - y+|| / s. As long as nobody asks for the error bound, its second look at F is not computed.
+    ``ahead`` is y+ = P_Y(y - s F(y)). With F at y alone it tells whether the tolerance is met: then e = (I / s - J)(y - y+), and
+    a monotone J makes it no longer than sqrt(2) ||y - y+|| / s. As long as nobody asks for the error bound, F at y+ is not
+    computed.
     """
-    force = operator(y)
-    ahead = project(y - step * force)
     moved = jnp.linalg.norm(y - ahead)
     residual = (
         jnp.maximum(1.0, 1.0 / step) * moved
     )  # a longer step of a projection moves no less, and no more than in proportion
-    error = jnp.linalg.norm((y - ahead) / step + operator(ahead) - force)
+    error = jnp.linalg.norm((y - ahead) / step + force_ahead - force)
     bound = jnp.where(exact_projection, moved + error / jnp.where(mu > 0, mu, 1.0), jnp.inf)
     return _judged(y, force, residual, math.sqrt(2.0) * moved / step, bound, step, mu, iterations, tolerance, condition)
 
@@ -115,29 +150,30 @@ def _judged(
     condition: Array | float,
 ) -> LowerSolution:
     """Rounding added to a bound on ||y - y(x)||, and the tolerance held against ||e||."""
-    length, known, safe = jnp.linalg.norm(y), mu > 0, jnp.where(mu > 0, mu, 1.0)
-    rounding = condition * length + (length / step + jnp.linalg.norm(force)) / safe
+    length, pull, known = jnp.linalg.norm(y), jnp.linalg.norm(force), mu > 0
+    rounding = condition * length + (length / step + pull) / jnp.where(known, mu, 1.0)
     bound = jnp.where(known, bound + 4 * jnp.finfo(y.dtype).eps * rounding, jnp.inf)
-    floor = _rounding_floor(y, force, step)
+    floor = _rounding_floor(y.dtype, length, pull, step)
     met = jnp.where(
         known,
         error <= jnp.maximum(mu * tolerance * (1.0 + length), floor),
-        step * error <= jnp.maximum(tolerance * _bounded_scale(y), step * floor),
+        step * error <= jnp.maximum(tolerance * _bounded_scale(length), step * floor),
     )
     return LowerSolution(y, residual, bound, mu, jnp.asarray(iterations), met)
 
 
 def target(y: Float[Array, " size"], force: Array, step: Array, mu: Array, tolerance: Array | float) -> Array:
     """The ``||y - P(y - s F(y))|| / s`` at which an iteration may stop, so that the certificate meets the tolerance."""
-    wanted = 0.2 * tolerance * jnp.where(mu > 0, mu * (1.0 + jnp.linalg.norm(y)), _bounded_scale(y) / step)
-    return jnp.maximum(wanted, 0.5 * _rounding_floor(y, force, step))
+    length, pull = jnp.linalg.norm(y), jnp.linalg.norm(force)
+    wanted = 0.2 * tolerance * jnp.where(mu > 0, mu * (1.0 + length), _bounded_scale(length) / step)
+    return jnp.maximum(wanted, 0.5 * _rounding_floor(y.dtype, length, pull, step))
 
 
-def _bounded_scale(y: Array) -> Array:
+def _bounded_scale(length: Array) -> Array:
     """1 + ||y||, but at most 1000: iterates that run off to infinity must never look converged."""
-    return 1.0 + jnp.minimum(jnp.linalg.norm(y), 999.0)
+    return 1.0 + jnp.minimum(length, 999.0)
 
 
-def _rounding_floor(y: Float[Array, " size"], force: Array, step: Array) -> Array:
-    """What rounding alone makes of the residual: nothing below it can be asked for."""
-    return 32 * jnp.finfo(y.dtype).eps * (jnp.linalg.norm(y) / step + jnp.linalg.norm(force))
+def _rounding_floor(dtype: Any, length: Array, pull: Array, step: Array) -> Array:
+    """What rounding alone makes of the residual, from ||y|| and ||F(y)||: nothing below it can be asked for."""
+    return 32 * jnp.finfo(dtype).eps * (length / step + pull)

@@ -180,7 +180,7 @@ class HostProblem:
 
     def _affine(self, place: Place) -> tuple[ConeProgram, Answer]:
         h, g, a, b = self._program("model", self._model, place)(*place)
-        program = ConeProgram(h, g, a, b, self.form.cones)
+        program = ConeProgram(h, g, a, b, self.form.cones, self.form.bounds)
         return program, program.solve()
 
     def _smooth(self, place: Place, start: np.ndarray | None) -> tuple[ConeProgram, Answer]:
@@ -210,7 +210,7 @@ class HostProblem:
 
     def _empty_model(self, a: np.ndarray, b: np.ndarray) -> ConeProgram:
         width = self.form.width
-        return ConeProgram(np.eye(width), np.zeros(width), a, b, self.form.cones)
+        return ConeProgram(np.eye(width), np.zeros(width), a, b, self.form.cones, self.form.bounds)
 
     def _starts(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> Any:
         """Feasible points: the nearest to where one starts, then others, of which one may be where F is finite."""
@@ -219,7 +219,7 @@ class HostProblem:
         wanted = [np.zeros(size) if start is None else start, np.ones(size), np.full(size, 0.1), -np.ones(size)]
         for point in wanted:
             g = -weights @ np.concatenate([point, np.zeros(width - size)])
-            yield ConeProgram(weights, g, a, b, self.form.cones).solve()
+            yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
 
     # --- derivatives ---------------------------------------------------------------------------------------------------
 

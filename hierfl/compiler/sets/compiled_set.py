@@ -96,7 +96,10 @@ class CompiledSet:
         if self.is_direct or self.size > HOST_LIMIT:
             return None
         with suppress(NoStandardFormError):
-            return HostProjection.on(self.constraints, self.variables)
+            on_host = HostProjection.on(self.constraints, self.variables)
+            return (
+                on_host if on_host.form.polyhedral else None
+            )  # over other cones a point near the set is not found to rounding
         return None
 
     def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:

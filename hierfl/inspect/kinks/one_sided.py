@@ -141,4 +141,7 @@ def judge(
     jumps = there.steps(near, far, distances[-1])
     kinks = there.bends(near, far, eye.least_jump_from(distances[-1], there)) & ~jumps
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
+    if eye.exact and not eye.by_differences and kinks.any():  # the slopes at the very place
+        again = eye.look(places + shift[:, None] * directions, directions, distances[-1])
+        there = there._replace(slope=np.where(kinks[:, None] & np.isfinite(there.slope), again.slope, there.slope))
     return Judged(kinks, jumps, shift, there)

@@ -5,16 +5,17 @@ It needs no Lipschitz constant: the step starts from a power iteration and shrin
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
-from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
+from hierfl.compiler.lower_level.certificate import LowerSolution, target
 from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
-from hierfl.compiler.lower_level.methods.step_sizes import first_step, safe_step
+from hierfl.compiler.lower_level.methods.step_sizes import safe_step
+from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, walked
 from hierfl.compiler.lower_level.structure import LowerStructure
 
 
@@ -36,44 +37,45 @@ class AcceleratedGradient(IterativeMethod):
         return Verdict(True, "F is a Lipschitz gradient and Y(x) can be projected on")
 
     def answer(self, question: Question) -> LowerSolution:
-        owner, start = question.owner, question.start
-        step, force = first_step(owner.operator, start)
-        end = accelerated(
-            owner.operator, owner.project, start, force, step, question.mu, question.tolerance, ITERATION_LIMIT
-        )
-        return question.certified(*end)
+        rule = AcceleratedSteps(question.mu, question.tolerance, ITERATION_LIMIT)
+        return walked(question, rule, question.warm)
 
 
-def accelerated(
-    operator: Map,
-    project: Map,
-    start: Float[Array, " size"],
-    force: Float[Array, " size"],
-    step: Float[Array, ""],
-    mu: Float[Array, ""],
-    tolerance: Array | float,
-    limit: int,
-) -> tuple[Float[Array, " size"], Float[Array, ""], Array]:
-    """Accelerated projected gradient with restart, from a start and F there; returns (y, step, iterations)."""
+class Extrapolated(NamedTuple):
+    """A stand of accelerated gradient; ``force`` is F at ``point``, which is y pushed on, but y itself at the end."""
 
-    def unfinished(state: tuple[Array, ...]) -> Array:
-        *_, count, done = state
-        return (count < limit) & ~done
+    y: Float[Array, " size"]
+    force: Float[Array, " size"]
+    step: Float[Array, ""]
+    point: Float[Array, " size"]
+    momentum: Float[Array, ""]
+    taken: Int[Array, ""]
+    done: Bool[Array, ""]
 
-    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        y, ahead, momentum, step, last, last_force, count, _ = state
-        force = operator(ahead)
-        step = safe_step(step, ahead - last, force - last_force)
-        new = project(ahead - step * force)
-        gap = jnp.linalg.norm(ahead - new)
-        done = gap / step <= target(new, force, step, mu, tolerance)
-        restart = jnp.vdot(ahead - new, new - y) > 0
-        next_momentum = 0.5 * (1 + jnp.sqrt(1 + 4 * momentum**2))
-        push = jnp.where(restart, 0.0, (momentum - 1) / next_momentum)
-        next_momentum = jnp.where(restart, 1.0, next_momentum)
-        return new, new + push * (new - y), next_momentum, step, ahead, force, count + 1, done
 
-    one = jnp.ones((), start.dtype)
-    initial: tuple[Array, ...] = (start, start, one, step, start, force, jnp.zeros((), int), jnp.zeros((), bool))
-    final = jax.lax.while_loop(unfinished, advance, initial)
-    return final[0], final[3], final[6]
+@dataclass(frozen=True)
+class AcceleratedSteps(Iteration[Extrapolated]):
+    """Accelerated projected gradient with restart."""
+
+    mu: Array
+    tolerance: Array | float
+    limit: int
+
+    def begin(self, y: Array, force: Array, step: Array) -> Extrapolated:
+        return Extrapolated(y, force, step, y, jnp.ones((), y.dtype), jnp.zeros((), int), jnp.zeros((), bool))
+
+    def arrive(self, stand: Extrapolated, nearest: Array) -> tuple[Extrapolated, Array]:
+        y, force, step, point, momentum, taken, _ = stand
+        taken, gap = taken + 1, jnp.linalg.norm(point - nearest)
+        done = (gap / step <= target(nearest, force, step, self.mu, self.tolerance)) | (taken >= self.limit)
+        restart = jnp.vdot(point - nearest, nearest - y) > 0
+        after = 0.5 * (1 + jnp.sqrt(1 + 4 * momentum**2))
+        push = jnp.where(restart | done, 0.0, (momentum - 1) / after)
+        stand = Extrapolated(nearest, force, step, point, jnp.where(restart, 1.0, after), taken, done)
+        return stand, nearest + push * (nearest - y)
+
+    def depart(
+        self, stand: Extrapolated, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array
+    ) -> Onward[Extrapolated]:
+        step = safe_step(stand.step, point - stand.point, force - stand.force)
+        return Onward(stand._replace(force=force, step=step, point=point), point - step * force, stand.done)

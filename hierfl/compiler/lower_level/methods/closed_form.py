@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
+from jax import Array
 
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
@@ -30,17 +32,21 @@ class ClosedForm(ExactMethod):
         )
 
     def answer(self, question: Question) -> LowerSolution:
-        owner, start = question.owner, question.start
-        diagonal, force = owner.multiply(jnp.ones_like(start)), owner.operator(jnp.zeros_like(start))
-        curved = diagonal > 0
-        flat = jnp.where(force == 0, start, -jnp.sign(force) * jnp.inf)  # an entry without curvature is at a bound
-        y = owner.project(jnp.where(curved, -force / jnp.where(curved, diagonal, 1.0), flat))
-        y = jnp.where(jnp.isfinite(y), y, start)  # if it has one; else the certificate tells a force from rounding
-        steepest = jnp.max(jnp.abs(diagonal))
+        owner, warm = question.owner, question.warm
+        diagonal, force = owner.multiply(jnp.ones_like(warm)), owner.operator(jnp.zeros_like(warm))
+        curved, steepest = diagonal > 0, jnp.max(jnp.abs(diagonal))
         step = 1.0 / jnp.where(steepest > 0, steepest, 1.0)
-        solution = question.certified_directly(y, step, jnp.zeros((), int))
+        centre = -force / jnp.where(curved, diagonal, 1.0)
+        none = jnp.zeros((), int)
+        if not self.structure.separable_set:
+            solution, solved = question.judged_directly(*_two_steps(question, centre, step), step, none), curved
+        else:
+            start = jnp.clip(warm, *owner.limits())
+            flat = jnp.where(force == 0, start, -jnp.sign(force) * jnp.inf)  # an entry without curvature is at a bound
+            y = owner.project(jnp.where(curved, centre, flat))
+            y = jnp.where(jnp.isfinite(y), y, start)  # if it has one; else the certificate tells a force from rounding
+            solution, solved = question.certified_directly(y, step, none), diagonal >= 0
         # a sign that holds on X only may fail outside, or with other values of parameters
-        solved = diagonal >= 0 if self.structure.separable_set else curved
         return solution._replace(converged=solution.converged & jnp.all(solved))
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
@@ -48,3 +54,15 @@ class ClosedForm(ExactMethod):
             "its closed form divides by the curvature in y, which is not positive there. Keep it positive, bound y, or take "
             "Exact(method='semismooth Newton')."
         )
+
+
+def _two_steps(question: Question, centre: Array, step: Array) -> tuple[Array, Array, Array, Array]:
+    """(y, F(y), y+, F(y+)) for the projection y of a point and a step from it, in a loop that projects at one place."""
+
+    def trip(ahead: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        nearest = question.asked.project(ahead)
+        force = question.asked.operator(nearest)
+        return nearest - step * force, (nearest, force)
+
+    points, forces = jax.lax.scan(trip, centre, length=2)[1]
+    return points[0], forces[0], points[1], forces[1]

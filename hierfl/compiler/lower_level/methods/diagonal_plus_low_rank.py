@@ -51,12 +51,13 @@ class DiagonalPlusLowRank(ExactMethod):
         )
 
     def answer(self, question: Question) -> LowerSolution:
-        owner, start, jacobian = question.owner, question.start, self.structure.jacobian
+        owner, start, jacobian = question.owner, question.warm, self.structure.jacobian
         known = self.structure.low_rank(owner.multiply, start.size)
         parts = LowRank(*(jnp.asarray(part, start.dtype) for part in known))
         q, ladder = owner.operator(jnp.zeros_like(start)), jacobian.ladder
-        theta = across(parts.right, start) if ladder is None else ladder.start(q)
-        y, iterations = solve_box(parts, q, *owner.limits(), theta)
+        limits = owner.limits()
+        theta = across(parts.right, jnp.clip(start, *limits)) if ladder is None else ladder.start(q)
+        y, iterations = solve_box(parts, q, *limits, theta)
         solution = question.certified_directly(y, 1.0 / parts.size(), iterations)
         if jacobian.steepness > STEEP:  # theta = V'y may be too coarse an unknown
             solution = _refined(question, parts, solution)
@@ -64,12 +65,12 @@ class DiagonalPlusLowRank(ExactMethod):
 
     def _otherwise(self, question: Question, first: LowerSolution) -> LowerSolution:
         """Newton's method on y where this owner's J is not diagonal plus low rank after all, or its method stopped short."""
-        start = question.owner.project(jnp.where(jnp.isfinite(first.y).all(), first.y, question.start))
+        start = jnp.where(jnp.isfinite(first.y).all(), first.y, question.warm)
         # where nothing is left to do: side by side both are computed
         wanted = jnp.where(first.converged, jnp.inf, question.tolerance)
         power_steps = jnp.where(first.converged, 0, POWER_STEPS)
-        end = newton_from(question._replace(tolerance=wanted), start, self.structure.is_gradient, power_steps)
-        again = question.certified(*end)
+        asked = question._replace(tolerance=wanted)
+        again = newton_from(asked, start, self.structure.is_gradient, power_steps)
         again = again._replace(iterations=again.iterations + first.iterations)
         return jax.tree.map(partial(jnp.where, first.converged), first, again)
 

@@ -5,16 +5,17 @@ It needs no Lipschitz constant: the step starts from a power iteration and shrin
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
-from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
+from hierfl.compiler.lower_level.certificate import LowerSolution, target
 from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
-from hierfl.compiler.lower_level.methods.step_sizes import first_step, tiny
+from hierfl.compiler.lower_level.methods.step_sizes import tiny
+from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, walked
 from hierfl.compiler.lower_level.structure import LowerStructure
 
 
@@ -31,45 +32,45 @@ class ExtragradientMethod(IterativeMethod):
         return Verdict(False, structure.obstacle or "")
 
     def answer(self, question: Question) -> LowerSolution:
-        owner, start = question.owner, question.start
-        step, force = first_step(owner.operator, start)
-        end = extragradient(
-            owner.operator, owner.project, start, force, step, question.mu, question.tolerance, ITERATION_LIMIT
-        )
-        return question.certified(*end)
+        rule = ExtragradientSteps(question.mu, question.tolerance, ITERATION_LIMIT)
+        return walked(question, rule, question.warm)
 
 
-def extragradient(
-    operator: Map,
-    project: Map,
-    start: Float[Array, " size"],
-    force: Float[Array, " size"],
-    step: Float[Array, ""],
-    mu: Float[Array, ""],
-    tolerance: Array | float,
-    limit: int,
-) -> tuple[Float[Array, " size"], Float[Array, ""], Array]:
-    """Extragradient with a step that shrinks until it is short of 1/L along the way; returns (y, step, iterations).
+class Halfway(NamedTuple):
+    """A stand of extragradient: a trip goes from y to half a step, the next one, with F there, from y to the ``whole`` step's end."""
 
-    Called as ``accelerated`` is; it does not need F at the start.
-    """
+    y: Float[Array, " size"]
+    force: Float[Array, " size"]
+    step: Float[Array, ""]
+    whole: Bool[Array, ""]
+    taken: Int[Array, ""]
 
-    def unfinished(state: tuple[Array, ...]) -> Array:
-        *_, count, done = state
-        return (count < limit) & ~done
 
-    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        y, step, count, _ = state
-        force = operator(y)
-        half = project(y - step * force)
-        half_force = operator(half)
-        moved, changed = jnp.linalg.norm(half - y), jnp.linalg.norm(half_force - force)
+@dataclass(frozen=True)
+class ExtragradientSteps(Iteration[Halfway]):
+    """Extragradient with a step that shrinks until it is short of 1/L along the way."""
+
+    mu: Array
+    tolerance: Array | float
+    limit: int
+
+    def begin(self, y: Array, force: Array, step: Array) -> Halfway:
+        return Halfway(y, force, step, jnp.zeros((), bool), jnp.zeros((), int))
+
+    def arrive(self, stand: Halfway, nearest: Array) -> tuple[Halfway, Array]:
+        return stand, nearest
+
+    def depart(
+        self, stand: Halfway, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array
+    ) -> Onward[Halfway]:
+        y, old, step, whole, taken = stand
+        moved, changed = jnp.linalg.norm(point - y), jnp.linalg.norm(force - old)
         short = step * changed <= 0.9 * moved + tiny(y)
-        new = project(y - step * half_force)
-        done = moved / step <= target(half, force, step, mu, tolerance)
-        shrunk = jnp.where(short, step, jnp.minimum(0.7 * moved / jnp.where(changed > 0, changed, 1.0), 0.7 * step))
-        return jnp.where(short, jnp.where(done, half, new), y), shrunk, count + 1, done
-
-    initial: tuple[Array, ...] = (start, step, jnp.zeros((), int), jnp.zeros((), bool))
-    final = jax.lax.while_loop(unfinished, advance, initial)
-    return final[0], final[1], final[2]
+        met = ~whole & (moved / step <= target(point, old, step, self.mu, self.tolerance))
+        arrived, half = whole | (met & short), ~whole & short
+        shrunk = jnp.minimum(0.7 * moved / jnp.where(changed > 0, changed, 1.0), 0.7 * step)
+        step = jnp.where(whole | short, step, shrunk)
+        new_y, new_force = jnp.where(arrived, point, y), jnp.where(arrived, force, old)
+        onward = jnp.where(half, y - step * force, new_y - step * new_force)
+        taken = taken + ~whole
+        return Onward(Halfway(new_y, new_force, step, half, taken), onward, met | (~half & (taken >= self.limit)))

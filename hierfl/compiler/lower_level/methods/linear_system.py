@@ -30,7 +30,7 @@ class LinearSystem(ExactMethod):
         return Verdict(False, f"needs an affine F, no constraints, and at most {LIMIT} variables")
 
     def answer(self, question: Question) -> LowerSolution:
-        owner, start = question.owner, question.start
+        owner, start = question.owner, question.warm
         matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=start.dtype))
         right = -owner.operator(jnp.zeros_like(start))
         y = least_norm_solution(matrix, right, self.structure.pattern.symmetric)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.lower_level.certificate import LowerSolution, certify, certify_direct
+from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, certify_direct
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 
@@ -33,37 +33,36 @@ class Verdict(NamedTuple):
 class Question(NamedTuple):
     """One owner's lower level, as it is put to a method.
 
-    ``owner`` may be a condensed form of what was ``asked``; F as it was asked has the last word. ``start`` lies in Y(x), ``mu``
-    is the modulus of strong monotonicity (0 where unknown).
+    ``owner`` may be a condensed form of what was ``asked``; F as it was asked has the last word. ``warm`` is where to start from,
+    in Y(x) or not; ``mu`` is the modulus of strong monotonicity (0 where unknown).
     """
 
     owner: Owner
     asked: Owner
-    start: Float[Array, " size"]
+    warm: Float[Array, " size"]
     mu: Float[Array, ""]
     tolerance: Array | float
     exact_projection: bool
 
-    def certified(self, y: Array, step: Array, iterations: Any) -> LowerSolution:
-        """An iterate with the evidence, after one more step."""
-        return certify(
-            self.asked.operator,
-            self.asked.project,
-            y,
-            step,
-            self.mu,
-            iterations,
-            self.tolerance,
-            self.exact_projection,
-            self.asked.condition(),
-        )
+    def judged(self, evidence: Evidence, step: Array, iterations: Any) -> LowerSolution:
+        """The solution that complete evidence certifies."""
+        return evidence.judged(step, self.mu, iterations, self.tolerance, self.exact_projection, self.asked.condition())
 
     def certified_directly(self, y: Array, step: Array, iterations: Any) -> LowerSolution:
         """A y that needs no further step, with the evidence; F is affine and the step at most 1 / L."""
+        force = self.asked.operator(y)
+        ahead = self.asked.project(y - step * force)
+        return self.judged_directly(y, force, ahead, self.asked.operator(ahead), step, iterations)
+
+    def judged_directly(
+        self, y: Array, force: Array, ahead: Array, force_ahead: Array, step: Array, iterations: Any
+    ) -> LowerSolution:
+        """The same once the step ahead is taken."""
         return certify_direct(
-            self.asked.operator,
-            self.asked.project,
             y,
+            force,
+            ahead,
+            force_ahead,
             step,
             self.mu,
             iterations,
@@ -134,7 +133,7 @@ class ExactMethod(ABC):
         tolerance = tolerance if exact else jnp.maximum(tolerance, INEXACT_TOLERANCE)
         if x.dtype == jnp.float32:
             tolerance = jnp.maximum(tolerance, SINGLE_TOLERANCE)
-        return Question(owner, asked, owner.project(warm), mu, tolerance, exact)
+        return Question(owner, asked, warm, mu, tolerance, exact)
 
     def explain(self, scope: str | None) -> str:
         """How the lower level is solved, and where its modulus comes from."""

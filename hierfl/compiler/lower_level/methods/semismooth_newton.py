@@ -5,35 +5,36 @@ D = DP(z) and H = DF(y) a Newton step solves (H D + (I - D) / s) dz = -G. In v =
 dz = v - s (G + H v). For gradients v = D u makes it symmetric and positive, (D - D^2 + s D H D) u = -s D G, so that conjugate
 gradients solve it from products alone (Milzarek and Ulbrich, 2014); small systems are solved densely, other maps by GMRES.
 
-A Newton step counts if it shrinks the natural residual; else some steps of the safeguard are taken from the best point, so
-that the method is never much worse than its safeguard and needs no line search.
+A Newton step counts if it halves |G|, which bounds the natural residual. A few that do not may lead to one that does, since |G|
+may grow while the active set settles; else some steps of the safeguard are taken from the best point, so that the method is never
+much worse than its safeguard and needs no line search (a watchdog: Chamberlain, Powell, Lemarechal and Pedersen, 1982).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.sparse.linalg import cg, gmres
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
-from hierfl.compiler.lower_level.methods.accelerated_gradient import accelerated
-from hierfl.compiler.lower_level.methods.extragradient import extragradient
+from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedSteps, Extrapolated
+from hierfl.compiler.lower_level.methods.extragradient import ExtragradientSteps, Halfway
 from hierfl.compiler.lower_level.methods.method import IterativeMethod, Question, Verdict
-from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS, first_step
+from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS
+from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, if_wanted, walked
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.projections.one_of_two import one_of_two
 
 DENSE_LIMIT = 64
 LIMIT = 200
+PATIENCE = 3  # Newton steps that may fail to count, one after another
 SAFE_STEPS = 50
 KRYLOV_STEPS = 400
-
-
-Safeguard = Callable[..., tuple[Array, Array, Array]]
 
 
 class SemismoothNewton(IterativeMethod):
@@ -51,100 +52,122 @@ class SemismoothNewton(IterativeMethod):
         return Verdict(True, f"F is smooth and Y(x) has an exact projection ({how}); safeguarded by {safeguard}")
 
     def answer(self, question: Question) -> LowerSolution:
-        return question.certified(*newton_from(question, question.start, self.structure.is_gradient))
+        return newton_from(question, question.warm, self.structure.is_gradient)
 
 
 def newton_from(
-    question: Question, start: Array, gradient: bool, power_steps: Any = POWER_STEPS
-) -> tuple[Array, Array, Array]:
-    """(y, step, iterations) of Newton's method on a question, from a start of its own; ``gradient`` says whether F is one."""
-    owner = question.owner
-    step, force = first_step(owner.operator, start, power_steps)
-    safeguard = accelerated if gradient else extragradient
-    return semismooth_newton(
-        owner.operator, owner.project, safeguard, start, force, step, question.mu, question.tolerance, gradient
-    )
+    question: Question, start: Array, gradient: bool, power_steps: Array | int = POWER_STEPS
+) -> LowerSolution:
+    """The solution of a question by Newton's method, from a start of its own; ``gradient`` says whether F is one."""
+    rule = AcceleratedSteps if gradient else ExtragradientSteps
+    safeguard = rule(question.mu, question.tolerance, SAFE_STEPS)
+    newton = NewtonSteps(safeguard, question.owner.operator, gradient, question.mu, question.tolerance)
+    return walked(question, newton, start, power_steps)
 
 
-def semismooth_newton(
-    operator: Map,
-    project: Map,
-    safeguard: Safeguard,
-    start: Float[Array, " size"],
-    force: Float[Array, " size"],
-    step: Float[Array, ""],
-    mu: Float[Array, ""],
-    tolerance: Array | float,
-    symmetric: bool,
-) -> tuple[Array, Array, Array]:
-    """(y, step, iterations) from a start and F there.
+class Safeguarded(NamedTuple):
+    """A stand of Newton's method: the best y with F there, and ``error``, |G| at the z that it comes from.
 
-    ``safeguard`` is ``accelerated`` for gradients, ``extragradient`` otherwise. Every pass makes one trial, by Newton or, after
-    a Newton trial that failed, by the safeguard, whose trial always counts.
+    The point ahead is a trial z where ``newton`` is set, ``failed`` of which have not counted since the best, else it is the
+    safeguard's. A ``fresh`` trial, that of the first z or the first after the safeguard, counts whatever its error.
     """
 
-    def residual(y: Float[Array, " size"], force: Array, step: Array) -> Array:
-        return jnp.linalg.norm(y - project(y - step * force)) / step
-
-    def unfinished(state: tuple[Array, ...]) -> Array:
-        *_, count, done = state
-        return ~done & (count < LIMIT)
-
-    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        y, force, step, error, last, failed, count, _ = state
-
-        def by_newton(step: Array) -> tuple[Array, Array]:
-            forcing = jnp.clip(0.5 * (error / last) ** 2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
-            return _newton_step(operator, project, y, y - step * force, step, forcing, symmetric), step
-
-        def by_safeguard(step: Array) -> tuple[Array, Array]:
-            limit = jnp.where(failed, SAFE_STEPS, 0)  # side by side both kinds are run for all
-            return safeguard(operator, project, y, force, step, mu, tolerance, limit)[:2]
-
-        trial, trial_step = jax.lax.cond(failed, by_safeguard, by_newton, step)
-        trial_force = operator(trial)
-        trial_error = residual(trial, trial_force, trial_step)
-        good = failed | (trial_error <= 0.5 * error)
-        new, new_force, step = jax.tree.map(
-            lambda ours, theirs: jnp.where(good, ours, theirs),
-            (trial, trial_force, trial_step),
-            (y, force, step),
-        )
-        new_error, last = jnp.where(good, trial_error, error), jnp.where(good, error, last)
-        done = good & (new_error <= target(new, new_force, step, mu, tolerance))
-        return new, new_force, step, new_error, last, ~good, count + good, done
-
-    error = residual(start, force, step)
-    done = error <= target(start, force, step, mu, tolerance)
-    state: tuple[Array, ...] = (start, force, step, error, error, jnp.zeros((), bool), jnp.zeros((), int), done)
-    y, _, step, _, _, _, count, _ = jax.lax.while_loop(unfinished, advance, state)
-    return y, step, count
+    y: Float[Array, " size"]
+    force: Float[Array, " size"]
+    step: Float[Array, ""]
+    error: Float[Array, ""]
+    newton: Bool[Array, ""]
+    fresh: Bool[Array, ""]
+    failed: Int[Array, ""]
+    safe: Extrapolated | Halfway
+    taken: Int[Array, ""]
 
 
-def _newton_step(
-    operator: Map, project: Map, y: Array, z: Array, step: Array, forcing: Array, symmetric: bool
-) -> Array:
-    """P(z + dz); a step that is not finite falls back to P(z), which the caller will not accept."""
-    p, derivative = jax.linearize(project, z)
-    force, hessian = jax.linearize(operator, p)
-    g = (z - p) / step + force
+@dataclass(frozen=True)
+class NewtonSteps(Iteration[Safeguarded]):
+    """Semismooth Newton steps on the normal map, or those of the ``safeguard`` for a while after a trial that failed."""
+
+    safeguard: Iteration[Any]
+    operator: Map
+    symmetric: bool
+    mu: Array
+    tolerance: Array | float
+
+    def begin(self, y: Array, force: Array, step: Array) -> Safeguarded:
+        yes, none, error = jnp.ones((), bool), jnp.zeros((), int), jnp.full((), jnp.inf, y.dtype)
+        return Safeguarded(y, force, step, error, yes, yes, none, self.safeguard.begin(y, force, step), none)
+
+    def project(self, project: Map, ahead: Array) -> tuple[Array, Map]:
+        return jax.linearize(project, ahead)
+
+    def arrive(self, stand: Safeguarded, nearest: Array) -> tuple[Safeguarded, Array]:
+        safe, point = one_of_two(stand.newton, (stand.safe, nearest), self.safeguard.arrive(stand.safe, nearest))
+        return stand._replace(safe=safe), point
+
+    def depart(
+        self, stand: Safeguarded, ahead: Array, point: Array, force: Array, slope: Map, stepping: Array
+    ) -> Onward[Safeguarded]:
+        after_trial = self._after_trial(stand, ahead, point, force, slope, stepping)
+        after_safe_step = self._after_safe_step(stand, ahead, point, force, stepping)
+        return one_of_two(stand.newton, after_trial, after_safe_step)
+
+    def _after_trial(
+        self, stand: Safeguarded, ahead: Array, point: Array, force: Array, slope: Map, stepping: Array
+    ) -> Onward[Safeguarded]:
+        y, best_force, step, best, newton, fresh, failed, _, taken = stand
+        g = (ahead - point) / step + force
+        error = jnp.linalg.norm(g)
+        enough = target(point, force, step, self.mu, self.tolerance)
+        good = fresh | (error <= jnp.maximum(0.5 * best, enough))
+        # what the safeguard has solved is given a Newton step, which gains digits
+        met_at_first = (taken == 0) & (error <= enough)
+        last = jnp.where(fresh, met_at_first | ~jnp.isfinite(error), jnp.minimum(error, best) <= enough)
+        again = ~last & (good | (jnp.isfinite(error) & (failed < PATIENCE)))
+        shrunk = jnp.where(fresh, 1.0, error / best)
+        forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
+
+        def newton_step() -> Array:
+            hessian = jax.linearize(self.operator, point)[1]
+            return _newton_step(slope, hessian, g, step, forcing, self.symmetric)
+
+        move = if_wanted(stepping & newton & again, newton_step, jnp.zeros_like(point))
+        y, best_force, best = one_of_two(good, (point, force, error), (y, best_force, best))
+        failed, taken, no = jnp.where(good, 0, failed + 1), taken + good, jnp.zeros((), bool)
+        safe = self.safeguard.begin(y, best_force, step)
+        onward = jnp.where(again, ahead + move, y - step * best_force)
+        moved = Safeguarded(y, best_force, step, best, again, no, failed, safe, taken)
+        return Onward(moved, onward, last | (taken >= LIMIT))
+
+    def _after_safe_step(
+        self, stand: Safeguarded, ahead: Array, point: Array, force: Array, stepping: Array
+    ) -> Onward[Safeguarded]:
+        safe, onward, done = self.safeguard.depart(stand.safe, ahead, point, force, None, stepping)
+        best = stand.y, stand.force, stand.step
+        y, best_force, step = one_of_two(done, (safe.y, safe.force, safe.step), best)
+        taken, none = stand.taken + done, jnp.zeros((), int)
+        moved = Safeguarded(y, best_force, step, stand.error, done, done, none, safe, taken)
+        return Onward(moved, jnp.where(done, y - step * best_force, onward), taken >= LIMIT)
+
+
+def _newton_step(derivative: Map, hessian: Map, g: Array, step: Array, forcing: Array, symmetric: bool) -> Array:
+    """dz for the normal map's value g; 0 where it is not finite, which the next trial does not count."""
     right = -step * derivative(g)
-    if z.size <= DENSE_LIMIT:
-        identity = jnp.eye(z.size, dtype=z.dtype)
+    if g.size <= DENSE_LIMIT:
+        identity = jnp.eye(g.size, dtype=g.dtype)
         d, h = jax.vmap(derivative, out_axes=1)(identity), jax.vmap(hessian, out_axes=1)(identity)
         v = jnp.linalg.solve(identity - d + step * (d @ h), right)
     elif symmetric:
 
         def product(u: Array) -> Array:
             du = derivative(u)
-            return du - derivative(du) + step * derivative(hessian(du))
+            return derivative(u - du + step * hessian(du))
 
         v = derivative(cg(product, right, tol=forcing, maxiter=KRYLOV_STEPS)[0])
     else:
 
         def mixed(v: Array) -> Array:
-            return v - derivative(v) + step * derivative(hessian(v))
+            return v - derivative(v - step * hessian(v))
 
         v = gmres(mixed, right, tol=forcing, restart=30, maxiter=KRYLOV_STEPS // 30)[0]
     dz = v - step * (g + hessian(v))
-    return project(jnp.where(jnp.isfinite(dz).all(), z + dz, z))
+    return jnp.where(jnp.isfinite(dz).all(), dz, 0.0)

@@ -14,23 +14,22 @@ from hierfl.compiler.lower_level.certificate import Map
 POWER_STEPS = 15
 
 
-def first_step(operator: Map, start: Array, iterations: Any = POWER_STEPS) -> tuple[Array, Array]:
-    """(1/L from a power iteration on F's Jacobian at the start, F there); L from below, hence the later safeguards."""
+def first_step(operator: Map, start: Array, force: Array, iterations: Any = POWER_STEPS) -> Array:
+    """1/L from a power iteration on F's Jacobian at the start, F there being known; L from below, hence the later safeguards."""
     probe = jnp.cos(jnp.arange(1, start.size + 1, dtype=start.dtype) ** 2)
 
-    def multiply(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        direction, _, _ = state
-        force, image = jax.jvp(operator, (start,), (direction,))
+    def multiply(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        image = jax.jvp(operator, (start,), (state[0],))[1]
         size = jnp.linalg.norm(image)
-        return image / jnp.where(size > 0, size, 1.0), size, force
+        return image / jnp.where(size > 0, size, 1.0), size
 
-    first = (probe / jnp.linalg.norm(probe), jnp.zeros((), start.dtype), jnp.zeros_like(start))
-    _, size, force = jax.lax.fori_loop(0, iterations, multiply, first)
+    first = probe / jnp.linalg.norm(probe), jnp.zeros((), start.dtype)
+    _, size = jax.lax.fori_loop(0, iterations, multiply, first)
     length = jnp.linalg.norm(force)
     # F constant here: any step will do
     flat = 100.0 * (1.0 + jnp.linalg.norm(start)) / jnp.where(length > 0, length, 1.0)
     curved = (size * flat > 1e-6) & jnp.isfinite(size)
-    return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat), force
+    return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat)
 
 
 def safe_step(step: Float[Array, ""], moved: Array, changed: Array) -> Array:

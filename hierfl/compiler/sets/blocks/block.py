@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +46,14 @@ class Block(Protocol):
         """Say what was recognised."""
 
 
+@runtime_checkable
+class GapBesideProjection(Protocol):
+    """A block whose gap comes out of the iteration that projects: asked for both, it iterates once."""
+
+    def project_and_gap(self, z: Float[Array, " n"], values: Values) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """The projection of the entries ``z``, and the gap."""
+
+
 @dataclass(frozen=True, eq=False)
 class Product:
     """Independent blocks one after the other, on the sorted ``entries`` (those of no block are free)."""
@@ -56,16 +64,43 @@ class Product:
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         """Each block in turn; where their entries overlap, their row spaces are orthogonal."""
         for block in self.blocks:
-            if np.array_equal(block.entries, self.entries):
-                z = block.project(z, values).astype(z.dtype)
-            elif len(block.entries):
-                places = np.searchsorted(self.entries, block.entries).astype(np.int32)
-                z = z.at[places].set(block.project(z[places], values).astype(z.dtype))
+            z = self._with(block, z, block.project(self._part(block, z), values))
         return z
 
     def gap(self, values: Values) -> Float[Array, ""]:
         """The largest of the blocks' gaps."""
         return largest_gap([block.gap(values) for block in self.blocks])
+
+    def project_and_gap(self, z: Float[Array, " n"], values: Values) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """Both, from one iteration of each block where that gives both."""
+        gaps = []
+        for block in self.blocks:
+            part = self._part(block, z)
+            if isinstance(block, GapBesideProjection):
+                p, gap = block.project_and_gap(part, values)
+            else:
+                p, gap = block.project(part, values), block.gap(values)
+            z = self._with(block, z, p)
+            gaps.append(gap)
+        return z, largest_gap(gaps)
+
+    def _places(self, block: Block) -> Int[np.ndarray, " n"] | None:
+        """Where the block's entries are among all; None where they are all, in order."""
+        if np.array_equal(block.entries, self.entries):
+            return None
+        return np.searchsorted(self.entries, block.entries).astype(np.int32)
+
+    def _part(self, block: Block, z: Float[Array, " n"]) -> Float[Array, " part"]:
+        """The block's entries."""
+        places = self._places(block)
+        return z if places is None else z[places]
+
+    def _with(self, block: Block, z: Float[Array, " n"], p: Float[Array, " part"]) -> Float[Array, " n"]:
+        """The point with other values of the block's entries."""
+        places = self._places(block)
+        if places is None:
+            return p.astype(z.dtype)
+        return z.at[places].set(p.astype(z.dtype)) if len(places) else z
 
     @property
     def exact(self) -> bool:

@@ -53,19 +53,22 @@ class CutByBall:
         """Some tens of inner projections."""
         return f"some tens of projections of {', '.join(self.inner.costs) or 'O(n)'}"
 
-    def _solve(self, z: Float[Array, " n"], values: Values) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def _ball(self, values: Values) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """The centre in the order of the entries, and the radius."""
         centre, radius = self.ball.centre_radius(values)
-        centre = jnp.zeros_like(centre).at[np.searchsorted(self.entries, self.ball.entries)].set(centre)
-        return intersection.with_ball(lambda p: self.inner.project(p, values), z, centre, radius)
+        return jnp.zeros_like(centre).at[np.searchsorted(self.entries, self.ball.entries)].set(centre), radius
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         """NaN where the root was not found."""
-        return checked(*self._solve(z, values))
+        return checked(*intersection.with_ball(lambda p: self.inner.project(p, values), z, *self._ball(values)))
 
     def gap(self, values: Values) -> Float[Array, ""]:
-        """The gaps of both, or how far they are apart."""
-        _, residual = self._solve(self.ball.centre_radius(values)[0], values)
-        return jnp.maximum(jnp.maximum(self.inner.gap(values), self.ball.gap(values)), beyond(residual))
+        """The gaps of both, or how far they are apart: the distance of the centre to the inner set, less the radius."""
+        centre, radius = self._ball(values)
+        nearest, inner_gap = self.inner.project_and_gap(centre, values)
+        apart = jnp.linalg.norm(centre - nearest) - jnp.maximum(radius, 0.0)
+        apart = beyond(apart / (1.0 + jnp.linalg.norm(centre)))
+        return jnp.maximum(jnp.maximum(inner_gap, self.ball.gap(values)), apart)
 
     def explain(self) -> str:
         """Name the inner blocks and the ball."""

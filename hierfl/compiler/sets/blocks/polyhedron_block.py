@@ -15,7 +15,7 @@ from hierfl.compiler.sets.members.affine_map import DENSE_ENTRIES, Values
 from hierfl.compiler.sets.members.bands import Bands
 from hierfl.compiler.sets.members.entry_bounds import EntryBounds, limits
 from hierfl.compiler.sets.members.origin import constraints_text
-from hierfl.projections import box, polyhedron
+from hierfl.projections import polyhedron
 
 ROW_LIMIT = 100
 
@@ -65,10 +65,16 @@ class PolyhedronBlock:
 
     def gap(self, values: Values) -> Float[Array, ""]:
         """Positive when the bands and the box do not meet."""
-        matrix, low, high, lower, upper = self._set(values)
-        trivially = jnp.maximum(box.gap(lower, upper), box.gap(low, high))
-        _, _, broken = limits(self.bounds, self.entries, values)
-        return jnp.maximum(polyhedron.gap(matrix, low, high, lower, upper), jnp.maximum(trivially, broken))
+        return jnp.maximum(polyhedron.gap(*self._set(values)), self._broken(values))
+
+    def project_and_gap(self, z: Float[Array, " n"], values: Values) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """Both, from one iteration."""
+        p, residual, gap = polyhedron.project_and_gap(z, *self._set(values))
+        return checked(p, residual), jnp.maximum(gap, self._broken(values))
+
+    def _broken(self, values: Values) -> Float[Array, ""]:
+        """The violation of a bound whose coefficient vanishes."""
+        return limits(self.bounds, self.entries, values)[2]
 
     def explain(self) -> str:
         """Name the rows and the bounds."""
