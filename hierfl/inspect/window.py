@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.starting_points import project_on_all
+from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import OUTSIDE
@@ -24,7 +24,7 @@ def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
         For a point outside X.
     """
     if center is None:
-        return np.asarray(project_on_all(compiled, np.zeros(compiled.upper.size)))
+        return on_upper_set(compiled, np.zeros((1, compiled.upper.size)))[0]
     centre: np.ndarray = compiled.upper.flatten(center.x if isinstance(center, Result) else center, "center")
     require_inside(compiled, centre)
     return centre
@@ -94,6 +94,6 @@ def require_inside(compiled: CompiledProblem, centre: np.ndarray) -> None:
     SettingError
         Naming the distance.
     """
-    away = float(np.linalg.norm(centre - np.asarray(project_on_all(compiled, centre))))
+    away = float(np.linalg.norm(centre - on_upper_set(compiled, centre[None])[0]))
     if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
         raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")

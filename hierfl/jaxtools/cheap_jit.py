@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy
 import numpy as np
+from jax._src.core import trace_state_clean
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from hierfl.jaxtools.numpy_program import NumpyProgram
@@ -59,9 +60,9 @@ class QuickProgram:
         return self._called
 
     def _called(self, *arguments: Any, **named: Any) -> Any:
-        """By XLA; at once, where another function is being traced around a call with arrays that are known."""
-        with jax.ensure_compile_time_eval():
-            return self._compiled(*arguments, **named)
+        """By XLA; as a part of what is being traced around the call, where something is."""
+        program = self._compiled if trace_state_clean() else self._within
+        return program(*arguments, **named)
 
     @cached_property
     def _compiled(self) -> Any:

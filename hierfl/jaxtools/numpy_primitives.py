@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.special
+
+from hierfl.jaxtools.numpy_algebra import cholesky, eigh, svd, triangular
+from hierfl.jaxtools.numpy_indexing import gather, scatter
 
 Made = Callable[..., Any]
 Maker = Callable[[Any], Made]  # of an equation of a jaxpr
@@ -228,179 +230,10 @@ def _dot(numbers: Any) -> Made:
     return batched
 
 
-# --- places in arrays --------------------------------------------------------------------------------------------------
-
-
-def _places(
-    shape: Any, sizes: Any, indices: Any, mapped: Any, batching: Any, index_batching: Any
-) -> tuple[list[Any], Any]:
-    """(an index of every dimension of the operand, each (*batch, *sizes); which windows fit, (*batch,)).
-
-    ``indices`` (*batch, k) holds where windows of these sizes start along the dimensions ``mapped``.
-    """
-    batch = indices.shape[:-1]
-    where, fits = [], np.ones(batch, bool)
-    for d, (n, size) in enumerate(zip(shape, sizes)):
-        start = np.zeros(batch, int)
-        if d in mapped:
-            start = indices[..., mapped.index(d)].astype(int)
-            fits &= (start >= 0) & (start <= n - size)
-            start = np.clip(start, 0, n - size)
-        elif d in batching:
-            axis = index_batching[batching.index(d)]
-            start = np.arange(n).reshape([-1 if k == axis else 1 for k in range(len(batch))]) + start
-        along = [1] * (len(batch) + len(sizes))
-        along[len(batch) + d] = size
-        where.append(start.reshape(*batch, *[1] * len(sizes)) + np.arange(size).reshape(along))
-    return where, fits
-
-
-def _gather(equation: Any) -> Made:
-    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
-    fill, mode = equation.params["fill_value"], str(equation.params["mode"])
-    shape, out = equation.invars[0].aval.shape, equation.outvars[0].aval
-    offsets, gone = numbers.offset_dims, {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
-    filling = "FILL" in mode
-    missing = (
-        fill
-        if fill is not None
-        else np.nan
-        if np.issubdtype(out.dtype, np.inexact)
-        else np.iinfo(out.dtype).min
-        if np.issubdtype(out.dtype, np.signedinteger)
-        else 0
-    )
-
-    def gather(x: Any, indices: Any) -> Any:
-        where, fits = _places(
-            shape,
-            sizes,
-            indices,
-            numbers.start_index_map,
-            numbers.operand_batching_dims,
-            numbers.start_indices_batching_dims,
-        )
-        taken, count = x[tuple(where)], fits.ndim
-        if filling and not fits.all():
-            taken = np.where(fits.reshape(*fits.shape, *[1] * len(sizes)), taken, missing)
-        taken = taken.reshape(*fits.shape, *(s for d, s in enumerate(sizes) if d not in gone))
-        windows = iter(range(count, taken.ndim))
-        batch = iter(range(count))
-        return taken.transpose([next(windows) if k in offsets else next(batch) for k in range(taken.ndim)])
-
-    return gather
-
-
-def _scatter(ufunc: Any) -> Maker:
-    def make(equation: Any) -> Made:
-        numbers = equation.params["dimension_numbers"]
-        shape, update_shape = equation.invars[0].aval.shape, equation.invars[2].aval.shape
-        gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-        windows = list(numbers.update_window_dims)
-        batch = [k for k in range(len(update_shape)) if k not in windows]
-        left = iter(windows)
-        sizes = [1 if d in gone else update_shape[next(left)] for d in range(len(shape))]
-        clip = "CLIP" in str(equation.params["mode"])
-
-        def scatter(x: Any, indices: Any, updates: Any) -> Any:
-            where, fits = _places(
-                shape,
-                sizes,
-                indices,
-                numbers.scatter_dims_to_operand_dims,
-                numbers.operand_batching_dims,
-                numbers.scatter_indices_batching_dims,
-            )
-            out = np.array(x)
-            values = updates.transpose([*batch, *windows]).reshape(*fits.shape, *sizes)
-            if clip or fits.all():
-                places: Any = tuple(where)
-            else:
-                places, values = tuple(np.broadcast_to(w, values.shape)[fits] for w in where), values[fits]
-            if ufunc is None:
-                out[places] = values
-            else:
-                ufunc.at(out, places, values)
-            return out
-
-        return scatter
-
-    return make
-
-
-# --- linear algebra ----------------------------------------------------------------------------------------------------
-
-
-def _triangular(equation: Any) -> Made:
-    settings = equation.params
-    left, lower, transposed = settings["left_side"], settings["lower"], settings["transpose_a"]
-    unit = settings["unit_diagonal"]
-
-    def one(a: Any, b: Any) -> Any:
-        return scipy.linalg.solve_triangular(
-            a, b, trans=int(transposed), lower=lower, unit_diagonal=unit, check_finite=False
-        )
-
-    def solve(a: Any, b: Any) -> Any:
-        if not left:
-            flipped = np.swapaxes(b, -1, -2)
-            return np.swapaxes(
-                _each(
-                    lambda m, r: scipy.linalg.solve_triangular(
-                        m, r, trans=1 - int(transposed), lower=lower, unit_diagonal=unit, check_finite=False
-                    ),
-                    a,
-                    flipped,
-                ),
-                -1,
-                -2,
-            )
-        return _each(one, a, b)
-
-    return solve
-
-
-def _each(function: Made, a: Any, b: Any) -> Any:
-    """A function of two matrices, over leading axes."""
-    if a.ndim == 2:
-        return function(a, b)
-    out = np.empty_like(b)
-    for place in np.ndindex(a.shape[:-2]):
-        out[place] = function(a[place], b[place])
-    return out
-
-
-def _eigh(equation: Any) -> Made:
-    def eigh(x: Any) -> tuple[Any, Any]:
-        values, vectors = np.linalg.eigh(x)
-        return vectors, values
-
-    return eigh
-
-
-def _svd(equation: Any) -> Made:
-    full, vectors = equation.params["full_matrices"], equation.params["compute_uv"]
-    if not vectors:
-        return lambda x: (np.linalg.svd(x, compute_uv=False),)
-
-    def svd(x: Any) -> tuple[Any, Any, Any]:
-        left, values, right = np.linalg.svd(x, full_matrices=full)
-        return values, left, right
-
-    return svd
-
-
 def _platform(platforms: Any) -> Made:
     """The branch for processors, or the default."""
     place = next((k for k, names in enumerate(platforms) if names is None or "cpu" in names))
     return lambda: np.int32(place)
-
-
-def _cholesky(x: Any) -> Any:
-    try:
-        return np.linalg.cholesky(x)
-    except np.linalg.LinAlgError:
-        return np.full_like(x, np.nan)
 
 
 MAKERS: dict[str, Maker] = {
@@ -468,7 +301,7 @@ MAKERS: dict[str, Maker] = {
             "stop_gradient": _same,
             "optimization_barrier": lambda *x: x,
             "dynamic_update_slice": _dynamic_update,
-            "cholesky": _cholesky,
+            "cholesky": cholesky,
             "reduce_precision": _same,
         }.items()
     },
@@ -503,18 +336,18 @@ MAKERS: dict[str, Maker] = {
     "cumlogsumexp": _cumulative(np.logaddexp),
     "sort": _sort,
     "dot_general": _dot,
-    "gather": _gather,
-    "scatter": _scatter(None),
-    "scatter-add": _scatter(np.add),
-    "scatter-mul": _scatter(np.multiply),
-    "scatter-max": _scatter(np.maximum),
-    "scatter-min": _scatter(np.minimum),
-    "triangular_solve": _triangular,
+    "gather": gather,
+    "scatter": scatter(None),
+    "scatter-add": scatter(np.add),
+    "scatter-mul": scatter(np.multiply),
+    "scatter-max": scatter(np.maximum),
+    "scatter-min": scatter(np.minimum),
+    "triangular_solve": triangular,
     "stack": _with("axis")(lambda axis: lambda *parts: np.stack(parts, axis)),
     "unstack": _with("axis")(lambda axis: lambda x: tuple(np.moveaxis(x, axis, 0))),
     "tile": _with("reps")(lambda reps: lambda x: np.tile(x, reps)),
     "platform_index": _with("platforms")(_platform),
-    "svd": _svd,
+    "svd": svd,
     "round": _with("rounding_method")(lambda method: np.round if "EVEN" in str(method) else _away),
-    "eigh": _eigh,
+    "eigh": eigh,
 }

@@ -11,7 +11,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.public_response import public_response
-from hierfl.compiler.starting_points import project_on_all
+from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import HierflError
 from hierfl.result import Certificate, Result
 from hierfl.runtime.cohort import cohort_size
@@ -31,7 +31,7 @@ class RunEnd(NamedTuple):
     @classmethod
     def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> RunEnd:
         iterate = np.asarray(watch.algorithm.decision(outcome.state), float)
-        x = np.asarray(project_on_all(watch.compiled, iterate))
+        x = on_upper_set(watch.compiled, np.asarray(iterate)[None])[0]
         warm = watch.algorithm.response(outcome.state, outcome.memory)
         return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm, float))
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, verify_sets
-from hierfl.compiler.starting_points import project_on_all, require_nonempty, start_points
+from hierfl.compiler.starting_points import on_upper_set, require_nonempty, start_points
 from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress, Waiting
@@ -104,7 +104,7 @@ def _require_gradient_steps(algorithm: Algorithm, solver: Any, tolerance: float 
 
 def _inside(compiled: CompiledProblem, start: np.ndarray) -> np.ndarray:
     """Put a start into X: itself where it is there, else its projection."""
-    projected = np.asarray(project_on_all(compiled, start))
+    projected = on_upper_set(compiled, start[None])[0]
     return start if np.linalg.norm(projected - start) <= INSIDE * (1 + np.linalg.norm(start)) else projected
 
 

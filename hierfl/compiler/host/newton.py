@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.compiler.host.program import FAILED, SOLVED, Answer, ConeProgram
+from hierfl.compiler.host.cone_program import FAILED, SOLVED, ConeProgram, ConeSolution
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
 STEPS, CUTS = 200, 60
@@ -41,12 +41,12 @@ class NewtonMethod:
     size: int
     interior: bool = False
 
-    def solve(self, start: Vector) -> Answer:
+    def solve(self, start: Vector) -> ConeSolution:
         """The solution from a feasible start at which G is finite."""
         u, last, answer = start, np.inf, None
         force, slope = self.force(u)
         if not np.isfinite(force).all():
-            return Answer(np.full_like(u, np.nan), np.full(len(self.b), np.nan), np.inf, FAILED)
+            return ConeSolution(np.full_like(u, np.nan), np.full(len(self.b), np.nan), np.inf, FAILED)
         for _ in range(STEPS):
             ahead = self._model(u, force, slope)
             if ahead.status != SOLVED:
@@ -54,16 +54,16 @@ class NewtonMethod:
             step = ahead.u - u
             size = _largest(step[: self.size]) / (_largest(u[: self.size]) or 1.0)
             if size <= SETTLED or (size <= CLOSE and size > STEADY * last):
-                return Answer(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
+                return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
             if share == 0.0 and size <= NEAR and size < 0.5 * last:  # along so short a step only rounding is seen
                 share, (force_ahead, slope_ahead) = 1.0, self.force(ahead.u)
             if share == 0.0 or not np.isfinite(force_ahead).all():
-                return Answer(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
+                return ConeSolution(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
             u, force, slope, answer = u + share * step, force_ahead, slope_ahead, ahead
             last = size if share == 1.0 else np.inf
         assert answer is not None
-        return Answer(u, answer.z, last, FAILED)
+        return ConeSolution(u, answer.z, last, FAILED)
 
     def _largest_share(self, u: Vector, step: Vector) -> float:
         """1, or just less than to the boundary that the step would reach."""
@@ -73,7 +73,7 @@ class NewtonMethod:
         rows = np.arange(len(here)) >= sum(cone.size for cone in self.cones if cone.kind == ZERO)
         return SHORT if (rows & (here > 0) & (ahead <= 1e-3 * here)).any() else 1.0
 
-    def _model(self, u: Vector, force: Vector, slope: np.ndarray) -> Answer:
+    def _model(self, u: Vector, force: Vector, slope: np.ndarray) -> ConeSolution:
         """The solution of the linear model; with a diagonal where the model has none."""
         size = np.abs(slope).max(initial=0.0)
         answer = ConeProgram(slope, force - slope @ u, self.a, self.b, self.cones).solve()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hierfl.compiler.host.cone_program import ACTIVE, SOLVED, ConeProgram
 from hierfl.compiler.host.cones import dual_slope
-from hierfl.compiler.host.program import ACTIVE, SOLVED, ConeProgram
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 RANK = 1e-10  # of the largest singular value, below which one counts as zero

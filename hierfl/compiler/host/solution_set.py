@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.host.program import ACTIVE, SOLVED, Answer, ConeProgram
+from hierfl.compiler.host.cone_program import ACTIVE, SOLVED, ConeProgram, ConeSolution
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 RANK = 1e-10  # relative, below which a singular value counts as zero
@@ -26,7 +26,7 @@ class SolutionSet:
     """The solutions of ``program``, of which ``answer`` is one; the first ``size`` entries of u are y."""
 
     program: ConeProgram
-    answer: Answer
+    answer: ConeSolution
     size: int
 
     @cached_property
@@ -101,18 +101,18 @@ class SolutionSet:
         b = np.concatenate([-kept @ u, program.b[self.strong], program.b[~self.strong]])
         return ConeProgram(h, g, a, b, [Cone(ZERO, len(kept) + len(tight)), Cone(NONNEGATIVE, len(loose))])
 
-    def least_norm(self) -> Answer:
+    def least_norm(self) -> ConeSolution:
         """The solution with the shortest y; z is that of the program itself."""
         h = np.zeros_like(self.program.h)
         h[: self.size, : self.size] = np.eye(self.size)
         nearest = self.restricted(h, np.zeros(len(h))).solve()
         return self.chosen(nearest)
 
-    def chosen(self, other: Answer) -> Answer:
+    def chosen(self, other: ConeSolution) -> ConeSolution:
         """Another point of the set as the answer, with the multipliers of the program itself."""
         if other.status != SOLVED:
             return other
-        return Answer(other.u, self.answer.z, self.program.error(other.u, self.answer.z), SOLVED)
+        return ConeSolution(other.u, self.answer.z, self.program.error(other.u, self.answer.z), SOLVED)
 
     def tells_apart(self, gradients: list[Vector]) -> bool:
         """Whether a cost with these gradients at solutions differs between solutions, to first order."""

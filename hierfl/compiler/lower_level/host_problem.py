@@ -24,8 +24,8 @@ from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
+from hierfl.compiler.host.cone_program import ALIKE, FAILED, ONE, SEVERAL, SOLVED, ConeProgram, ConeSolution
 from hierfl.compiler.host.newton import NewtonMethod
-from hierfl.compiler.host.program import ALIKE, FAILED, ONE, SEVERAL, SOLVED, Answer, ConeProgram
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.solution_set import SolutionSet
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStandardFormError, StandardForm
@@ -60,7 +60,7 @@ class HostProblem:
     interior: bool = False
     selection: str | None = None
     _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
-    _kept: dict[Any, tuple[ConeProgram, Answer]] = field(default_factory=dict)
+    _kept: dict[Any, tuple[ConeProgram, ConeSolution]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, oracles: Oracles, level: LowerLevel) -> HostProblem:
@@ -91,11 +91,11 @@ class HostProblem:
 
     # --- the solution ------------------------------------------------------------------------------------------------
 
-    def solve(self, place: Place, start: np.ndarray | None = None) -> Answer:
-        """u and its multipliers; see ``Answer``."""
+    def solve(self, place: Place, start: np.ndarray | None = None) -> ConeSolution:
+        """u and its multipliers; see ``ConeSolution``."""
         return self.solved(place, start)[1]
 
-    def solved(self, place: Place, start: np.ndarray | None = None) -> tuple[ConeProgram, Answer]:
+    def solved(self, place: Place, start: np.ndarray | None = None) -> tuple[ConeProgram, ConeSolution]:
         """(the quadratic model at the solution, the solution); the last few are kept."""
         key = (place.x.tobytes(), int(place.client), *((leaf, value.tobytes()) for leaf, value in place.own.items()))
         if key not in self._kept:
@@ -107,7 +107,7 @@ class HostProblem:
 
     # --- ties --------------------------------------------------------------------------------------------------------
 
-    def _chosen(self, place: Place, program: ConeProgram, answer: Answer) -> Answer:
+    def _chosen(self, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer, or of several the one that is meant: the shortest y where nothing else is declared."""
         several = SolutionSet(program, answer, self.form.size)
         if several.is_one:
@@ -123,7 +123,7 @@ class HostProblem:
             shortest = several.chosen(self._selected(place, several, shortest.u))
         return replace(shortest, unique=unique)
 
-    def _selected(self, place: Place, several: SolutionSet, start: np.ndarray) -> Answer:
+    def _selected(self, place: Place, several: SolutionSet, start: np.ndarray) -> ConeSolution:
         """The best, or the worst, solution for the upper objective."""
         width, size = self.form.width, self.form.size
         sign = 1.0 if self.selection == "optimistic" else -1.0
@@ -178,12 +178,12 @@ class HostProblem:
         server = replace(data.server, public=clients.public).party(0)
         return value + server.mean(lambda rows: oracles.server_value(x, y, server.environment, rows))
 
-    def _affine(self, place: Place) -> tuple[ConeProgram, Answer]:
+    def _affine(self, place: Place) -> tuple[ConeProgram, ConeSolution]:
         h, g, a, b = self._program("model", self._model, place)(*place)
         program = ConeProgram(h, g, a, b, self.form.cones, self.form.bounds)
         return program, program.solve()
 
-    def _smooth(self, place: Place, start: np.ndarray | None) -> tuple[ConeProgram, Answer]:
+    def _smooth(self, place: Place, start: np.ndarray | None) -> tuple[ConeProgram, ConeSolution]:
         curved, linear, a, b = self._program("cone model", self._cone_model, place)(*place)
         force = self._program("force", self._force, place, np.zeros(self.form.size))
         size = self.form.size
@@ -196,7 +196,7 @@ class HostProblem:
             g[:size] += value
             return g, h
 
-        answer = Answer(np.full(self.form.width, np.nan), np.full(len(b), np.nan), np.inf, FAILED)
+        answer = ConeSolution(np.full(self.form.width, np.nan), np.full(len(b), np.nan), np.inf, FAILED)
         for first in self._starts(start, a, b):
             if first.status != SOLVED:
                 return self._empty_model(a, b), first
@@ -247,7 +247,7 @@ class HostProblem:
         return look.gradient(units * np.concatenate([seed, np.zeros(width - len(seed))]))
 
     def _pull_of_selected(
-        self, place: Place, program: ConeProgram, answer: Answer, seed: np.ndarray
+        self, place: Place, program: ConeProgram, answer: ConeSolution, seed: np.ndarray
     ) -> Float[np.ndarray, " n"]:
         """The gradient where y is chosen among the solutions of a linear program; NaN elsewhere."""
         size, n = self.form.size, len(place.x)

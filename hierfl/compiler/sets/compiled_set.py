@@ -15,7 +15,7 @@ from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Array, Float
 
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.host.projection import HostProjection
+from hierfl.compiler.host.nearest_point import HostProjection
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.sets.blocks.affine_block import AffineBlock
 from hierfl.compiler.sets.blocks.block import Block, Product

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.host.program import EMPTY, SOLVED, UNBOUNDED
+from hierfl.compiler.host.cone_program import EMPTY, SOLVED, UNBOUNDED
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.host_problem import HostProblem, Place, places

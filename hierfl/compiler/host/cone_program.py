@@ -38,7 +38,7 @@ Rows = Float[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ConeSolution:
     """u and z with ``error``, the relative error of the optimality conditions; ``status`` says whether they are an answer.
 
     ``unique`` says whether y has no other value: ``ONE``, ``SEVERAL`` (and the upper objective tells them apart), ``ALIKE`` (it does
@@ -78,7 +78,7 @@ class ConeProgram:
         """Whether it is a minimisation."""
         return bool(np.abs(self.h - self.h.T).max(initial=0.0) <= 1e-13 * np.abs(self.h).max(initial=0.0))
 
-    def solve(self) -> Answer:
+    def solve(self) -> ConeSolution:
         """The solution, or the reason why there is none."""
         units = self.units
         if (units != 1.0).any():
@@ -106,7 +106,7 @@ class ConeProgram:
         h, a = units[:, None] * self.h * units, self.a * units
         return _Scaled(h, units * self.g, a, self.b, self.cones, self.bounds)
 
-    def _variational(self) -> Answer:
+    def _variational(self) -> ConeSolution:
         """The solution for an H that is not symmetric: by pivots over rows; none is looked for over other cones."""
         if not self.polyhedral:
             return self._none(FAILED)
@@ -124,13 +124,13 @@ class ConeProgram:
         sizes = np.linalg.norm(self.a, axis=1)
         return np.where(sizes > 0, sizes, 1.0)
 
-    def _by_rows(self) -> Answer:
+    def _by_rows(self) -> ConeSolution:
         empty = np.linalg.norm(self.a, axis=1) == 0
         if empty.any() and self._contradiction(empty):
             return self._none(EMPTY)
         kept = np.flatnonzero(~empty)
         if not self.h.any() and not self.g.any() and not len(kept):
-            return Answer(np.zeros(len(self.g)), np.zeros(len(self.b)), 0.0, SOLVED)
+            return ConeSolution(np.zeros(len(self.g)), np.zeros(len(self.b)), 0.0, SOLVED)
         u, multipliers, flag = self._daqp(kept)
         if flag == -1:
             return self._none(EMPTY) if self._really_empty() else self._none(FAILED)
@@ -173,7 +173,7 @@ class ConeProgram:
         nearest = ConeProgram(np.eye(len(self.g)), np.zeros(len(self.g)), self.a, self.b, self.cones)
         return nearest._by_clarabel().status == EMPTY
 
-    def _with_limits_reached(self) -> Answer:
+    def _with_limits_reached(self) -> ConeSolution:
         """The solution where each bound of a convex term that only has a limit is at that limit: else it is not determined."""
         columns, rows = self._limited
         if not len(columns):
@@ -216,7 +216,7 @@ class ConeProgram:
 
     # --- cones -----------------------------------------------------------------------------------------------------
 
-    def _by_clarabel(self) -> Answer:
+    def _by_clarabel(self) -> ConeSolution:
         if not self.symmetric:
             return self._none(FAILED)
         settings = clarabel.DefaultSettings()
@@ -250,13 +250,13 @@ class ConeProgram:
 
     # --- what is common ----------------------------------------------------------------------------------------------
 
-    def _none(self, status: int) -> Answer:
-        return Answer(np.full(len(self.g), np.nan), np.full(len(self.b), np.nan), np.inf, status)
+    def _none(self, status: int) -> ConeSolution:
+        return ConeSolution(np.full(len(self.g), np.nan), np.full(len(self.b), np.nan), np.inf, status)
 
-    def _judged(self, pair: tuple[Vector, Rows]) -> Answer:
+    def _judged(self, pair: tuple[Vector, Rows]) -> ConeSolution:
         error = self.error(*pair)
         good = GOOD if self.polyhedral else GOOD_IN_CONES
-        return Answer(*pair, error, SOLVED if error <= good else FAILED)
+        return ConeSolution(*pair, error, SOLVED if error <= good else FAILED)
 
     def error(self, u: Vector, z: Rows) -> float:
         """The largest relative error of the three conditions: H u + g = A' z, A u + b in K, z the projection of z - (A u + b)."""

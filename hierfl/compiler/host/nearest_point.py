@@ -14,7 +14,7 @@ from cvxpy.constraints.constraint import Constraint
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.host.program import EMPTY, SOLVED, Answer, ConeProgram
+from hierfl.compiler.host.cone_program import EMPTY, SOLVED, ConeProgram, ConeSolution
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.jaxtools.host_callback import call_on_host
@@ -69,7 +69,7 @@ class HostProjection:
 
         return call_on_host(gap, (), jnp.zeros(0).dtype, *(jnp.asarray(environment[leaf]) for leaf in leaves))
 
-    def nearest(self, z: np.ndarray, environment: Environment) -> Answer:
+    def nearest(self, z: np.ndarray, environment: Environment) -> ConeSolution:
         """The nearest point with its multipliers."""
         return self._program(z, environment).solve()
 
