@@ -14,7 +14,7 @@ import numpy as np
 from jax._src.core import trace_state_clean
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from hierfl.jaxtools.numpy_program import NumpyProgram
+from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.thread_pool import core_count
 
 # measured on one core of a desktop processor, in seconds

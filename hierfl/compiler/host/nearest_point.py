@@ -17,8 +17,8 @@ from jaxtyping import Float
 from hierfl.compiler.host.cone_program import EMPTY, SOLVED, ConeProgram, ConeSolution
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm
+from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.host_callback import call_on_host
-from hierfl.jaxtools.numpy_program import NumpyProgram
 
 Environment = Mapping[int, Any]
 

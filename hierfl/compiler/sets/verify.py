@@ -14,7 +14,7 @@ from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.errors import HierflError
-from hierfl.jaxtools.numpy_program import NumpyProgram
+from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.language.printing.text import expression_text
 
 _COMPARE_LIMIT = 100

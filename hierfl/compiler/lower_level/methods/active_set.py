@@ -14,8 +14,8 @@ from jaxtyping import Float
 from hierfl.compiler.host.cone_program import EMPTY, SOLVED, UNBOUNDED
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
-from hierfl.compiler.lower_level.host_problem import HostProblem, Place, places
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.on_host.host_problem import HostProblem, Place, places
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.jaxtools.host_callback import call_on_host

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from hierfl.jaxtools.numpy_algebra import cholesky, eigh, svd, triangular
-from hierfl.jaxtools.numpy_indexing import gather, scatter
+from hierfl.jaxtools.by_numpy.numpy_algebra import cholesky, eigh, svd, triangular
+from hierfl.jaxtools.by_numpy.numpy_indexing import gather, scatter
 
 Made = Callable[..., Any]
 Maker = Callable[[Any], Made]  # of an equation of a jaxpr

@@ -17,27 +17,24 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_attributes import attribute_constraints
-from hierfl.atoms.algebra import addends
-from hierfl.compiler.data.tables import Data
-from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
+from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ALIKE, FAILED, ONE, SEVERAL, SOLVED, ConeProgram, ConeSolution
 from hierfl.compiler.host.newton import NewtonMethod
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.solution_set import SolutionSet
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStandardFormError, StandardForm
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, StandardForm
+from hierfl.compiler.lower_level.on_host.cost_split import split_cost
+from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
-from hierfl.jaxtools.numpy_program import NumpyProgram
-from hierfl.language.function import UserAtom
+from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.language.levels import LowerLevel, averages_of
 
-Own = dict[int, Any]
 KEPT = 64  # solutions, so that a derivative does not solve again
 
 
@@ -51,13 +48,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HostProblem:
-    """One problem's lower level; ``smooth`` is the part of F that is evaluated as it is."""
+    """One problem's lower level: its standard form, and what is evaluated as it is."""
 
     oracles: Oracles
     form: StandardForm
-    smooth: QuadraticPart
+    terms: OwnerTerms
     affine: bool
-    interior: bool = False
     selection: str | None = None
     _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
     _kept: dict[Any, tuple[ConeProgram, ConeSolution]] = field(default_factory=dict)
@@ -77,8 +73,9 @@ class HostProblem:
             form = StandardForm.of(None, constraints, level.variables, known)
             affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
             from_data = any(True for e in level.expressions for _ in averages_of(e))
-            return cls(oracles, form, QuadraticPart(Program(level.expressions), None, affine, from_data), affine)
-        quadratic, smooth, other = _split(level, known)
+            part = QuadraticPart(Program(level.expressions), None, affine, from_data)
+            return cls(oracles, form, OwnerTerms(oracles, part), affine)
+        quadratic, smooth, other = split_cost(level, known)
         cost = None if not other else level.sign * sum(other[1:], start=other[0])
         form = StandardForm.of(cost, constraints, level.variables, known)
         taken = [*quadratic, *smooth]
@@ -87,7 +84,7 @@ class HostProblem:
         steep = any(
             nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(known)) is not None for term in smooth
         )
-        return cls(oracles, form, part, not smooth, steep, selection)
+        return cls(oracles, form, OwnerTerms(oracles, part, steep), not smooth, selection)
 
     # --- the solution ------------------------------------------------------------------------------------------------
 
@@ -150,33 +147,8 @@ class HostProblem:
         return gradient, hessian
 
     def _upper_slopes(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
-        gradient = jax.grad(lambda v: self.upper(x, index, own, v))
+        gradient = jax.grad(lambda v: self.terms.upper(x, index, own, v))
         return gradient(y), jax.jacfwd(gradient)(y)
-
-    def upper(self, x: Array, index: Array, own: Own, y: Array) -> Array:
-        """What of the upper objective this owner's y enters, up to its weight."""
-        oracles, data = self.oracles, self._data(own)
-        clients = data.clients
-        if oracles.scope == "sample":
-            one = jnp.ones(1)
-            leaves = oracles.row_samples
-            rows = Rows({s: own[s][None] for s in leaves}, dict.fromkeys(leaves, one), dict.fromkeys(leaves, one[0]))
-            return oracles.client_value(x, y[None], own, rows)
-        if oracles.scope == "client":
-            party = replace(clients.party(index), environment=own)
-            mean: Array = party.mean(lambda rows: oracles.client_value(x, y, own, rows), oracles.upper_samples)
-            return mean
-
-        def add(place: Array, carry: Array) -> Array:
-            party = clients.party(place)
-            value = party.mean(lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples)
-            return carry + party.weight * value
-
-        value = sum((add(jnp.asarray(k), jnp.zeros(())) for k in range(clients.size)), start=jnp.zeros(()))
-        if data.server is None:
-            return value
-        server = replace(data.server, public=clients.public).party(0)
-        return value + server.mean(lambda rows: oracles.server_value(x, y, server.environment, rows))
 
     def _affine(self, place: Place) -> tuple[ConeProgram, ConeSolution]:
         h, g, a, b = self._program("model", self._model, place)(*place)
@@ -200,7 +172,7 @@ class HostProblem:
         for first in self._starts(start, a, b):
             if first.status != SOLVED:
                 return self._empty_model(a, b), first
-            answer = NewtonMethod(whole, a, b, self.form.cones, size, self.interior).solve(first.u)
+            answer = NewtonMethod(whole, a, b, self.form.cones, size, self.terms.interior).solve(first.u)
             if answer.status == SOLVED:
                 break
         if answer.status != SOLVED:
@@ -291,8 +263,8 @@ class HostProblem:
         curved, linear, a, b = self._cone_model(x, index, own)
         size = self.form.size
         zero = jnp.zeros(size)
-        slope = jax.jacfwd(lambda y: self.force(x, index, own, y))(zero)
-        force = self.force(x, index, own, zero)
+        slope = jax.jacfwd(lambda y: self.terms.force(x, index, own, y))(zero)
+        force = self.terms.force(x, index, own, zero)
         return curved.at[:size, :size].add(slope), linear.at[:size].add(force), a, b
 
     def _cone_model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
@@ -308,13 +280,13 @@ class HostProblem:
         return jax.jacfwd(gradient)(zero), gradient(zero), a, self.form.slack(values, zero)
 
     def _force(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
-        return self.force(x, index, own, y), jax.jacfwd(lambda v: self.force(x, index, own, v))(y)
+        return self.terms.force(x, index, own, y), jax.jacfwd(lambda v: self.terms.force(x, index, own, v))(y)
 
     def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
         """(G - E'z, e) at u."""
         values, size = self._values(x, own), self.form.size
         conic = jax.grad(lambda v: self.form.cost(values, v) - z @ self.form.slack(values, v))(u)
-        return conic.at[:size].add(self.force(x, index, own, u[:size])), self.form.slack(values, u)
+        return conic.at[:size].add(self.terms.force(x, index, own, u[:size])), self.form.slack(values, u)
 
     def _push(self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array) -> tuple[Array, Array]:
         moved: tuple[Array, Array] = jax.jvp(lambda v: self._lagrangian(v, index, own, u, z), (x,), (r,))[1]
@@ -330,7 +302,7 @@ class HostProblem:
         """(the upper objective's gradient - E'z, e) at u."""
         values, size = self._values(x, own), self.form.size
         conic = jax.grad(lambda v: -(z @ self.form.slack(values, v)))(u)
-        upper = jax.grad(lambda y: sign * self.upper(x, index, own, y))(u[:size])
+        upper = jax.grad(lambda y: sign * self.terms.upper(x, index, own, y))(u[:size])
         return conic.at[:size].add(upper), self.form.slack(values, u)
 
     def _push_selected(
@@ -350,99 +322,12 @@ class HostProblem:
     def _values(self, x: Array, own: Own) -> dict[int, Any]:
         return self.form.values(self.oracles.environment(x, None, own))
 
-    def force(self, x: Array, index: Array, own: Own, y: Array) -> Array:
-        """The smooth part of F at y, on all data of the owner."""
-        oracles, part = self.oracles, self.smooth
-        if oracles.scope == "sample" or not part.from_data:
-            return self._force_without_data(x, own, y)
-        samples = oracles.lower_samples
-        clients = self._data(own).clients
-        if oracles.scope == "client":
-            party = replace(clients.party(index), environment=own)
-            mean: Array = party.mean(lambda rows: self._operator(x, y, own, rows), samples)
-            return mean
-
-        def add(place: Array, carry: Array) -> Array:
-            party = clients.party(place)
-            value = party.mean(lambda rows: self._operator(x, y, party.environment, rows), samples)
-            return carry + party.weight * value
-
-        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(y.size))
-
-    def _operator(self, x: Array, y: Array, own: Own, rows: Rows = NO_ROWS) -> Array:
-        """The smooth part of F on rows; NaN where the objective is not finite, whatever its derivative is said to be there."""
-        oracles, part = self.oracles, self.smooth
-        if not self.interior or part.program is None or part.gradient_of is None:
-            return part.operator(oracles, x, y, own, rows)
-        program, sign = part.program, part.gradient_of
-
-        def value(y: Array) -> Array:
-            return sign * jnp.reshape(program(oracles.environment(x, y, own), rows)[0], ())
-
-        here, slope = jax.value_and_grad(value)(y)
-        return jnp.where(jnp.isfinite(here), slope, jnp.nan)
-
-    def _force_without_data(self, x: Array, own: Own, y: Array) -> Array:
-        oracles = self.oracles
-        if oracles.scope != "federation":
-            return self._operator(x, y, own)
-        clients = self._data(own).clients
-        if not clients.parameters:
-            return jnp.sum(clients.weights) * self._operator(x, y, own)
-
-        def one(place: Array) -> Array:
-            party = clients.party(place)
-            return party.weight * self._operator(x, y, party.environment)
-
-        return jnp.sum(jax.vmap(one)(jnp.arange(clients.size)), axis=0)
-
-    def _data(self, own: Own) -> Data:
-        """The parties' data with the owner's word on what is public."""
-        data = jax.tree.map(jnp.asarray, self.oracles.static_data)
-        public = {p.id: own[p.id] for p in self.oracles.declaration.roles.parameters}
-        return replace(data, clients=replace(data.clients, public=public))
-
     def _program(self, name: str, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
         """The function as a program of NumPy's, made once."""
         if name not in self._programs:
             with jax.enable_x64(True):
                 self._programs[name] = NumpyProgram(function, *place, *more)
         return self._programs[name]
-
-
-def _split(level: LowerLevel, known: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    """The addends of the objective: quadratic ones, other smooth ones, and those for the standard form."""
-    quadratic: list[Any] = []
-    smooth: list[Any] = []
-    other: list[Any] = []
-    ids = {v.id for v in level.variables}
-    for term in addends(level.expression):
-        if not any(v.id in ids for v in term.variables()):
-            continue
-        if is_quadratic(hoist([term], level.variables, known).expressions[0]):
-            quadratic.append(term)
-        elif _has_user_atom(term):
-            smooth.append(term)
-        elif any(True for _ in averages_of(term)):
-            if nonsmooth_atom([term], ids, Enclosure(known)) is not None:
-                raise NoStandardFormError("an average over samples of something that is not smooth in y")
-            smooth.append(term)
-        else:
-            (other if _goes_to_cones(level, term, ids, known) else smooth).append(term)
-    return quadratic, smooth, other
-
-
-def _has_user_atom(expression: Any) -> bool:
-    return isinstance(expression, UserAtom) or any(map(_has_user_atom, getattr(expression, "args", ())))
-
-
-def _goes_to_cones(level: LowerLevel, term: Any, ids: set[int], known: Any) -> bool:
-    """Whether a term is piecewise quadratic, or not smooth; what needs other cones is smooth where it is finite."""
-    try:
-        form = StandardForm.of(level.sign * term, (), level.variables, known)
-    except NoStandardFormError:
-        return False
-    return form.polyhedral or nonsmooth_atom([term], ids, Enclosure(known)) is not None
 
 
 def _not_convex(selection: str) -> str:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from hierfl.jaxtools.numpy_primitives import MAKERS
+from hierfl.jaxtools.by_numpy.numpy_primitives import MAKERS
 
 Run = Callable[..., Sequence[Any]]
 _CALLS = {

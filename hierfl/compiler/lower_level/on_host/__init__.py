@@ -1,0 +1,1 @@
+"""A lower level as the host engine sees it."""

@@ -1,0 +1,1 @@
+"""Programs that JAX has traced, run by NumPy."""
