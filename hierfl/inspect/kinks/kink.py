@@ -10,6 +10,8 @@ import numpy as np
 
 from hierfl.inspect.kinks.switches import Cause
 
+NAMED = 3  # causes that are written out
+
 
 @dataclass(frozen=True)
 class Kink:
@@ -42,7 +44,7 @@ class Kink:
 
     @property
     def cause(self) -> str:
-        """The first of the causes in words, and how many more there are."""
+        """The first few of the causes in words, and how many more there are."""
         return _in_words(self.causes)
 
     def __str__(self) -> str:
@@ -62,7 +64,7 @@ class Jump:
 
     @property
     def cause(self) -> str:
-        """The first of the causes in words, and how many more there are."""
+        """The first few of the causes in words, and how many more there are."""
         return _in_words(self.causes)
 
     def __str__(self) -> str:
@@ -140,5 +142,5 @@ class Kinks(Sequence[Kink]):
 def _in_words(causes: tuple[Cause, ...]) -> str:
     if not causes:
         return "no constraint or atom in sight changes"
-    more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
-    return f"{causes[0]}{more}"
+    named = " and ".join(map(str, causes[:NAMED]))
+    return named if len(causes) <= NAMED else f"{named} and {len(causes) - NAMED} more"
