@@ -82,12 +82,12 @@ def _bits(dtype: Any) -> Made:
     target = np.dtype(dtype)
 
     def cast(x: Any) -> Any:
-        x = np.ascontiguousarray(x)
-        if x.dtype.itemsize == target.itemsize:
-            return x.view(target)
-        if x.dtype.itemsize > target.itemsize:
-            return x.reshape(*x.shape, 1).view(target)
-        return x.view(target)[..., 0]
+        shape, whole = np.shape(x), np.ascontiguousarray(x)  # which has one dimension at least
+        if whole.dtype.itemsize == target.itemsize:
+            return whole.view(target).reshape(shape)
+        if whole.dtype.itemsize > target.itemsize:
+            return whole.reshape(*shape, 1).view(target)
+        return whole.view(target).reshape(shape[:-1])
 
     return cast
 

@@ -205,10 +205,11 @@ def _operation(equation: Any) -> Callable[..., Any] | None:
 
 def _by_jax(equation: Any) -> Callable[..., Any]:
     """One operation of JAX itself, for primitives that NumPy has no like of."""
+    double = bool(jax.numpy.result_type(float) == np.float64)
     bind, settings, several = equation.primitive.bind, equation.params, equation.primitive.multiple_results
 
     def apply(*arguments: Any) -> Any:
-        with jax.enable_x64(True), jax.ensure_compile_time_eval():
+        with jax.enable_x64(double), jax.ensure_compile_time_eval():
             result = bind(*(a if isinstance(a, jax.Array) else jax.numpy.asarray(a) for a in arguments), **settings)
         return [_numpy(r) for r in result] if several else _numpy(result)
 
