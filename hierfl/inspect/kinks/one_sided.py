@@ -143,5 +143,6 @@ def judge(
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
     if eye.exact and not eye.by_differences and kinks.any():  # the slopes at the very place
         again = eye.look(places + shift[:, None] * directions, directions, distances[-1])
-        there = there._replace(slope=np.where(kinks[:, None] & np.isfinite(there.slope), again.slope, there.slope))
+        close = kinks[:, None] & (np.abs(again.slope - there.slope) <= LEAST_JUMP * (1.0 + np.abs(there.slope)))
+        there = there._replace(slope=np.where(close, again.slope, there.slope))
     return Judged(kinks, jumps, shift, there)

@@ -82,7 +82,7 @@ def test_closed_forms() -> None:
 
 def test_lower_levels_without_gradients_are_searched_by_values() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    level = hf.ArgMin(y, cp.norm1(y) + cp.sum_squares(y - x))
+    level = hf.ArgMin(y, cp.norm1(y) + cp.sum_squares(y - x), [cp.log_sum_exp(y) <= 9])  # a cone that only CVXPY treats
     problem = hf.Problem(hf.Minimize(clients=cp.square(x - 1) + cp.sum(y)), lower=level, constraints=[cp.abs(x) <= 0.6])
     found = problem.reference(restarts=2)
     assert "values only" in found.guarantee
