@@ -16,6 +16,8 @@ from hierfl.inspect.kinks.sides import Sides
 from hierfl.inspect.kinks.switches import Cause
 from hierfl.inspect.line import Line
 
+TIE = 4.0  # separations between two jumps that are one, with a tie of lower solutions in between
+
 
 @dataclass(frozen=True)
 class KinkSearch:
@@ -42,7 +44,7 @@ class KinkSearch:
             dropped,
         )
         kinks, jumps = self._judged(places, eye) if places else ([], [])
-        kinks = _distinct(kinks, look.separation)
+        kinks, jumps = _distinct(kinks, look.separation), self._whole(jumps, TIE * look.separation)
         shared = frozenset(entry for place in places for entry in place.entries)
         return Kinks(kinks, jumps, self._aggregate(t, sampled, shared), resolution)
 
@@ -81,6 +83,18 @@ class KinkSearch:
 
     def _x(self, t: float) -> Any:
         return self.points.compiled.upper.unflatten(self.line.at(t))
+
+    def _whole(self, jumps: list[Jump], separation: float) -> list[Jump]:
+        """Jumps at one place, up to a tie of lower solutions in between, as one."""
+        whole: list[Jump] = []
+        for jump in sorted(jumps, key=lambda jump: jump.t):
+            if whole and jump.t - whole[-1].t <= separation:
+                causes = tuple(dict.fromkeys(whole[-1].causes + jump.causes))
+                middle = 0.5 * (whole[-1].t + jump.t)
+                whole[-1] = replace(whole[-1], t=middle, x=self._x(middle), right=jump.right, causes=causes)
+            else:
+                whole.append(jump)
+        return whole
 
     def _aggregate(self, t: np.ndarray, sampled: Sampled, shared: frozenset[int]) -> SampledKinks | None:
         """Count the changes of branch of a distribution's sample, but for those that many rows share."""
