@@ -48,6 +48,15 @@ def one_sided_slopes(f: Callable[[float], float], t: float, step: float = STEP) 
     return -forward_slope(lambda s: f(t - s), step), forward_slope(lambda s: f(t + s), step)
 
 
+def is_smooth(f: Callable[[np.ndarray], float], x: np.ndarray, step: float = STEP, bar: float = 1e-7) -> bool:
+    """Whether the slopes of f before and after x agree along every axis and a diagonal, within nine steps of x."""
+    for direction in [*np.eye(len(x)), np.linspace(1.0, -0.7, len(x))]:
+        before, after = one_sided_slopes(lambda t, d=direction: f(x + t * d), 0.0, step)
+        if abs(before - after) > bar * (1 + abs(before)):
+            return False
+    return True
+
+
 @dataclass(frozen=True)
 class Line:
     """x(t) = centre + t direction, |t| <= radius, and every kink of f on it."""

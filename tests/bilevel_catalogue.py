@@ -299,7 +299,7 @@ def candler_townsley() -> Case:
         high=(1, 1),
         within=lambda x: [2 * x[0] + 10 * x[1] <= 9],
         size=3,
-        points=[(0.1, 0.65), (0.3, 0.2), (0.7, 0.1)],
+        points=[(0.1, 0.6), (0.3, 0.2), (0.8, 0.3)],
         optima=[(0, 0.9)],
         least=-29.2,
     )

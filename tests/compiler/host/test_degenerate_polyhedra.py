@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import cvxpy as cp
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 import hierfl as hf
 from tests.bilevel_answers import quadratic_answer
-from tests.bilevel_case import gradient_by_differences, one_sided_slopes
+from tests.bilevel_case import gradient_by_differences, is_smooth, one_sided_slopes
 from tests.compiler.host.engines import Engine, near
 
 SEEDS = range(200)
@@ -38,6 +39,7 @@ class Polyhedron:
     totals_of_x: np.ndarray
     aim: np.ndarray
     weights: np.ndarray
+    bounds_apart: bool
 
     @property
     def turns(self) -> bool:
@@ -46,8 +48,13 @@ class Polyhedron:
 
     def declare(self) -> hf.Problem:
         x, y = cp.Variable(2, name="x"), cp.Variable(len(self.linear), name="y")
-        moving = self.rows @ y + x[0] * (self.rows_of_x @ y) if self.turns else self.rows @ y
-        rows = [moving <= self.limits + self.limits_of_x @ x]
+        rows = [self._among(x, y, slice(None))]
+        if self.bounds_apart:  # the first rows are -y <= ...
+            bounds = slice(0, len(self.linear))
+            rows = [
+                y >= -(self.limits[bounds] + self.limits_of_x[bounds] @ x),
+                self._among(x, y, slice(bounds.stop, None)),
+            ]
         if len(self.totals):
             rows.append(self.equal @ y == self.totals + self.totals_of_x @ x)
         below = 0.5 * cp.quad_form(y, self.hessian) + (self.linear + self.linear_of_x @ x) @ y
@@ -55,6 +62,13 @@ class Polyhedron:
         return hf.Problem(
             hf.Minimize(clients=upper), lower=hf.ArgMin(y, below, rows), constraints=[x >= -1.5, x <= 1.5]
         )
+
+    def _among(self, x: cp.Variable, y: cp.Variable, chosen: slice) -> cp.Constraint:
+        """Some of the inequalities."""
+        left = self.rows[chosen] @ y
+        if self.turns:
+            left += x[0] * (self.rows_of_x[chosen] @ y)
+        return left <= self.limits[chosen] + self.limits_of_x[chosen] @ x
 
     def answer(self, x: np.ndarray) -> np.ndarray:
         return quadratic_answer(
@@ -72,7 +86,7 @@ class Polyhedron:
 
 
 def polyhedron(seed: int) -> Polyhedron:
-    """One of a random family; odd seeds have general Hessians, every third seed moving coefficients.
+    """One of a random family; odd seeds have general Hessians, every third seed moving coefficients, half bounds apart.
 
     y_0 + Y x (y_0 alone where coefficients move) is in Y(x) for every x, so that no Y(x) is empty.
     """
@@ -100,6 +114,7 @@ def polyhedron(seed: int) -> Polyhedron:
         totals_of_x=equal @ inside_of_x,
         aim=rng.standard_normal(size),
         weights=rng.standard_normal(size),
+        bounds_apart=seed % 4 >= 2,
     )
 
 
@@ -118,28 +133,23 @@ def _inequalities(
     if rng.random() < 0.5:
         rows, turning = [*rows, np.zeros(size)], [*turning, np.zeros(size)]
         slack = [*slack, float(rng.integers(0, 2))]
-    order = rng.permutation(len(rows))
-    return np.array(rows)[order], np.array(turning)[order], np.array(slack)[order]
+    return np.array(rows), np.array(turning), np.array(slack)
 
 
 def _equations(rng: np.random.Generator, size: int, forced: np.ndarray) -> np.ndarray:
-    """None, or one for the free entries with its double, a sum of both or a row without variables."""
-    if rng.random() < 0.4 or size - forced.sum() < 2:
-        return np.zeros((0, size))
-    row = rng.integers(-1, 2, size).astype(float)
-    row[np.flatnonzero(~forced)[:2]] = 1.0
-    return np.array([row, [2 * row, row, np.zeros(size)][rng.integers(3)]])
+    """None, or one for the free entries with its double or a row without variables, and perhaps one that forces entries."""
+    equations = [forced.astype(float)] if forced.any() and rng.random() < 0.5 else []
+    if rng.random() < 0.6 and size - forced.sum() >= 2:
+        row = rng.integers(-1, 2, size).astype(float)
+        row[np.flatnonzero(~forced)[:2]] = 1.0
+        equations += [row, [2 * row, row + sum(equations), np.zeros(size)][rng.integers(3)]]
+    return np.array(equations).reshape(-1, size)
 
 
 def generic_points(f: Callable[[np.ndarray], float], rng: np.random.Generator, count: int) -> list[np.ndarray]:
-    """Points around which f is smooth: two differences agree."""
-    found: list[np.ndarray] = []
-    while len(found) < count:
-        x = rng.uniform(-1, 1, 2)
-        once, twice = gradient_by_differences(f, x, STEP), gradient_by_differences(f, x, 20 * STEP)
-        if np.abs(once - twice).max() < 1e-8 * (1 + np.abs(once).max()):
-            found.append(x)
-    return found
+    """Points around which f is smooth."""
+    drawn = (rng.uniform(-1, 1, 2) for _ in range(100 * count))
+    return list(islice((x for x in drawn if is_smooth(f, x, STEP)), count))
 
 
 def bend(of: Polyhedron, start: np.ndarray, unit: np.ndarray) -> float | None:
