@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
+import numpy as np
 
 from hierfl.jaxtools.disk_cache import kept_on_disk
 from hierfl.jaxtools.host_callback import as_raised
@@ -35,3 +36,8 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def renewed(tree: Any) -> Any:
+    """The same with views for NumPy's arrays: JAX keeps an array object in the precision in which it first saw it."""
+    return jax.tree.map(lambda leaf: leaf[...] if isinstance(leaf, np.ndarray) else leaf, tree)

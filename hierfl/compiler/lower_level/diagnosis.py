@@ -71,7 +71,7 @@ def require_gradient(x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray
     several = evaluation.solution is not None and (np.asarray(evaluation.solution.unique) == 0).any()
     why = (
         "the lower level has several solutions there, of which the upper objective prefers some, and the one that is chosen moves in no "
-        'smooth way with x: add a strongly convex term to the lower level, or choose with selection="optimistic"'
+        'smooth way with x: add a strongly convex term to the lower level, or, where it is linear, choose with selection="optimistic"'
         if several
         else "y(x) is not differentiable there, or a term is not"
     )

@@ -143,6 +143,7 @@ def judge(
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
     if eye.exact and not eye.by_differences and kinks.any():  # the slopes at the very place
         again = eye.look(places + shift[:, None] * directions, directions, distances[-1])
-        close = kinks[:, None] & (np.abs(again.slope - there.slope) <= LEAST_JUMP * (1.0 + np.abs(there.slope)))
+        change, size = np.abs(again.slope - there.slope), np.abs(there.slope)
+        close = kinks[:, None] & np.isfinite(size) & (change <= LEAST_JUMP * (1.0 + size))
         there = there._replace(slope=np.where(close, again.slope, there.slope))
     return Judged(kinks, jumps, shift, there)

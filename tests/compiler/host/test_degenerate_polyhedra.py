@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -48,6 +49,16 @@ class Polyhedron:
 
     def declare(self) -> hf.Problem:
         x, y = cp.Variable(2, name="x"), cp.Variable(len(self.linear), name="y")
+        below = 0.5 * cp.quad_form(y, self.hessian) + (self.linear + self.linear_of_x @ x) @ y
+        upper = 0.5 * cp.sum_squares(y - self.aim) + self.weights @ y + 0.1 * cp.sum_squares(x)
+        return hf.Problem(
+            hf.Minimize(clients=upper),
+            lower=hf.ArgMin(y, below, self.constraints(x, y)),
+            constraints=[x >= -1.5, x <= 1.5],
+        )
+
+    def constraints(self, x: Any, y: cp.Variable) -> list[Any]:
+        """Y(x); x a variable or numbers (2,)."""
         rows = [self._among(x, y, slice(None))]
         if self.bounds_apart:  # the first rows are -y <= ...
             bounds = slice(0, len(self.linear))
@@ -57,13 +68,9 @@ class Polyhedron:
             ]
         if len(self.totals):
             rows.append(self.equal @ y == self.totals + self.totals_of_x @ x)
-        below = 0.5 * cp.quad_form(y, self.hessian) + (self.linear + self.linear_of_x @ x) @ y
-        upper = 0.5 * cp.sum_squares(y - self.aim) + self.weights @ y + 0.1 * cp.sum_squares(x)
-        return hf.Problem(
-            hf.Minimize(clients=upper), lower=hf.ArgMin(y, below, rows), constraints=[x >= -1.5, x <= 1.5]
-        )
+        return rows
 
-    def _among(self, x: cp.Variable, y: cp.Variable, chosen: slice) -> cp.Constraint:
+    def _among(self, x: Any, y: cp.Variable, chosen: slice) -> Any:
         """Some of the inequalities."""
         left = self.rows[chosen] @ y
         if self.turns:

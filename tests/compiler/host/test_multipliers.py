@@ -68,17 +68,10 @@ def test_over_degenerate_polyhedra(seed: int, engine: Engine) -> None:
     of = polyhedron(seed)
     problem = engine(of.declare())
     for x in np.random.default_rng(seed).uniform(-1, 1, (3, 2)):
-        rows = of.rows + x[0] * of.rows_of_x
-        equations = [of.equal, of.totals + of.totals_of_x @ x] if len(of.totals) else None
-
-        def declared(z: Any, rows: Any = rows, equations: Any = equations, x: np.ndarray = x) -> list[Any]:
-            inequalities = [rows @ z <= of.limits + of.limits_of_x @ x]
-            return inequalities + ([equations[0] @ z == equations[1]] if equations else [])
-
         def cost(z: Any, x: np.ndarray = x) -> Any:
             return 0.5 * cp.quad_form(z, of.hessian) + (of.linear + of.linear_of_x @ x) @ z
 
-        require_optimal(cost, declared, duals_of(problem, x), of.answer(x))
+        require_optimal(cost, lambda z, x=x: of.constraints(x, z), duals_of(problem, x), of.answer(x))
 
 
 def test_over_a_network_with_forced_zeros(engine: Engine) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -147,7 +146,9 @@ class HostProblem:
         return gradient, hessian
 
     def _upper_slopes(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
-        gradient = jax.grad(lambda v: self.terms.upper(x, index, own, v))
+        def gradient(v: Array) -> Array:
+            return self.terms.upper_gradient(x, index, own, v)
+
         return gradient(y), jax.jacfwd(gradient)(y)
 
     def _affine(self, place: Place) -> tuple[ConeProgram, ConeSolution]:
@@ -284,40 +285,45 @@ class HostProblem:
 
     def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
         """(G - E'z, e) at u."""
-        values, size = self._values(x, own), self.form.size
-        conic = jax.grad(lambda v: self.form.cost(values, v) - z @ self.form.slack(values, v))(u)
-        return conic.at[:size].add(self.terms.force(x, index, own, u[:size])), self.form.slack(values, u)
+        conic, e = self._conic(x, own, u, z)
+        return conic.at[: self.form.size].add(self.terms.force(x, index, own, u[: self.form.size])), e
+
+    def _conic(self, x: Array, own: Own, u: Array, z: Array, costly: bool = True) -> tuple[Array, Array]:
+        """(the standard form's part of G - E'z, or -E'z alone, and e) at u."""
+        values = self._values(x, own)
+
+        def lagrangian(v: Array) -> Array:
+            pulled = z @ self.form.slack(values, v)
+            return self.form.cost(values, v) - pulled if costly else -pulled
+
+        return jax.grad(lagrangian)(u), self.form.slack(values, u)
 
     def _push(self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array) -> tuple[Array, Array]:
-        moved: tuple[Array, Array] = jax.jvp(lambda v: self._lagrangian(v, index, own, u, z), (x,), (r,))[1]
+        moved: tuple[Array, Array] = jax.jvp(lambda at: self._lagrangian(at, index, own, u, z), (x,), (r,))[1]
         return moved
 
     def _pull(self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array) -> Array:
-        pulled: Array = jax.vjp(lambda at: self._lagrangian(at, index, own, u, z), x)[1]((v, w))[0]
-        return pulled
-
-    def _lagrangian_of_selected(
-        self, x: Array, index: Array, own: Own, u: Array, z: Array, sign: Array
-    ) -> tuple[Array, Array]:
-        """(the upper objective's gradient - E'z, e) at u."""
-        values, size = self._values(x, own), self.form.size
-        conic = jax.grad(lambda v: -(z @ self.form.slack(values, v)))(u)
-        upper = jax.grad(lambda y: sign * self.terms.upper(x, index, own, y))(u[:size])
-        return conic.at[:size].add(upper), self.form.slack(values, u)
+        size = self.form.size
+        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z), x)[1]((v, w))[0]
+        return pulled + self.terms.pull_of_force(x, index, own, u[:size], v[:size])
 
     def _push_selected(
         self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array, sign: Array
     ) -> tuple[Array, Array]:
-        look = partial(self._lagrangian_of_selected, index=index, own=own, u=u, z=z, sign=sign)
-        moved: tuple[Array, Array] = jax.jvp(look, (x,), (r,))[1]
+        def lagrangian(at: Array) -> tuple[Array, Array]:
+            conic, e = self._conic(at, own, u, z, costly=False)
+            return conic.at[:size].add(sign * self.terms.upper_gradient(at, index, own, u[:size])), e
+
+        size = self.form.size
+        moved: tuple[Array, Array] = jax.jvp(lagrangian, (x,), (r,))[1]
         return moved
 
     def _pull_selected(
         self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array, sign: Array
     ) -> Array:
-        look = partial(self._lagrangian_of_selected, index=index, own=own, u=u, z=z, sign=sign)
-        pulled: Array = jax.vjp(look, x)[1]((v, w))[0]
-        return pulled
+        size = self.form.size
+        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z, costly=False), x)[1]((v, w))[0]
+        return pulled + sign * self.terms.pull_of_upper_gradient(x, index, own, u[:size], v[:size])
 
     def _values(self, x: Array, own: Own) -> dict[int, Any]:
         return self.form.values(self.oracles.environment(x, None, own))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,8 +15,10 @@ from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
+from hierfl.jaxtools.precision import renewed
 
 Own = dict[int, Any]
+Field = Callable[[Array, Array], Array]  # of (x, y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,49 +32,76 @@ class OwnerTerms:
     smooth: QuadraticPart
     interior: bool = False
 
-    def upper(self, x: Array, index: Array, own: Own, y: Array) -> Array:
-        """What of the upper objective this owner's y enters, up to its weight."""
-        oracles, data = self.oracles, self._data(own)
-        clients = data.clients
-        if oracles.scope == "sample":
-            one = jnp.ones(1)
-            leaves = oracles.row_samples
-            rows = Rows({s: own[s][None] for s in leaves}, dict.fromkeys(leaves, one), dict.fromkeys(leaves, one[0]))
-            return oracles.client_value(x, y[None], own, rows)
-        if oracles.scope == "client":
-            party = replace(clients.party(index), environment=own)
-            mean: Array = party.mean(lambda rows: oracles.client_value(x, y, own, rows), oracles.upper_samples)
-            return mean
-
-        def add(place: Array, carry: Array) -> Array:
-            party = clients.party(place)
-            value = party.mean(lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples)
-            return carry + party.weight * value
-
-        value = sum((add(jnp.asarray(k), jnp.zeros(())) for k in range(clients.size)), start=jnp.zeros(()))
-        if data.server is None:
-            return value
-        server = replace(data.server, public=clients.public).party(0)
-        return value + server.mean(lambda rows: oracles.server_value(x, y, server.environment, rows))
-
     def force(self, x: Array, index: Array, own: Own, y: Array) -> Array:
         """The smooth part of F at y, on all data of the owner."""
-        oracles, part = self.oracles, self.smooth
-        if oracles.scope == "sample" or not part.from_data:
-            return self._force_without_data(x, own, y)
-        samples = oracles.lower_samples
+        return self._below(index, own, lambda field: field(x, y), y)
+
+    def pull_of_force(self, x: Array, index: Array, own: Own, y: Array, v: Array) -> Array:
+        """The gradient in x of v'F."""
+        return self._below(index, own, lambda field: _pulled(field, x, y, v), x)
+
+    def upper_gradient(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+        """The gradient in y of what of the upper objective this owner's y enters, up to its weight."""
+        return self._above(index, own, lambda value: jax.grad(value, argnums=1)(x, y), y)
+
+    def pull_of_upper_gradient(self, x: Array, index: Array, own: Own, y: Array, v: Array) -> Array:
+        """The gradient in x of v times that."""
+        return self._above(index, own, lambda value: _pulled(jax.grad(value, argnums=1), x, y, v), x)
+
+    # what is averaged is taken of each piece of the data: JAX has no reverse derivative of a loop over pieces
+
+    def _below(self, index: Array, own: Own, of: Callable[[Field], Array], like: Array) -> Array:
+        """``of`` the smooth part of F, as a function of (x, y), averaged over the owner's data."""
+
+        def on_rows(own: Own, rows: Rows) -> Array:
+            return of(lambda x, y: self._operator(x, y, own, rows))
+
+        from_data, samples = self.smooth.from_data, self.oracles.lower_samples
+        if self.oracles.scope == "sample" or (self.oracles.scope == "client" and not from_data):
+            return on_rows(own, NO_ROWS)
         clients = self._data(own).clients
-        if oracles.scope == "client":
-            party = replace(clients.party(index), environment=own)
-            mean: Array = party.mean(lambda rows: self._operator(x, y, own, rows), samples)
+        if self.oracles.scope == "client":
+            mean: Array = replace(clients.party(index), environment=own).mean(partial(on_rows, own), samples)
             return mean
+        if not from_data and not clients.parameters:
+            return jnp.sum(clients.weights) * on_rows(own, NO_ROWS)
 
         def add(place: Array, carry: Array) -> Array:
             party = clients.party(place)
-            value = party.mean(lambda rows: self._operator(x, y, party.environment, rows), samples)
+            value = party.mean(partial(on_rows, party.environment), samples if from_data else ())
             return carry + party.weight * value
 
-        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(y.size))
+        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros_like(like))
+
+    def _above(self, index: Array, own: Own, of: Callable[[Field], Array], like: Array) -> Array:
+        """``of`` the upper objective, as a function of (x, y), averaged over the owner's data."""
+        oracles, data = self.oracles, self._data(own)
+
+        def on_rows(own: Own, rows: Rows) -> Array:
+            return of(lambda x, y: oracles.client_value(x, y, own, rows))
+
+        if oracles.scope == "sample":
+            one, leaves = jnp.ones(1), oracles.row_samples
+            rows = Rows({s: own[s][None] for s in leaves}, dict.fromkeys(leaves, one), dict.fromkeys(leaves, one[0]))
+            return of(lambda x, y: oracles.client_value(x, y[None], own, rows))
+        if oracles.scope == "client":
+            party = replace(data.clients.party(index), environment=own)
+            mean: Array = party.mean(partial(on_rows, own), oracles.upper_samples)
+            return mean
+
+        def add(place: Array, carry: Array) -> Array:
+            party = data.clients.party(place)
+            return carry + party.weight * party.mean(partial(on_rows, party.environment), oracles.upper_samples)
+
+        total: Array = jax.lax.fori_loop(0, data.clients.size, add, jnp.zeros_like(like))
+        if data.server is None:
+            return total
+        server = replace(data.server, public=data.clients.public).party(0)
+
+        def of_server(rows: Rows) -> Array:
+            return of(lambda x, y: oracles.server_value(x, y, server.environment, rows))
+
+        return total + server.mean(of_server)
 
     def _operator(self, x: Array, y: Array, own: Own, rows: Rows = NO_ROWS) -> Array:
         """The smooth part of F on rows; NaN where the objective is not finite, whatever its derivative is said to be there."""
@@ -85,22 +116,14 @@ class OwnerTerms:
         here, slope = jax.value_and_grad(value)(y)
         return jnp.where(jnp.isfinite(here), slope, jnp.nan)
 
-    def _force_without_data(self, x: Array, own: Own, y: Array) -> Array:
-        oracles = self.oracles
-        if oracles.scope != "federation":
-            return self._operator(x, y, own)
-        clients = self._data(own).clients
-        if not clients.parameters:
-            return jnp.sum(clients.weights) * self._operator(x, y, own)
-
-        def one(place: Array) -> Array:
-            party = clients.party(place)
-            return party.weight * self._operator(x, y, party.environment)
-
-        return jnp.sum(jax.vmap(one)(jnp.arange(clients.size)), axis=0)
-
     def _data(self, own: Own) -> Data:
         """The parties' data with the owner's word on what is public."""
-        data = jax.tree.map(jnp.asarray, self.oracles.static_data)
+        data = jax.tree.map(jnp.asarray, renewed(self.oracles.static_data))
         public = {p.id: own[p.id] for p in self.oracles.declaration.roles.parameters}
         return replace(data, clients=replace(data.clients, public=public))
+
+
+def _pulled(field: Field, x: Array, y: Array, v: Array) -> Array:
+    """The gradient in x of v'field."""
+    pulled: Array = jax.vjp(lambda at: field(at, y), x)[1](v)[0]
+    return pulled

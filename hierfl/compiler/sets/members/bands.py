@@ -80,7 +80,8 @@ class Bands:
         order: dict[int, list[int]] = {}
         for place, band in enumerate(self.members):
             order.setdefault(id(band.normal.source), []).append(place)
-        return rows, np.argsort(np.concatenate([order[id(r.source)] for r in rows]))
+        places = np.argsort(np.concatenate([order[id(r.source)] for r in rows]))
+        return rows, places.astype(np.int32)  # 64-bit indices fail in single precision
 
     @cached_property
     def _sides(self) -> list[tuple[CompiledRows, np.ndarray, np.ndarray, bool]]:
