@@ -136,14 +136,26 @@ def judge(
     distances = np.geomspace(np.maximum(np.minimum(first, reach), closest), closest, LOOKS)
     looks = [eye.look(places, directions, distances[0])]
     shift = looks[0].crossing(distances[0]) if eye.by_differences else np.zeros(len(places))
-    looks += [eye.look(places + shift[:, None] * directions, directions, distance) for distance in distances[1:]]
+    looks += [eye.look(places + shift[:, None] * directions, directions, distance) for distance in distances[1:-1]]
+    exact = eye.exact and not eye.by_differences
+    if exact:  # a switch counts as zero near its zero: the last look would stand on the kink's other side
+        settled = _alike(looks[-1].slope, looks[-2].slope).all(axis=1)
+        shift = np.where(settled, looks[-1].crossing(distances[-2]), 0.0)
+    looks.append(eye.look(places + shift[:, None] * directions, directions, distances[-1]))
     there, near, far = limit(looks), looks[-1], looks[-2]
     jumps = there.steps(near, far, distances[-1])
     kinks = there.bends(near, far, eye.least_jump_from(distances[-1], there)) & ~jumps
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
-    if eye.exact and not eye.by_differences and kinks.any():  # the slopes at the very place
+    if exact and kinks.any():  # the slopes at the very place
         again = eye.look(places + shift[:, None] * directions, directions, distances[-1])
-        change, size = np.abs(again.slope - there.slope), np.abs(there.slope)
-        close = kinks[:, None] & np.isfinite(size) & (change <= LEAST_JUMP * (1.0 + size))
+        close = kinks[:, None] & _alike(again.slope, there.slope)
         there = there._replace(slope=np.where(close, again.slope, there.slope))
+        shift = shift + np.where(close.all(axis=1), again.crossing(distances[-1]), 0.0)
     return Judged(kinks, jumps, shift, there)
+
+
+def _alike(slopes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Which finite slopes are as good as equal."""
+    with np.errstate(invalid="ignore"):
+        change = np.abs(slopes - others)
+    return np.asarray(np.isfinite(others) & (change <= LEAST_JUMP * (1.0 + np.abs(others))))

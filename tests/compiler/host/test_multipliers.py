@@ -68,6 +68,7 @@ def test_over_degenerate_polyhedra(seed: int, engine: Engine) -> None:
     of = polyhedron(seed)
     problem = engine(of.declare())
     for x in np.random.default_rng(seed).uniform(-1, 1, (3, 2)):
+
         def cost(z: Any, x: np.ndarray = x) -> Any:
             return 0.5 * cp.quad_form(z, of.hessian) + (of.linear + of.linear_of_x @ x) @ z
 
