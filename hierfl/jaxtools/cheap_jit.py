@@ -20,7 +20,7 @@ from hierfl.jaxtools.thread_pool import core_count
 # measured on one core of a desktop processor, in seconds
 OPERATION, ENTRY = 1.5e-6, 1e-9  # NumPy: a call, and each number that it makes or reads
 COMPILING, EQUATION = 0.05, 4e-4  # XLA: a program, and each of its equations
-TRIPS = 20  # of a loop whose end is not known
+TRIPS = 200  # of a loop whose end is not known
 CALLS = 20  # of a program, that its compilation has to pay for
 LONGEST = 0.25  # seconds that NumPy may take for a call
 PATIENCE = 5.0  # and for one whose time is that of solvers on the host

@@ -28,8 +28,9 @@ def call_on_host(
     dtype: Any,
     *arguments: Any,
     refusal: Exception = VALUES_ONLY,
+    many: Callable[..., Sequence[np.ndarray]] | None = None,
 ) -> jax.Array:
-    """``function(*arguments)`` on NumPy arrays, from compiled code; batches run one after another.
+    """``function(*arguments)`` on NumPy arrays, from compiled code; batches run one after another, or all at once by ``many``.
 
     Arguments travel as integers, through which JAX would see a derivative of zero: asking for one is refused instead.
 
@@ -43,11 +44,13 @@ def call_on_host(
         Floating-point arrays, or integers (which arrive as 32-bit).
     refusal
         The error that is raised where a derivative is asked for.
+    many
+        Called for a batch, with a list of the arguments of each call; returns what ``function`` would for each.
     """
 
     @jax.custom_jvp
     def call(*given: Any) -> jax.Array:
-        return _called(function, shape, dtype, given)
+        return _called(function, shape, dtype, given, many)
 
     @call.defjvp
     def _(primals: Any, tangents: Any) -> Any:
@@ -57,23 +60,44 @@ def call_on_host(
 
 
 def _called(
-    function: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, arguments: Sequence[jax.Array]
+    function: Callable[..., np.ndarray],
+    shape: tuple[int, ...],
+    dtype: Any,
+    arguments: Sequence[jax.Array],
+    many: Callable[..., Sequence[np.ndarray]] | None,
 ) -> jax.Array:
     """The callback itself, its arguments and its result packed as words."""
     packed = [_pack(argument) for argument in arguments]
     wide = jnp.dtype(dtype) == jnp.float64
     result = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32) if wide else jax.ShapeDtypeStruct(shape, dtype)
+    ranks = [argument.ndim for argument in arguments]
+
+    def values(arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], Sequence[np.ndarray]]:
+        """(the shape of the batch, the value of each of its calls)."""
+        leads = [array.shape[: array.ndim - rank] for array, rank in zip(arrays, ranks)]
+        batch = np.broadcast_shapes(*leads)
+        if not batch:
+            return batch, [function(*arrays)]
+        flat = [
+            np.broadcast_to(array, (*batch, *array.shape[len(lead) :])).reshape(-1, *array.shape[len(lead) :])
+            if any(size > 1 for size in lead)
+            else [np.reshape(array, array.shape[len(lead) :])] * int(np.prod(batch))  # one array for all
+            for array, lead in zip(arrays, leads)
+        ]
+        calls = list(zip(*flat)) if flat else [()] * int(np.prod(batch))
+        return batch, many(calls) if many is not None else [function(*call) for call in calls]
 
     def on_host(*words: Any) -> np.ndarray:
         arrays = [_unpack(np.asarray(w), is_wide) for w, (_, is_wide) in zip(words, packed)]
         try:
-            value = np.ascontiguousarray(np.asarray(function(*arrays), dtype=dtype).reshape(shape))
+            batch, given = values(arrays)
+            value = np.ascontiguousarray(np.asarray(given, dtype=dtype)).reshape((*batch, *shape))
         except Exception as error:  # whatever a user's function raises reaches the caller as it was
             _raised.append(error)
             raise
-        return value.reshape(-1).view(np.uint32).reshape(*shape, 2) if wide else value
+        return value.reshape(-1).view(np.uint32).reshape(*batch, *shape, 2) if wide else value
 
-    words = jax.pure_callback(on_host, result, *(array for array, _ in packed), vmap_method="sequential")
+    words = jax.pure_callback(on_host, result, *(array for array, _ in packed), vmap_method="expand_dims")
     return jax.lax.bitcast_convert_type(words, jnp.float64) if wide else words
 
 

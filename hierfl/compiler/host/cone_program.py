@@ -28,6 +28,8 @@ SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
 POLISHING, ROUNDING = 12, 1e-15
+PATIENCE = 5  # steps of Newton's method in vain, from afar
+EXACT = 1e-14  # the error of an answer that needs no other solver
 GOOD_IN_CONES = 1e-9  # where other cones hold without a multiplier, interior points come no nearer
 FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
 ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers are polished to rounding
@@ -78,18 +80,22 @@ class ConeProgram:
         """Whether it is a minimisation."""
         return bool(np.abs(self.h - self.h.T).max(initial=0.0) <= 1e-13 * np.abs(self.h).max(initial=0.0))
 
-    def solve(self) -> ConeSolution:
-        """The solution, or the reason why there is none."""
+    def solve(self, near: ConeSolution | None = None) -> ConeSolution:
+        """The solution, or the reason why there is none; over cones from ``near``, the solution of a program like it."""
         units = self.units
         if (units != 1.0).any():
-            answer = self.in_units(units).solve()
+            near = None if near is None else replace(near, u=near.u / units)
+            answer = self.in_units(units).solve(near)
             return replace(answer, u=answer.u * units)
         if not self.symmetric:
             return self._variational()
-        answer = self._by_rows() if self.polyhedral else self._with_limits_reached()
-        if answer.status == FAILED and self.polyhedral:
-            answer = self._by_clarabel()
-        return answer
+        if self.polyhedral:
+            answer = self._by_rows()
+            return self._by_clarabel() if answer.status == FAILED else answer
+        if self.limits is not None:
+            inner = self.limits.inner(self).solve(None if near is None else self.limits.of_inner(near))
+            return self.limits.outer(self, inner)
+        return self._from(near) or self._from(self._free) or self._by_clarabel()
 
     @cached_property
     def units(self) -> Vector:
@@ -173,48 +179,46 @@ class ConeProgram:
         nearest = ConeProgram(np.eye(len(self.g)), np.zeros(len(self.g)), self.a, self.b, self.cones)
         return nearest._by_clarabel().status == EMPTY
 
-    def _with_limits_reached(self) -> ConeSolution:
-        """The solution where each bound of a convex term that only has a limit is at that limit: else it is not determined."""
-        columns, rows = self._limited
-        if not len(columns):
-            return self._by_clarabel()
-        kept, left = np.delete(np.arange(len(self.g)), columns), np.delete(np.arange(len(self.b)), rows)
-        limits = self.b[rows] / -self.a[rows, columns]
-        cones = [
-            replace(c, size=c.size - len(np.intersect1d(np.arange(s.start, s.stop), rows)))
-            for c, s in blocks(self.cones)
-        ]
-        inner = ConeProgram(
-            self.h[np.ix_(kept, kept)],
-            self.g[kept],
-            self.a[np.ix_(left, kept)],
-            self.b[left] + self.a[np.ix_(left, columns)] @ limits,
-            [cone for cone in cones if cone.size],
-        )
-        answer = inner.solve()
-        u, z = np.full(len(self.g), np.nan), np.full(len(self.b), np.nan)
-        u[kept], u[columns], z[left] = answer.u, limits, answer.z
-        z[rows] = self.a[np.ix_(left, columns)].T @ answer.z / -self.a[rows, columns]
-        return replace(answer, u=u, z=z)
-
-    @property
-    def _limited(self) -> tuple[np.ndarray, np.ndarray]:
-        """(entries of u that are bounds with one limit and no cost, the rows of their limits)."""
+    @cached_property
+    def limits(self) -> ReachedLimits | None:
+        """The bounds of convex terms that only have a limit, where there are any."""
         first = len(self.g) - self.bounds
-        rows: list[int] = []
+        places: list[tuple[int, int]] = []
         linear = sum(c.size for c in self.cones if c.kind in (ZERO, NONNEGATIVE))
         filled = self.a[:linear] != 0
-        columns: list[int] = []
+        taken = np.zeros(len(self.g), bool)  # columns of rows that are limits
         for column in range(first, len(self.g)):
-            place = np.flatnonzero(filled[:, column])
+            rows = np.flatnonzero(filled[:, column])
             free = not self.h[column].any() and self.g[column] == 0
-            if free and len(place) == 1 and place[0] >= self.equations and filled[place[0]].sum() == 1:
-                columns.append(column)
-                rows.append(place[0])
-        above = [self.a[row, column] < 0 for row, column in zip(rows, columns)]
-        return np.array(columns, int)[np.array(above, bool)], np.array(rows, int)[np.array(above, bool)]
+            if not free or len(rows) != 1 or rows[0] < self.equations or not self.a[rows[0], column] < 0:
+                continue
+            others = filled[rows[0]] & (np.arange(len(self.g)) != column)
+            if not taken[column] and not others[[c for c, _ in places]].any():
+                places.append((column, int(rows[0])))
+                taken |= others
+        return ReachedLimits(*zip(*places)) if places and not self.polyhedral else None
 
     # --- cones -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _free(self) -> ConeSolution | None:
+        """The minimiser without rows and cones; None where H is not safely positive definite."""
+        if not self.symmetric:
+            return None
+        try:
+            half = np.linalg.cholesky(self.h)
+        except np.linalg.LinAlgError:
+            return None
+        u = np.linalg.solve(half.T, np.linalg.solve(half, -self.g))
+        return ConeSolution(u, np.zeros(len(self.b)), np.inf, FAILED)
+
+    def _from(self, near: ConeSolution | None) -> ConeSolution | None:
+        """The answer by Newton's method from one nearby; None where it does not lead to one that is exact."""
+        if near is None:
+            return None
+        u, z = self.polished(near.u, near.z, PATIENCE)
+        error = self.error(u, z)
+        return ConeSolution(u, z, error, SOLVED) if error <= EXACT else None
 
     def _by_clarabel(self) -> ConeSolution:
         if not self.symmetric:
@@ -261,7 +265,7 @@ class ConeProgram:
     def error(self, u: Vector, z: Rows) -> float:
         """The largest relative error of the three conditions: H u + g = A' z, A u + b in K, z the projection of z - (A u + b)."""
         hu, az, au = self.h @ u, self.a.T @ z, self.a @ u
-        force = self._force(u, z)
+        force = self.force_at(u, z)
         stationarity = np.abs(hu + self.g - az).max(initial=0.0) / force
         if not len(self.b):
             return float(stationarity)
@@ -272,17 +276,17 @@ class ConeProgram:
         fit = float(np.abs(dual - project_dual(self.cones, dual - e)).max(initial=0.0))
         return float(max(stationarity, inside, fit))
 
-    def _force(self, u: Vector, z: Rows) -> float:
+    def force_at(self, u: Vector, z: Rows) -> float:
         """The size of what balances in H u + g = A' z."""
         size = np.abs(self.h) @ np.abs(u) + np.abs(self.g) + np.abs(self.a).T @ np.abs(z)
         return max(float(size.max(initial=0.0)), TINY * float(np.abs(self.h).max(initial=0.0))) or 1.0
 
-    def polished(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
-        """The best of some steps of Newton's method on the conditions, from a good answer."""
+    def polished(self, u: Vector, z: Rows, patience: int = 2) -> tuple[Vector, Rows]:
+        """The best of some steps of Newton's method on the conditions; it ends where they help no more, often."""
         best, error = (u, z), self.error(u, z)
         last, risen = best, 0
         for _ in range(POLISHING):
-            if error <= ROUNDING or risen > 2:
+            if error <= ROUNDING or risen > patience:
                 break
             try:
                 last = self._newton(*last)
@@ -310,11 +314,7 @@ class ConeProgram:
         """One step on H u + g - A' z = 0, z - P(z - t (A u + b)) = 0, with t in z's units; z is 0 on rows that are not kept."""
         if self.polyhedral:
             return self._on_active_rows(u, z)
-        unit = np.repeat(
-            [_size(z[r]) / max(_size(self.a[r] @ u + self.b[r]), 1e-300) for _, r in blocks(self.cones)],
-            [c.size for c in self.cones],
-        )
-        unit = np.clip(unit, 1e-6, 1e6)
+        unit = self._weights(u, z)
         e = unit * (self.a @ u + self.b)
         slope, goal = dual_slope(self.cones, z - e), project_dual(self.cones, z - e)
         if kept is not None:
@@ -324,12 +324,23 @@ class ConeProgram:
         step = np.linalg.lstsq(system, right, rcond=1e-14)[0]
         return u + step[: len(u)], z + step[len(u) :]
 
+    def _weights(self, u: Vector, z: Rows) -> Rows:
+        """What a row's slack is multiplied by to be weighed against its multiplier."""
+        weights = self.force_at(u, z) / (self.sizes * (np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes))
+        e = self.a @ u + self.b
+        for cone, place in blocks(self.cones):
+            if cone.kind not in (ZERO, NONNEGATIVE) and (pulls := _size(z[place])) > 0:
+                weights[place] = np.clip(pulls / max(_size(e[place]), 1e-300), 1e-6, 1e6)
+            elif cone.kind not in (ZERO, NONNEGATIVE):
+                weights[place] = weights[place].min()
+        return weights
+
     def _on_active_rows(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
         """The solution on the rows that hold: whose multiplier outweighs what is left of the row, as primal-dual methods choose them."""
         size = np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes
         left = (self.a @ u + self.b) / size
         held = (np.arange(len(z)) < self.equations) | (
-            z * self.sizes / self._force(u, z) > np.where(left < -ROUNDING, left, 0.0)
+            z * self.sizes / self.force_at(u, z) > np.where(left < -ROUNDING, left, 0.0)
         )
         rows = self.a[held] / self.sizes[held, None]
         count, width = int(held.sum()), len(u)
@@ -347,6 +358,60 @@ class ConeProgram:
         new = np.zeros_like(z)
         new[held] = (scaled + step[width:]) / self.sizes[held]
         return u + step[:width], new
+
+
+@dataclass(frozen=True)
+class ReachedLimits:
+    """Bounds of convex terms that have one limit, affine in the rest of u, and no cost are at it: else they are not determined.
+
+    ``columns`` are their entries of u, ``rows`` the rows of their limits.
+    """
+
+    columns: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def inner(self, program: ConeProgram) -> ConeProgram:
+        """The program without them."""
+        h, g, a, b = self.inner_arrays(program.h, program.g, program.a, program.b)
+        return ConeProgram(h, g, a, b, self.inner_cones(program.cones))
+
+    def inner_arrays(self, h: np.ndarray, g: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+        """H, g, A and b of that, of one program or of a stack."""
+        kept, left = self._kept(g.shape[-1], self.columns), self._kept(b.shape[-1], self.rows)
+        rows, columns = np.array(self.rows), np.array(self.columns)
+        least = -a[..., rows, columns]
+        limits, slopes = b[..., rows] / least, a[..., rows[:, None], kept] / least[..., None]
+        coupled = a[..., left[:, None], columns]
+        moved = (coupled @ limits[..., None])[..., 0]
+        inner = a[..., left[:, None], kept] + coupled @ slopes
+        return h[..., kept[:, None], kept], g[..., kept], inner, b[..., left] + moved
+
+    def inner_cones(self, cones: Sequence[Cone]) -> list[Cone]:
+        """The cones of that."""
+        less = [replace(c, size=c.size - sum(s.start <= row < s.stop for row in self.rows)) for c, s in blocks(cones)]
+        return [cone for cone in less if cone.size]
+
+    def outer(self, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
+        """The whole program's answer."""
+        kept, left = self._kept(len(program.g), self.columns), self._kept(len(program.b), self.rows)
+        rows, columns = list(self.rows), list(self.columns)
+        u, z = np.full(len(program.g), np.nan), np.full(len(program.b), np.nan)
+        u[kept], z[left] = answer.u, answer.z
+        u[columns] = (program.b[rows] + program.a[rows][:, kept] @ answer.u) / -program.a[rows, columns]
+        z[rows] = program.a[left[:, None], columns].T @ answer.z / -program.a[rows, columns]
+        return replace(answer, u=u, z=z)
+
+    def of_inner(self, answer: ConeSolution) -> ConeSolution:
+        """What of the whole program's answer is the inner one's."""
+        return replace(
+            answer,
+            u=answer.u[self._kept(len(answer.u), self.columns)],
+            z=answer.z[self._kept(len(answer.z), self.rows)],
+        )
+
+    @staticmethod
+    def _kept(count: int, left_out: tuple[int, ...]) -> np.ndarray:
+        return np.delete(np.arange(count), list(left_out))
 
 
 class _Scaled(ConeProgram):

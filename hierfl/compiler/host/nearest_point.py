@@ -15,12 +15,14 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.host.cone_program import EMPTY, SOLVED, ConeProgram, ConeSolution
+from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.host_callback import call_on_host
 
 Environment = Mapping[int, Any]
+TOGETHER = 512  # points that are projected at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +47,19 @@ class HostProjection:
             answer = self.nearest(z, dict(zip(leaves, values)))
             return answer.u[:size] if answer.status == SOLVED else np.full(size, np.nan)
 
+        def nearest_each(calls: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+            first = calls[0][1:]
+            if any(value is not other for call in calls for value, other in zip(call[1:], first)):
+                return [nearest(*call) for call in calls]
+            points = np.array([call[0] for call in calls], float)
+            return self.nearest_each(points, dict(zip(leaves, first)))
+
         def slope(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
             return self.slope(z, dict(zip(leaves, values)))
 
         @jax.custom_jvp
         def projected(z: Array, *values: Array) -> Array:
-            return call_on_host(nearest, (size,), z.dtype, z, *values)
+            return call_on_host(nearest, (size,), z.dtype, z, *values, many=nearest_each)
 
         @projected.defjvp
         def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
@@ -72,6 +81,17 @@ class HostProjection:
     def nearest(self, z: np.ndarray, environment: Environment) -> ConeSolution:
         """The nearest point with its multipliers."""
         return self._program(z, environment).solve()
+
+    def nearest_each(self, points: Float[np.ndarray, "k size"], environment: Environment) -> list[np.ndarray]:
+        """The nearest points of many in one environment, NaN where there is none."""
+        size, one = self.form.size, self._program(points[0], environment)
+        count, found = TOGETHER, []
+        for some in (points[first : first + count] for first in range(0, len(points), count)):
+            g = np.concatenate([-some, np.zeros((len(some), self.form.width - size))], axis=1)
+            h, a, b = (np.broadcast_to(array, (len(some), *array.shape)) for array in (one.h, one.a, one.b))
+            answers = ProgramFamily(h, g, a, b, self.form.cones, self.form.bounds, size).solve()
+            found += [answer.u[:size] if answer.status == SOLVED else np.full(size, np.nan) for answer in answers]
+        return found
 
     def slope(self, z: np.ndarray, environment: Environment) -> Float[np.ndarray, "size size"]:
         """The derivative in z; at a kink that of one of the pieces."""

@@ -97,9 +97,8 @@ class CompiledSet:
             return None
         with suppress(NoStandardFormError):
             on_host = HostProjection.on(self.constraints, self.variables)
-            return (
-                on_host if on_host.form.polyhedral else None
-            )  # over other cones a point near the set is not found to rounding
+            # where other cones touch, as at (0, 2) of x_1^2 + 2 x_2 <= 4, x_2 <= 2, the nearest point is found to 1e-9 only
+            return on_host if on_host.form.polyhedral else None
         return None
 
     def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""Local searches of the implicit function on X: BFGS on implicit gradients, and Nelder and Mead's method on values.
+"""Local searches of the implicit function on X: L-BFGS-B on implicit gradients, and Nelder and Mead's method on values.
 
 Outside X the function searched is f(P_X(x)) + |x - P_X(x)|^2 / 2, which has the same minimisers.
 """
@@ -44,7 +44,7 @@ class LocalSearch:
         self.how = "local searches by Nelder and Mead, values only"
         with suppress(IncompatibleSolverError):
             self.hyper = Hypergradient.of(compiled)
-            self.how = "local searches by BFGS on implicit gradients, then Nelder and Mead"
+            self.how = "local searches by L-BFGS-B on implicit gradients, then Nelder and Mead"
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Evaluate f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
@@ -87,10 +87,12 @@ class LocalSearch:
         def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
             self.count += 1
             value, gradient = map(np.asarray, program(jnp.asarray(x), self._data))
-            # no slope at a value of infinity: BFGS steps back
+            # no slope at a value of infinity: the search steps back
             return float(value), np.where(np.isfinite(gradient), gradient, 0.0)
 
-        end = scipy.optimize.minimize(slope, start, jac=True, method="BFGS", options={"gtol": 1e-9})
+        end = scipy.optimize.minimize(
+            slope, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "ftol": 1e-15, "maxls": 12}
+        )
         return LocalMinimum(on_upper_set(self.compiled, end.x[None])[0], float(end.fun))
 
     def simplex(self, start: LocalMinimum) -> LocalMinimum:

@@ -1,7 +1,7 @@
 """``problem.reference()``: a trustworthy optimum of a small implicit function, to compare algorithms with.
 
 f is evaluated with the lower level solved exactly at every point. In one or two dimensions of a bounded X a fine grid comes
-first, else scrambled Sobol points; the best of them, spread out, are polished by BFGS on exact values and implicit gradients
+first, else scrambled Sobol points; the best of them, spread out, are polished by L-BFGS-B on exact values and implicit gradients
 (BFGS copes with kinks: Lewis and Overton, 2013), and the best of these by Nelder and Mead's method, which needs values
 only.
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.host.cone_program import EMPTY, SOLVED, UNBOUNDED
+from hierfl.compiler.host.cone_program import EMPTY, SOLVED, UNBOUNDED, ConeSolution
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
@@ -82,13 +83,23 @@ class ActiveSet(ExactMethod):
         size, mu = self.structure.size, self._modulus(owner, x)
         leaves = tuple(owner.own)
 
+        def place(point: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]) -> Place:
+            return Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
+
+        def told_of(answer: ConeSolution, dtype: Any) -> np.ndarray:
+            return np.concatenate([answer.u[:size], [answer.error, answer.status, answer.unique]]).astype(dtype)
+
         def on_host(point: np.ndarray, index: np.ndarray, start: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            place = Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
-            answer = self.problem.solve(place, np.asarray(start, float))
-            return np.concatenate([answer.u[:size], [answer.error, answer.status, answer.unique]]).astype(point.dtype)
+            answer = self.problem.solve(place(point, index, values), np.asarray(start, float))
+            return told_of(answer, point.dtype)
+
+        def many(calls: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+            asked = [place(point, index, values) for point, index, _, *values in calls]
+            starts = [np.asarray(call[2], float) for call in calls]
+            return [told_of(answer, calls[0][0].dtype) for answer in self.problem.solve_each(asked, starts)]
 
         given = (owner.own[leaf] for leaf in leaves)
-        told = call_on_host(on_host, (size + 3,), x.dtype, x, owner.host_key, warm, *given)
+        told = call_on_host(on_host, (size + 3,), x.dtype, x, owner.host_key, warm, *given, many=many)
         y, residual, status = told[:size], told[size], told[size + 1]
         solved = status == SOLVED
         scale = (1.0 + jnp.linalg.norm(y)) * residual
@@ -105,8 +116,15 @@ class ActiveSet(ExactMethod):
             place = Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
             return self.problem.pull(place, np.asarray(seed, float)).astype(point.dtype)
 
+        def many(calls: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+            asked = [
+                Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
+                for point, index, _, *values in calls
+            ]
+            return self.problem.pull_each(asked, [np.asarray(call[2], float) for call in calls])
+
         given = (owner.own[leaf] for leaf in leaves)
-        return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given)
+        return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given, many=many)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         if int(solution.iterations[owner]) == UNBOUNDED:

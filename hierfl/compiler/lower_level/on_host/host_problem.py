@@ -6,7 +6,7 @@ smooth in y, of which values and derivatives are taken as they are, and what goe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -22,9 +22,10 @@ from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ALIKE, FAILED, ONE, SEVERAL, SOLVED, ConeProgram, ConeSolution
 from hierfl.compiler.host.newton import NewtonMethod
+from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.solution_set import SolutionSet
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, StandardForm
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
 from hierfl.compiler.lower_level.on_host.cost_split import split_cost
 from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
@@ -34,7 +35,8 @@ from hierfl.errors import NotConvexError
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.language.levels import LowerLevel, averages_of
 
-KEPT = 64  # solutions, so that a derivative does not solve again
+KEPT = 4096  # solutions, so that a derivative does not solve again
+TOGETHER = (8, 64, 512)  # how many models are evaluated at once
 
 
 class Place(NamedTuple):
@@ -43,6 +45,11 @@ class Place(NamedTuple):
     x: np.ndarray
     client: np.ndarray  # its index, where the owner is one
     own: Own
+
+    @property
+    def key(self) -> Hashable:
+        """What tells it from other places."""
+        return self.x.tobytes(), int(self.client), *((leaf, value.tobytes()) for leaf, value in self.own.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,20 +100,47 @@ class HostProblem:
 
     def solved(self, place: Place, start: np.ndarray | None = None) -> tuple[ConeProgram, ConeSolution]:
         """(the quadratic model at the solution, the solution); the last few are kept."""
-        key = (place.x.tobytes(), int(place.client), *((leaf, value.tobytes()) for leaf, value in place.own.items()))
+        key = place.key
         if key not in self._kept:
-            if len(self._kept) >= KEPT:
-                del self._kept[next(iter(self._kept))]
             program, answer = self._affine(place) if self.affine else self._smooth(place, start)
-            self._kept[key] = program, self._chosen(place, program, answer) if answer.status == SOLVED else answer
+            self._keep(place, program, answer)
         return self._kept[key]
+
+    def solve_each(self, asked: Sequence[Place], starts: Sequence[np.ndarray]) -> list[ConeSolution]:
+        """The solutions at many places: neighbours that hold the same rows are solved together."""
+        if not self.affine or len(asked) < 2:
+            return [self.solve(place, start) for place, start in zip(asked, starts)]
+        keys = [place.key for place in asked]
+        answers = {key: self._kept[key][1] for key in keys if key in self._kept}
+        new = [(key, place) for key, place in dict(zip(keys, asked)).items() if key not in answers]
+        for first in range(0, len(new), TOGETHER[-1]):
+            some = new[first : first + TOGETHER[-1]]
+            answers |= zip((key for key, _ in some), self._solved_together([place for _, place in some]))
+        return [answers[key] for key in keys]
+
+    def _solved_together(self, asked: Sequence[Place]) -> list[ConeSolution]:
+        """The solutions of up to as many as are evaluated at once; they are kept."""
+        count = next(size for size in TOGETHER if size >= len(asked))
+        stacked, axes = _stacked([*asked, *[asked[-1]] * (count - len(asked))])
+        program = self._program(("models", count, *axes.own.items()), jax.vmap(self._model, tuple(axes)), stacked)
+        models = [model[: len(asked)] for model in program(*stacked)]
+        family = ProgramFamily.of(models, self.form.cones, self.form.bounds, self.form.size)
+        return [self._keep(place, family[k], answer) for k, (place, answer) in enumerate(zip(asked, family.solve()))]
+
+    def _keep(self, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
+        """The answer that is meant, kept."""
+        while len(self._kept) >= KEPT:
+            del self._kept[next(iter(self._kept))]
+        chosen = self._chosen(place, program, answer) if answer.status == SOLVED else answer
+        self._kept[place.key] = program, chosen
+        return chosen
 
     # --- ties --------------------------------------------------------------------------------------------------------
 
     def _chosen(self, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer, or of several the one that is meant: the shortest y where nothing else is declared."""
         several = SolutionSet(program, answer, self.form.size)
-        if several.is_one:
+        if answer.unique == ONE or several.is_one:
             return replace(answer, unique=ONE)
         if not (self.affine and program.polyhedral):
             return answer
@@ -219,6 +253,48 @@ class HostProblem:
         )
         return look.gradient(units * np.concatenate([seed, np.zeros(width - len(seed))]))
 
+    def pull_each(self, asked: Sequence[Place], seeds: Sequence[np.ndarray]) -> list[Float[np.ndarray, " n"]]:
+        """The gradients at many places: those beyond doubt together, each of the others by itself."""
+        keys = [(place.key, seed.tobytes()) for place, seed in zip(asked, seeds)]
+        new = dict(zip(keys, zip(asked, seeds)))
+        self.solve_each([place for place, _ in new.values()], [np.zeros(self.form.size)] * len(new))
+        told = list(new.items())
+        gradients: dict[Hashable, np.ndarray] = {}
+        for first in range(0, len(told), TOGETHER[-1]):
+            some = told[first : first + TOGETHER[-1]]
+            pulled = self._pulled_together([seeded for _, seeded in some])
+            gradients |= {some[k][0]: gradient for k, gradient in pulled.items()}
+        for key, (place, seed) in told:
+            if key not in gradients:
+                gradients[key] = self.pull(place, seed)
+        return [gradients[key] for key in keys]
+
+    def _pulled_together(self, asked: Sequence[tuple[Place, np.ndarray]]) -> dict[int, np.ndarray]:
+        """The gradients, by place in the sequence, of those whose derivative is beyond doubt."""
+        solved = [self.solved(place) for place, _ in asked]
+        good = [k for k, (_, answer) in enumerate(solved) if answer.status == SOLVED and answer.unique != SEVERAL]
+        if len(good) < 2 or any(cone.kind == SEMIDEFINITE for cone in self.form.cones):
+            return {}
+        programs, answers = zip(*(solved[k] for k in good))
+        if any((program.units != 1.0).any() for program in programs):
+            return {}
+        stacks = map(np.stack, zip(*((p.h, p.g, p.a, p.b) for p in programs)))
+        family = ProgramFamily.of(stacks, self.form.cones, self.form.bounds, self.form.size)
+        u, z = np.stack([answer.u for answer in answers]), np.stack([answer.z for answer in answers])
+        seeds = np.zeros_like(u)
+        seeds[:, : self.form.size] = [asked[k][1] for k in good]
+        sure, v, w = family.adjoints(u, z, seeds)
+        taken = np.flatnonzero(sure)
+        if not len(taken):
+            return {}
+        count = next(size for size in TOGETHER if size >= len(taken))
+        padded = np.concatenate([taken, np.repeat(taken[-1:], count - len(taken))])
+        place, axes = _stacked([asked[good[k]][0] for k in padded])
+        there = (u[padded], z[padded], v[padded], w[padded])
+        pull = jax.vmap(self._pull, (*axes, 0, 0, 0, 0))
+        pulled = self._program(("pulls", count, *axes.own.items()), pull, place, *there)(*place, *there)
+        return {good[k]: -pulled[at] for at, k in enumerate(taken)}
+
     def _pull_of_selected(
         self, place: Place, program: ConeProgram, answer: ConeSolution, seed: np.ndarray
     ) -> Float[np.ndarray, " n"]:
@@ -328,7 +404,7 @@ class HostProblem:
     def _values(self, x: Array, own: Own) -> dict[int, Any]:
         return self.form.values(self.oracles.environment(x, None, own))
 
-    def _program(self, name: str, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
+    def _program(self, name: Hashable, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
         """The function as a program of NumPy's, made once."""
         if name not in self._programs:
             with jax.enable_x64(True):
@@ -342,6 +418,17 @@ def _not_convex(selection: str) -> str:
         f"selection={selection!r} chooses among several lower solutions by a convex program, for which the upper objective has to be "
         f"{bends} in y: here it is not. Write an upper objective that is, or a lower level with one solution."
     )
+
+
+def _stacked(asked: Sequence[Place]) -> tuple[Place, Place]:
+    """(places as one, with a leading axis, the axes for ``jax.vmap``); constants that are the same for all stay as they are."""
+    own: Own = {}
+    axes: Own = {}
+    for leaf, value in asked[0].own.items():
+        same = all(place.own[leaf] is value for place in asked)
+        own[leaf], axes[leaf] = (value, None) if same else (np.stack([place.own[leaf] for place in asked]), 0)
+    x, client = np.stack([place.x for place in asked]), np.stack([place.client for place in asked])
+    return Place(x, client, own), Place(0, 0, axes)  # type: ignore[arg-type]
 
 
 def places(leaves: Sequence[int], values: Sequence[np.ndarray]) -> Own:

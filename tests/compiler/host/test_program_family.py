@@ -1,0 +1,106 @@
+"""Families of cone programs solved together: each answer and each adjoint against the conditions, and against CVXPY."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from hierfl.compiler.host.cone_program import EMPTY, ONE, SOLVED
+from hierfl.compiler.host.program_family import ProgramFamily
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+from tests.compiler.host.test_cone_program import conditions
+
+COUNT, WIDTH = 40, 4
+
+
+def family(seed: int, curved: bool = True, degenerate: bool = False, balls: bool = False) -> ProgramFamily:
+    """Random programs that differ in g and b: one equation of two twice, inequalities, perhaps each twice, perhaps a ball."""
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((WIDTH, WIDTH))
+    h = root @ root.T + 0.1 * np.eye(WIDTH) if curved else np.zeros((WIDTH, WIDTH))
+    equations = np.repeat(rng.standard_normal((1, WIDTH)), 2, axis=0)
+    rows = np.vstack([np.eye(WIDTH), -np.eye(WIDTH), rng.integers(-2, 3, (3, WIDTH))])
+    rows = np.vstack([rows, rows]) if degenerate else rows
+    g = 5 * rng.standard_normal((COUNT, WIDTH))
+    total = 0.3 * rng.standard_normal((COUNT, 1))
+    inside = total * equations[0] / (equations[0] @ equations[0])  # holds the equations
+    limits = np.repeat(1.0 + rng.random((COUNT, len(rows) // (2 if degenerate else 1))), 2 if degenerate else 1, axis=0)
+    limits = limits.reshape(COUNT, -1) if not degenerate else np.hstack([limits[::2], limits[::2]])
+    a, b = [equations, rows], [-inside @ equations.T, limits - inside @ rows.T]
+    cones = [Cone(ZERO, 2), Cone(NONNEGATIVE, len(rows))]
+    if balls:
+        a.append(np.vstack([np.zeros(WIDTH), np.eye(WIDTH)]))
+        b.append(np.hstack([np.full((COUNT, 1), 1.2), -inside]))
+        cones.append(Cone(SECOND_ORDER, WIDTH + 1))
+    matrix = np.vstack(a)
+    return ProgramFamily(
+        np.repeat(h[None], COUNT, axis=0), g, np.repeat(matrix[None], COUNT, axis=0), np.hstack(b), cones, 0, WIDTH
+    )
+
+
+@pytest.mark.parametrize("degenerate", [False, True])
+@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_rows(seed: int, curved: bool, degenerate: bool) -> None:
+    programs = family(seed, curved, degenerate)
+    for k, answer in enumerate(programs.solve()):
+        assert answer.status == SOLVED
+        assert conditions(programs[k], answer.u, answer.z) <= 1e-11 * (1 + np.abs(answer.z).max())
+        alone = programs[k].solve()
+        if curved or answer.unique == ONE:
+            np.testing.assert_allclose(answer.u, alone.u, atol=1e-11)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_balls(seed: int) -> None:
+    """The conditions hold, those of the ball among them, and CVXPY finds nothing better."""
+    programs = family(seed, balls=True)
+    ball = slice(-WIDTH - 1, None)
+    for k, answer in enumerate(programs.solve()):
+        program = programs[k]
+        e, z = program.a @ answer.u + program.b, answer.z
+        size = 1e-9 * (1 + np.abs(z).max())
+        assert answer.status == SOLVED
+        assert np.abs(program.h @ answer.u + program.g - program.a.T @ z).max() <= size
+        assert np.linalg.norm(e[ball][1:]) <= e[ball][0] + 1e-9 and np.linalg.norm(z[ball][1:]) <= z[ball][0] + size
+        assert abs(z[ball] @ e[ball]) <= size
+        assert np.abs(e[:2]).max() <= 1e-9 and e[2 : ball.start].min() >= -1e-9 and z[2 : ball.start].min() >= -size
+        if k % 8 == 0:
+            u = cp.Variable(WIDTH)
+            row = program.a @ u + program.b
+            within = [row[:2] == 0, row[2 : ball.start] >= 0, cp.norm(row[ball][1:]) <= row[ball][0]]
+            cost = 0.5 * cp.quad_form(u, program.h) + program.g @ u
+            least = cp.Problem(cp.Minimize(cost), within).solve(solver=cp.CLARABEL)
+            assert 0.5 * answer.u @ program.h @ answer.u + program.g @ answer.u <= least + 1e-7 * (1 + abs(least))
+
+
+def test_empty_ones_among_others() -> None:
+    programs = family(0)
+    programs.b[3::7, 2] = -5.0  # u_1 >= 5 and u_1 <= 2
+    statuses = [answer.status for answer in programs.solve()]
+    assert [status == EMPTY for status in statuses] == [k % 7 == 3 for k in range(COUNT)]
+
+
+@pytest.mark.parametrize("balls", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_adjoints(seed: int, balls: bool) -> None:
+    """seed'u moves with g by -v, and with b by -w: as differences of solutions do."""
+    programs = family(seed, balls=balls)
+    answers = programs.solve()
+    u, z = np.array([answer.u for answer in answers]), np.array([answer.z for answer in answers])
+    rng, step = np.random.default_rng(seed), 1e-5
+    seeds = rng.standard_normal((COUNT, WIDTH))
+    sure, v, w = programs.adjoints(u, z, seeds)
+    assert sure.sum() > COUNT // 2
+    turn, shift = rng.standard_normal((COUNT, WIDTH)), rng.standard_normal(programs.b.shape)
+    shift[:, 1] = shift[:, 0]  # both copies of the equation
+
+    def moved(t: float) -> np.ndarray:
+        g, b = programs.g + t * turn, programs.b + t * shift
+        there = ProgramFamily(programs.h, g, programs.a, b, programs.cones, 0, WIDTH)
+        return np.array([seed @ there[k].solve().u for k, seed in enumerate(seeds)])
+
+    slopes = (8 * (moved(step) - moved(-step)) - (moved(2 * step) - moved(-2 * step))) / (12 * step)
+    told = -np.sum(v * turn, axis=1) - np.sum(w * shift, axis=1)
+    np.testing.assert_allclose(told[sure], slopes[sure], atol=1e-6 * (1 + np.abs(slopes[sure]).max()))
