@@ -152,6 +152,7 @@ class Problem:
         smoothing: float = 0.1,
         samples: int = 64,
         seed: int = 0,
+        x0: Any = None,
         progress: bool = True,
     ) -> CheckReport:
         """Which assumptions of the papers hold, how that is known, and what the class's theorem then prescribes.
@@ -170,6 +171,8 @@ class Problem:
             Points of X to try where nothing can be proved.
         seed
             Seed of these points.
+        x0
+            The start, in X, that the theorem's f(x_0) - inf f is bounded at; if left out, the bound is for every start in X.
         progress
             Show a progress bar if it takes long.
 
@@ -185,8 +188,10 @@ class Problem:
         """
         from hierfl.inspect.assumptions.check import check
 
+        compiled = self.compile(progress=progress)
         return check(
-            self.compile(progress=progress),
+            compiled,
+            starts=None if x0 is None else compiled.upper.flatten(x0, "x0")[None],
             epsilon=epsilon,
             smoothing=smoothing,
             samples=samples,

@@ -14,7 +14,7 @@ and the server averages the x_i. The classes differ in the y at which f_i is eva
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from hierfl.solvers.parts.requirements import (
 )
 from hierfl.solvers.parts.seeded_steps import SeededSteps
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts
-from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
+from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_left_out
 from hierfl.solvers.parts.uplink import COMMUNICATIONS, MoveUplink, SlopeSumUplink, SlopeUplink, require_rebuildable
 from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
 
@@ -88,6 +88,8 @@ class FedRZO:
         ``result.settings["theory"]`` says.
     accuracy
         epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
+    starts
+        Flat points (k, n) for which the theory bounds f(x_0) - inf f; a run puts its own here. None stands for all of X.
 
     Raises
     ------
@@ -111,6 +113,7 @@ class FedRZO:
     communication: str = "full"
     schedule: str = "practical"
     accuracy: float = 1e-2
+    starts: Starts | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         require_number(self.smoothing, "smoothing", 0, np.inf)

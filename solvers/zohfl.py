@@ -12,7 +12,7 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -45,7 +45,7 @@ from hierfl.solvers.parts.requirements import (
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
 from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, tabulate
 from hierfl.solvers.parts.step_tables import row
-from hierfl.solvers.parts.theory import SCHEDULES, prescription, require_left_out
+from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_left_out
 from hierfl.solvers.parts.uplink import (
     COMMUNICATIONS,
     Ledger,
@@ -91,6 +91,8 @@ class ZOHFL:
         unless it is given: step gamma / sqrt(r + 1), ceil(tau sqrt(r + 1)) local steps, as ``result.settings["theory"]`` says.
     accuracy
         epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
+    starts
+        Flat points (k, n) for which the theory bounds f(x_0) - inf f; a run puts its own here. None stands for all of X.
 
     Raises
     ------
@@ -113,6 +115,7 @@ class ZOHFL:
     communication: str = "full"
     schedule: str = "practical"
     accuracy: float = 1e-2
+    starts: Starts | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         require_number(self.smoothing, "smoothing", 0, np.inf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -34,6 +35,8 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
         raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
     rounds, seeds = settings.rounds, settings.all_seeds
     compiled.data()  # every plain parameter has a value
+    if getattr(solver, "schedule", None) == "theory" and hasattr(solver, "starts"):
+        solver = _from_its_starts(compiled, solver, settings)
     algorithm: Algorithm = solver.bind(compiled, rounds, settings.queries)
     _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
     require_nonempty(compiled)
@@ -60,6 +63,13 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
         return _alone(compiled, watches[0].error, results[0], algorithm.advice)
     errors, over = [watch.error for watch in watches], "seeds" if settings.restarts is None else "starts"
     return _together(compiled, str(solver), seeds, errors, results, algorithm.advice, over)
+
+
+def _from_its_starts(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> Any:
+    """The solver with its theory's bound on f(x_0) - inf f for the starts of these runs."""
+    require_nonempty(compiled)
+    starts = {tuple(_inside(compiled, start).tolist()) for start in _starts(compiled, settings)}
+    return replace(solver, starts=tuple(sorted(starts)))
 
 
 def _starts(compiled: CompiledProblem, settings: RunSettings) -> np.ndarray:

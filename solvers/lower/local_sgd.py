@@ -70,7 +70,7 @@ class LocalSGD:
         require_scope(self, ("federation",), problem)
         name = type(self).__name__
         if self.schedule == "theory":
-            mu, smooth = lower_constants(problem, name)
+            mu, smooth = lower_constants(problem, name, of_each=True)
             a = np.maximum(max(problem.num_clients, 4 * smooth / mu), np.arange(rounds)) + 1
             lower_rounds = np.full(rounds, problem.num_clients)
             local = np.ceil(2 * a * np.log(a) / problem.num_clients).astype(int)

@@ -14,6 +14,7 @@ from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.assumptions.findings import CheckReport
 
 SCHEDULES = ("practical", "theory")
+Starts = tuple[tuple[float, ...], ...]  # flat points, in which a run begins
 
 
 class TheorySettings(Protocol):
@@ -28,17 +29,31 @@ class TheorySettings(Protocol):
     @property
     def participation(self) -> float: ...
 
+    @property
+    def starts(self) -> Starts | None: ...
 
-def report(problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2) -> CheckReport:
-    """The problem's check, made once for each smoothing and accuracy, and for the values that parameters have."""
+
+def report(
+    problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2, starts: Starts | None = None
+) -> CheckReport:
+    """The problem's check, made once for each smoothing, accuracy and starts, and for the values that parameters have."""
     return problem.programs.keep(
-        ("check", smoothing, epsilon, problem.parameter_values),
-        lambda: check(problem, smoothing=smoothing, epsilon=epsilon, progress=False),
+        ("check", smoothing, epsilon, starts, problem.parameter_values),
+        lambda: check(
+            problem,
+            smoothing=smoothing,
+            epsilon=epsilon,
+            starts=None if starts is None else np.array(starts),
+            progress=False,
+        ),
     )
 
 
-def lower_constants(problem: CompiledProblem, solver: str) -> tuple[float, float]:
+def lower_constants(problem: CompiledProblem, solver: str, *, of_each: bool = False) -> tuple[float, float]:
     """(mu, L) of the lower level, in federation scope those of the mean over the clients.
+
+    With ``of_each`` they hold for every client, as methods need whose clients step by themselves between averages
+    ([2S] Assumption 2 (ii)): the least mu_i and the largest L_i.
 
     Raises
     ------
@@ -46,7 +61,7 @@ def lower_constants(problem: CompiledProblem, solver: str) -> tuple[float, float
         Naming the constant that could not be proved.
     """
     constants = report(problem).constants
-    mean = problem.scope == "federation"
+    mean = problem.scope == "federation" and not of_each
     mu, smooth = (
         constants.get(f"{name} of the mean" if mean else name) or constants.get(name) for name in ("mu_h", "L_h")
     )
@@ -72,7 +87,7 @@ def prescription(solver: TheorySettings, problem: CompiledProblem) -> Prescripti
         For a class whose theorem is about another solver, absent clients, or naming the hypotheses that could not be proved.
     """
     name, fitting = type(solver).__name__, "ZOHFL" if problem.scope == "client" else "FedRZO"
-    theorem = report(problem, float(solver.smoothing), float(solver.accuracy)).theorems[0]
+    theorem = report(problem, float(solver.smoothing), float(solver.accuracy), solver.starts).theorems[0]
     if name != fitting:
         raise SettingError(
             f"schedule='theory' of {name}: the theorem for this class, {theorem.name}, is about {fitting}. Write "
@@ -82,6 +97,11 @@ def prescription(solver: TheorySettings, problem: CompiledProblem) -> Prescripti
         raise SettingError(
             f"schedule='theory' of {name}: {theorem.name} is about rounds in which all clients take part, but "
             f"participation={solver.participation:g}. Write participation=1, or give step_size and local_steps yourself."
+        )
+    if theorem.applies and theorem.predicted is None:
+        raise SettingError(
+            f"schedule='theory' of {name}: {theorem.name} prescribes nothing, since f(x_0) - inf f is not bounded for "
+            f"{theorem.start}. Bound X, or give step_size and local_steps yourself."
         )
     if theorem.predicted is None:
         raise SettingError(

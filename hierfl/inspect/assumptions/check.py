@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import numpy as np
+
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
@@ -39,14 +41,15 @@ def check(
     smoothing: float = 0.1,
     samples: int = 64,
     seed: int = 0,
+    starts: np.ndarray | None = None,
     progress: bool = True,
 ) -> CheckReport:
-    """Examine a problem; arguments as for ``Problem.check``."""
+    """Examine a problem, for starts (k, n) or for every one; other arguments as for ``Problem.check``."""
     if not epsilon > 0 or not smoothing > 0 or samples < 1:
         raise SettingError(
             f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
         )
-    study = Study(compiled, smoothing, samples, seed)
+    study = Study(compiled, smoothing, samples, seed, starts)
     findings: list[Finding] = []
     constants: list[Constant] = []
     with RunProgress(6 if study.level is not None else 4, "check", progress, "stages") as bar:

@@ -93,6 +93,8 @@ class Theorem:
         What it prescribes and predicts: with the gaps closed, and as printed; None unless all hypotheses hold.
     gaps
         Known gaps of the published statement.
+    fall, start
+        A bound on f^eta(x_0) - inf f^eta, and for which x_0; None unless all hypotheses hold.
     """
 
     name: str
@@ -101,6 +103,8 @@ class Theorem:
     gaps: tuple[str, ...]
     predicted: Prescription | None = None
     printed: Prescription | None = None
+    fall: float | None = None
+    start: str = ""
 
     @property
     def applies(self) -> bool:
@@ -112,6 +116,13 @@ class Theorem:
         """The hypotheses that are not proved."""
         return tuple(h.name for h in self.hypotheses if h.status != "proved")
 
+    @property
+    def _fall_in_words(self) -> str:
+        assert self.fall is not None
+        if np.isfinite(self.fall):
+            return f"at most {_number(self.fall)}"
+        return "no bound, and no numbers without one: give check(x0=...)"
+
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.statement}"]
         lines.append(
@@ -120,6 +131,8 @@ class Theorem:
         if not self.applies:
             lines.append(f"  no numbers: not proved are {', '.join(self.missing)}")
             return "\n".join(lines)
+        if self.fall is not None:
+            lines.append(f"  f^eta(x_0) - inf f^eta: {self._fall_in_words}, for {self.start}")
         for label, prescription in (("prescribed", self.predicted), ("as printed", self.printed)):
             if prescription is not None:
                 lines += [f"  {label}: {_in_words(prescription)}"]

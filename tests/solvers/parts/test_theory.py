@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import LFD, ZOHFL, Exact, Extragradient, FedRZO, LocalSGD, LocalSGDA, ProjectedSGD, ProjectionMethod
+from hierfl.solvers import (
+    LFD,
+    ZOHFL,
+    Exact,
+    Extragradient,
+    FedAC,
+    FedRZO,
+    LocalSGD,
+    LocalSGDA,
+    ProjectedSGD,
+    ProjectionMethod,
+)
 
 
 def bounded_clients(rows: int = 5) -> hf.Problem:
@@ -104,3 +115,63 @@ def test_local_sgda_says_that_it_ignores_a_moving_set() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", hf.TheoryWarning)
         solve(fixed, LocalSGDA())
+
+
+def far_from_the_kink(radius: float = 1000.0) -> hf.Problem:
+    """f = |x| / 100 on [-radius, radius]: L_0 = 0.01."""
+    x = cp.Variable(name="x")
+    return hf.Problem(hf.Minimize(clients=0.01 * cp.abs(x)), constraints=[x >= -radius, x <= radius])
+
+
+@pytest.mark.parametrize(("x0", "fall"), [(None, 10.0), (-1000.0, 10.0), (500.0, 5.0), (0.0, 0.0)])
+def test_the_fall_of_f_is_that_from_the_start(x0: float | None, fall: float) -> None:
+    """f^eta is at most L_0 eta = 0.01 above f; the horizon grows with the fall."""
+    (theorem,) = far_from_the_kink().check(smoothing=1, epsilon=5e-5, x0=x0, progress=False).theorems
+    assert theorem.fall == pytest.approx(fall + 0.01, rel=1e-9)
+    nearest = far_from_the_kink().check(smoothing=1, epsilon=5e-5, x0=0.0, progress=False).theorems[0].predicted
+    assert theorem.predicted is not None and nearest is not None and nearest.rounds == 97_216
+    assert theorem.predicted.rounds == nearest.rounds if fall == 0 else theorem.predicted.rounds > 1e8
+    assert ("every x_0 in X" if x0 is None else "x_0 = [") in str(theorem)
+
+
+def test_a_run_by_theory_is_that_of_its_start() -> None:
+    """From -1000, 97,216 rounds (those from 0) leave |grad f^eta|^2 = 1e-4 throughout, twice the accuracy."""
+    solver, problem = FedRZO(smoothing=1, schedule="theory", accuracy=5e-5), far_from_the_kink()
+    with pytest.warns(hf.TheoryWarning, match="proved after 2.03e.09 rounds"):
+        far = solve(problem, solver, x0=-1000.0)
+    with pytest.warns(hf.TheoryWarning, match="proved after 9.72e.04 rounds"):
+        near = solve(problem, solver, x0=0.0)
+    (theorem,) = problem.check(smoothing=1, epsilon=5e-5, x0=-1000.0, progress=False).theorems
+    assert theorem.predicted is not None and far.settings["theory"]["step_size"] == theorem.predicted.step
+    assert far.settings["theory"]["step_size"] < 0.01 * near.settings["theory"]["step_size"]
+
+
+def test_an_unbounded_upper_set_needs_the_start() -> None:
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=0.01 * cp.abs(x)))
+    (anywhere,), (here,) = (problem.check(x0=x0, progress=False).theorems for x0 in (None, 2.0))
+    assert anywhere.applies and anywhere.predicted is None and "give check(x0=...)" in str(anywhere)
+    assert here.fall == pytest.approx(0.02 + 0.01 * 0.1) and here.predicted is not None
+    with pytest.warns(hf.TheoryWarning):
+        assert solve(problem, FedRZO(schedule="theory"), x0=2.0).status
+
+
+def one_stiff_client() -> hf.Problem:
+    """Ten clients with (k_i / 2)(y - x)^2, k = 2000 and nine times 1: the mean's constant is 200.9, one client's 2000."""
+    x, y, k = cp.Variable(name="x"), cp.Variable(name="y"), hf.ClientParameter(name="k", nonneg=True)
+    return hf.Problem(
+        hf.Minimize(clients=cp.abs(x - y) + cp.abs(y)),
+        hf.ArgMin(y, 0.5 * k * cp.square(y - x), [y >= -2, y <= 2], scope="federation"),
+        constraints=[x >= -1, x <= 1],
+        federation=hf.Federation([hf.Client(parameters={k: c}) for c in [2000.0] + [1.0] * 9]),
+    )
+
+
+@pytest.mark.parametrize("lower", [LocalSGD(schedule="theory"), LFD(schedule="theory"), FedAC()], ids=str)
+def test_methods_with_steps_of_each_client_take_the_worst_client(lower: Any) -> None:
+    """By the mean's constants client 1 steps further than 2 / L_1, and the iterates grow without end."""
+    problem = one_stiff_client()
+    result = solve(problem, FedRZO(lower=lower, step_size=0.01), x0=0.9)
+    assert np.isfinite(result.own_value)
+    sizes = lower.bind(problem.compile(), 3, 3).sizes
+    assert np.max(sizes if np.ndim(sizes) == 1 else sizes[:, 0]) <= 2 / 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,8 +28,21 @@ def theorem(
     without_numbers = Theorem(name, statement, tuple(hypotheses), GAPS[kind])
     if not without_numbers.applies:
         return without_numbers
-    predicted, printed = prescribed(kind, theorem_constants(study, constants), epsilon)
-    return Theorem(name, statement, tuple(hypotheses), GAPS[kind], predicted, printed)
+    numbers = theorem_constants(study, constants)
+    without_numbers = replace(without_numbers, fall=numbers.gap, start=_starts_of(study))
+    if not np.isfinite(numbers.gap):
+        return without_numbers
+    predicted, printed = prescribed(kind, numbers, epsilon)
+    return replace(without_numbers, predicted=predicted, printed=printed)
+
+
+def _starts_of(study: Study) -> str:
+    """Which x_0 the bound on f(x_0) - inf f is for."""
+    if study.starts is None:
+        return "every x_0 in X"
+    if len(study.starts) > 1:
+        return f"{len(study.starts)} starts"
+    return f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
 
 
 def _bounded_below(study: Study, kind: str, constants: Mapping[str, Constant]) -> Finding:

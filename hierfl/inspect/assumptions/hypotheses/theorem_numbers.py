@@ -42,16 +42,11 @@ def theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Consta
 
     nn = study.level is None
     implicit = get("L_{f,x}") if nn else get("L0_imp")
-    low, high = range_of_f(study)
-    x = study.project_x(np.zeros(study.compiled.upper.size))
-    value = float(study.compiled.exact.at(x).value)
+    fall, highest, lowest = fall_of_f(study, implicit)
     box = study.x_box
-    reach = float(np.linalg.norm(np.maximum(np.abs(box.hi - x), np.abs(x - box.lo))))
-    width = float(np.linalg.norm(box.hi - box.lo))
-    fall = _least(value - low, _times(implicit, reach))
-    swing = _least(high - low, _times(implicit, width))
+    low, high = range_of_f(study)
+    swing = _least(high - low, _times(implicit, float(np.linalg.norm(box.hi - box.lo))))
     margin = implicit * study.smoothing
-    lowest = value - fall
     return Constants(
         n=study.compiled.upper.size,
         m=study.compiled.num_clients,
@@ -70,9 +65,26 @@ def theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Consta
         server_variance=get("sigma^2"),
         lower_variance=get("sigma_i^2"),
         swing=swing,
-        value=abs(value) + margin,
+        value=highest + margin,
         lowest=abs(lowest),
     )
+
+
+def fall_of_f(study: Study, lipschitz: float) -> tuple[float, float, float]:
+    """(a bound on f(x_0) - inf f, one on |f(x_0)|, a lower bound of f): for the study's starts, or for every x_0 in X."""
+    low, high = range_of_f(study)
+    box, somewhere = study.x_box, study.project_x(np.zeros(study.compiled.upper.size))
+    starts = somewhere[None] if study.starts is None else study.starts
+    values = np.array([float(study.compiled.exact.at(start).value) for start in starts])
+    reach = np.array([np.linalg.norm(np.maximum(np.abs(box.hi - x), np.abs(x - box.lo))) for x in starts])
+    change = np.array([_times(lipschitz, r) for r in reach])
+    falls = np.minimum(values - low, change)
+    lowest = float(np.max(values - falls))
+    if study.starts is not None:
+        return float(np.max(falls)), float(np.max(np.abs(values))), lowest
+    highest = min(high, float(np.min(values + change)))
+    width = float(np.linalg.norm(box.hi - box.lo))
+    return _least(highest - lowest, _times(lipschitz, width)), max(abs(highest), abs(lowest)), lowest
 
 
 def range_of_f(study: Study) -> tuple[float, float]:
