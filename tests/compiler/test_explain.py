@@ -42,7 +42,8 @@ def test_advice_on_sets() -> None:
 def test_advice_on_lower_levels() -> None:
     (level,) = declared([], cp.logistic(cp.sum(Y)) + X @ Y).explain()["lower level"]
     assert "mu unknown" in level.how and "0.5 * eps * cp.sum_squares(y)" in level.advice
-    (rough,) = declared([], cp.norm1(Y) + cp.sum_squares(Y - X)).explain()["lower level"]
+    conic = [cp.sum(cp.exp(Y)) <= 10]
+    (rough,) = declared(conic, cp.norm1(Y) + cp.sum_squares(Y - X)).explain()["lower level"]
     assert "cvxpy" in rough.how and "norm1" in rough.how and "cp.huber" in rough.advice
 
 

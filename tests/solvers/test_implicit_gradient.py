@@ -146,7 +146,6 @@ def test_inexact_lower_solvers_are_used_as_they_are() -> None:
 
 CONIC = {
     "exp": lambda y: [cp.sum(cp.exp(y)) <= 3],
-    "power": lambda y: [cp.sum(cp.power(y, 4)) <= 1],
     "logarithm": lambda y: [cp.sum(cp.log(2 + y)) >= 0],
 }
 
@@ -166,10 +165,27 @@ def test_a_projection_without_a_derivative_is_refused(of: Any) -> None:
     assert low <= np.sqrt(2) <= high
 
 
+def test_gradients_over_a_ball_of_fourth_powers() -> None:
+    """y is on the sphere sum y^4 = 1, where x - y = z y^3: its tangent moves by the curvature of the Lagrangian."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [cp.sum(cp.power(y, 4)) <= 1])
+    f = hf.Problem(hf.Minimize(server=cp.sum(y)), lower).implicit
+    at = np.array([1.0, 0.7])
+    found = f.response(at)
+    assert np.sum(found**4) == pytest.approx(1, abs=1e-10)
+    normal = found**3
+    multiplier = (at - found) @ normal / (normal @ normal)
+    curved = np.diag(1 + 3 * multiplier * found**2)
+    system = np.block([[curved, normal[:, None]], [normal[None, :], np.zeros((1, 1))]])
+    expected = np.linalg.solve(system, [1.0, 1.0, 0.0])[:2]
+    np.testing.assert_allclose(f.gradient(at), expected, atol=1e-7)
+
+
 def test_refusals_say_what_fits() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
     rough = hf.Problem(
-        hf.Minimize(clients=cp.sum(y) + x), lower=hf.ArgMin(y, cp.norm1(y) + cp.sum_squares(y - x), [y <= 1])
+        hf.Minimize(clients=cp.sum(y) + x),
+        lower=hf.ArgMin(y, cp.norm1(y) + cp.sum_squares(y - x), [cp.sum(cp.exp(y)) <= 10]),
     )
     with pytest.raises(hf.IncompatibleSolverError, match="FedRZO or ZOHFL"):
         rough.solve(ImplicitGradient(), rounds=1, progress=False)

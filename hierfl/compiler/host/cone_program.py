@@ -18,11 +18,11 @@ import scipy.sparse as sp
 from jaxtyping import Float
 
 from hierfl.compiler.host.complementarity import by_pivots
+from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED, ConeSolution
 from hierfl.compiler.host.cones import blocks, distance, dual_slope, project_dual
+from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 
-SOLVED, EMPTY, UNBOUNDED, FAILED = 0, 1, 2, 3
-SEVERAL, ONE, ALIKE, UNKNOWN = 0, 1, 2, -1
 INFINITE = 1e30
 SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
@@ -37,21 +37,6 @@ ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers a
 Matrix = Float[np.ndarray, "rows width"]
 Vector = Float[np.ndarray, " width"]
 Rows = Float[np.ndarray, " rows"]
-
-
-@dataclass(frozen=True)
-class ConeSolution:
-    """u and z with ``error``, the relative error of the optimality conditions; ``status`` says whether they are an answer.
-
-    ``unique`` says whether y has no other value: ``ONE``, ``SEVERAL`` (and the upper objective tells them apart), ``ALIKE`` (it does
-    not) or ``UNKNOWN``.
-    """
-
-    u: Vector
-    z: Rows
-    error: float
-    status: int
-    unique: int = UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +78,9 @@ class ConeProgram:
             answer = self._by_rows()
             return self._by_clarabel() if answer.status == FAILED else answer
         if self.limits is not None:
-            inner = self.limits.inner(self).solve(None if near is None else self.limits.of_inner(near))
-            return self.limits.outer(self, inner)
+            h, g, a, b = self.limits.inner(self.h, self.g, self.a, self.b)
+            inner = ConeProgram(h, g, a, b, self.limits.inner_cones(self.cones))
+            return self.limits.outer(self.a, self.b, inner.solve(None if near is None else self.limits.of_inner(near)))
         return self._from(near) or self._from(self._free) or self._by_clarabel()
 
     @cached_property
@@ -182,21 +168,7 @@ class ConeProgram:
     @cached_property
     def limits(self) -> ReachedLimits | None:
         """The bounds of convex terms that only have a limit, where there are any."""
-        first = len(self.g) - self.bounds
-        places: list[tuple[int, int]] = []
-        linear = sum(c.size for c in self.cones if c.kind in (ZERO, NONNEGATIVE))
-        filled = self.a[:linear] != 0
-        taken = np.zeros(len(self.g), bool)  # columns of rows that are limits
-        for column in range(first, len(self.g)):
-            rows = np.flatnonzero(filled[:, column])
-            free = not self.h[column].any() and self.g[column] == 0
-            if not free or len(rows) != 1 or rows[0] < self.equations or not self.a[rows[0], column] < 0:
-                continue
-            others = filled[rows[0]] & (np.arange(len(self.g)) != column)
-            if not taken[column] and not others[[c for c, _ in places]].any():
-                places.append((column, int(rows[0])))
-                taken |= others
-        return ReachedLimits(*zip(*places)) if places and not self.polyhedral else None
+        return None if self.polyhedral else ReachedLimits.of(self.h, self.g, self.a, self.cones, self.bounds)
 
     # --- cones -----------------------------------------------------------------------------------------------------
 
@@ -358,60 +330,6 @@ class ConeProgram:
         new = np.zeros_like(z)
         new[held] = (scaled + step[width:]) / self.sizes[held]
         return u + step[:width], new
-
-
-@dataclass(frozen=True)
-class ReachedLimits:
-    """Bounds of convex terms that have one limit, affine in the rest of u, and no cost are at it: else they are not determined.
-
-    ``columns`` are their entries of u, ``rows`` the rows of their limits.
-    """
-
-    columns: tuple[int, ...]
-    rows: tuple[int, ...]
-
-    def inner(self, program: ConeProgram) -> ConeProgram:
-        """The program without them."""
-        h, g, a, b = self.inner_arrays(program.h, program.g, program.a, program.b)
-        return ConeProgram(h, g, a, b, self.inner_cones(program.cones))
-
-    def inner_arrays(self, h: np.ndarray, g: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
-        """H, g, A and b of that, of one program or of a stack."""
-        kept, left = self._kept(g.shape[-1], self.columns), self._kept(b.shape[-1], self.rows)
-        rows, columns = np.array(self.rows), np.array(self.columns)
-        least = -a[..., rows, columns]
-        limits, slopes = b[..., rows] / least, a[..., rows[:, None], kept] / least[..., None]
-        coupled = a[..., left[:, None], columns]
-        moved = (coupled @ limits[..., None])[..., 0]
-        inner = a[..., left[:, None], kept] + coupled @ slopes
-        return h[..., kept[:, None], kept], g[..., kept], inner, b[..., left] + moved
-
-    def inner_cones(self, cones: Sequence[Cone]) -> list[Cone]:
-        """The cones of that."""
-        less = [replace(c, size=c.size - sum(s.start <= row < s.stop for row in self.rows)) for c, s in blocks(cones)]
-        return [cone for cone in less if cone.size]
-
-    def outer(self, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
-        """The whole program's answer."""
-        kept, left = self._kept(len(program.g), self.columns), self._kept(len(program.b), self.rows)
-        rows, columns = list(self.rows), list(self.columns)
-        u, z = np.full(len(program.g), np.nan), np.full(len(program.b), np.nan)
-        u[kept], z[left] = answer.u, answer.z
-        u[columns] = (program.b[rows] + program.a[rows][:, kept] @ answer.u) / -program.a[rows, columns]
-        z[rows] = program.a[left[:, None], columns].T @ answer.z / -program.a[rows, columns]
-        return replace(answer, u=u, z=z)
-
-    def of_inner(self, answer: ConeSolution) -> ConeSolution:
-        """What of the whole program's answer is the inner one's."""
-        return replace(
-            answer,
-            u=answer.u[self._kept(len(answer.u), self.columns)],
-            z=answer.z[self._kept(len(answer.z), self.rows)],
-        )
-
-    @staticmethod
-    def _kept(count: int, left_out: tuple[int, ...]) -> np.ndarray:
-        return np.delete(np.arange(count), list(left_out))
 
 
 class _Scaled(ConeProgram):

@@ -14,7 +14,8 @@ from cvxpy.constraints.constraint import Constraint
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.host.cone_program import EMPTY, SOLVED, ConeProgram, ConeSolution
+from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, ConeSolution
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm

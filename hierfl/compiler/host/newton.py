@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.compiler.host.cone_program import FAILED, SOLVED, ConeProgram, ConeSolution
+from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
 STEPS, CUTS = 200, 60
@@ -61,7 +62,7 @@ class NewtonMethod:
             if share == 0.0 or not np.isfinite(force_ahead).all():
                 return ConeSolution(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
             u, force, slope, answer = u + share * step, force_ahead, slope_ahead, ahead
-            last = size if share == 1.0 else np.inf
+            last = size if share == 1.0 or size <= CLOSE else np.inf
         assert answer is not None
         return ConeSolution(u, answer.z, last, FAILED)
 

@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.linalg import qr
 
-from hierfl.compiler.host.cone_program import EXACT, ONE, SOLVED, TINY, ConeProgram, ConeSolution, ReachedLimits
+from hierfl.compiler.host.cone_program import EXACT, TINY, ConeProgram
+from hierfl.compiler.host.cone_solution import ONE, SOLVED, ConeSolution
 from hierfl.compiler.host.cones import blocks
+from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.standard_form import SECOND_ORDER, SEMIDEFINITE, Cone
 
 STEPS = 8
@@ -64,9 +66,9 @@ class ProgramFamily:
         """All solutions, in order; each with the status that its program has by itself."""
         limits = self[0].limits
         if limits is not None and self._all_have(limits):
-            arrays = limits.inner_arrays(self.h, self.g, self.a, self.b)
+            arrays = limits.inner(self.h, self.g, self.a, self.b)
             inner = ProgramFamily.of(arrays, limits.inner_cones(self.cones), 0, self.size)
-            return [limits.outer(self[k], answer) for k, answer in enumerate(inner.solve())]
+            return [limits.outer(self.a[k], self.b[k], answer) for k, answer in enumerate(inner.solve())]
         return self._one_after_another(self._together and limits is None)
 
     def _all_have(self, limits: ReachedLimits) -> bool:

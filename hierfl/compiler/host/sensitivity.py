@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.host.cone_program import ACTIVE, SOLVED, ConeProgram
+from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
+from hierfl.compiler.host.cone_solution import SOLVED
 from hierfl.compiler.host.cones import dual_slope
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 

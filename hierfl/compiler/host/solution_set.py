@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.host.cone_program import ACTIVE, SOLVED, ConeProgram, ConeSolution
+from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
+from hierfl.compiler.host.cone_solution import SOLVED, ConeSolution
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 RANK = 1e-10  # relative, below which a singular value counts as zero

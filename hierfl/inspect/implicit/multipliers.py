@@ -11,7 +11,8 @@ from cvxpy.constraints.constraint import Constraint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.host.standard_form import NoStandardFormError, triangle
 from hierfl.compiler.lower_level.methods.active_set import host_problem
-from hierfl.compiler.lower_level.on_host.host_problem import HostProblem, Place
+from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
+from hierfl.compiler.lower_level.on_host.place import Place
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision
 

@@ -6,7 +6,8 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from hierfl.compiler.host.cone_program import EMPTY, SOLVED, UNBOUNDED, ConeProgram
+from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, UNBOUNDED
 from hierfl.compiler.host.solution_set import SolutionSet
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 

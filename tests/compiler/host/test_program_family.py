@@ -6,7 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from hierfl.compiler.host.cone_program import EMPTY, ONE, SOLVED
+from hierfl.compiler.host.cone_solution import EMPTY, ONE, SOLVED
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from tests.compiler.host.test_cone_program import conditions

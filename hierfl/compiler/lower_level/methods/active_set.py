@@ -12,11 +12,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.host.cone_program import EMPTY, SOLVED, UNBOUNDED, ConeSolution
+from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, UNBOUNDED, ConeSolution
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
-from hierfl.compiler.lower_level.on_host.host_problem import HostProblem, Place, places
+from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
+from hierfl.compiler.lower_level.on_host.place import Place, places
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.jaxtools.host_callback import call_on_host
@@ -129,7 +130,21 @@ class ActiveSet(ExactMethod):
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         if int(solution.iterations[owner]) == UNBOUNDED:
             return "its objective is unbounded below on Y(x). Add a strongly convex term or a bounded set."
-        return super().unsolved(solution, owner)
+        y, error = solution.y[owner], float(solution.residual[owner])
+        if not np.isfinite(y).all():
+            return (
+                "its objective has no value, or no slope, wherever Newton's method started. Write the constraints that keep y where the "
+                "objective is defined."
+            )
+        if self.problem.affine:
+            return (
+                f"its optimality conditions hold with a relative error of {error:.1e} only. Its infimum may not be attained, or it is "
+                f"badly scaled: add a strongly convex term or a bounded set, or write it in other units."
+            )
+        return (
+            f"Newton's method came to a y of size {float(np.abs(y).max(initial=0.0)):.1e} and was still to move by {error:.1e} of it. The "
+            f"lower level does not seem to attain its infimum, or is badly scaled; add a strongly convex term or a bounded set."
+        )
 
     def _modulus(self, owner: Owner, x: Array) -> Array:
         return jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Float
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.host.cone_program import ALIKE, FAILED, ONE, SEVERAL, SOLVED, ConeProgram, ConeSolution
+from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLVED, ConeSolution
 from hierfl.compiler.host.newton import NewtonMethod
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.solution_set import SolutionSet
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
 from hierfl.compiler.lower_level.on_host.cost_split import split_cost
-from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
+from hierfl.compiler.lower_level.on_host.owner_terms import OwnerTerms
+from hierfl.compiler.lower_level.on_host.place import Place, stacked
+from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
@@ -39,26 +40,11 @@ KEPT = 4096  # solutions, so that a derivative does not solve again
 TOGETHER = (8, 64, 512)  # how many models are evaluated at once
 
 
-class Place(NamedTuple):
-    """Where the lower level is asked about: x, and its owner."""
-
-    x: np.ndarray
-    client: np.ndarray  # its index, where the owner is one
-    own: Own
-
-    @property
-    def key(self) -> Hashable:
-        """What tells it from other places."""
-        return self.x.tobytes(), int(self.client), *((leaf, value.tobytes()) for leaf, value in self.own.items())
-
-
 @dataclass(frozen=True, eq=False)
 class HostProblem:
     """One problem's lower level: its standard form, and what is evaluated as it is."""
 
-    oracles: Oracles
-    form: StandardForm
-    terms: OwnerTerms
+    traced: TracedModel
     affine: bool
     selection: str | None = None
     _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
@@ -80,7 +66,7 @@ class HostProblem:
             affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
             from_data = any(True for e in level.expressions for _ in averages_of(e))
             part = QuadraticPart(Program(level.expressions), None, affine, from_data)
-            return cls(oracles, form, OwnerTerms(oracles, part), affine)
+            return cls(TracedModel(form, OwnerTerms(oracles, part)), affine)
         quadratic, smooth, other = split_cost(level, known)
         cost = None if not other else level.sign * sum(other[1:], start=other[0])
         form = StandardForm.of(cost, constraints, level.variables, known)
@@ -90,7 +76,17 @@ class HostProblem:
         steep = any(
             nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(known)) is not None for term in smooth
         )
-        return cls(oracles, form, OwnerTerms(oracles, part, steep), not smooth, selection)
+        return cls(TracedModel(form, OwnerTerms(oracles, part, steep)), not smooth, selection)
+
+    @property
+    def form(self) -> StandardForm:
+        """What of the lower level is rows and cones."""
+        return self.traced.form
+
+    @property
+    def terms(self) -> OwnerTerms:
+        """What of it is evaluated as it is."""
+        return self.traced.terms
 
     # --- the solution ------------------------------------------------------------------------------------------------
 
@@ -121,9 +117,11 @@ class HostProblem:
     def _solved_together(self, asked: Sequence[Place]) -> list[ConeSolution]:
         """The solutions of up to as many as are evaluated at once; they are kept."""
         count = next(size for size in TOGETHER if size >= len(asked))
-        stacked, axes = _stacked([*asked, *[asked[-1]] * (count - len(asked))])
-        program = self._program(("models", count, *axes.own.items()), jax.vmap(self._model, tuple(axes)), stacked)
-        models = [model[: len(asked)] for model in program(*stacked)]
+        together, axes = stacked([*asked, *[asked[-1]] * (count - len(asked))])
+        program = self._program(
+            ("models", count, *axes.own.items()), jax.vmap(self.traced.model, tuple(axes)), together
+        )
+        models = [model[: len(asked)] for model in program(*together)]
         family = ProgramFamily.of(models, self.form.cones, self.form.bounds, self.form.size)
         return [self._keep(place, family[k], answer) for k, (place, answer) in enumerate(zip(asked, family.solve()))]
 
@@ -175,24 +173,18 @@ class HostProblem:
     def _upper_at(self, place: Place, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(gradient, Hessian) in y of the upper objective at u."""
         zero = np.zeros(self.form.size)
-        program = self._program("upper", self._upper_slopes, place, zero)
+        program = self._program("upper", self.traced.upper_slopes, place, zero)
         gradient, hessian = program(*place, u[: self.form.size])
         return gradient, hessian
 
-    def _upper_slopes(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
-        def gradient(v: Array) -> Array:
-            return self.terms.upper_gradient(x, index, own, v)
-
-        return gradient(y), jax.jacfwd(gradient)(y)
-
     def _affine(self, place: Place) -> tuple[ConeProgram, ConeSolution]:
-        h, g, a, b = self._program("model", self._model, place)(*place)
+        h, g, a, b = self._program("model", self.traced.model, place)(*place)
         program = ConeProgram(h, g, a, b, self.form.cones, self.form.bounds)
         return program, program.solve()
 
     def _smooth(self, place: Place, start: np.ndarray | None) -> tuple[ConeProgram, ConeSolution]:
-        curved, linear, a, b = self._program("cone model", self._cone_model, place)(*place)
-        force = self._program("force", self._force, place, np.zeros(self.form.size))
+        curved, linear, a, b = self._program("cone model", self.traced.cone_model, place)(*place)
+        force = self._program("force", self.traced.force, place, np.zeros(self.form.size))
         size = self.form.size
 
         def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -240,8 +232,8 @@ class HostProblem:
         width, height, size = self.form.width, self.form.height, len(place.x)
         u, z = answer.u, answer.z
         n, m = np.zeros(width), np.zeros(height)
-        push = self._program("push", self._push, place, n, m, np.zeros(size))
-        pull = self._program("pull", self._pull, place, n, m, n, m)
+        push = self._program("push", self.traced.push, place, n, m, np.zeros(size))
+        pull = self._program("pull", self.traced.pull, place, n, m, n, m)
         units = program.units
 
         def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -289,9 +281,9 @@ class HostProblem:
             return {}
         count = next(size for size in TOGETHER if size >= len(taken))
         padded = np.concatenate([taken, np.repeat(taken[-1:], count - len(taken))])
-        place, axes = _stacked([asked[good[k]][0] for k in padded])
+        place, axes = stacked([asked[good[k]][0] for k in padded])
         there = (u[padded], z[padded], v[padded], w[padded])
-        pull = jax.vmap(self._pull, (*axes, 0, 0, 0, 0))
+        pull = jax.vmap(self.traced.pull, (*axes, 0, 0, 0, 0))
         pulled = self._program(("pulls", count, *axes.own.items()), pull, place, *there)(*place, *there)
         return {good[k]: -pulled[at] for at, k in enumerate(taken)}
 
@@ -316,8 +308,8 @@ class HostProblem:
             return np.full(n, np.nan)
         width, height = self.form.width, self.form.height
         zero, rows, signed = np.zeros(width), np.zeros(height), np.asarray(sign)
-        push = self._program("push selected", self._push_selected, place, zero, rows, np.zeros(n), signed)
-        pull = self._program("pull selected", self._pull_selected, place, zero, rows, zero, rows, signed)
+        push = self._program("push selected", self.traced.push_selected, place, zero, rows, np.zeros(n), signed)
+        pull = self._program("pull selected", self.traced.pull_selected, place, zero, rows, zero, rows, signed)
 
         def full(part: np.ndarray) -> np.ndarray:
             out = np.zeros(height)
@@ -333,77 +325,6 @@ class HostProblem:
         )
         return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
 
-    # --- traceable -------------------------------------------------------------------------------------------------------
-
-    def _model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
-        """(H, g, A, b) of an affine F."""
-        curved, linear, a, b = self._cone_model(x, index, own)
-        size = self.form.size
-        zero = jnp.zeros(size)
-        slope = jax.jacfwd(lambda y: self.terms.force(x, index, own, y))(zero)
-        force = self.terms.force(x, index, own, zero)
-        return curved.at[:size, :size].add(slope), linear.at[:size].add(force), a, b
-
-    def _cone_model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
-        """(H, g, A, b) of the standard form alone."""
-        values, zero = self._values(x, own), jnp.zeros(self.form.width)
-
-        def gradient(u: Array) -> Array:
-            return jax.grad(lambda v: self.form.cost(values, v))(u)
-
-        a = jax.jacfwd(lambda u: self.form.slack(values, u))(zero)
-        if self.form.cost_program is None:
-            return jnp.zeros((self.form.width, self.form.width)), zero, a, self.form.slack(values, zero)
-        return jax.jacfwd(gradient)(zero), gradient(zero), a, self.form.slack(values, zero)
-
-    def _force(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
-        return self.terms.force(x, index, own, y), jax.jacfwd(lambda v: self.terms.force(x, index, own, v))(y)
-
-    def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
-        """(G - E'z, e) at u."""
-        conic, e = self._conic(x, own, u, z)
-        return conic.at[: self.form.size].add(self.terms.force(x, index, own, u[: self.form.size])), e
-
-    def _conic(self, x: Array, own: Own, u: Array, z: Array, costly: bool = True) -> tuple[Array, Array]:
-        """(the standard form's part of G - E'z, or -E'z alone, and e) at u."""
-        values = self._values(x, own)
-
-        def lagrangian(v: Array) -> Array:
-            pulled = z @ self.form.slack(values, v)
-            return self.form.cost(values, v) - pulled if costly else -pulled
-
-        return jax.grad(lagrangian)(u), self.form.slack(values, u)
-
-    def _push(self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array) -> tuple[Array, Array]:
-        moved: tuple[Array, Array] = jax.jvp(lambda at: self._lagrangian(at, index, own, u, z), (x,), (r,))[1]
-        return moved
-
-    def _pull(self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array) -> Array:
-        size = self.form.size
-        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z), x)[1]((v, w))[0]
-        return pulled + self.terms.pull_of_force(x, index, own, u[:size], v[:size])
-
-    def _push_selected(
-        self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array, sign: Array
-    ) -> tuple[Array, Array]:
-        def lagrangian(at: Array) -> tuple[Array, Array]:
-            conic, e = self._conic(at, own, u, z, costly=False)
-            return conic.at[:size].add(sign * self.terms.upper_gradient(at, index, own, u[:size])), e
-
-        size = self.form.size
-        moved: tuple[Array, Array] = jax.jvp(lagrangian, (x,), (r,))[1]
-        return moved
-
-    def _pull_selected(
-        self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array, sign: Array
-    ) -> Array:
-        size = self.form.size
-        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z, costly=False), x)[1]((v, w))[0]
-        return pulled + sign * self.terms.pull_of_upper_gradient(x, index, own, u[:size], v[:size])
-
-    def _values(self, x: Array, own: Own) -> dict[int, Any]:
-        return self.form.values(self.oracles.environment(x, None, own))
-
     def _program(self, name: Hashable, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
         """The function as a program of NumPy's, made once."""
         if name not in self._programs:
@@ -418,19 +339,3 @@ def _not_convex(selection: str) -> str:
         f"selection={selection!r} chooses among several lower solutions by a convex program, for which the upper objective has to be "
         f"{bends} in y: here it is not. Write an upper objective that is, or a lower level with one solution."
     )
-
-
-def _stacked(asked: Sequence[Place]) -> tuple[Place, Place]:
-    """(places as one, with a leading axis, the axes for ``jax.vmap``); constants that are the same for all stay as they are."""
-    own: Own = {}
-    axes: Own = {}
-    for leaf, value in asked[0].own.items():
-        same = all(place.own[leaf] is value for place in asked)
-        own[leaf], axes[leaf] = (value, None) if same else (np.stack([place.own[leaf] for place in asked]), 0)
-    x, client = np.stack([place.x for place in asked]), np.stack([place.client for place in asked])
-    return Place(x, client, own), Place(0, 0, axes)  # type: ignore[arg-type]
-
-
-def places(leaves: Sequence[int], values: Sequence[np.ndarray]) -> Own:
-    """An owner's constants by leaf."""
-    return dict(zip(leaves, map(np.asarray, values)))

@@ -1,0 +1,102 @@
+"""What JAX traces of a lower level on the host: the quadratic model, the force of what is smooth, and how both move with x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hierfl.compiler.host.standard_form import StandardForm
+from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """One problem's standard form and smooth terms as functions of (x, an owner's index, its own constants)."""
+
+    form: StandardForm
+    terms: OwnerTerms
+
+    def model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
+        """(H, g, A, b) of an affine F."""
+        curved, linear, a, b = self.cone_model(x, index, own)
+        size = self.form.size
+        zero = jnp.zeros(size)
+        slope = jax.jacfwd(lambda y: self.terms.force(x, index, own, y))(zero)
+        force = self.terms.force(x, index, own, zero)
+        return curved.at[:size, :size].add(slope), linear.at[:size].add(force), a, b
+
+    def cone_model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
+        """(H, g, A, b) of the standard form alone."""
+        values, zero = self._values(x, own), jnp.zeros(self.form.width)
+
+        def gradient(u: Array) -> Array:
+            return jax.grad(lambda v: self.form.cost(values, v))(u)
+
+        a = jax.jacfwd(lambda u: self.form.slack(values, u))(zero)
+        if self.form.cost_program is None:
+            return jnp.zeros((self.form.width, self.form.width)), zero, a, self.form.slack(values, zero)
+        return jax.jacfwd(gradient)(zero), gradient(zero), a, self.form.slack(values, zero)
+
+    def force(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
+        """(the force of what is smooth at y, its derivative in y)."""
+        return self.terms.force(x, index, own, y), jax.jacfwd(lambda v: self.terms.force(x, index, own, v))(y)
+
+    def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
+        """(G - E'z, e) at u."""
+        conic, e = self._conic(x, own, u, z)
+        return conic.at[: self.form.size].add(self.terms.force(x, index, own, u[: self.form.size])), e
+
+    def _conic(self, x: Array, own: Own, u: Array, z: Array, costly: bool = True) -> tuple[Array, Array]:
+        """(the standard form's part of G - E'z, or -E'z alone, and e) at u."""
+        values = self._values(x, own)
+
+        def lagrangian(v: Array) -> Array:
+            pulled = z @ self.form.slack(values, v)
+            return self.form.cost(values, v) - pulled if costly else -pulled
+
+        return jax.grad(lagrangian)(u), self.form.slack(values, u)
+
+    def push(self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array) -> tuple[Array, Array]:
+        """How (G - E'z, e) moves with x along r."""
+        moved: tuple[Array, Array] = jax.jvp(lambda at: self._lagrangian(at, index, own, u, z), (x,), (r,))[1]
+        return moved
+
+    def pull(self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array) -> Array:
+        """The gradient in x of (v, w) times (G - E'z, e)."""
+        size = self.form.size
+        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z), x)[1]((v, w))[0]
+        return pulled + self.terms.pull_of_force(x, index, own, u[:size], v[:size])
+
+    def push_selected(
+        self, x: Array, index: Array, own: Own, u: Array, z: Array, r: Array, sign: Array
+    ) -> tuple[Array, Array]:
+        """The same where y is chosen among several solutions by the upper objective, times ``sign``."""
+
+        def lagrangian(at: Array) -> tuple[Array, Array]:
+            conic, e = self._conic(at, own, u, z, costly=False)
+            return conic.at[:size].add(sign * self.terms.upper_gradient(at, index, own, u[:size])), e
+
+        size = self.form.size
+        moved: tuple[Array, Array] = jax.jvp(lagrangian, (x,), (r,))[1]
+        return moved
+
+    def pull_selected(
+        self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array, sign: Array
+    ) -> Array:
+        """The gradient in x of (v, w) times that."""
+        size = self.form.size
+        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z, costly=False), x)[1]((v, w))[0]
+        return pulled + sign * self.terms.pull_of_upper_gradient(x, index, own, u[:size], v[:size])
+
+    def upper_slopes(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
+        def gradient(v: Array) -> Array:
+            return self.terms.upper_gradient(x, index, own, v)
+
+        return gradient(y), jax.jacfwd(gradient)(y)
+
+    def _values(self, x: Array, own: Own) -> dict[int, Any]:
+        return self.form.values(self.terms.oracles.environment(x, None, own))
