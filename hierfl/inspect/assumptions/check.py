@@ -10,7 +10,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
-from hierfl.inspect.assumptions.feasibility.attainment_check import bounded_below
+from hierfl.inspect.assumptions.feasibility.attainment_check import has_a_solution
 from hierfl.inspect.assumptions.feasibility.lower_set_checks import lower_sets
 from hierfl.inspect.assumptions.feasibility.upper_set_checks import upper_sets
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Finding
@@ -58,9 +58,10 @@ def check(
         findings += [*upper.findings, *form_of_declaration(study)]
         curvature = None
         if study.level is not None:
-            findings += stage("Y(x)", lambda: lower_sets(study))
+            sets = stage("Y(x)", lambda: lower_sets(study))
+            findings += sets
             curvature = stage("curvature", lambda: moduli(study))
-            findings += [*curvature.findings, bounded_below(study, curvature.own_mu)]
+            findings += [*curvature.findings, has_a_solution(study, curvature.own_mu, sets[0])]
             constants += curvature.constants
         slopes = stage("Lipschitz constants", lambda: lipschitz(study, curvature))
         draws = stage("samples", lambda: randomness(study))

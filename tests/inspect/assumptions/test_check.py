@@ -261,7 +261,7 @@ def bilevel(pair, bounded=True):
 
 def test_the_bilevel_theorem_with_all_hypotheses(pair):
     problem = bilevel(pair)
-    report = check(problem, epsilon=0.05, smoothing=0.2)
+    report = check(problem, epsilon=0.05, smoothing=0.2, x0=np.zeros(2))
     theorem = report.theorems[0]
     assert theorem.applies and theorem.name == "[2S] Theorem 1"
     # on |x|, |y| <= 1: |grad_x f| = 2 |x - y| <= 4 sqrt(2); mu = 2, L_{grad h,x} = 2, hence L_y = 1
@@ -294,7 +294,7 @@ def heterogeneous(pair, constraints=()):
 
 
 def test_the_heterogeneous_theorem_with_all_hypotheses(pair):
-    theorem = check(heterogeneous(pair), epsilon=0.1).theorems[0]
+    theorem = check(heterogeneous(pair), epsilon=0.1, x0=np.zeros(2)).theorems[0]
     # f in [0, 2], sqrt(2)-Lipschitz in x and in y; h has mu = L = L_{grad h,x} = 2; Y_i(x) = x + C, so L_y = 1 + (2 + 2) / 2
     root = np.sqrt(2)
     implicit = 3 * root + root
@@ -378,3 +378,48 @@ def test_settings_out_of_range_are_refused(pair):
     for wrong in ({"epsilon": 0.0}, {"smoothing": -1.0}, {"samples": 0}):
         with pytest.raises(SettingError):
             check(bilevel(pair), **wrong)
+
+
+# --- claims that are about all of the problem
+
+
+def test_a_lower_level_over_an_empty_set_has_no_solution():
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.square(y - x), [y >= 0, y <= x])
+    report = check(hf.Problem(hf.Minimize(clients=cp.abs(y)), lower, [x >= -1, x <= 1]))
+    assert report["lower level has a solution"].status == report["Y(x) nonempty"].status == "violated"
+    assert report["lower level has a solution"].witness["x"] <= 0
+
+
+def test_the_servers_term_counts(pair):
+    """|P(x) - 3|^2 with P the projection on the orthant: f(0) = 18, f((1, 1)) = 8."""
+    x, y = pair
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0, y <= 4])
+    report = check(hf.Problem(hf.Minimize(server=cp.sum_squares(y - 3)), lower, [x >= 0, x <= 1]))
+    found = report.constants["L_f"].value
+    assert report["implicit function Lipschitz"].status == "proved" and found >= 10 / np.sqrt(2)
+    assert found <= 1.01 * 2 * np.sqrt(18)  # the gradient in y is at most |2 (y - 3)|, and y(x) has the constant 1
+    unbounded = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
+    report = check(hf.Problem(hf.Minimize(server=cp.sum_squares(y - 3)), unbounded, [x >= 0, x <= 1]))
+    assert report["implicit function Lipschitz"].status == "unknown"
+
+
+@pytest.mark.parametrize(
+    "ball", [lambda y, x: cp.norm(y) <= 1, lambda y, x: cp.sum_squares(y - x) <= 1, lambda y, x: cp.norm(2 - y) <= 1]
+)
+def test_the_diameter_of_a_ball_is_twice_its_radius(ball):
+    x, y = cp.Variable(640, name="x"), cp.Variable(640, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - 1), [ball(y, x)])
+    report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, [x >= -1, x <= 1]))
+    assert "diameter at most 2 " in report["Y(x) bounded"].reason
+
+
+def test_a_quadratic_is_not_lipschitz_on_the_whole_space(pair):
+    x, y = pair
+    lower = hf.ArgMin(y, cp.sum_squares(y - 1), scope="client")
+    proximal = hf.Minimize(clients=0.5 * cp.sum_squares(x - y) + cp.abs(y[0]))
+    assert check(hf.Problem(proximal, lower))["f Lipschitz in x"].status == "violated"
+    report = check(hf.Problem(proximal, lower, [cp.norm(x) <= 1]))
+    assert report["f Lipschitz in x"].status == "unknown"  # y is free, and x is not
+    difference = hf.Minimize(clients=cp.sum_squares(x) - cp.sum_squares(x) + y[0])
+    assert check(hf.Problem(difference, lower))["f Lipschitz in x"].status != "violated"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 
@@ -17,8 +19,21 @@ from hierfl.inspect.assumptions.study import Study
 _FAR = (1.0, 1e2, 1e4, 1e6)
 
 
-def bounded_below(study: Study, mu: float) -> Finding:
-    """Look at whether the lower level attains a minimum: by strong convexity, by a compact Y(x), or else for a direction to infinity."""
+def has_a_solution(study: Study, mu: float, nonempty: Finding) -> Finding:
+    """Whether the lower level attains a minimum for every x: Y(x) is nonempty, and there is one where it is."""
+    attained = _attained(study, mu)
+    if nonempty.status == "proved" or attained.status == "violated":
+        return attained
+    if nonempty.status == "violated":
+        return replace(nonempty, name=attained.name, assumption="")
+    if attained.status == "proved":
+        reason = f"{attained.reason}; that Y(x) is nonempty is {nonempty.status}: {nonempty.reason}"
+        return replace(nonempty, name=attained.name, assumption="", reason=reason)
+    return attained
+
+
+def _attained(study: Study, mu: float) -> Finding:
+    """By strong convexity, by a compact Y(x), or else look for a direction to infinity."""
     name = "lower level has a solution"
     level = study.level
     assert level is not None

@@ -35,7 +35,7 @@ def _bounded(study: Study, assumption: str) -> Finding:
     needed = assumption if study.problem_class == "2s" else ""
     size = diameter(study)
     if np.isfinite(size):
-        return Finding("Y(x) bounded", "proved", f"in a box of diameter {size:.6g} for each x of X", needed)
+        return Finding("Y(x) bounded", "proved", f"of diameter at most {size:.6g} for each x of X", needed)
     return Finding("Y(x) bounded", "unknown", "no bounds on y follow from its constraints on X", needed)
 
 

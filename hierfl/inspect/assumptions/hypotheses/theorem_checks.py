@@ -48,7 +48,7 @@ def _starts_of(study: Study) -> str:
 def _bounded_below(study: Study, kind: str, constants: Mapping[str, Constant]) -> Finding:
     """Whether inf f (for [HFL] Theorem 1, corrected, also sup f) is finite, by intervals or Lipschitz continuity on a bounded X."""
     name = "f bounded" if kind == "hfl" else "f bounded below"
-    lipschitz = constants["L_{f,x}" if study.level is None else "L0_imp"].value
+    lipschitz = (constants.get("L_f") or constants["L_{f,x}" if study.level is None else "L0_imp"]).value
     if np.isfinite(lipschitz) and study.x_box.is_bounded:
         return Finding(name, "proved", "Lipschitz on a bounded X")
     low, high = range_of_f(study)

@@ -42,11 +42,12 @@ def theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Consta
 
     nn = study.level is None
     implicit = get("L_{f,x}") if nn else get("L0_imp")
-    fall, highest, lowest = fall_of_f(study, implicit)
+    whole = get("L_f", implicit)
+    fall, highest, lowest = fall_of_f(study, whole)
     box = study.x_box
     low, high = range_of_f(study)
-    swing = _least(high - low, _times(implicit, float(np.linalg.norm(box.hi - box.lo))))
-    margin = implicit * study.smoothing
+    swing = _least(high - low, _times(whole, float(np.linalg.norm(box.hi - box.lo))))
+    margin = whole * study.smoothing
     return Constants(
         n=study.compiled.upper.size,
         m=study.compiled.num_clients,

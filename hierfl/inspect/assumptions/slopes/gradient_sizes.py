@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import cvxpy as cp
 import numpy as np
 
+from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import enclose
+from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, one_sample
+from hierfl.atoms.algebra import addends
 from hierfl.inspect.assumptions.holders import Holder
 from hierfl.inspect.assumptions.study import Study
 from hierfl.language.calculus.derivative import depends
@@ -38,6 +41,17 @@ def gradient_size(study: Study, term: cp.Expression, variables: Sequence[cp.Vari
         (share, gradient_bound(alone, variables, known) ** 2) for share, known in study.holders.groups(holder, samples)
     ]
     return float(np.sqrt(sum(share * square for share, square in squares))) * (1 + 1e-12)
+
+
+def steep_addend(study: Study, term: cp.Expression, variables: Sequence[cp.Variable]) -> cp.Expression | None:
+    """An addend whose slope is not bounded on the whole space, where convexity keeps the others from making up for it; else None."""
+    wanted = {v.id for v in variables}
+    moving = [part for part in addends(term) if depends(part, wanted)]
+    known = study.compiled.declaration.known_bounds
+    alone = [(part, hoist([part], variables, known).expressions[0]) for part in moving]
+    if not (all(e.is_convex() for _, e in alone) or all(e.is_concave() for _, e in alone)):
+        return None
+    return next((part for part, e in alone if is_quadratic(e) and not e.is_affine()), None)
 
 
 def spread(study: Study, term: cp.Expression | None, holder: Holder) -> float:

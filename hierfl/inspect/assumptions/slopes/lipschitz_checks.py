@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import cvxpy as cp
 import numpy as np
 
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.inspect.assumptions.slopes.gradient_sizes import worst_gradient
+from hierfl.inspect.assumptions.slopes.gradient_sizes import gradient_size, steep_addend, worst_gradient
 from hierfl.inspect.assumptions.slopes.mixed_derivatives import mixed_constant
 from hierfl.inspect.assumptions.slopes.response_checks import differentiability, response_constant, uniqueness
 from hierfl.inspect.assumptions.study import Study
+from hierfl.language.printing.text import expression_text
 
 _FIRST = {
     "nn": "[NN] Assumption 1 (i)",
@@ -42,9 +46,10 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
     upper, lower = study.compiled.upper.variables, study.compiled.lower.variables
     f_x, who_x, each_x = worst_gradient(study, term, upper)
     constants = [_gradient_constant("L_{f,x}", f_x, who_x, each_x)]
-    in_x = _bound_finding("f Lipschitz in x", f_x, "the gradient of the clients' term in x", assumption)
+    in_x = _slope_finding(study, "x", upper, f_x, assumption)
     if level is None or moduli is None:
-        return Lipschitz((in_x,), tuple(constants), f_x, 0.0, 0.0, f_x)
+        whole = f_x + _server_gradient(study, upper)
+        return Lipschitz((in_x,), (*constants, *_of_the_whole(study, whole)), f_x, 0.0, 0.0, f_x)
     f_y, who_y, each_y = worst_gradient(study, term, lower)
     mixed = mixed_constant(study)
     constants += [
@@ -52,7 +57,8 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
         Constant("L_{grad h,x}", mixed, "<=", "second derivatives in (x, y)"),
     ]
     slope, how = response_constant(study, moduli, mixed)
-    implicit = f_x if f_y == 0 or slope == 0 else f_y * slope + f_x
+    implicit = f_x + _times(f_y, slope)
+    whole = _server_gradient(study, upper) + f_x + _times(_server_gradient(study, lower) + f_y, slope)
     constants += [
         Constant("L_y", slope, "<=", how.removeprefix("unknown: ")),
         Constant(
@@ -61,19 +67,62 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
             "<=",
             "L_{f,y} L_y + L_{f,x}" if np.isfinite(implicit) else "one of its factors is unknown",
         ),
+        *_of_the_whole(study, whole),
     ]
     findings = (
         in_x,
-        _bound_finding("f Lipschitz in y", f_y, "the gradient of the clients' term in y", assumption),
+        _slope_finding(study, "y", lower, f_y, assumption),
         _bound_finding(
             "lower gradient Lipschitz in x", mixed, "second derivatives in (x, y)", _SECOND[study.problem_class]
         ),
         _bound_finding("y(x) Lipschitz", slope, how, "", moduli.proved),
-        _bound_finding("implicit function Lipschitz", implicit, "L_{f,y} L_y + L_{f,x}", assumption, moduli.proved),
+        _implicit(study, implicit, whole, assumption, moduli.proved),
         uniqueness(study, moduli),
         differentiability(study, moduli),
     )
     return Lipschitz(findings, tuple(constants), f_x, f_y, slope, implicit)
+
+
+def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
+    """Whether the clients' term is Lipschitz in x, or in y."""
+    title, term = f"f Lipschitz in {name}", study.compiled.declaration.objective.clients
+    level, free = study.level, not study.compiled.upper_set.blocks
+    if name == "y":
+        free = level is not None and not level.constraints and not attribute_constraints(variables)
+    if np.isfinite(value) or term is None or not free:
+        return _bound_finding(title, value, f"the gradient of the clients' term in {name}", assumption)
+    steep = steep_addend(study, term, variables)
+    if steep is None:
+        return _bound_finding(title, value, f"the gradient of the clients' term in {name}", assumption)
+    reason = f"{expression_text(steep)} is quadratic, and {name} is not bounded: its slope grows without end"
+    return Finding(title, "violated", reason, assumption)
+
+
+def _implicit(study: Study, implicit: float, whole: float, assumption: str, proved: bool) -> Finding:
+    """Whether f is Lipschitz, the server's term included; in [HFL], whose server's term is smooth, whether the clients' part is."""
+    name, how = "implicit function Lipschitz", "L_{f,y} L_y + L_{f,x}"
+    if study.compiled.declaration.objective.server is None:
+        return _bound_finding(name, implicit, how, assumption, proved)
+    if study.problem_class == "hfl":
+        return _bound_finding(name, implicit, f"{how}, for the clients' part", assumption, proved)
+    return _bound_finding(name, whole, f"{how}, the server's gradients added", assumption, proved)
+
+
+def _server_gradient(study: Study, variables: Sequence[cp.Variable]) -> float:
+    """A bound on the gradient of the server's term, 0 without one."""
+    term, holder = study.compiled.declaration.objective.server, study.holders.server
+    return 0.0 if term is None or holder is None else gradient_size(study, term, variables, holder)
+
+
+def _of_the_whole(study: Study, whole: float) -> tuple[Constant, ...]:
+    if study.compiled.declaration.objective.server is None:
+        return ()
+    return (Constant("L_f", whole, "<=", "L0_imp and the gradients of the server's term"),)
+
+
+def _times(first: float, second: float) -> float:
+    """The product of bounds, where 0 makes up for none."""
+    return 0.0 if first == 0 or second == 0 else first * second
 
 
 def _gradient_constant(name: str, value: float, who: str, each: tuple[float, ...]) -> Constant:
