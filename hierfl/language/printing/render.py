@@ -11,6 +11,7 @@ from typing import Any
 
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.symbols import escaped
+from hierfl.language.printing.constants import with_named_constants
 from hierfl.language.printing.latex import domain_latex, write_latex
 from hierfl.language.printing.statement import (
     Answer,
@@ -40,12 +41,15 @@ def problem_text(problem: Any) -> str:
     str
         Several lines, the lower level indented under its ``where``.
     """
-    said = statement(problem)
+    said = with_named_constants(statement(problem))
     lines = [*_goal_text(said.program)]
     for answer in said.answers:
         chosen = [f"({answer.selection})"] if answer.selection else []
         lines += [_where_text(answer), *_indented([*_task_text(answer.task), *chosen])]
-    lines += [*_subject_text(said.program.conditions), *([said.parties] if said.parties else [])]
+    constants = ", ".join(map(_member_text, said.constants))
+    lines += _subject_text(said.program.conditions)
+    lines += [f"with {'constants' if len(said.constants) > 1 else 'the constant'} {constants}"] if constants else []
+    lines += [said.parties] if said.parties else []
     return "\n".join(lines)
 
 
@@ -57,7 +61,7 @@ def problem_latex(problem: Any) -> str:
     problem
         A ``hierfl.Problem``.
     """
-    rows = " \\\\\n".join(_rows(statement(problem)))
+    rows = " \\\\\n".join(_rows(with_named_constants(statement(problem))))
     return f"\\begin{{aligned}}\n{rows}\n\\end{{aligned}}"
 
 
@@ -131,6 +135,9 @@ def _rows(said: Statement) -> list[str]:
         chosen = [rf"\text{{({_prose(answer.selection)})}}"] if answer.selection else []
         rows += [_where_latex(answer), *(rf"& \quad {line}" for line in [*_task_latex(answer.task), *chosen])]
     rows += [f"{lead}& {line}" for lead, line in _subject_latex(program.conditions)]
+    if said.constants:
+        lead = "constants" if len(said.constants) > 1 else "the constant"
+        rows.append(rf"& \text{{with {lead}}}~ " + r",\, ".join(map(_member_latex, said.constants)))
     return [*rows, *([rf"& \text{{{_prose(said.parties)}}}"] if said.parties else [])]
 
 

@@ -77,8 +77,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Statement:
-    """The whole problem; ``parties`` says in words who takes part."""
+    """The whole problem; ``parties`` says in words who takes part, ``constants`` are the names of those too long to be written."""
 
     program: Optimization
     answers: tuple[Answer, ...]
     parties: str
+    constants: Phrases = ()
