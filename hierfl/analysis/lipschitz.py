@@ -22,7 +22,8 @@ from hierfl.language.averages import averages_of
 from hierfl.language.calculus.derivative import depends, gradient
 from hierfl.language.expectation import SampleAverage, total
 
-ROW_LIMIT = 128
+ROW_LIMIT = 128  # of a Jacobian that is bounded row by row
+ENTRY_LIMIT = 4_000_000  # of one that is formed
 
 
 def one_sample(expression: Any, count: Callable[[total], int]) -> Any:
@@ -72,7 +73,9 @@ def mixed_bound(
     if not mapping:
         return 0.0
     if sum(part.size for part in mapping) > ROW_LIMIT:
-        return np.inf
+        moved = [[t for t in addends(part) if depends(t, wanted)] for part in mapping]
+        kept = [sum(terms[1:], start=terms[0]) for terms in moved]
+        return _affine_bound(kept, outer, known) if all(part.is_affine() for part in kept) else np.inf
     rows = [_row(part, place, outer, known) for part in mapping for place in np.ndindex(part.shape)]
     low, high = (np.stack(ends) for ends in zip(*((row.lo, row.hi) for row in rows)))
     matrix = Interval(low, high)
@@ -83,6 +86,46 @@ def mixed_bound(
     slack = 1.0 + 32 * sum(low.shape) * EPS
     signed = np.linalg.norm(middle, 2) + np.linalg.norm(spread, 2)
     return float(min(signed, np.linalg.norm(matrix.magnitude, 2)) * slack)
+
+
+def _affine_bound(mapping: Sequence[Expression], outer: Sequence[cp.Variable], known: Known) -> float:
+    """The same where the mapping is affine in all variables: its Jacobian's columns are the mapping's moves from 0.
+
+    The norm is the spectral one, or Frobenius's, which is no less, where the Jacobian is too large to be formed.
+    """
+    still = [leaf for part in mapping for leaf in (*part.variables(), *_additive(part))]
+    zero = {leaf.id: Interval.of(np.zeros(leaf.shape)) for leaf in still}
+    rows, count = sum(part.size for part in mapping), sum(v.size for v in outer)
+    formed: list[np.ndarray] | None = [] if rows * count <= ENTRY_LIMIT else None
+    spread, squares = 0.0, 0.0
+    base = [enclose(part, {**known, **zero}) for part in mapping]
+    for variable in outer:
+        for place in np.ndindex(variable.shape):
+            unit = np.zeros(variable.shape)
+            unit[place] = 1.0
+            ends = [enclose(part, {**known, **zero, variable.id: Interval.of(unit)}) for part in mapping]
+            low = np.concatenate([np.ravel(e.lo - b.hi + np.zeros(p.shape)) for e, b, p in zip(ends, base, mapping)])
+            high = np.concatenate([np.ravel(e.hi - b.lo + np.zeros(p.shape)) for e, b, p in zip(ends, base, mapping)])
+            middle, half = 0.5 * (low + high), 0.5 * (high - low)
+            spread, squares = spread + float(half @ half), squares + float(middle @ middle)
+            if formed is not None:
+                formed.append(middle)
+    if not np.isfinite(squares + spread):
+        return float("inf")
+    norm = np.sqrt(squares) if formed is None else np.linalg.norm(np.stack(formed), 2)
+    return float(norm + np.sqrt(spread)) * (1.0 + 32 * (rows + count) * EPS)
+
+
+def _additive(part: Expression) -> list[cp.Parameter]:
+    """The parameters that multiply no variable: the part is affine in them as well, jointly."""
+    return [p for p in part.parameters() if _with(part, p, cp.Variable(p.shape)).is_affine()]
+
+
+def _with(tree: Any, old: Any, new: Any) -> Any:
+    """The tree with one leaf for another."""
+    if tree is old:
+        return new
+    return copy_with(tree, lambda argument: _with(argument, old, new)) if tree.args else tree
 
 
 def _row(part: Expression, place: tuple[int, ...], outer: Sequence[cp.Variable], known: Known) -> Interval:

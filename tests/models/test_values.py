@@ -16,6 +16,7 @@ from hierfl.models import (
     hyperparameter_learning,
     relu_network,
     stackelberg_cournot,
+    stackelberg_cournot_game,
 )
 from hierfl.models.relu_network import initial_weights, parity
 
@@ -143,3 +144,15 @@ def test_bytes_with_a_scale_are_their_quotients(model: Callable[..., hf.Problem]
 def test_a_scale_is_a_positive_number(scale: object) -> None:
     with pytest.raises(hf.DataError, match="features are divided by it"):
         ClassificationData(np.ones((2, 3)), np.array([0, 1]), scale=scale)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("build", [stackelberg_cournot, stackelberg_cournot_game])
+@pytest.mark.parametrize("followers", [10, 1000])
+def test_cournot_constants(build, followers):
+    """F = (diag(c) + b (I + 11')) y - a + b x: mu_F >= min c_j + b, L_F <= max c_j + b + b n, L_{F,x} = b sqrt(n)."""
+    problem = build(followers=followers, clients=2)
+    constants = problem.check(progress=False).constants
+    b = 0.5
+    assert constants["L_{grad h,x}"].value == pytest.approx(b * np.sqrt(followers), rel=1e-9)
+    assert 0.09 + b - 1e-9 <= constants["mu_h"].value <= 0.11 + b
+    assert b * followers + 0.09 + b <= constants["L_h"].value <= b * followers + 0.11 + b + 1e-6

@@ -147,6 +147,23 @@ def _pull_transpose(atom: Any, index: int, adjoint: Expression) -> Expression | 
     return cp.transpose(adjoint, tuple(int(place) for place in np.argsort(axes)))
 
 
+_FORMED = 1_000_000  # entries of the matrix that puts chosen entries back
+
+
+def _pull_entries(atom: Any, index: int, adjoint: Expression) -> Expression | None:
+    """Chosen entries put back in their places, by a matrix of zeros and ones where it is not too large."""
+    (argument,) = atom.args
+    if argument.size * atom.size > _FORMED:
+        return None
+    lower = _special_index if isinstance(atom, special_index) else _index
+    places = np.ravel(lower(atom, np.arange(argument.size).reshape(argument.shape)))
+    back = np.zeros((argument.size, atom.size))
+    back[places, np.arange(atom.size)] = 1.0
+    flat = adjoint if atom.ndim == 1 else cp.reshape(adjoint, (atom.size,), order="C")
+    whole = back @ flat
+    return whole if argument.ndim == 1 else cp.reshape(whole, argument.shape, order="C")
+
+
 # Notation
 
 
@@ -290,11 +307,18 @@ ROWS = (
         layout=True,
         keeps_rows=_takes_all_rows,
         range=rearranged,
+        derivative=_pull_entries,
         read=_read_index,
         spellings=(_INDEX,),
     ),
     AtomRow(
-        (special_index,), lower=_special_index, layout=True, range=rearranged, read=_read_index, spellings=(_INDEX,)
+        (special_index,),
+        lower=_special_index,
+        layout=True,
+        range=rearranged,
+        derivative=_pull_entries,
+        read=_read_index,
+        spellings=(_INDEX,),
     ),
     AtomRow(
         (

@@ -11,6 +11,7 @@ from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.table import row_of
 from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
 from hierfl.inspect.assumptions.findings import Finding
+from hierfl.inspect.assumptions.slopes.moving_polyhedra import TooManySubsetsError, side_shift
 from hierfl.inspect.assumptions.study import Study
 from hierfl.language.function import UserAtom
 
@@ -20,16 +21,39 @@ def response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float
     mu = moduli.own_mu
     if not mu > 0:
         return np.inf, "unknown: no modulus of strong convexity (monotonicity)"
+    if study.movement.kind == "fixed":
+        return mixed / mu * (1 + 1e-12), "L_{grad h,x} / mu_h ([2S] Lemma 2): Y does not move"
+    along_sides = _over_moving_sides(study, moduli, mixed)
     if study.movement.kind == "moving":
+        return along_sides
+    shift = study.movement.shift
+    value = (shift + (mixed + moduli.smooth * shift) / mu) * (1 + 1e-12)
+    translated = value, "|A| + (L_{grad h,x} + L_h |A|) / mu_h for the translated set Y(x) = A x + C"
+    return min(translated, along_sides, key=lambda way: way[0])
+
+
+def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
+    """The constant where Y(x) is a polyhedron of which only the sides move.
+
+    For minima the translation counts sqrt(L_h / mu_h)-fold: the point that is nearest in the norm of the Hessian moves.
+    """
+    try:
+        shift = side_shift(study)
+    except TooManySubsetsError as reason:
+        return np.inf, f"unknown: the sides of Y(x) move, for which the constant is that of {reason}"
+    if shift is None:
         return (
             np.inf,
             "unknown: Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)",
         )
-    if study.movement.kind == "fixed":
-        return mixed / mu * (1 + 1e-12), "L_{grad h,x} / mu_h ([2S] Lemma 2): Y does not move"
-    shift = study.movement.shift
-    value = shift + (mixed + moduli.smooth * shift) / mu
-    return value * (1 + 1e-12), "|A| + (L_{grad h,x} + L_h |A|) / mu_h for the translated set Y(x) = A x + C"
+    mu, level = moduli.own_mu, study.level
+    assert level is not None
+    if level.kind == "equilibrium":
+        value, how = shift + (mixed + moduli.smooth * shift) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
+    else:
+        value, how = (moduli.smooth / mu) ** 0.5 * shift + mixed / mu, "sqrt(L_h / mu_h) a + L_{grad h,x} / mu_h"
+    rows = f"a = {shift:.6g} the largest |A_S^+ C_S| over independent rows S of A y <= b + C x"
+    return value * (1 + 1e-12), f"{how}, {rows}"
 
 
 def uniqueness(study: Study, moduli: Moduli) -> Finding:

@@ -1,0 +1,78 @@
+"""The Lipschitz constant of y(x) over polyhedra whose sides move, by hand and against difference quotients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+
+N, M = 2, 3
+
+
+def slope_of(objective: Any, constraints: Any, size: int = 2) -> Any:
+    x, y = cp.Variable(size if size == N else (), name="x"), cp.Variable(M, name="y")
+    lower = hf.ArgMin(y, objective(x, y), constraints(x, y))
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, constraints=[cp.abs(x) <= 2])
+    return problem, problem.check(progress=False)
+
+
+def test_a_budget_that_moves() -> None:
+    """Over sum y = x the projection moves by 1/sqrt(3); with two entries at their bound the third moves by 1."""
+    for constraints, expected in (
+        (lambda x, y: [cp.sum(y) == x], 1 / np.sqrt(3)),
+        (lambda x, y: [cp.sum(y) == x, y >= -1], 1.0),
+        (lambda x, y: [cp.sum(y) <= x, cp.sum(y) >= x - 1], 1 / np.sqrt(3)),
+    ):
+        _, report = slope_of(lambda x, y: cp.sum_squares(y), constraints, size=0)
+        assert report.constants["L_y"].value == pytest.approx(expected, rel=1e-9)
+        assert report["y(x) Lipschitz"].status == "proved"
+
+
+def test_a_quadratic_is_weighed_by_its_condition() -> None:
+    """h = |y|^2_D / 2 - x'y, mu = 1, L = 4: sqrt(4) a + 1 for a = 1 of the box y <= x + 3."""
+    curved = np.diag([1.0, 2.0, 4.0])
+    _, report = slope_of(
+        lambda x, y: 0.5 * cp.quad_form(y, curved) - x[0] * y[0] - x[1] * y[1], lambda x, y: [y[:2] <= x + 3, y >= -9]
+    )
+    assert report.constants["L_y"].value == pytest.approx(2 * 1 + 1, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_difference_quotient_is_larger(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    root, rows, sides = rng.standard_normal((M, M)), rng.standard_normal((4, M)), rng.standard_normal((4, N))
+    curved, pull = root @ root.T + 0.3 * np.eye(M), rng.standard_normal((N, M))
+    problem, report = slope_of(
+        lambda x, y: 0.5 * cp.quad_form(y, cp.psd_wrap(curved)) - x @ pull @ y,
+        lambda x, y: [rows @ y <= 1 + np.abs(sides).sum(axis=1) * 2.1 + sides @ x, cp.sum(y) <= 5],
+    )
+    bound, response = report.constants["L_y"].value, problem.implicit.response
+    assert np.isfinite(bound) and report["y(x) Lipschitz"].status == "proved"
+    points = rng.uniform(-2, 2, (30, N))
+    steps = 10 ** rng.uniform(-4, 0, (30, 1)) * rng.standard_normal((30, N))
+    for point, other in zip(points, np.clip(points + steps, -2, 2)):
+        assert np.linalg.norm(response(point) - response(other)) <= bound * np.linalg.norm(point - other) + 1e-9
+
+
+def test_what_has_no_constant_or_too_many_rows_says_so() -> None:
+    _, report = slope_of(lambda x, y: cp.sum_squares(y), lambda x, y: [x[0] * y[0] + y[1] <= 1])
+    assert report["y(x) Lipschitz"].status == "unknown" and "may not be Lipschitz" in report["y(x) Lipschitz"].reason
+    x, y = cp.Variable(12, name="x"), cp.Variable(12, name="y")
+    sides = [y >= -1, y <= 1, cp.sum(y) <= x[0], np.arange(1.0, 13) @ y <= x[1]]
+    large = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - x), sides))
+    assert "sets of 26 rows" in large.check(progress=False)["y(x) Lipschitz"].reason
+
+
+def test_the_papers_theorem_has_numbers_over_moving_sides() -> None:
+    """A leader's capacity y <= x: [2S] Theorem 1 applies, and L_f counts how the bound moves."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.abs(y)), hf.ArgMin(y, cp.square(y - 3), [y <= x, y >= 0]), constraints=[x >= 0, x <= 2]
+    )
+    (theorem,) = problem.check(epsilon=0.5, progress=False).theorems
+    assert theorem.applies and theorem.predicted is not None
+    assert problem.check(progress=False).constants["L0_imp"].value == pytest.approx(1.0, rel=1e-9)
