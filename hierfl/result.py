@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from hierfl.compiler.lower_level.evaluation import Evaluation
     from hierfl.problem import Problem
 
-FORMAT = 2
+FORMAT = 3
+POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
@@ -142,6 +144,9 @@ class Result:
     trajectory
         ``round`` (k,) and ``x`` (k, n), flat: the iterate at the start and at the end of every block of ``evaluate_every``
         rounds, thinned out where they would take over two million scalars.
+    theorem_point
+        With ``schedule="theory"`` of FedRZO and ZOHFL, the point that the theorem is about; None elsewhere, and where a run ended
+        before it.
     problem
         The declared problem; None in a loaded result, unless ``Result.load`` is given it.
     """
@@ -160,6 +165,7 @@ class Result:
     settings: dict[str, Any] = field(default_factory=dict)
     x0: Any = None
     trajectory: dict[str, np.ndarray] = field(default_factory=dict)
+    theorem_point: TheoremPoint | None = None
     problem: Problem | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -284,7 +290,11 @@ class Result:
         for group in ("history", "metrics", "trajectory"):
             for name, values in getattr(self, group).items():
                 arrays[f"{group}/{name}"] = values
+        point = self.theorem_point
+        if point is not None:
+            structure |= {f"theorem {name}": _store(arrays, f"theorem {name}", getattr(point, name)) for name in POINTS}
         note = {
+            "theorem_point": None if point is None else {name: getattr(point, name) for name in POINT_NUMBERS},
             "format": FORMAT,
             "structure": structure,
             "value": self.value,
@@ -322,7 +332,14 @@ class Result:
             for group in ("history", "metrics", "trajectory")
         }
         parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y", "x0")}
+        told = note["theorem_point"]
+        points = (
+            {}
+            if told is None
+            else {n: _restore(arrays, f"theorem {n}", note["structure"][f"theorem {n}"]) for n in POINTS}
+        )
         result = cls(
+            theorem_point=None if told is None else TheoremPoint(**points, **told),
             **parts,
             **groups,
             distances=arrays["distances"],

@@ -39,7 +39,8 @@ from hierfl.solvers.parts.requirements import (
 )
 from hierfl.solvers.parts.seeded_steps import SeededSteps
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts
-from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_left_out
+from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.parts.theory_lower import theory_lower
 from hierfl.solvers.parts.uplink import COMMUNICATIONS, MoveUplink, SlopeSumUplink, SlopeUplink, require_rebuildable
 from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
 
@@ -65,7 +66,7 @@ class FedRZO:
         H: number, schedule, or one per client.
     lower
         A lower-level solver. By default the exact one where the lower level holds no data of a client, else ``LocalSGD``
-        (federation scope) or ``ProjectedSGD`` (client scope).
+        (federation scope) or ``ProjectedSGD`` (client scope); with ``schedule="theory"`` the theorem's own, and no less accurate one.
     estimator
         ``"forward"`` (the paper's) or ``"central"``.
     directions, direction_kind
@@ -141,12 +142,16 @@ class FedRZO:
         """
         step_size, local_steps = self.step_size, self.local_steps
         if (prescribed := self.prescribed(problem)) is not None:
+            require_covered(self, queries)
             step_size, local_steps = prescribed.step, prescribed.local_steps
         self._require_fitting(problem)
         steps = SeededSteps.of(
             problem, rounds, step_size, local_steps, self.smoothing, self.directions, self.direction_kind
         )
-        lower = bind_lower(self.lower or default_lower(problem), problem, rounds, steps.total)
+        chosen = self.lower or default_lower(problem)
+        if prescribed is not None and problem.scope is not None:
+            chosen = theory_lower(self.lower, problem, prescribed, rounds, steps.total)
+        lower = bind_lower(chosen, problem, rounds, steps.total)
         if problem.scope == "federation":
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")

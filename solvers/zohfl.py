@@ -12,7 +12,7 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -45,7 +45,8 @@ from hierfl.solvers.parts.requirements import (
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
 from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, tabulate
 from hierfl.solvers.parts.step_tables import row
-from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_left_out
+from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.parts.theory_lower import theory_lower
 from hierfl.solvers.parts.uplink import (
     COMMUNICATIONS,
     Ledger,
@@ -88,7 +89,7 @@ class ZOHFL:
         Use the same samples for both evaluations of a pair. Independent ones are the paper's, at a far larger variance.
     schedule
         ``"practical"`` uses the settings above; ``"theory"`` those of [HFL] Theorem 1 for ``accuracy``, the lower solver's too
-        unless it is given: step gamma / sqrt(r + 1), ceil(tau sqrt(r + 1)) local steps, as ``result.settings["theory"]`` says.
+        (one that is given is no less accurate): step gamma / sqrt(r + 1), ceil(tau sqrt(r + 1)) local steps, as ``result.settings["theory"]`` says.
     accuracy
         epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
     starts
@@ -147,9 +148,11 @@ class ZOHFL:
         if self.communication == "scalars":
             require_rebuildable(problem, "ZOHFL")
         prescribed = self.prescribed(problem)
+        if prescribed is not None:
+            require_covered(self, queries)
         step_size = self.step_size if prescribed is None else Decay(prescribed.step, 0.5)
         steps = tabulate(step_size, rounds, "step_size")
-        lower = bind_lower(self._lower(problem), problem, rounds, rounds)
+        lower = bind_lower(self._lower(problem, prescribed, rounds), problem, rounds, rounds)
         alone = problem.scope in ("client", "federation")  # a federation of one answers by itself
         if alone and not hasattr(lower, "client"):
             raise IncompatibleSolverError(
@@ -164,11 +167,11 @@ class ZOHFL:
         """What the theorem prescribes, with ``schedule="theory"``."""
         return None if self.schedule == "practical" else prescription(self, problem)
 
-    def _lower(self, problem: CompiledProblem) -> LowerSolver:
+    def _lower(self, problem: CompiledProblem, prescribed: Prescription | None, rounds: int) -> LowerSolver:
+        if prescribed is not None:
+            return theory_lower(self.lower, problem, prescribed, rounds, rounds)
         if self.lower is not None:
             return self.lower
-        if (prescribed := self.prescribed(problem)) is not None:
-            return ProjectedSGD(steps=Decay(prescribed.local_steps, -0.5), schedule="theory")
         if self.local_steps is not None:
             return ProjectedSGD(steps=self.local_steps)
         level = problem.declaration.lower_level
@@ -313,8 +316,9 @@ class BoundZOHFL(Bound):
 
     @property
     def theory(self) -> Prescription | None:
-        """What [HFL] Theorem 1 prescribes, with ``schedule="theory"``."""
-        return self.settings.prescribed(self.problem)
+        """What [HFL] Theorem 1 prescribes, with ``schedule="theory"``, and the lower solver."""
+        prescribed = self.settings.prescribed(self.problem)
+        return None if prescribed is None else replace(prescribed, lower=str(self.oracle.lower.settings))
 
     def init(self, x0: Array) -> ZOHFLState:
         """The server begins at x0; clients know it."""

@@ -163,6 +163,9 @@ class Algorithm(Protocol):
     def theory(self) -> Prescription | None:
         """What the class's theorem prescribes, where the settings ask for it."""
 
+    def cut_short(self, last: int, steps: int) -> Algorithm:
+        """The same algorithm with so many local steps in round ``last``, for the iterate that its theorem is about."""
+
     def caveat(self, rounds: int) -> str | None:
         """Say what keeps the method's theory from holding in a run of so many rounds."""
 

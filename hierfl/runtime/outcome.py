@@ -76,6 +76,8 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
             "local_steps": theory.local_steps,
             "rounds": theory.rounds,
             "bound": theory.bound,
+            **({} if theory.lower is None else {"lower": theory.lower}),
+            **(theory.extra or {}),
         }
     return Result(
         x=compiled.upper.unflatten(end.x),

@@ -19,6 +19,7 @@ from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.drawn_step import DrawnStep, theorem_point
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.outcome import RunEnd, evaluations_at, result_of
 from hierfl.runtime.records import BlockEnd, Outcome
@@ -46,6 +47,8 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
         starts = np.stack([_inside(compiled, start) for start in starts])
     if (caveat := algorithm.caveat(rounds)) is not None:
         warnings.warn(f"{type(solver).__name__}: {caveat}", TheoryWarning, stacklevel=4)
+    theory = algorithm.theory if rounds else None
+    drawn = [None if theory is None else DrawnStep.of(theory, rounds, seed) for seed in seeds]
     bar = RunProgress(rounds, type(solver).__name__, settings.progress)
     watches = [Watch(compiled, solver, algorithm, settings, limits, bar, start) for start in starts]
     with bar:
@@ -59,10 +62,31 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
         else result_of(watch, end, evaluation, {"rounds": rounds, "seed": seed, "queries": settings.queries})
         for watch, end, evaluation, seed in zip(watches, ends, evaluations, seeds)
     ]
+    results = _with_theorem_points(compiled, algorithm, drawn, starts, settings, results)
     if not settings.several:
         return _alone(compiled, watches[0].error, results[0], algorithm.advice)
     errors, over = [watch.error for watch in watches], "seeds" if settings.restarts is None else "starts"
     return _together(compiled, str(solver), seeds, errors, results, algorithm.advice, over)
+
+
+def _with_theorem_points(
+    compiled: CompiledProblem,
+    algorithm: Algorithm,
+    drawn: Sequence[DrawnStep | None],
+    starts: np.ndarray,
+    settings: RunSettings,
+    results: list[Result | None],
+) -> list[Result | None]:
+    """The results with the iterates that their theorem is about, where the runs came as far."""
+    if not any(drawn):
+        return results
+    with Waiting("the iterate that the theorem is about", settings.progress):
+        return [
+            result
+            if result is None or step is None or result.settings["rounds_done"] < step.rounds
+            else replace(result, theorem_point=theorem_point(compiled, algorithm, step, start, seed, settings))
+            for result, step, start, seed in zip(results, drawn, starts, settings.all_seeds)
+        ]
 
 
 def _from_its_starts(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> Any:

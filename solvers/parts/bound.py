@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -41,6 +41,10 @@ class Bound(Tabulated):
     def theory(self) -> Prescription | None:
         """What the class's theorem prescribes, where the settings ask for it."""
         return None
+
+    def cut_short(self, last: int, steps: int) -> Self:
+        """Those whose theorems are about local steps say how they are cut short."""
+        raise AssertionError(f"{type(self).__name__} has no theorem about local steps")
 
     def caveat(self, rounds: int) -> str | None:
         """What keeps the method's theory from holding in a run of so many rounds."""

@@ -8,7 +8,7 @@ The directions v_j follow from the step's key, or are the round's; only the slop
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +72,12 @@ class SeededSteps(Tabulated):
     def total(self) -> int:
         """Local steps over all rounds, of a client that makes the most in each."""
         return int(self.first_steps[-1] + self.counts[-1].max()) if len(self.counts) else 0
+
+    def cut_short(self, last: int, steps: int) -> SeededSteps:
+        """The same tables with so many local steps in round ``last``."""
+        counts = np.repeat(self.counts, len(self.sizes), axis=0) if len(self.counts) == 1 else self.counts.copy()
+        counts[last] = steps
+        return replace(self, counts=counts)
 
     def size(self, r: Int[Array, ""]) -> Float[Array, ""]:
         """The step size gamma of a round."""

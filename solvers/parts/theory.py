@@ -116,6 +116,30 @@ def prescription(solver: TheorySettings, problem: CompiledProblem) -> Prescripti
     return theorem.predicted
 
 
+def require_covered(solver: Any, queries: str) -> None:
+    """Check that a run by theory is one that the theorem is about.
+
+    Averages of several directions, and minibatches, are covered: their second moments are no larger than those of one.
+
+    Raises
+    ------
+    SettingError
+        Naming the setting that is not.
+    """
+    name = type(solver).__name__
+    uncovered = {
+        "queries": (queries, "projected", "its constants hold on X, where f is then queried"),
+        "control_variate": (getattr(solver, "control_variate", False), False, "its estimates have no memory"),
+        "estimator": (getattr(solver, "estimator", "forward"), "forward", "its estimates are forward differences"),
+    }
+    for setting, (value, covered, why) in uncovered.items():
+        if value != covered:
+            raise SettingError(
+                f"schedule='theory' of {name} with {setting}={value!r}: the theorem does not cover it, since {why}. Write "
+                f"{setting}={covered!r}, or give step_size and local_steps yourself."
+            )
+
+
 def require_left_out(settings: Any, *names: str) -> None:
     """Check that with ``schedule="theory"`` nobody gives what the theory chooses.
 

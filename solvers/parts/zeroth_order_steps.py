@@ -11,8 +11,8 @@ evaluates f_i at the points around its x_i. Here are the lines that all of them 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -82,8 +82,15 @@ class ZerothOrderSteps(Bound):
 
     @property
     def theory(self) -> Prescription | None:
-        """What the theorem for the declared class prescribes, with ``schedule="theory"``."""
-        return self.settings.prescribed(self.problem)
+        """What the theorem for the declared class prescribes, with ``schedule="theory"``, and the lower solver."""
+        prescribed: Prescription | None = self.settings.prescribed(self.problem)
+        if prescribed is None or self.oracle.lower is None:
+            return prescribed
+        return replace(prescribed, lower=str(self.oracle.lower.settings))
+
+    def cut_short(self, last: int, steps: int) -> Self:
+        """The same with so many local steps in round ``last``."""
+        return replace(self, steps=self.steps.cut_short(last, steps))
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """H, where every client makes as many."""

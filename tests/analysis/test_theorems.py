@@ -20,6 +20,7 @@ from hierfl.analysis.theorems import (
     step_limit_nn,
     thetas_hfl,
 )
+from hierfl.analysis.theorems.proposition_nn import bound_nn_corrected, step_limit_nn_corrected
 
 N, M, ETA = 3, 4, 0.2
 L0, LY, SLOPE, NU2, B1, B2, GAP = 1.5, 2.0, 0.7, 0.4, 0.3, 1.0, 2.5
@@ -42,6 +43,16 @@ def test_proposition_1_of_nn():
         * ((6 * N**2 * NU2 + 2 * B1**2) / ETA**2 + (3 + 4 * B2**2) * L0**2 * N**2)
     )
     assert bound_nn(C, K, gamma, H) == pytest.approx(expected)
+
+
+def test_proposition_1_of_nn_corrected():
+    """f^eta is (L_0 n + 1) / eta-smooth, and the descent lemma takes that where the proof then writes L_0 n / eta."""
+    K, gamma, H = 1e6, 1e-4, 7
+    smoothness = (L0 * N + 1) / ETA
+    assert step_limit_nn_corrected(C, H) <= 1 / (4 * smoothness)
+    added = 12 * gamma * (smoothness - L0 * N / ETA) * N**2 / M * (2 * NU2 / ETA**2 + L0**2)
+    assert bound_nn_corrected(C, K, gamma, H) == pytest.approx(bound_nn(C, K, gamma, H) + added)
+    assert prescribe_nn(C, 1e-2, corrected=True).rounds > prescribe_nn(C, 1e-2, corrected=False).rounds
 
 
 def test_theorem_1_of_bl():
@@ -99,7 +110,7 @@ def test_theorem_1_of_hfl():
 @pytest.mark.parametrize("epsilon", [1.0, 1e-3])
 def test_prescribed_horizons_meet_the_bound_and_the_step_limits(epsilon):
     for found, bound, limit in (
-        (prescribe_nn(C, epsilon), bound_nn, step_limit_nn),
+        (prescribe_nn(C, epsilon, corrected=False), bound_nn, step_limit_nn),
         (prescribe_bl(C, epsilon), bound_bl, step_limit_bl),
     ):
         K, gamma, H = found.iterations, found.step, found.local_steps
@@ -118,4 +129,4 @@ def test_the_corrected_bilevel_setting_gains_nothing_from_more_clients():
 
 
 def test_accuracies_out_of_reach_are_infinite():
-    assert prescribe_nn(Constants(**{**C.__dict__, "gap": float("inf")}), 0.1).rounds == float("inf")
+    assert prescribe_nn(Constants(**{**C.__dict__, "gap": float("inf")}), 0.1, corrected=False).rounds == float("inf")

@@ -43,7 +43,8 @@ class Prescription:
     """A setting under which a bound on E|grad f^eta|^2 reaches the accuracy.
 
     ``iterations`` is the horizon K of local steps, ``rounds`` R, ``step`` gamma (its value in round 0 for [HFL]),
-    ``local_steps`` H; ``thetas`` the theorem's constants; ``extra`` further settings by name.
+    ``local_steps`` H; ``thetas`` the theorem's constants; ``extra`` further settings by name,
+    ``lower`` the lower solver of a run.
     """
 
     rounds: float
@@ -53,3 +54,4 @@ class Prescription:
     thetas: dict[str, float]
     iterations: float | None = None
     extra: dict[str, float] | None = None
+    lower: str | None = None

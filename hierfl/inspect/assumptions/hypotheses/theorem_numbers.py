@@ -23,10 +23,10 @@ from hierfl.inspect.assumptions.findings import Constant
 from hierfl.inspect.assumptions.study import Study
 
 
-def prescribed(kind: str, c: Constants, epsilon: float) -> tuple[Prescription, Prescription | None]:
+def prescribed(kind: str, c: Constants, epsilon: float) -> tuple[Prescription, Prescription]:
     """(what the theorem prescribes with its gaps closed, what it prescribes as printed)."""
     if kind == "nn":
-        return prescribe_nn(c, epsilon), None
+        return prescribe_nn(c, epsilon, corrected=True), prescribe_nn(c, epsilon, corrected=False)
     if kind == "bl":
         return prescribe_bl_corrected(c, epsilon), prescribe_bl(c, epsilon)
     if kind == "2s":

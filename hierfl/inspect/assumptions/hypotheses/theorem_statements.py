@@ -48,10 +48,16 @@ NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 GAPS = {
-    "nn": (),
+    "nn": (
+        "the proof shows f^eta to be (L_0 n + 1) / eta-smooth and then writes L_0 n / (2 eta); predicted is with the former.",
+    ),
     "bl": (
         "[2S] Lemma 9 treats a direction shared by all clients and by H local steps as if independent: no linear speed-up in m is "
         "proved. Prescribed is one local step a round, without division by m.",
+        "Theta_5 prints (96 B_2^2 + 1) L^2 n^2 where Lemma 11 (ii) gives 24 (4 B_2^2 + 1) L^2 n^2: 24 times as much at B_2 = 0. With one local "
+        "step a round, as is prescribed, Theta_5 does not enter.",
+        "Algorithm 3 makes 2 a_r ln a_r local steps, linearly many in r, where (ii) asks for m^-1 (r + 1)^(2/3) only; its rate is proved for "
+        "clients with data of one distribution. No error of the lower level is computed in a run: with lower=Exact() there is none.",
         "the proof's factor (L_{grad h,x} / mu_h)^2 in Theta_3 belongs to the drift only; the lower level's error is weighed without it.",
     ),
     "2s": ("the proof needs gamma <= 1 / (sqrt(24) H) (Lemma 13 (ii)), which the statement omits; it is imposed.",),
