@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,102 +13,20 @@ import numpy as np
 
 from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
+from hierfl.run_standing import standing
+from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.evaluation import Evaluation
     from hierfl.problem import Problem
 
 FORMAT = 3
 POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """How ``Result.value`` was obtained, and how accurately: the lower level (the worst over all owners of a y), and means.
-
-    ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))|| or an upper bound of it; for CVXPY that of the optimality
-    conditions relative to the data (NaN where they are not those of a linear or quadratic program). ``error_bound`` bounds
-    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique``
-    says whether y(x) is the only solution for every owner (None: not known).
-
-    Where clients or the server hold distributions, at most ``expectation_points`` nodes stand for those of one of them, by
-    ``expectation_rule``; ``expectation_error`` estimates how far the value is from the expectation on that account. It is
-    infinite where ``expectation_doubt`` says why nothing can be said.
-    """
-
-    method: str
-    lower_residual: float
-    error_bound: float
-    strong_convexity: float
-    iterations: int
-    unique: bool | None = None
-    expectation_error: float = 0.0
-    expectation_points: int = 0
-    expectation_rule: str = ""
-    expectation_doubt: str = ""
-
-    @classmethod
-    def of(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
-        """Read the certificate off one evaluation of the implicit function, at x (n,)."""
-        from hierfl.compiler.expectation_error import expectation_error
-
-        certificate, means = cls._of_lower_level(compiled, evaluation), expectation_error(compiled, x, evaluation)
-        if means is None:
-            return certificate
-        error, points, rule, doubt = means
-        return replace(
-            certificate,
-            expectation_error=error,
-            expectation_points=points,
-            expectation_rule=rule,
-            expectation_doubt=doubt,
-        )
-
-    @classmethod
-    def _of_lower_level(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
-        solution = evaluation.solution
-        if solution is None or compiled.exact.method is None:
-            return cls("no lower level", 0.0, 0.0, float("nan"), 0)
-        return cls(
-            method=compiled.exact.method.name,
-            lower_residual=float(np.max(solution.residual)),
-            error_bound=float(np.max(solution.error_bound)),
-            strong_convexity=float(np.min(solution.strong_convexity)),
-            iterations=int(np.max(solution.iterations)),
-            unique=_unique(np.asarray(solution.unique), np.asarray(solution.strong_convexity)),
-        )
-
-    def __str__(self) -> str:
-        return "; ".join(filter(None, [self._lower_level(), self.expectation]))
-
-    @property
-    def expectation(self) -> str:
-        """How distributions enter the value, and by how much it errs, in words; empty where nobody holds any."""
-        if not self.expectation_rule:
-            return ""
-        error = self.expectation_doubt or f"error of f about {self.expectation_error:.1e} (estimated)"
-        return f"E by {self.expectation_rule}, {self.expectation_points:,} points: {error}"
-
-    def _lower_level(self) -> str:
-        if self.method == "no lower level":
-            return "no lower level"
-        residual = "unknown" if np.isnan(self.lower_residual) else f"{self.lower_residual:.1e}"
-        bound = f"{self.error_bound:.1e}" if np.isfinite(self.error_bound) else "unknown"
-        return f"lower level by {self.method}: residual {residual}, error of y at most {bound}"
-
-
-def _unique(told: np.ndarray, strong_convexity: np.ndarray) -> bool | None:
-    """Whether all owners' y are the only solutions, by what the method has found at x or by strong convexity."""
-    if ((told == 0) | (told == 2)).any():
-        return False
-    return True if ((told == 1) | (strong_convexity > 0)).all() else None
 
 
 @dataclass(frozen=True)
@@ -208,9 +126,16 @@ class Result:
             f"{self.certificate}",
             self._traffic(),
         ]
+        lines += [self.standing] if self.standing else []
         if np.max(self.distances, initial=0.0) > 1e-9:
             lines.append(f"the raw iterate is up to {np.max(self.distances):.3g} outside X")
         return "\n".join(lines)
+
+    @property
+    def standing(self) -> str:
+        """What the history shows beside ``status``: still improving, or running away; empty where it shows neither."""
+        sense = self.settings.get("sense", "minimize")
+        return standing(self.history, self.trajectory, sense) if self.status != "diverged" else ""
 
     def _traffic(self) -> str:
         sent = self.communication
@@ -347,7 +272,7 @@ class Result:
             own_value=note["own_value"],
             status=note["status"],
             communication=note["communication"],
-            certificate=Certificate(**note["certificate"]),
+            certificate=Certificate(**{**note["certificate"], "asserted": tuple(note["certificate"]["asserted"])}),
             settings=note["settings"],
             problem=problem,
         )

@@ -13,10 +13,11 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import HierflError
-from hierfl.result import Certificate, Result
+from hierfl.result import Result
 from hierfl.runtime.cohort import cohort_size
 from hierfl.runtime.records import MOTION, TRAFFIC, Outcome
 from hierfl.runtime.watch import Watch
+from hierfl.value_certificate import Certificate
 
 
 class RunEnd(NamedTuple):

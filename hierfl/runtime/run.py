@@ -56,10 +56,13 @@ def run(compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: L
     ends = [RunEnd.of(watch, outcome, start) for watch, outcome, start in zip(watches, outcomes, starts)]
     with Waiting("f(x) at the end, its lower level solved", settings.progress):
         evaluations = evaluations_at(compiled, watches, ends)
+    sense = compiled.declaration.objective.sense
     results = [
         None
         if evaluation is None
-        else result_of(watch, end, evaluation, {"rounds": rounds, "seed": seed, "queries": settings.queries})
+        else result_of(
+            watch, end, evaluation, {"rounds": rounds, "seed": seed, "queries": settings.queries, "sense": sense}
+        )
         for watch, end, evaluation, seed in zip(watches, ends, evaluations, seeds)
     ]
     results = _with_theorem_points(compiled, algorithm, drawn, starts, settings, results)

@@ -11,7 +11,7 @@ from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.public_response import public_response
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import Waits
-from hierfl.result import Certificate
+from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem

@@ -20,7 +20,7 @@ from hierfl.inspect.implicit.local_search import LocalMinimum, LocalSearch
 from hierfl.inspect.implicit.search_starts import candidates_on, spread_out
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress
-from hierfl.result import Certificate
+from hierfl.value_certificate import Certificate
 
 SIZE_LIMIT = 100
 UNBOUNDED = -1e30

@@ -1,0 +1,59 @@
+"""Where a run stands when it ends, read off its own history: "completed" says only that its rounds were made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+LAST = 4  # a quarter of the rounds is looked at
+FEWEST = 8  # rounds in it
+SURE = 3.0  # standard errors
+WORTH = 1e-2  # of the objective's fall so far, from which more of it is to be had
+FAR = 1e3  # times as far as it began, from which x runs away
+
+
+def still_improving(objective: np.ndarray, sense: str) -> float | None:
+    """How much better the objective's estimates became over the last quarter of the rounds, by a line through them.
+
+    None where nothing can be told from noise, where it is less than a hundredth of all that was gained, or of few rounds.
+    """
+    count = len(objective) // LAST
+    values = np.asarray(objective[len(objective) - count :], float)
+    if count < FEWEST or not np.isfinite(objective).all():
+        return None
+    t = np.arange(count) - 0.5 * (count - 1)
+    slope = float(t @ values / (t @ t))
+    left = values - values.mean() - slope * t
+    error = float(np.sqrt(left @ left / (count - 2) / (t @ t)))
+    gained = (slope if sense == "maximize" else -slope) * count
+    whole = abs(float(values.mean()) - float(np.mean(objective[: max(1, count // LAST)])))
+    rounding = 1e-9 * (1.0 + float(np.abs(values).max()))
+    return gained if gained > max(SURE * error * count, WORTH * whole, rounding) else None
+
+
+def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
+    """|x| at the end, where it is a thousand times what it was and still grows; None elsewhere."""
+    points = np.asarray(trajectory.get("x", np.zeros((0, 0))), float)
+    if len(points) < 3:
+        return None
+    sizes = np.linalg.norm(points, axis=1)
+    grows = sizes[-1] > sizes[-2] > sizes[len(sizes) // 2]
+    return float(sizes[-1]) if grows and sizes[-1] > FAR * (1.0 + sizes[0]) else None
+
+
+def standing(history: Mapping[str, np.ndarray], trajectory: Mapping[str, np.ndarray], sense: str) -> str:
+    """What is left to say of a run that has ended; empty where its history shows nothing."""
+    said: list[Any] = []
+    away, gained = runs_away(trajectory), still_improving(np.asarray(history.get("objective", ())), sense)
+    if away is not None:
+        said.append(
+            f"x runs away: |x| = {away:.3g} and growing, so that f may be unbounded, or hardly bounded, along it"
+        )
+    if gained is not None:
+        said.append(
+            f"not at rest: its objective still improved by {gained:.2g} over the last quarter of the rounds; give more rounds, or "
+            f"larger steps"
+        )
+    return "; ".join(said)

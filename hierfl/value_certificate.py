@@ -1,0 +1,103 @@
+"""How a value of f was obtained, and how accurately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hierfl.language.function import asserted_convex
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled_problem import CompiledProblem
+    from hierfl.compiler.lower_level.evaluation import Evaluation
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How ``Result.value`` was obtained, and how accurately: the lower level (the worst over all owners of a y), and means.
+
+    ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))|| or an upper bound of it; for CVXPY that of the optimality
+    conditions relative to the data (NaN where they are not those of a linear or quadratic program). ``error_bound`` bounds
+    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique``
+    says whether y(x) is the only solution for every owner (None: not known).
+
+    Where clients or the server hold distributions, at most ``expectation_points`` nodes stand for those of one of them, by
+    ``expectation_rule``; ``expectation_error`` estimates how far the value is from the expectation on that account. It is
+    infinite where ``expectation_doubt`` says why nothing can be said.
+
+    ``asserted`` names functions below whose convexity is the user's word, on which the bound and the modulus rest.
+    """
+
+    method: str
+    lower_residual: float
+    error_bound: float
+    strong_convexity: float
+    iterations: int
+    unique: bool | None = None
+    expectation_error: float = 0.0
+    expectation_points: int = 0
+    expectation_rule: str = ""
+    expectation_doubt: str = ""
+    asserted: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
+        """Read the certificate off one evaluation of the implicit function, at x (n,)."""
+        from hierfl.compiler.expectation_error import expectation_error
+
+        certificate, means = cls._of_lower_level(compiled, evaluation), expectation_error(compiled, x, evaluation)
+        if means is None:
+            return certificate
+        error, points, rule, doubt = means
+        return replace(
+            certificate,
+            expectation_error=error,
+            expectation_points=points,
+            expectation_rule=rule,
+            expectation_doubt=doubt,
+        )
+
+    @classmethod
+    def _of_lower_level(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
+        solution, level = evaluation.solution, compiled.declaration.lower_level
+        if solution is None or compiled.exact.method is None:
+            return cls("no lower level", 0.0, 0.0, float("nan"), 0)
+        return cls(
+            method=compiled.exact.method.name,
+            lower_residual=float(np.max(solution.residual)),
+            error_bound=float(np.max(solution.error_bound)),
+            strong_convexity=float(np.min(solution.strong_convexity)),
+            iterations=int(np.max(solution.iterations)),
+            unique=_unique(np.asarray(solution.unique), np.asarray(solution.strong_convexity)),
+            asserted=() if level is None else asserted_convex([*level.expressions, *level.constraints]),
+        )
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, [self._lower_level(), self.expectation]))
+
+    @property
+    def expectation(self) -> str:
+        """How distributions enter the value, and by how much it errs, in words; empty where nobody holds any."""
+        if not self.expectation_rule:
+            return ""
+        error = self.expectation_doubt or f"error of f about {self.expectation_error:.1e} (estimated)"
+        return f"E by {self.expectation_rule}, {self.expectation_points:,} points: {error}"
+
+    def _lower_level(self) -> str:
+        if self.method == "no lower level":
+            return "no lower level"
+        residual = "unknown" if np.isnan(self.lower_residual) else f"{self.lower_residual:.1e}"
+        bound = f"{self.error_bound:.1e}" if np.isfinite(self.error_bound) else "unknown"
+        asserted = (
+            f" if {' and '.join(self.asserted)} is convex, as asserted" if self.asserted and bound != "unknown" else ""
+        )
+        return f"lower level by {self.method}: residual {residual}, error of y at most {bound}{asserted}"
+
+
+def _unique(told: np.ndarray, strong_convexity: np.ndarray) -> bool | None:
+    """Whether all owners' y are the only solutions, by what the method has found at x or by strong convexity."""
+    if ((told == 0) | (told == 2)).any():
+        return False
+    return True if ((told == 1) | (strong_convexity > 0)).all() else None
