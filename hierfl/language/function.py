@@ -132,6 +132,16 @@ class BlackBox(UserAtom):
         return BlackBox(self.callable, *(args or self.args), shape=self.declared_shape, name=self.label_name)
 
 
+def asserted_convex(parts: Iterable[Any]) -> tuple[str, ...]:
+    """The names of the functions in the expressions or constraints whose convexity is the user's word."""
+    found: dict[str, None] = {}
+    for part in parts:
+        if isinstance(part, UserAtom) and part.asserted_convex:
+            found[str(part.label_name)] = None
+        found |= dict.fromkeys(asserted_convex(getattr(part, "args", ())))
+    return tuple(found)
+
+
 def uses_black_box(parts: Iterable[Any]) -> BlackBox | None:
     """The first ``BlackBox`` in the expressions, or None where there is none."""
     for part in parts:

@@ -45,6 +45,11 @@ class LowerLevel:
         self._check_samples()
 
     @property
+    def letter(self) -> str:
+        """The papers' letter for what defines y(x): h for an objective, F for a mapping."""
+        return "F" if self.kind == "equilibrium" else "h"
+
+    @property
     def expression(self) -> Expression:
         """The objective, or the first mapping."""
         return self.expressions[0]

@@ -60,19 +60,21 @@ def lower_constants(problem: CompiledProblem, solver: str, *, of_each: bool = Fa
     SettingError
         Naming the constant that could not be proved.
     """
-    constants = report(problem).constants
+    constants, level = report(problem).constants, problem.declaration.lower_level
+    letter = "h" if level is None else level.letter
     mean = problem.scope == "federation" and not of_each
     mu, smooth = (
-        constants.get(f"{name} of the mean" if mean else name) or constants.get(name) for name in ("mu_h", "L_h")
+        constants.get(f"{name} of the mean" if mean else name) or constants.get(name)
+        for name in (f"mu_{letter}", f"L_{letter}")
     )
     if mu is None or not float(mu) > 0:
         raise SettingError(
-            f"{solver} needs the modulus mu_h of strong convexity for its theory schedule, and none could be proved: add a "
+            f"{solver} needs the modulus mu_{letter} of strong convexity for its theory schedule, and none could be proved: add a "
             f"strongly convex term to the lower level, or give the step sizes yourself (schedule='practical')."
         )
     if smooth is None or not np.isfinite(float(smooth)):
         raise SettingError(
-            f"{solver} needs the smoothness L_h of the lower level for its theory schedule, and none could be proved: give "
+            f"{solver} needs the smoothness L_{letter} of the lower level for its theory schedule, and none could be proved: give "
             f"the step sizes yourself (schedule='practical')."
         )
     return float(mu), float(smooth)

@@ -153,6 +153,6 @@ def test_cournot_constants(build, followers):
     problem = build(followers=followers, clients=2)
     constants = problem.check(progress=False).constants
     b = 0.5
-    assert constants["L_{grad h,x}"].value == pytest.approx(b * np.sqrt(followers), rel=1e-9)
-    assert 0.09 + b - 1e-9 <= constants["mu_h"].value <= 0.11 + b
-    assert b * followers + 0.09 + b <= constants["L_h"].value <= b * followers + 0.11 + b + 1e-6
+    assert constants["L_{F,x}"].value == pytest.approx(b * np.sqrt(followers), rel=1e-9)
+    assert 0.09 + b - 1e-9 <= constants["mu_F"].value <= 0.11 + b
+    assert b * followers + 0.09 + b <= constants["L_F"].value <= b * followers + 0.11 + b + 1e-6

@@ -9,6 +9,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
+from hierfl.inspect.assumptions.assertions import marked, marked_constants
 from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
 from hierfl.inspect.assumptions.feasibility.attainment_check import has_a_solution
 from hierfl.inspect.assumptions.feasibility.lower_set_checks import lower_sets
@@ -67,6 +68,7 @@ def check(
         draws = stage("samples", lambda: randomness(study))
         findings += [*slopes.findings, *draws.findings]
         constants += [*slopes.constants, *upper.constants, *draws.constants]
+        findings, constants = marked(study, findings), marked_constants(study, constants)
         by_name = {c.name: c for c in constants}
         result = stage("theorem", lambda: theorem(study, {f.name: f for f in findings}, by_name, epsilon))
     title = f"{_TITLES[study.problem_class]}; n = {study.compiled.upper.size}, m = {study.compiled.num_clients}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
+import cvxpy as cp
 import numpy as np
 
 from hierfl.analysis.theorems import Prescription
@@ -14,7 +15,7 @@ from hierfl.analysis.theorems import Prescription
 if TYPE_CHECKING:
     import pandas as pd
 
-Status = Literal["proved", "sampled", "violated", "unknown"]
+Status = Literal["proved", "asserted", "sampled", "violated", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Finding:
     name
         The property, such as ``"strong convexity"``.
     status
-        ``"proved"``, ``"sampled"`` (true at all points tried, which proves nothing), ``"violated"`` or ``"unknown"``.
+        ``"proved"``, ``"asserted"`` (proved but for what the user asserts), ``"sampled"`` (true at all points tried, which proves nothing), ``"violated"`` or ``"unknown"``.
     reason
         By which rule, what the sampling saw, or why nothing is known.
     assumption
@@ -199,4 +200,10 @@ def _number(value: float | None) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, (np.ndarray, float)):
         return np.array2string(np.asarray(value), threshold=8, precision=6)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_named(key)} = {_short(part)}" for key, part in value.items())
     return str(value)
+
+
+def _named(key: Any) -> str:
+    return key.name() if isinstance(key, cp.Variable) else str(key)

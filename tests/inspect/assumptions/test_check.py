@@ -1,6 +1,7 @@
 """``problem.check()``: constants never unsafe, witnesses that are witnesses, numbers only where every hypothesis holds."""
 
 import cvxpy as cp
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -200,7 +201,7 @@ def test_a_nonmonotone_mapping(pair):
     found = report["strong monotonicity"]
     y1, y2 = found.witness["y1"], found.witness["y2"]
     assert found.status == "violated" and (matrix @ (y1 - y2)) @ (y1 - y2) < 0
-    assert report["symmetry of the mapping"].status == "violated"
+    assert report["F is no gradient"].status == "proved"
 
 
 def test_a_nonlinear_nonmonotone_mapping(pair):
@@ -219,8 +220,11 @@ def test_an_affine_mapping_has_its_moduli(pair):
     matrix = np.array([[3.0, 1.0], [-1.0, 2.0]])
     report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.Equilibrium(y, matrix @ y - x, [y >= 0])))
     assert report["strong monotonicity"].status == "proved"
-    assert report.constants["mu_h"].value == pytest.approx(np.linalg.eigvalsh(0.5 * (matrix + matrix.T))[0])
-    assert report.constants["L_h"].value == pytest.approx(np.linalg.norm(matrix, 2))
+    assert report.constants["mu_F"].value == pytest.approx(np.linalg.eigvalsh(0.5 * (matrix + matrix.T))[0])
+    assert report.constants["L_F"].value == pytest.approx(np.linalg.norm(matrix, 2))
+    assert report.constants["kappa_F"].value == pytest.approx(
+        report.constants["L_F"].value / report.constants["mu_F"].value
+    )
 
 
 # --- y(x)
@@ -423,3 +427,26 @@ def test_a_quadratic_is_not_lipschitz_on_the_whole_space(pair):
     assert report["f Lipschitz in x"].status == "unknown"  # y is free, and x is not
     difference = hf.Minimize(clients=cp.sum_squares(x) - cp.sum_squares(x) + y[0])
     assert check(hf.Problem(difference, lower))["f Lipschitz in x"].status != "violated"
+
+
+def test_what_rests_on_an_assertion_is_asserted():
+    """sin is not convex: nothing that follows from its convexity is proved."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    wave = hf.Function(lambda v: 0.1 * jnp.sin(3 * v), y, convex=True, name="wave")
+    lower = hf.ArgMin(y, cp.square(y - x) + wave, [y >= -1, y <= 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(y)), lower, constraints=[cp.abs(x) <= 1])
+    report = check(problem)
+    for name in ("strong convexity", "lower level has a solution", "y(x) Lipschitz", "y(x) unique"):
+        assert report[name].status == "asserted" and "wave is convex as asserted" in report[name].reason
+    assert "as asserted" in str(report.constants["mu_h"]) and not report.theorems[0].applies
+    assert report["Y(x) closed and convex"].status == "proved"
+    certificate = problem.implicit.certificate(0.3)
+    assert certificate.asserted == ("wave",) and "if wave is convex, as asserted" in str(certificate)
+
+
+def test_witnesses_name_their_variables():
+    x, ship, price = cp.Variable(name="x"), cp.Variable((2, 2), name="ship"), cp.Variable(name="price")
+    lower = hf.ArgMin((ship, price), -cp.sum(ship) + cp.square(price - x), [ship >= 0])
+    found = check(hf.Problem(hf.Minimize(clients=price), lower))["lower level has a solution"]
+    text = str(check(hf.Problem(hf.Minimize(clients=price), lower)))
+    assert "Variable(" not in text and (found.witness is None or "ship = " in text)

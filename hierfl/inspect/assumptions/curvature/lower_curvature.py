@@ -56,15 +56,18 @@ def moduli(study: Study) -> Moduli:
     if level.kind == "equilibrium":
         findings.append(symmetry(study))
     suffix = "" if known.proved else ", on the sample that stands for the distribution"
+    letter = level.letter
     constants: tuple[Constant, ...] = (
-        _constant("mu_h", [s.low for s in known.spectra], ">=", holders[lowest].label, len(holders)),
-        _constant("L_h", [s.high for s in known.spectra], "<=", holders[highest].label, len(holders)),
+        _constant(f"mu_{letter}", [s.low for s in known.spectra], ">=", holders[lowest].label, len(holders)),
+        _constant(f"L_{letter}", [s.high for s in known.spectra], "<=", holders[highest].label, len(holders)),
     )
     if known.together is not None and len(holders) > 1:
         constants += (
-            _mean_constant("mu_h of the mean", known.together.low, ">="),
-            _mean_constant("L_h of the mean", known.together.high, "<="),
+            _mean_constant(f"mu_{letter} of the mean", known.together.low, ">="),
+            _mean_constant(f"L_{letter} of the mean", known.together.high, "<="),
         )
+    if level.kind == "equilibrium" and mu > 0 and np.isfinite(smooth):
+        constants += (Constant("kappa_F", smooth / mu * (1 + 1e-12), "<=", "L_F / mu_F"),)
     constants = tuple(replace(c, reason=c.reason + suffix) for c in constants)
     return Moduli(tuple(findings), constants, max(mu, 0.0), smooth, max(own, 0.0), known.proved)
 
@@ -96,21 +99,23 @@ def _mean_constant(name: str, edge: Edge | None, side: str) -> Constant:
 
 def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
     assumption = _ASSUMPTION[study.problem_class]
+    assert study.level is not None
     where = f", attained by {label}" if label else ""
     if mu > 0 and known.proved:
-        return Finding(name, "proved", f"mu_h >= {mu:.6g} by {known.rule}{where}", assumption)
+        return Finding(name, "proved", f"mu_{study.level.letter} >= {mu:.6g} by {known.rule}{where}", assumption)
     if mu > 0:
-        reason = f"mu_h >= {mu:.6g}{where}, on the sample that stands for the data"
+        reason = f"mu_{study.level.letter} >= {mu:.6g}{where}, on the sample that stands for the data"
         return Finding(name, "sampled", reason, assumption, len(study.y_holders), mu)
     return search_monotonicity(study, name, known, assumption)
 
 
 def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
     assumption = _ASSUMPTION[study.problem_class]
+    assert study.level is not None
     if np.isfinite(smooth) and known.proved:
-        return Finding("smoothness", "proved", f"L_h <= {smooth:.6g} by {known.rule}", assumption)
+        return Finding("smoothness", "proved", f"L_{study.level.letter} <= {smooth:.6g} by {known.rule}", assumption)
     if np.isfinite(smooth):
-        reason = f"L_h <= {smooth:.6g}, on the sample that stands for the data"
+        reason = f"L_{study.level.letter} <= {smooth:.6g}, on the sample that stands for the data"
         return Finding("smoothness", "sampled", reason, assumption, len(study.y_holders), smooth)
     reason = "; ".join(known.notes) or "no bound on the Hessian"
     return Finding("smoothness", "unknown", reason, assumption)

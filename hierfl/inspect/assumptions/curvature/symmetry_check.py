@@ -16,7 +16,7 @@ from hierfl.inspect.assumptions.study import Study
 def symmetry(study: Study) -> Finding:
     """Look at whether F's Jacobian is symmetric, at points (that of an affine mapping is the same everywhere)."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
-        return Finding("symmetry of the mapping", "unknown", "the Jacobian is too large to form")
+        return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")
     level = study.level
     assert level is not None
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
@@ -35,9 +35,9 @@ def symmetry(study: Study) -> Finding:
             if gap > 1e-9:
                 unflatten = study.compiled.lower.unflatten
                 witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": unflatten(y)}
-                name = "symmetry of the mapping"
-                return Finding(name, "violated", "F is not a gradient", witness=witness, points=points, worst=gap)
+                reason = "its Jacobian is not symmetric at a point, so that no objective has it: nothing asks for one"
+                return Finding("F is no gradient", "proved", reason, witness=witness, points=points, worst=gap)
     if fixed and len(different) <= POINTS:
         reason = "the Jacobian is constant and symmetric"
-        return Finding("symmetry of the mapping", "proved", reason, points=points, worst=worst)
-    return Finding("symmetry of the mapping", "sampled", "symmetric Jacobians", points=points, worst=worst)
+        return Finding("F is a gradient", "proved", reason, points=points, worst=worst)
+    return Finding("F is a gradient", "sampled", "symmetric Jacobians", points=points, worst=worst)

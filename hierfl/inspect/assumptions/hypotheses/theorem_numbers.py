@@ -41,6 +41,7 @@ def theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Consta
         return constants[name].value if name in constants else otherwise
 
     nn = study.level is None
+    letter = "h" if study.level is None else study.level.letter
     implicit = get("L_{f,x}") if nn else get("L0_imp")
     whole = get("L_f", implicit)
     fall, highest, lowest = fall_of_f(study, whole)
@@ -59,8 +60,8 @@ def theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Consta
         variance=get("nu^2"),
         b1=get("B_1"),
         b2=get("B_2"),
-        mu=get("mu_h"),
-        smooth=get("L_h", np.inf),
+        mu=get(f"mu_{letter}"),
+        smooth=get(f"L_{letter}", np.inf),
         start=np.inf if nn else diameter(study) ** 2,
         server_smooth=get("L_1^{f_1}"),
         server_variance=get("sigma^2"),

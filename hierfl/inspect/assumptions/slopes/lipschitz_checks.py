@@ -54,9 +54,11 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
     mixed = mixed_constant(study)
     constants += [
         _gradient_constant("L_{f,y}", f_y, who_y, each_y),
-        Constant("L_{grad h,x}", mixed, "<=", "second derivatives in (x, y)"),
+        Constant("L_{F,x}" if level.letter == "F" else "L_{grad h,x}", mixed, "<=", "second derivatives in (x, y)"),
     ]
     slope, how = response_constant(study, moduli, mixed)
+    if level.letter == "F":
+        how = how.replace("L_{grad h,x}", "L_{F,x}").replace("L_h", "L_F").replace("mu_h", "mu_F")
     implicit = f_x + _times(f_y, slope)
     whole = _server_gradient(study, upper) + f_x + _times(_server_gradient(study, lower) + f_y, slope)
     constants += [
