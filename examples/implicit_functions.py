@@ -1,4 +1,4 @@
-"""Three implicit functions with kinks, evaluated exactly: what a federated algorithm really minimises.
+"""Three implicit functions, two of them with kinks, evaluated exactly: what a federated algorithm really minimises.
 
 The toy of [HFL] (3); the minimax problem with coupled constraints; a Stackelberg leader whose four followers have
 capacities, at a fixed demand. A second figure shows the toy in two dimensions, with its kink curves. All data are smooth; every kink comes from a constraint below that starts or stops to bind.

@@ -17,6 +17,8 @@ from jaxtyping import Array, Bool, Float, Int, Int8
 from hierfl.projections import box
 from hierfl.projections.emptiness import beyond
 
+METHOD, COST = "by Newton's method on the multiplier", "O(n) a step of Newton's method, few steps"
+
 LIMIT = 300
 ROUNDING = 16  # units of it within which an entry is at its bound
 

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+METHOD, COST = "by isotonic regression", "O(n (log n)^2)"
+
 
 def project(z: Float[Array, " n"]) -> Float[Array, " n"]:
     """The nearest nondecreasing vector to ``z``: means over blocks of entries. Its derivative averages over the same blocks."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+COST = "O(n log n), for sorting"
+
 
 def project_l1(
     u: Float[Array, " n"], t: Float[Array, ""], slope: Float[Array, ""]

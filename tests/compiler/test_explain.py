@@ -77,3 +77,14 @@ def test_a_selection_among_lower_solutions_is_named() -> None:
     level = hf.ArgMin(y, cp.square(y - x), [y >= 0], selection="pessimistic")
     (how,) = (piece.how for piece in hf.Problem(hf.Minimize(clients=y + x), lower=level).explain()["lower level"])
     assert how.endswith("pessimistic: of several solutions, the y that maximises the upper objective")
+
+
+def test_how_a_projection_is_found_is_said_by_what_finds_it() -> None:
+    """Thresholds are found by Newton's method, not by sorting, and isotonic regression takes O(n (log n)^2)."""
+    for constraints, how, cost in (
+        ([cp.sum(Y) == 1, Y >= 0], "by Newton's method", "a step of Newton's method"),
+        ([cp.norm1(Y) <= 1], "l1 ball", "a step of Newton's method"),
+        ([Y[1:] >= Y[:-1]], "by isotonic regression", "O(n (log n)^2)"),
+    ):
+        (piece,) = declared(constraints).explain()["Y(x)"]
+        assert how in piece.how and cost in piece.cost and "sorting" not in piece.how + piece.cost

@@ -28,7 +28,7 @@ class BoxWithHyperplaneBlock:
     weights: Float[np.ndarray, "groups size"] | None  # None where the normals move
     is_simplex: bool  # y >= 0 and a uniform sum given
     exact: bool = True
-    cost: str = "O(n log n)"
+    cost: str = box_with_hyperplane.COST
     advice: str = ""
 
     @staticmethod
@@ -74,7 +74,7 @@ class BoxWithHyperplaneBlock:
         return jnp.zeros(self.entries.size).at[places].set(weights).reshape(self.groups.shape)
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
-        """Find the multiplier of each band by sorting."""
+        """Find the multiplier of each band."""
         grouped, (low, high) = z.reshape(self.groups.shape), self.bands.interval(values)
         if self.is_simplex:
             assert self.weights is not None
@@ -97,10 +97,8 @@ class BoxWithHyperplaneBlock:
         count = len(self.groups)
         constraints = constraints_text([*self.bands.origins, *(b.origin for b in self.bounds)])
         if self.is_simplex:
-            return f"{'simplex' if count == 1 else f'{count} simplices'}, by sorting: {constraints}"
-        return (
-            f"{'box with one band' if count == 1 else f'{count} boxes with one band each'}, by sorting: {constraints}"
-        )
+            return f"{'simplex' if count == 1 else f'{count} simplices'}, {box_with_hyperplane.METHOD}: {constraints}"
+        return f"{'box with one band' if count == 1 else f'{count} boxes with one band each'}, {box_with_hyperplane.METHOD}: {constraints}"
 
 
 def _is_simplex(

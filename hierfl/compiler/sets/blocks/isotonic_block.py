@@ -26,7 +26,7 @@ class IsotonicBlock:
     scales: Float[np.ndarray, " links"]  # of each link: its normal is scale * (e_k - e_{k+1})
     kind: str = "monotone cone"
     exact: bool = True
-    cost: str = "O(n)"
+    cost: str = isotonic.COST
     advice: str = ""
 
     @classmethod
@@ -66,7 +66,7 @@ class IsotonicBlock:
 
     def explain(self) -> str:
         """Name the constraints behind the chain."""
-        return f"monotone cone, by isotonic regression: {constraints_text(self.links.origins)}"
+        return f"monotone cone, {isotonic.METHOD}: {constraints_text(self.links.origins)}"
 
 
 @dataclass(frozen=True)

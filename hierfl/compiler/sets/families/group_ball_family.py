@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from hierfl.compiler.sets.bounded_terms import BoundedTerm, NormSum
 from hierfl.compiler.sets.families.family import Family, Membership, all_rows, rows_along
 from hierfl.compiler.sets.families.scales import is_uniform
-from hierfl.projections import group_ball
+from hierfl.projections import box_with_hyperplane, group_ball
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class GroupBall(Family):
 
     partition: Int[np.ndarray, " k"]
     name: ClassVar[str] = "group ball"
-    cost: ClassVar[str] = "O(n log n)"
+    cost: ClassVar[str] = box_with_hyperplane.COST
 
     @classmethod
     def recognise(cls, term: BoundedTerm) -> Membership | None:

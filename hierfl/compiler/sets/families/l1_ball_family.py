@@ -10,14 +10,14 @@ from jaxtyping import Array, Float
 
 from hierfl.compiler.sets.bounded_terms import BoundedTerm, Norm
 from hierfl.compiler.sets.families.family import Family, Membership, rows_along
-from hierfl.projections import l1_ball
+from hierfl.projections import box_with_hyperplane, l1_ball
 
 
 class L1Ball(Family):
     """The ball of the l1 norm with any weights."""
 
     name: ClassVar[str] = "l1 ball"
-    cost: ClassVar[str] = "O(n log n)"
+    cost: ClassVar[str] = box_with_hyperplane.COST
     has_spend: ClassVar[bool] = True
 
     @classmethod

@@ -18,7 +18,7 @@ class L1Cone(Family):
     """The cone ||d u||_1 <= d_t t, v = (u, t)."""
 
     name: ClassVar[str] = "l1 cone"
-    cost: ClassVar[str] = "O(n log n)"
+    cost: ClassVar[str] = norm_cone.COST
 
     @classmethod
     def recognise(cls, term: BoundedTerm) -> Membership | None:

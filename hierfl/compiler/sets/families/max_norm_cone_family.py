@@ -18,7 +18,7 @@ class LinfCone(Family):
     """The cone max |d u| <= d_t t, v = (u, t)."""
 
     name: ClassVar[str] = "max-norm cone"
-    cost: ClassVar[str] = "O(n log n)"
+    cost: ClassVar[str] = norm_cone.COST
 
     @classmethod
     def recognise(cls, term: BoundedTerm) -> Membership | None:
