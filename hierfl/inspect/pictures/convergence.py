@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.inspect.pictures.style import house_style, require_axes
+from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.pictures.style import COLOURS, house_style, require_axes
+from hierfl.jaxtools.precision import double_precision
+from hierfl.result import SAME
 from hierfl.runs import half_width
 
 if TYPE_CHECKING:
@@ -19,8 +22,14 @@ if TYPE_CHECKING:
     from hierfl.runs import Runs
 
 
+EVALUATED = 25  # points of a trajectory at which f is computed for its figure
+
+
 def plot_result(result: Result, ax: Axes | None = None) -> Figure:
     """Draw the objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
+
+    Where the run's own y is not the exact one, f with the lower level solved is drawn along the trajectory, and the run's own
+    estimates are thin.
 
     Raises
     ------
@@ -45,16 +54,43 @@ def plot_result(result: Result, ax: Axes | None = None) -> Figure:
 
 
 def _objective(panel: Axes, result: Result) -> None:
-    estimates = result.history.get("objective", np.zeros(0))
+    estimates = np.asarray(result.history.get("objective", np.zeros(0)), float)
     rounds = np.arange(1, len(estimates) + 1)
-    window = max(1, len(estimates) // 25)
-    panel.plot(rounds, estimates, alpha=0.3 if window > 1 else 1.0, label="estimate of a round")
+    window, exact = max(1, len(estimates) // 25), _exact_along(result)
+    whose = "the run's own y: " if exact is not None else ""
+    thin: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35} if window > 1 or exact is not None else {}
+    panel.plot(rounds, estimates, color=COLOURS[0], label=f"{whose}estimate of a round", **thin)
     if window > 1:
-        mean = np.convolve(estimates, np.full(window, 1 / window), mode="valid")
-        panel.plot(rounds[window - 1 :], mean, color="C0", label=f"mean of {window} rounds")
-    panel.axhline(result.value, color="C1", linestyle="--", label=f"f(x) at the end: {result.value:.4g}")
+        look: dict[str, Any] = {"linewidth": 0.8} if exact is not None else {}
+        panel.plot(
+            rounds, moving_mean(estimates, window), color=COLOURS[0], label=f"{whose}mean of {window} rounds", **look
+        )
+    if exact is not None:
+        panel.plot(*exact, "-o", color=COLOURS[1], markersize=3, label="f(x), the lower level solved")
+    panel.axhline(result.value, color=COLOURS[1], linestyle="--", label=f"f(x) at the end: {result.value:.4g}")
     panel.set(xlabel="round", ylabel="objective", title="objective")
     panel.legend(fontsize=8)
+
+
+def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """The mean of the last ``window`` values, of as many as there are at the beginning."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    last = np.arange(1, len(values) + 1)
+    first = np.maximum(last - window, 0)
+    return np.asarray((sums[last] - sums[first]) / (last - first))
+
+
+@double_precision
+def _exact_along(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
+    """(rounds, f there) along the trajectory, where the run's own y is not y(x); None where it is, or the problem is not known."""
+    points = result.trajectory.get("x", np.zeros((0, 0)))
+    if result.problem is None or result.own_value is None or not len(points):
+        return None
+    if abs(result.own_value - result.value) <= SAME * (1.0 + abs(result.value)):
+        return None
+    some = np.unique(np.linspace(0, len(points) - 1, min(len(points), EVALUATED)).round().astype(int))
+    f = Points(result.problem.compile())
+    return result.trajectory["round"][some], f.values(f.projected(np.asarray(points[some], float))).value
 
 
 def plot_runs(groups: Mapping[str, Runs], ax: Axes | None = None) -> Figure:
@@ -96,9 +132,8 @@ def _band(panel: Axes, runs: Runs, name: str, label: str) -> int:
         rounds = runs.rounds(name)
     else:
         window = max(1, values.shape[1] // 25)
-        if values.shape[1]:
-            values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
-        rounds = np.arange(window, window + values.shape[1])
+        values = np.stack([moving_mean(row, window) for row in values])
+        rounds = np.arange(1, 1 + values.shape[1])
     middle, half = np.mean(values, axis=0), half_width(values)
     (line,) = panel.plot(rounds, middle, label=label)
     panel.fill_between(rounds, middle - half, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)

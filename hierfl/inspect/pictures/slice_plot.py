@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TANGENT = 0.08  # half the length of a tangent, in radii
 KINKS_SHOWN = 40
+DOT, FAINT_DOT = 4.5, 2.0  # sizes of dots
+FAINT = 1e-3  # of the sharpest kink's leap of slope, below which a kink has a small dot
 
 
 def plot_slice(shown: DrawableSlice, ax: Axes | None = None, **style: Any) -> Figure:
@@ -50,7 +52,8 @@ def _draw_kinks(panel: Axes, shown: DrawableSlice) -> None:
     reach = min(TANGENT * shown.line.radius, max(2 * float(np.min(apart, initial=np.inf)), 0.02 * shown.line.radius))
     for number, kink in enumerate(kinks):
         label: dict[str, Any] = {"label": _kink_label(shown)} if number == 0 else {}
-        panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=4.5, zorder=4, **label)
+        size = DOT if kink.sharpness >= FAINT * kinks[0].sharpness else FAINT_DOT
+        panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=size, zorder=4, **label)
         for slope, far in ((kink.left_slope, reach), (kink.right_slope, -reach)):
             if np.isinf(slope):
                 continue  # the curve itself is upright there

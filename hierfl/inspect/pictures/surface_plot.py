@@ -68,7 +68,10 @@ def _contours(figure: Figure, panel: Axes, shown: DrawableSurface, style: dict[s
     panel.set_facecolor("0.85")
     if np.isfinite(shown.value).any():
         filled = panel.contourf(
-            across, up, _without_rounding(shown.value.T), **{"levels": LEVELS, "cmap": "cividis", **style}
+            across,
+            up,
+            _without_rounding(shown.value.T),
+            **{"levels": LEVELS, "cmap": "cividis", "extend": _beyond(style), **style},
         )
         figure.colorbar(filled, ax=panel, label="f")
     if len(shown.kink_points):
@@ -86,6 +89,11 @@ def _contours(figure: Figure, panel: Axes, shown: DrawableSurface, style: dict[s
     if len(shown.kink_points) or len(shown.iterates) or shown.gaps:
         panel.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
     panel.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
+
+
+def _beyond(style: dict[str, Any]) -> str:
+    """Values at and beyond the last level have its colour, not that of places without a value; levels that are given are kept to."""
+    return "neither" if np.ndim(style.get("levels", 0)) else "both"
 
 
 def _in_space(figure: Figure, panel: Axes3D, shown: DrawableSurface, style: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cvxpy as cp
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -150,3 +151,17 @@ def test_jumps_of_a_surface() -> None:
 def test_directions_of_any_length() -> None:
     shown = nonsmooth_toy(2).implicit.surface(np.zeros(2), [[1e-200, 0], [0, 1e200]], points=5, progress=False)
     np.testing.assert_array_equal(shown.plane.directions, np.eye(2))
+
+
+def test_a_plateau_at_the_maximum_is_no_gap() -> None:
+    """f = min(0, x_1) is 0 on a half plane: its colour is that of the largest value, not the grey of places without one."""
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Maximize(clients=cp.minimum(0, x[0])), constraints=[cp.abs(x) <= 5])
+    figure = problem.implicit.surface(np.array([0.3, 0.0]), radius=1, progress=False).plot()
+    figure.canvas.draw()
+    panel = figure.axes[0]
+    image = np.asarray(figure.canvas.buffer_rgba())
+    column, row = panel.transData.transform((1.0, 0.05))
+    pixel = image[image.shape[0] - 1 - int(row), int(column), :3] / 255
+    assert np.ptp(pixel) > 0.2  # a colour of the map, no grey
+    plt.close("all")
