@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 import hierfl as hf
+from hierfl.inspect.pictures.convergence import exact_along, moving_mean
 from hierfl.inspect.pictures.partition_plot import plot_partition
-from hierfl.inspect.pictures.style import house_style
+from hierfl.inspect.pictures.style import COLOURS, house_style
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 
@@ -167,15 +168,16 @@ def save_figures(outcomes: list[Outcome], folder: Path) -> list[Path]:
             plot_partition(o.counts, ax=ax)
             ax.set_title(f"Dirichlet({o.alpha:g})")
         convergence, axes = plt.subplots(1, 2, figsize=(9.5, 3.6))
-        for o in outcomes:
+        for o, colour in zip(outcomes, COLOURS):
             label = f"α = {o.alpha:g}, β = {o.beta:g}"
-            window = max(1, len(o.result.history["objective"]) // 25)
-            mean = np.convolve(o.result.history["objective"], np.full(window, 1 / window), mode="valid")
-            axes[0].plot(np.arange(window, window + len(mean)), mean, label=label)
+            estimates = o.result.history["objective"]
+            own, exact = moving_mean(estimates, max(1, len(estimates) // 25)), exact_along(o.result)
+            if exact is not None:
+                axes[0].plot(*exact, "-o", color=colour, markersize=3, label=label)
+            look = {"label": label} if exact is None else {"linewidth": 0.7, "alpha": 0.5}
+            axes[0].plot(np.arange(1, len(own) + 1), own, color=colour, **look)
             axes[1].plot(o.result.metrics["round"], o.result.metrics["test accuracy (%)"], label=label)
-        axes[0].set(
-            xlabel="round", ylabel="objective, with the run's own y", title=f"objective, mean of {window} rounds"
-        )
+        axes[0].set(xlabel="round", ylabel="objective", title="f(x); thin: with the run's own y, moving mean")
         axes[1].set(xlabel="round", ylabel="test accuracy (%)", title="global model")
         axes[0].legend()
         bars, ax = plt.subplots(figsize=(8.0, 3.8))

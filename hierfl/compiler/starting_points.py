@@ -12,10 +12,11 @@ import scipy.stats
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.errors import DeclarationError
+from hierfl.errors import DeclarationError, SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
 
+INSIDE = 1e-9  # relative: how far rounding may put a point outside X
 SCALE = 10.0  # half the width of the box where X is unbounded
 
 
@@ -72,6 +73,23 @@ def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
         return compiled.upper.flatten(x0, "x0")
     project = compiled.programs.keep("public projection on X", lambda: quick_jit(compiled.project_upper))
     return np.asarray(project(np.zeros(compiled.upper.size), compiled.data().clients.public))
+
+
+def require_start_in_x(compiled: CompiledProblem, start: np.ndarray, what: str) -> None:
+    """Check that a flat start is in X, to rounding.
+
+    Raises
+    ------
+    SettingError
+        Saying how far it is away, and what nearest point of X to take.
+    """
+    nearest = on_upper_set(compiled, start[None])[0]
+    away = float(np.linalg.norm(nearest - start))
+    if away > INSIDE * (1 + np.linalg.norm(start)):
+        raise SettingError(
+            f"{what}: the theorem is about runs that begin in X, and x0 is {away:.3g} away from it: begin at the nearest point, "
+            f"{np.array2string(nearest, threshold=8, precision=8)}."
+        )
 
 
 def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, verify_sets
-from hierfl.compiler.starting_points import on_upper_set, require_nonempty, start_points
+from hierfl.compiler.starting_points import on_upper_set, require_nonempty, require_start_in_x, start_points
 from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress, Waiting
@@ -95,8 +95,10 @@ def _with_theorem_points(
 def _from_its_starts(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> Any:
     """The solver with its theory's bound on f(x_0) - inf f for the starts of these runs."""
     require_nonempty(compiled)
-    starts = {tuple(_inside(compiled, start).tolist()) for start in _starts(compiled, settings)}
-    return replace(solver, starts=tuple(sorted(starts)))
+    starts = _starts(compiled, settings)
+    for start in starts:
+        require_start_in_x(compiled, start, "schedule='theory'")
+    return replace(solver, starts=tuple(sorted({tuple(start.tolist()) for start in starts})))
 
 
 def _starts(compiled: CompiledProblem, settings: RunSettings) -> np.ndarray:

@@ -458,8 +458,8 @@ def test_lower_solvers_of_the_wrong_scope_say_which_fit() -> None:
 def test_theory_prescribes_the_steps_or_names_the_missing_constant() -> None:
     problem, _ = delayed(None)
     lower = LocalSGD(schedule="theory", batch_size=None)
-    result = solve(problem, FedRZO(schedule="theory", accuracy=0.5, lower=lower), rounds=2)
-    predicted = problem.check(epsilon=0.5, smoothing=0.1, progress=False).theorems[0].predicted
+    result = solve(problem, FedRZO(schedule="theory", accuracy=0.5, lower=lower), rounds=2, x0=[0.3, -0.35])
+    predicted = problem.check(epsilon=0.5, smoothing=0.1, x0=result.x0, progress=False).theorems[0].predicted
     assert predicted is not None and result.history["step_size"][0] == predicted.step
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     flat = hf.Problem(

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.assertions import marked, marked_constants
 from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
@@ -50,6 +51,8 @@ def check(
         raise SettingError(
             f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
         )
+    for start in () if starts is None else starts:
+        require_start_in_x(compiled, start, "check(x0=...)")
     study = Study(compiled, smoothing, samples, seed, starts)
     findings: list[Finding] = []
     constants: list[Constant] = []

@@ -56,7 +56,7 @@ def plot_result(result: Result, ax: Axes | None = None) -> Figure:
 def _objective(panel: Axes, result: Result) -> None:
     estimates = np.asarray(result.history.get("objective", np.zeros(0)), float)
     rounds = np.arange(1, len(estimates) + 1)
-    window, exact = max(1, len(estimates) // 25), _exact_along(result)
+    window, exact = max(1, len(estimates) // 25), exact_along(result)
     whose = "the run's own y: " if exact is not None else ""
     thin: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35} if window > 1 or exact is not None else {}
     panel.plot(rounds, estimates, color=COLOURS[0], label=f"{whose}estimate of a round", **thin)
@@ -81,7 +81,7 @@ def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 @double_precision
-def _exact_along(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
+def exact_along(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
     """(rounds, f there) along the trajectory, where the run's own y is not y(x); None where it is, or the problem is not known."""
     points = result.trajectory.get("x", np.zeros((0, 0)))
     if result.problem is None or result.own_value is None or not len(points):

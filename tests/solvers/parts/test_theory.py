@@ -266,3 +266,12 @@ def test_known_gaps_are_named() -> None:
     one, two = (problem().check(progress=False).theorems[0] for problem in (far_from_the_kink, coupled_clients))
     assert "(L_0 n + 1) / eta-smooth" in str(one) and one.printed is not None
     assert "24 (4 B_2^2 + 1)" in str(two) and "m^-1 (r + 1)^(2/3)" in str(two)
+
+
+def test_a_start_outside_x_is_no_start_of_the_theorem() -> None:
+    with pytest.raises(
+        hf.errors.SettingError, match=r"check.*x0 is 1 away from it: begin at the nearest point, \[1000.\]"
+    ):
+        far_from_the_kink().check(x0=1001.0)
+    with pytest.raises(hf.errors.SettingError, match="schedule='theory'.*begin in X"):
+        solve(far_from_the_kink(), FedRZO(schedule="theory"), x0=1001.0)
