@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+# every core has a worker: a program is compiled in one piece, a seventh sooner than in as many as there may be cores
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
+
 import jax
 import matplotlib.pyplot as plt
 import pytest
