@@ -26,7 +26,8 @@ def still_improving(objective: np.ndarray, sense: str) -> float | None:
     t = np.arange(count) - 0.5 * (count - 1)
     slope = float(t @ values / (t @ t))
     left = values - values.mean() - slope * t
-    error = float(np.sqrt(left @ left / (count - 2) / (t @ t)))
+    alike = float(np.clip(left[1:] @ left[:-1] / max(left @ left, 1e-300), 0.0, 0.99))  # neighbours, in a slow run
+    error = float(np.sqrt(left @ left / (count - 2) / (t @ t) * (1 + alike) / (1 - alike)))
     gained = (slope if sense == "maximize" else -slope) * count
     whole = abs(float(values.mean()) - float(np.mean(objective[: max(1, count // LAST)])))
     rounding = 1e-9 * (1.0 + float(np.abs(values).max()))
@@ -39,7 +40,8 @@ def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
     if len(points) < 3:
         return None
     sizes = np.linalg.norm(points, axis=1)
-    grows = sizes[-1] > sizes[-2] > sizes[len(sizes) // 2]
+    steps = np.diff(sizes)
+    grows = steps[-1] > 0 and steps[-1] >= 0.5 * float(np.mean(steps[len(steps) // 2 :]))
     return float(sizes[-1]) if grows and sizes[-1] > FAR * (1.0 + sizes[0]) else None
 
 

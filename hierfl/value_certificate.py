@@ -71,7 +71,9 @@ class Certificate:
             strong_convexity=float(np.min(solution.strong_convexity)),
             iterations=int(np.max(solution.iterations)),
             unique=_unique(np.asarray(solution.unique), np.asarray(solution.strong_convexity)),
-            asserted=() if level is None else asserted_convex([*level.expressions, *level.constraints]),
+            asserted=()
+            if level is None
+            else asserted_convex([*level.expressions, *level.constraints], level.variables),
         )
 
     def __str__(self) -> str:

@@ -47,8 +47,10 @@ def test_noise_and_rest_are_no_improvement() -> None:
     fooled = [still_improving(1 + 0.1 * rng.standard_normal(200), "minimize") is not None for _ in range(300)]
     assert np.mean(fooled) < 0.02
     assert still_improving(np.ones(200), "minimize") is None and still_improving(np.ones(3), "minimize") is None
+    arrived = 5000 * (1 - 0.95 ** np.arange(400.0))[:, None]
+    assert runs_away({"x": arrived}) is None
     falling = np.linspace(1, 0, 100)
     assert still_improving(falling, "minimize") == pytest.approx(0.25, rel=0.02)
     assert still_improving(falling, "maximize") is None
-    assert runs_away({"x": np.array([[0.0], [1e3], [1e4], [1e5], [1e5 + 1]])}) == pytest.approx(1e5 + 1)
+    assert runs_away({"x": 1e4 * np.arange(5.0)[:, None]}) == pytest.approx(4e4)
     assert runs_away({"x": np.array([[1e5], [1e5 + 1], [1e5 + 2]])}) is None and runs_away({}) is None

@@ -132,13 +132,17 @@ class BlackBox(UserAtom):
         return BlackBox(self.callable, *(args or self.args), shape=self.declared_shape, name=self.label_name)
 
 
-def asserted_convex(parts: Iterable[Any]) -> tuple[str, ...]:
-    """The names of the functions in the expressions or constraints whose convexity is the user's word."""
-    found: dict[str, None] = {}
+def asserted_convex(parts: Iterable[Any], variables: Iterable[Any]) -> tuple[str, ...]:
+    """The names of the functions of these variables, in the expressions or constraints, whose convexity is the user's word."""
+    wanted, found = list(variables), dict[str, None]()
     for part in parts:
-        if isinstance(part, UserAtom) and part.asserted_convex:
+        if (
+            isinstance(part, UserAtom)
+            and part.asserted_convex
+            and any(v is w for v in part.variables() for w in wanted)
+        ):
             found[str(part.label_name)] = None
-        found |= dict.fromkeys(asserted_convex(getattr(part, "args", ())))
+        found |= dict.fromkeys(asserted_convex(getattr(part, "args", ()), wanted))
     return tuple(found)
 
 

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.compiler.expressions.program import Program
+from hierfl.language.function import UserAtom
 
 ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
 _ORDER = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)
@@ -87,6 +88,9 @@ class StandardForm:
         trees = _without_attributes(hoisted.expressions, dict(zip((hoisted.twins[v] for v in variables), plain)))
         objective, rest = (cp.Constant(0), trees) if cost is None else (trees[0], trees[1:])
         of_y = [c for c in rest if c.variables()]  # others are about x alone, which the upper level declares
+        for tree in (objective, *of_y):
+            if (code := _user_code(tree)) is not None:
+                raise NoStandardFormError(f"{code.name()} is user code, of which no cone is known")
         problem = cp.Problem(cp.Minimize(objective), of_y)
         if not problem.is_dcp():
             raise NoStandardFormError("CVXPY does not find it convex without what attributes of y say")
@@ -166,6 +170,13 @@ class _Piece:
     expression: Expression
     cones: tuple[Cone, ...]
     kind: str
+
+
+def _user_code(tree: Any) -> UserAtom | None:
+    """A function of the user's that variables enter, of which CVXPY knows nothing but what is asserted."""
+    if isinstance(tree, UserAtom) and tree.variables():
+        return tree
+    return next((code for argument in tree.args if (code := _user_code(argument)) is not None), None)
 
 
 def _piece(constraint: Constraint) -> _Piece:

@@ -37,17 +37,17 @@ def resting(study: Study, name: str) -> tuple[str, ...]:
     """The functions that a finding of this name rests on."""
     declared = study.compiled.declaration
     if name in OF_X:
-        return asserted_convex(declared.constraints)
+        return asserted_convex(declared.constraints, study.compiled.upper.variables)
     if study.level is None:
         return ()
     if name in OF_SETS:
-        return asserted_convex(study.level.constraints)
+        return asserted_convex(study.level.constraints, study.level.variables)
     return _of_lower_level(study) if name in OF_Y else ()
 
 
 def _of_lower_level(study: Study) -> tuple[str, ...]:
     level = study.level
-    return () if level is None else asserted_convex([*level.expressions, *level.constraints])
+    return () if level is None else asserted_convex([*level.expressions, *level.constraints], level.variables)
 
 
 def _marked_finding(finding: Finding, names: tuple[str, ...]) -> Finding:

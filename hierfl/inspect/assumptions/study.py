@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.moving import Movement, movement
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.curvature.mapping_at_points import MappingAtPoints, Weighted
 from hierfl.inspect.assumptions.holders import Holder, Holders
@@ -89,7 +90,8 @@ class Study:
     def movement(self) -> Movement:
         """How Y(x) changes with x: not at all, by a translation, or otherwise."""
         assert self.level is not None
-        return movement(self.level.constraints, self.level.variables, self.compiled.upper.variables)
+        constraints = [*self.level.constraints, *attribute_constraints(self.level.variables)]
+        return movement(constraints, self.level.variables, self.compiled.upper.variables)
 
     @cached_property
     def x_points(self) -> np.ndarray:

@@ -19,12 +19,19 @@ def with_named_constants(said: Statement) -> Statement:
     phrases = list(_phrases(said))
     arrays = dict.fromkeys(map(_key, filter(_is_long, phrases)))
     used = {phrase.value for phrase in phrases if phrase.head == "name"}
-    letter = next((name for name in "cabd" if name not in used), "const")
+    letter = next(
+        (name for name in ("c", "a", "b", "d", "const") if not any(_alike(u, name) for u in used)), "constant"
+    )
     names = {
         key: Phrase("name", value=letter, shape=key[0], options=(("index", str(k)),) if len(arrays) > 1 else ())
         for k, key in enumerate(arrays, 1)
     }
     return replace(_renamed(said, names), constants=tuple(names.values())) if names else said
+
+
+def _alike(used: str, name: str) -> bool:
+    """Whether a name is taken, by itself or with an index."""
+    return used == name or used.startswith(f"{name}_")
 
 
 def _is_long(phrase: Phrase) -> bool:

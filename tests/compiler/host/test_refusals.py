@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -229,3 +231,30 @@ def test_points_of_any_size_are_answered_or_refused(x: float, engine: Engine) ->
     problem = engine(declared(distance, lambda x, y: [y[0] + y[1] <= 1, y >= 0]))
     for ask in (problem.implicit.response, problem.implicit.gradient):
         finite_or_named(lambda ask=ask: ask(x))
+
+
+def test_a_users_function_in_a_constraint_is_no_row() -> None:
+    """sum(z^4) <= 4 was taken for its tangent at 0, which is no constraint at all."""
+    x, z = cp.Variable(2, name="x"), cp.Variable(2, name="z")
+    ball = hf.Function(lambda v: jnp.sum(v**4), z, convex=True, name="ball")
+    with pytest.raises(hf.NotConvexError, match="ball.*is user code"):
+        problem = hf.Problem(hf.Minimize(server=cp.sum(z)), hf.ArgMin(z, cp.sum_squares(z - x), [ball <= 4]))
+        problem.implicit.response(np.array([3.0, 3.0]))
+
+
+@pytest.mark.parametrize(
+    ("shift", "constraints", "at", "expected"),
+    [
+        (lambda x: 5.0, lambda y: [y >= 5], 0.0, 6.0),
+        (lambda x: x, lambda y: [], 50.0, 51.0),
+        (lambda x: 1000.0, lambda y: [y >= 1000], 0.0, 1001.0),
+    ],
+)
+def test_newtons_method_begins_where_the_objective_is_defined(
+    shift: Any, constraints: Any, at: float, expected: float
+) -> None:
+    """min y - log(y - s) is at s + 1; the nearest point of y >= s to 0 has no value."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, -cp.log(y - shift(x)) + y + 0 * x, constraints(y))
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x) + y), lower)
+    assert problem.implicit.response(at) == pytest.approx(expected, rel=1e-9)

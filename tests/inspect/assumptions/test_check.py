@@ -440,6 +440,10 @@ def test_what_rests_on_an_assertion_is_asserted():
         assert report[name].status == "asserted" and "wave is convex as asserted" in report[name].reason
     assert "as asserted" in str(report.constants["mu_h"]) and not report.theorems[0].applies
     assert report["Y(x) closed and convex"].status == "proved"
+    of_x = hf.ArgMin(y, cp.square(y - x) + hf.Function(lambda v: v**2, x, convex=True), [y >= -1])
+    assert (
+        check(hf.Problem(hf.Minimize(clients=y), of_x, constraints=[cp.abs(x) <= 1]))["y(x) unique"].status == "proved"
+    )
     certificate = problem.implicit.certificate(0.3)
     assert certificate.asserted == ("wave",) and "if wave is convex, as asserted" in str(certificate)
 

@@ -7,6 +7,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.stats
 
 import hierfl as hf
 
@@ -76,3 +77,25 @@ def test_the_papers_theorem_has_numbers_over_moving_sides() -> None:
     (theorem,) = problem.check(epsilon=0.5, progress=False).theorems
     assert theorem.applies and theorem.predicted is not None
     assert problem.check(progress=False).constants["L0_imp"].value == pytest.approx(1.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("attributes", [{"nonneg": True}, {"bounds": [0, 1000]}, {}])
+def test_attributes_of_y_are_sides_that_stay(attributes: Any) -> None:
+    """y_1 + y_2 / 10 = x with y_1 = 0 moves y_2 by 10: with a sign declared the set is no translation."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y", **attributes)
+    sides = [y[0] + 0.1 * y[1] == x, *([] if attributes else [y >= 0])]
+    lower = hf.ArgMin(y, cp.sum_squares(y + np.array([100.0, 0])), sides)
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x) + cp.sum(y)), lower, constraints=[x >= 0, x <= 5])
+    quotient = np.linalg.norm(problem.implicit.response(0.5) - problem.implicit.response(0.4)) / 0.1
+    assert quotient == pytest.approx(10, rel=1e-6)
+    assert quotient <= problem.check(progress=False).constants["L_y"].value * (1 + 1e-6)
+
+
+def test_rows_that_hold_a_distribution_have_no_constant() -> None:
+    x, y, s = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(name="s")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(x) + cp.sum(y) + 0 * s)),
+        hf.ArgMin(y, cp.sum_squares(y), [y[0] >= s * x, y[1] >= -1], scope="sample"),
+        federation=hf.Federation([hf.Client({s: scipy.stats.norm(0, 1)})]),
+    )
+    assert problem.check(progress=False)["y(x) Lipschitz"].status == "unknown"

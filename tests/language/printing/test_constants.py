@@ -44,3 +44,9 @@ def test_sparse_and_short_constants() -> None:
     problem = hf.Problem(hf.Minimize(server=cp.sum_squares(one @ x)), constraints=[two @ x <= 1, x[:3] >= [1, 2, 3]])
     text = str(problem)
     assert "c_1 @ x" in text and "c_2 @ x <= 1" in text and "[1, 2, 3]" in text
+
+
+def test_names_with_an_index_are_taken_too() -> None:
+    matrix, x, y = np.arange(20.0).reshape(4, 5), cp.Variable(5, name="c_1"), cp.Variable(4, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - (matrix + 1) @ x), [y >= 0])
+    assert "a_1 @ c_1" in str(hf.Problem(hf.Minimize(clients=cp.sum_squares(matrix @ x - y)), lower))

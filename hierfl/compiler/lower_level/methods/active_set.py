@@ -129,7 +129,9 @@ class ActiveSet(ExactMethod):
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         if int(solution.iterations[owner]) == UNBOUNDED:
-            return "its objective is unbounded below on Y(x). Add a strongly convex term or a bounded set."
+            kind = self.structure.level.kind
+            what = {"argmin": "objective is unbounded below", "argmax": "objective is unbounded above"}
+            return f"its {what.get(kind, 'mapping pulls y to infinity')} on Y(x). Add a strongly convex term or a bounded set."
         y, error = solution.y[owner], float(solution.residual[owner])
         if not np.isfinite(y).all():
             return (

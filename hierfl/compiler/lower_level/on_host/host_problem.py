@@ -219,6 +219,28 @@ class HostProblem:
         for point in wanted:
             g = -weights @ np.concatenate([point, np.zeros(width - size)])
             yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
+        if self.form.polyhedral and len(b) > self.form.equations:
+            yield self._inside(a, b)
+        for far in (
+            10.0,
+            1e2,
+            1e3,
+            -10.0,
+            -1e2,
+            -1e3,
+        ):  # where the objective is defined, but for constraints, is not known
+            g = -weights @ np.concatenate([np.full(size, far), np.zeros(width - size)])
+            yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
+
+    def _inside(self, a: np.ndarray, b: np.ndarray) -> ConeSolution:
+        """A point at which all rows are slack, by as much as 1 in their own lengths, where there is one."""
+        sizes = np.linalg.norm(a, axis=1) * (np.arange(len(b)) >= self.form.equations)
+        width = a.shape[1]
+        rows = np.block([[a, -sizes[:, None]], [np.zeros((1, width)), -np.ones((1, 1))]])
+        weights = np.diag(np.append(np.full(width, 1e-6), 0.0))
+        cones = [*self.form.cones, Cone(NONNEGATIVE, 1)]
+        found = ConeProgram(weights, np.append(np.zeros(width), -1.0), rows, np.append(b, 1.0), cones).solve()
+        return replace(found, u=found.u[:width], z=found.z[:-1])
 
     # --- derivatives ---------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def hessian_spectra(study: Study) -> LowerSpectra:
     spectra = tuple(curvature.spectrum(holder) for holder in study.y_holders)
     together = curvature.mean_spectrum(study.owners[0][1]) if study.compiled.scope == "federation" else None
     used = {p.id for b in (curvature.bounds.lower, curvature.bounds.upper) if b is not None for p in b.parameters()}
-    exact = _data_exact(study, used)
+    exact = data_exact(study, used)
     rule = "curvature of the terms" if not curvature.bounds.exact else "the Hessian, which is constant"
     return LowerSpectra(spectra, together, rule, curvature.bounds.notes, exact)
 
@@ -59,7 +59,7 @@ def _common(study: Study) -> Known:
     }
 
 
-def _data_exact(study: Study, used: set[int]) -> bool:
+def data_exact(study: Study, used: set[int]) -> bool:
     """Whether the numbers are those of the declared problem, not of a sample that stands for it."""
     if used & study.holders.distributed:
         return False
@@ -96,7 +96,7 @@ def mapping_spectra(study: Study) -> LowerSpectra:
     if study.compiled.scope == "federation":
         together = _of_matrix(np.asarray(sum(w * matrices[k] for k, (w, _) in zip(keys, study.owners[0][1]))))
     return LowerSpectra(
-        tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), _data_exact(study, used)
+        tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), data_exact(study, used)
     )
 
 

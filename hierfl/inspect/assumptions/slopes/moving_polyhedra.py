@@ -19,6 +19,7 @@ from jaxtyping import Float
 
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.host.standard_form import StandardForm
+from hierfl.inspect.assumptions.curvature.lower_spectra import data_exact
 from hierfl.inspect.assumptions.study import Study
 
 SUBSETS = 300_000  # of rows that are looked at, some seconds
@@ -26,8 +27,8 @@ TOGETHER = 20_000
 DEPENDENT = 1e-11  # of a row of length 1
 
 
-class TooManySubsetsError(Exception):
-    """There are too many sets of rows to look at; the message says how many."""
+class NoShiftError(Exception):
+    """The sides move, and by how much cannot be told; the message says why."""
 
 
 def side_shift(study: Study) -> float | None:
@@ -35,14 +36,17 @@ def side_shift(study: Study) -> float | None:
 
     Raises
     ------
-    TooManySubsetsError
-        Naming how many sets of rows there are.
+    NoShiftError
+        Where a law stands behind the rows, of which points are known only, or there are too many sets of rows.
     """
     level = study.level
     assert level is not None
     constraints = [*level.constraints, *attribute_constraints(level.variables)]
     if not all(map(_affine, constraints)):
         return None
+    used = {leaf.id for constraint in constraints for leaf in constraint.parameters()}
+    if not data_exact(study, used):
+        raise NoShiftError("the rows of Y(x) hold a distribution, of which points are known only")
     form = StandardForm.of(None, constraints, level.variables, study.compiled.declaration.known_bounds)
     return max(_largest_shift(*_rows(study, form, owner[0][1].own), form.equations) for _, owner in study.set_owners)
 
@@ -74,7 +78,10 @@ def _largest_shift(normals: np.ndarray, sides: np.ndarray, equations: int) -> fl
     free = min(size - len(always), len(kept))
     count = sum(comb(len(kept), k) for k in range(free + 1))
     if count > SUBSETS:
-        raise TooManySubsetsError(f"{count:.2g} sets of {len(kept)} rows, more than the {SUBSETS:,} that are looked at")
+        raise NoShiftError(
+            f"the sides of Y(x) move, for which the constant is that of {count:.2g} sets of {len(kept)} rows, more than the "
+            f"{SUBSETS:,} that are looked at"
+        )
     worst = 0.0
     for more in range(free + 1):
         chosen = combinations(kept, more)

@@ -11,7 +11,7 @@ from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.table import row_of
 from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
 from hierfl.inspect.assumptions.findings import Finding
-from hierfl.inspect.assumptions.slopes.moving_polyhedra import TooManySubsetsError, side_shift
+from hierfl.inspect.assumptions.slopes.moving_polyhedra import NoShiftError, side_shift
 from hierfl.inspect.assumptions.study import Study
 from hierfl.language.function import UserAtom
 
@@ -39,8 +39,8 @@ def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
     """
     try:
         shift = side_shift(study)
-    except TooManySubsetsError as reason:
-        return np.inf, f"unknown: the sides of Y(x) move, for which the constant is that of {reason}"
+    except NoShiftError as reason:
+        return np.inf, f"unknown: {reason}"
     if shift is None:
         return (
             np.inf,
