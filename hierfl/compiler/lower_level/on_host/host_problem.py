@@ -36,6 +36,7 @@ from hierfl.errors import NotConvexError
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.language.levels import LowerLevel, averages_of
 
+ROUGH, FAR = 1e-13, 1e3  # an error, and a size beside that of x, from which an infimum may not be attained
 KEPT = 4096  # solutions, so that a derivative does not solve again
 TOGETHER = (8, 64, 512)  # how many models are evaluated at once
 
@@ -129,6 +130,8 @@ class HostProblem:
         """The answer that is meant, kept."""
         while len(self._kept) >= KEPT:
             del self._kept[next(iter(self._kept))]
+        if self._drifts(place, program, answer):
+            answer = replace(answer, status=FAILED)
         chosen = self._chosen(place, program, answer) if answer.status == SOLVED else answer
         self._kept[place.key] = program, chosen
         return chosen
@@ -181,6 +184,14 @@ class HostProblem:
         h, g, a, b = self._program("model", self.traced.model, place)(*place)
         program = ConeProgram(h, g, a, b, self.form.cones, self.form.bounds)
         return program, program.solve()
+
+    def _drifts(self, place: Place, program: ConeProgram, answer: ConeSolution) -> bool:
+        """Whether a far y without curvature solves the conditions roughly only: interior points stop on the way to infinity."""
+        if not self.affine or answer.status != SOLVED or program.polyhedral or answer.error <= ROUGH:
+            return False
+        size = self.form.size
+        far = np.abs(answer.u[:size]).max(initial=0.0) > FAR * (1.0 + np.abs(place.x).max(initial=0.0))
+        return bool(far and np.linalg.eigvalsh(program.h[:size, :size]).min(initial=0.0) <= 0.0)
 
     def _smooth(self, place: Place, start: np.ndarray | None) -> tuple[ConeProgram, ConeSolution]:
         curved, linear, a, b = self._program("cone model", self.traced.cone_model, place)(*place)
