@@ -37,8 +37,8 @@ class ImplicitBundle:
     ----------
     accuracy
         The run is at rest when no more than this is to be gained by the model's step, relative to |f|, its fall so far and what the first
-        step promised, and gradients of points nearby do not promise more. Variables of very different scales (a thousand and
-        more apart) are better written in other units: the model begins with one curvature for all.
+        step promised, and neither gradients of points nearby promise more nor f falls far beyond the model's step along a variable,
+        which is how variables in very different units are found out. Units that differ along other directions are not.
 
     Raises
     ------

@@ -19,7 +19,7 @@ FIRST = 1.0  # length of the first step, relative to max(1, |x| / 10)
 SHORT = 1e-6  # relative: steps that models are not written in units of
 ALIKE = 1e-12  # relative: slopes that are one
 DAMPING = 0.1  # Powell's: the least curvature along a step, of what the model had
-SPREAD = 1e-8  # least of the model's curvatures, relative to its largest
+SPREAD = 1e-8  # least of the model's curvatures, in the variables' units and relative to its largest
 KEPT = 20  # pieces, beside three for each variable
 RECENT = 5  # pieces that curvature is learnt from, beside two for each variable
 KINK = 10.0  # how much more than another piece's a gradient changes, for its distance, across a kink
@@ -33,19 +33,20 @@ class ModelStep(NamedTuple):
 
 
 class Bundle:
-    """The pieces, the best point (``centre``), and the curvature B."""
+    """The pieces, the best point (``centre``), the curvature B, and the units that lengths of steps are measured in."""
 
     def __init__(self, first: KnownPoint) -> None:
         self.centre, self.pieces = first, [first]
+        self.units = np.ones(first.x.size)
         self.length = 1.0  # of the latest step
         self._forgotten_at: KnownPoint | None = None  # the best point at which the other pieces were given up
         self._restart()
 
     def _restart(self) -> None:
         """Curvature with which the steepest piece alone makes a step of the first length."""
-        steepest = max(float(np.linalg.norm(piece.slope)) for piece in self.pieces)
-        length = FIRST * max(1.0, 0.1 * float(np.linalg.norm(self.centre.x)))
-        self.curvature = max(steepest, 1e-12) / length * np.eye(self.centre.x.size)
+        steepest = max(float(np.linalg.norm(self.units * piece.slope)) for piece in self.pieces)
+        length = FIRST * max(1.0, 0.1 * self._measured(self.centre.x))
+        self.curvature = max(steepest, 1e-12) / length * np.diag(self.units**-2)
         self.length = length
         self.guessed = True
 
@@ -59,15 +60,19 @@ class Bundle:
             answer = self._lowest(rows)
         if answer is None:
             return None
-        self.length = max(float(np.linalg.norm(answer[0])), SHORT * (1.0 + float(np.linalg.norm(self.centre.x))))
+        self.length = max(self._measured(answer[0]), SHORT * (1.0 + self._measured(self.centre.x)))
         return ModelStep(answer[0], max(0.0, -answer[1]))
+
+    def _measured(self, d: Float[np.ndarray, " n"]) -> float:
+        """The length of a step in the variables' units."""
+        return float(np.linalg.norm(d / self.units))
 
     def _lowest(self, rows: DecisionRows) -> tuple[np.ndarray, float] | None:
         slopes, errors = self._highest()
-        whole = 1.0 + float(np.linalg.norm(self.centre.x))
-        units = self.length, float(np.sqrt(self.length * whole)), whole  # in one of them the program is well scaled
-        for unit in units:
-            answer = rows.lowest(self.curvature, self.centre.x, slopes, errors, unit)
+        whole = 1.0 + self._measured(self.centre.x)
+        lengths = self.length, float(np.sqrt(self.length * whole)), whole  # in one of them the program is well scaled
+        for length in lengths:
+            answer = rows.lowest(self.curvature, self.centre.x, slopes, errors, length, self.units)
             if answer is not None:
                 return answer
         return None
@@ -108,6 +113,13 @@ class Bundle:
         """Ask for shorter steps."""
         self.curvature = factor * self.curvature
 
+    def flatten(self, place: int, curvature: float) -> None:
+        """Take a variable's curvature to be this much, and its unit longer in proportion."""
+        share = np.ones(self.units.size)
+        share[place] = np.sqrt(curvature / self.curvature[place, place])
+        self.curvature = share[:, None] * self.curvature * share
+        self.units = self.units / share
+
     def learn(self, before: KnownPoint) -> None:
         """Learn curvature from the way to the best point, by Powell's damped BFGS update.
 
@@ -115,21 +127,23 @@ class Bundle:
         its distance, another one of the same smooth piece.
         """
         new = self.centre
-        far = 1e-12 * (1.0 + float(np.linalg.norm(new.x)))
+        far = 1e-12 * (1.0 + self._measured(new.x))
         pairs = [
-            (new.x - piece.x, new.slope - piece.slope)
+            ((new.x - piece.x) / self.units, (new.slope - piece.slope) * self.units)
             for piece in [before, *self.pieces[-(2 * new.x.size + RECENT) :]]
-            if np.linalg.norm(new.x - piece.x) > far
+            if self._measured(new.x - piece.x) > far
         ]
         if not pairs:
             return
         quotients = [float(np.linalg.norm(y) / np.linalg.norm(s)) for s, y in pairs]
         s, y = pairs[0] if quotients[0] <= KINK * min(quotients) else pairs[int(np.argmin(quotients))]
-        product = self.curvature @ s
+        curvature = self.units[:, None] * self.curvature * self.units
+        product = curvature @ s
         model, seen = float(s @ product), float(s @ y)
         share = 1.0 if seen >= DAMPING * model else (1.0 - DAMPING) * model / (model - seen)
         y = share * y + (1.0 - share) * product
-        updated = self.curvature - np.outer(product, product) / model + np.outer(y, y) / float(s @ y)
+        updated = curvature - np.outer(product, product) / model + np.outer(y, y) / float(s @ y)
         values, vectors = np.linalg.eigh(0.5 * (updated + updated.T))
-        self.curvature = (vectors * np.maximum(values, SPREAD * values[-1])) @ vectors.T
+        curvature = (vectors * np.maximum(values, SPREAD * values[-1])) @ vectors.T
+        self.curvature = curvature / self.units[:, None] / self.units
         self.guessed = False

@@ -80,22 +80,24 @@ class DecisionRows:
         x: Vector,
         slopes: Float[np.ndarray, "k n"],
         offsets: Float[np.ndarray, " k"],
-        unit: float,
+        length: float,
+        units: Vector,
     ) -> tuple[Vector, float] | None:
         """d and v with the least v + d' curvature d / 2 such that x + d is in X and v >= slopes d - offsets; None where that fails.
 
-        ``unit`` is about the length of d, in which the program is written.
+        ``length`` is about the length of d in the ``units`` of the variables; the program is written for d / (length units).
         """
         width, count = self.a.shape[1], len(slopes)
         h, g = np.zeros((width + 1, width + 1)), np.zeros(width + 1)
-        h[: self.size, : self.size], g[width] = unit * curvature, 1.0
+        h[: self.size, : self.size], g[width] = length * units[:, None] * curvature * units, 1.0
         above = np.zeros((count, width + 1))
-        above[:, : self.size], above[:, width] = -slopes, 1.0
+        above[:, : self.size], above[:, width] = -slopes * units, 1.0
         own = np.hstack([self.a, np.zeros((len(self.a), 1))])
-        room = (self.a[:, : self.size] @ x + self.b) / unit
+        own[:, : self.size] *= units
+        room = (self.a[:, : self.size] @ x + self.b) / length
         equal = sum(cone.size for cone in self.cones if cone.kind == ZERO)
         a = np.vstack([own[:equal], above, own[equal:]])
-        b = np.concatenate([room[:equal], offsets / unit, room[equal:]])
+        b = np.concatenate([room[:equal], offsets / length, room[equal:]])
         first = [cone for cone in self.cones if cone.kind == ZERO]
         rest = [cone for cone in self.cones if cone.kind != ZERO]
         if not all(np.isfinite(array).all() for array in (h, a, b)):
@@ -104,7 +106,7 @@ class DecisionRows:
             answer = ConeProgram(h, g, a, b, [*first, Cone(NONNEGATIVE, count), *rest]).solve()
         if answer.status != SOLVED:
             return None
-        return unit * answer.u[: self.size], unit * float(answer.u[width])
+        return length * units * answer.u[: self.size], length * float(answer.u[width])
 
 
 def _leaves_of_owners(problem: CompiledProblem) -> list[dict[Any, Any]] | None:

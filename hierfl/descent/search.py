@@ -27,6 +27,8 @@ SHORTEST, FURTHEST = 1e-10, 64.0
 BOTTOM = -1e18  # of f, oriented for minimisation, in units of 1 + |f| at the start
 # radii, relative, within which a point is looked around before it is called at rest, and how many points are asked there
 LOOKS, NEIGHBOURS = (1e-3, 1e-5), 6
+# before rest, along each variable: how far beyond the model's step, in it, what decrease counts, in the accuracy's, and the furthest, in 1 + |x|
+BEYOND, COUNTS, FURTHER = 64.0, 4.0, 1e4
 
 Asks = Generator[np.ndarray, KnownPoint | None, str]
 Asked = Generator[np.ndarray, KnownPoint | None, bool]
@@ -49,7 +51,7 @@ class Descent:
         self.oracle, self.rows, self.accuracy = oracle, rows, accuracy
         self.bundle = Bundle(first)
         self.begun, self._first_value = first.x, first.value
-        self._promised: float | None = None  # by the first step
+        self._promised: float | None = None  # by the first step in these units
         self.steepness, self.share = float("inf"), 0.0
         self._missed = False  # whether f had no value on the latest step
         self._bounded = False  # whether the rows say where Y(x) is empty
@@ -74,7 +76,10 @@ class Descent:
                 self._promised = step.decrease
             if step.decrease <= self.accuracy * self._scale:
                 if looks == len(LOOKS):
-                    return AT_REST
+                    if not (yield from self._look_far(step)):
+                        return AT_REST
+                    looks = 0
+                    continue
                 yield from self._look_around(LOOKS[looks])
                 looks += 1
                 continue
@@ -154,6 +159,38 @@ class Descent:
                 self.bundle.move(tried)
             else:
                 self.bundle.add(tried)
+
+    def _look_far(self, step: ModelStep) -> Asked:
+        """Whether f falls as the model's gradient says much further along a variable than the model goes; its unit is changed then.
+
+        The model begins with one curvature for all variables, and calls rest where the steps of one that is measured in small units
+        promise nothing.
+        """
+        self.share, falls = 0.0, False
+        for place, slope in enumerate(-self.bundle.curvature @ step.d):
+            way = np.zeros(self.begun.size)
+            way[place] = -np.sign(slope)
+            steep, gone = abs(float(slope)), 0.0
+            if not steep:
+                continue
+            length = max(
+                BEYOND * steep / self.bundle.curvature[place, place], COUNTS * self.accuracy * self._scale / steep
+            )
+            while length <= FURTHER * (1.0 + abs(float(self.bundle.centre.x[place]))):
+                to, value = self.bundle.centre.x + length * way, self.bundle.centre.value
+                if np.abs(self.oracle.inside(to) - to).max() > 1e-9 * length:
+                    break
+                tried = yield to
+                if tried is None or not tried.value < value - 0.5 * steep * length:
+                    break
+                self.bundle.move(tried)
+                gone += length
+                length *= BEYOND
+            if gone:
+                self.bundle.flatten(place, steep / gone)
+                self._promised = None  # it was made in other units
+                falls = True
+        return falls
 
     def _sees_the_edge(self) -> bool:
         """Whether the rows have just learnt where Y(x) is not empty."""

@@ -202,3 +202,22 @@ def test_small_and_large_values_of_f_are_minimised_alike() -> None:
         f = scale * (cp.sum_squares(y - 1) + cp.sum_squares(x))
         result = solved(hf.Problem(hf.Minimize(clients=f), level), x0=np.array([3.0, -0.5]))
         assert result.status == "at rest" and result.value == pytest.approx(scale, rel=1e-7)
+
+
+@pytest.mark.parametrize("unit", [1e2, 1e4, 1e6])
+def test_variables_in_very_different_units(unit: float) -> None:
+    """With u = t x_0 and v = x_1 / t, f = (u - 1)^2 + (v - 1)^2 + max(u + v, .5)^2: u = v = 1/3, f = 4/3."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(name="y")
+    objective = hf.Minimize(clients=cp.square(unit * x[0] - 1) + cp.square(x[1] / unit - 1) + cp.square(y))
+    problem = hf.Problem(objective, hf.ArgMin(y, cp.square(y - unit * x[0] - x[1] / unit), [y >= 0.5]))
+    result = solved(problem)
+    assert result.status == "at rest" and result.value == pytest.approx(4 / 3, rel=1e-6)
+    assert result.settings["rounds_done"] < 150
+
+
+def test_a_variable_in_small_units_that_bounds_end() -> None:
+    """f falls along x_1 all the way to its bound of a million."""
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=1e3 * cp.square(x[0] - 1) - 1e-4 * x[1]), constraints=[x >= -1, x <= 1e6])
+    result = solved(problem)
+    assert result.status == "at rest" and result.value == pytest.approx(-100, rel=1e-9)
