@@ -21,6 +21,7 @@ from hierfl.language.objective import Objective
 from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.language.roles import Roles
 from hierfl.near_names import suggests_names
+from hierfl.result import Result
 from hierfl.run_settings import RunSettings, SolveSettings
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.inspect.implicit.implicit_function import ImplicitFunction
     from hierfl.inspect.implicit.reference import Reference
-    from hierfl.result import Result
     from hierfl.runs import Runs
 
 
@@ -298,6 +298,10 @@ class Problem:
                     record._attach(self)
             raise
         outcome._attach(self)
+        if isinstance(outcome, Result):
+            from hierfl.inspect.implicit.end_slope import keep_end_slope
+
+            keep_end_slope(compiled, outcome)
         return outcome
 
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
@@ -334,6 +338,13 @@ class Problem:
         from hierfl.inspect.implicit.reference import reference
 
         return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
+
+    def known_reference(self, parameter_values: Any) -> float | None:
+        """f at the reference by default settings, where it was asked for already and for these values of the parameters."""
+        from hierfl.inspect.implicit.reference import known_reference
+
+        known = known_reference(self._compiled) if "_compiled" in vars(self) else None
+        return known.value if known is not None and self._compiled.parameter_values == parameter_values else None
 
     # --- how it prints -----------------------------------------------------------------------------------------------
 

@@ -64,7 +64,8 @@ class Result(Shown):
         Solver with all its settings, ``solver_given`` with those alone that differ from its defaults; rounds, seed, queries; ``chosen``, why the solver was where none was named; ``auto``, the step that ``step_size="auto"``
         found and the rounds that its trials took; ``smoothing`` of a solver that has one; ``slope``, a bound
         on the mean gradient of what the run descends on (f^eta, or f) over a last quarter of its rounds, where its moves are gradient
-        steps, and ``slope_of``, what it is of; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
+        steps, and ``slope_of``, what it is of; ``smoothed_slope``, ||grad f^eta(x)|| and the ends of its 95% interval, where the lower
+        level is solved on the host in next to no time; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
     trajectory
         ``round`` (k,) and ``x`` (k, n), flat: the iterate at the start and at the end of every block of ``evaluate_every``
         rounds, thinned out where they would take over two million scalars.
@@ -91,6 +92,7 @@ class Result(Shown):
     trajectory: dict[str, np.ndarray] = field(default_factory=dict)
     theorem_point: TheoremPoint | None = None
     problem: Problem | None = field(default=None, repr=False, compare=False)
+    _parameters: Any = field(default=None, repr=False, compare=False)  # the problem's, when it was solved
 
     @property
     def gap(self) -> float:
@@ -103,14 +105,21 @@ class Result(Shown):
         SettingError
             If x has more than 100 scalars, or the result was loaded without its problem.
         """
-        reference = self.require_problem("gap").reference()
-        sign = 1.0 if self.problem is None or self.problem.objective.sense == "minimize" else -1.0
-        return sign * (self.value - reference.value)
+        problem = self.require_problem("gap")
+        if self._parameters not in (None, problem.compile().parameter_values):
+            raise SettingError(
+                "gap: the problem's parameters have changed since this run; set them back, or solve again."
+            )
+        return self._worse_than(problem.reference().value)
+
+    def _worse_than(self, value: float) -> float:
+        return self.value - value if self.settings.get("sense", "minimize") == "minimize" else value - self.value
 
     def _attach(self, problem: Problem) -> None:
         """Say whose result it is, once: a run makes it before the front door knows of it."""
         if self.problem is None:
             object.__setattr__(self, "problem", problem)
+            object.__setattr__(self, "_parameters", problem.compile().parameter_values)
 
     def require_problem(self, what: str) -> Problem:
         """Give the declared problem.
@@ -138,6 +147,7 @@ class Result(Shown):
             f"{self.certificate}",
             self._traffic(),
             *self._slope(),
+            *self._beside_reference(),
         ]
         lines += [self.standing] if self.standing else []
         if np.max(self.distances, initial=0.0) > 1e-9:
@@ -153,6 +163,7 @@ class Result(Shown):
             *([] if self.y is None else [("y(x)", brief(self.y))]),
             *([("standing", self.standing)] if self.standing else []),
             *(("slope", slope.removeprefix("slope ")) for slope in self._slope()),
+            *(("beside", line) for line in self._beside_reference()),
             *([("outside X", f"the raw iterate, by up to {distance:.3g}")] if distance > 1e-9 else []),
             ("sent", self._traffic().removeprefix("communication: ")),
         ]
@@ -182,8 +193,23 @@ class Result(Shown):
 
     def _slope(self) -> list[str]:
         """How steep what the run descends on still was, in a line, where that is known."""
-        slope = self.settings.get("slope")
-        return [] if slope is None else [f"slope {slope:.2g} {self.settings['slope_of']}"]
+        slope, smoothed = self.settings.get("slope"), self.settings.get("smoothed_slope")
+        lines = [] if slope is None else [f"slope {slope:.2g} {self.settings['slope_of']}"]
+        if smoothed is not None:
+            norm, low, high = smoothed
+            eta = self.settings["smoothing"]
+            lines.append(f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}], eta = {eta:g}")
+        return lines
+
+    def _beside_reference(self) -> list[str]:
+        """How far f(x) is from the reference, in a line, where that was asked for before."""
+        known = None if self.problem is None else self.problem.known_reference(self._parameters)
+        if known is None:
+            return []
+        gap = self._worse_than(known)
+        if abs(gap) <= SAME * (1.0 + abs(known)):
+            return ["f(x) is that of reference()"]
+        return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
 
     def _traffic(self) -> str:
         sent = self.communication

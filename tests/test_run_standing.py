@@ -54,3 +54,51 @@ def test_noise_and_rest_are_no_improvement() -> None:
     assert still_improving(falling, "maximize") is None
     assert runs_away({"x": 1e4 * np.arange(5.0)[:, None]}) == pytest.approx(4e4)
     assert runs_away({"x": np.array([[1e5], [1e5 + 1], [1e5 + 2]])}) is None and runs_away({}) is None
+
+
+def quadratic_below() -> tuple[Any, Any]:
+    """f(x) = sum (x - 1)^2 + |x|^2 where x >= 0, y(x) = x: its minimum is 1, at (.5, .5)."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    objective = hf.Minimize(clients=cp.sum_squares(x - 1) + cp.sum_squares(y))
+    return hf.Problem(objective, hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0]), [x >= -2, x <= 2]), x
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_slope_of_the_smoothed_function_at_x_comes_with_an_interval(size: int) -> None:
+    """f = |x - 1|^2 is its own smoothing up to a constant, with gradient 2 (x - 1)."""
+    x = cp.Variable(size, name="x")
+    y = cp.Variable(size, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, cp.sum_squares(y - x + 1)))
+    for rounds in (0, 5):
+        result = solve(problem, rounds=rounds, step=0.05)
+        norm, low, high = result.settings["smoothed_slope"]
+        assert low <= 2 * np.linalg.norm(result.x - 1) <= high and low <= norm <= high
+        assert f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}], eta = 0.1" in str(result)
+
+
+def test_large_data_and_iterations_below_get_no_slope_unasked() -> None:
+    x, a = cp.Variable(name="x"), hf.Sample(name="a")
+    many = hf.Federation([hf.Client({a: np.linspace(0, 1, 6000)})])
+    result = solve(hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - a))), federation=many), rounds=2)
+    assert "smoothed_slope" not in result.settings and "slope of f^eta" not in str(result)
+
+
+def test_the_distance_to_a_reference_that_is_known_is_said() -> None:
+    problem, _ = quadratic_below()
+    far, near = solve(problem, rounds=1), problem.solve(progress=False)
+    assert "reference()" not in str(far)
+    best = problem.reference(progress=False).value
+    assert best == pytest.approx(1, abs=1e-9)
+    assert f"f(x) is {far.value - best:.2g} worse than reference()" in str(far)
+    assert "f(x) is that of reference()" in str(near) and "f(x) is that of reference()" in repr(near)
+
+
+def test_a_reference_for_other_parameters_is_not_compared_with() -> None:
+    x, y, p = cp.Variable(name="x"), cp.Variable(name="y"), cp.Parameter(name="p", value=1.0)
+    problem = hf.Problem(hf.Minimize(clients=cp.square(y - p)), hf.ArgMin(y, cp.square(y - x)), [x >= -2, x <= 2])
+    result = solve(problem, rounds=1)
+    p.value = 5.0
+    problem.reference(progress=False)
+    assert "reference()" not in str(result)
+    with pytest.raises(hf.SettingError, match="parameters have changed since this run"):
+        _ = result.gap

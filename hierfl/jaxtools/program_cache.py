@@ -45,6 +45,10 @@ class ProgramCache:
         kept: T = self._kept[key]
         return kept
 
+    def kept(self, key: Hashable) -> Any:
+        """What is kept under a key; None where it was not made yet."""
+        return self._kept.get(key)
+
     def __len__(self) -> int:
         return len(self._kept)
 

@@ -22,6 +22,7 @@ from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.progress import RunProgress
 from hierfl.value_certificate import Certificate
 
+RESTARTS, SEED = 8, 0  # unless others are asked for
 SIZE_LIMIT = 100
 NELDER_MEAD_LIMIT = 10  # variables
 FINAL = 1e-13  # accuracy of the last search, from the best point
@@ -73,8 +74,18 @@ def reference(compiled: CompiledProblem, *, restarts: int, seed: int, x0: Any, p
     """Look for the reference, which is kept unless a start of one's own is given; arguments and errors as for ``Problem.reference``."""
     if x0 is not None:
         return _searched(compiled, restarts, seed, x0, progress)
-    key = ("reference", restarts, seed, compiled.parameter_values)
+    key = _key(compiled, restarts, seed)
     return compiled.programs.keep(key, lambda: _searched(compiled, restarts, seed, None, progress))
+
+
+def known_reference(compiled: CompiledProblem) -> Reference | None:
+    """The reference by default settings where it was asked for already."""
+    known: Reference | None = compiled.programs.kept(_key(compiled, RESTARTS, SEED))
+    return known
+
+
+def _key(compiled: CompiledProblem, restarts: int, seed: int) -> tuple[Any, ...]:
+    return "reference", restarts, seed, compiled.parameter_values
 
 
 @double_precision

@@ -70,13 +70,26 @@ def smoothed_gradient(
     values = points.values(at).value
     if not np.isfinite(values).all():
         raise SettingError(f"f has no value at some of the points within eta={eta:g} of x: take a smaller eta.")
+    return gradient_norm(points.compiled, at, values, eta, directions, guess, steepest)
+
+
+def gradient_norm(
+    compiled: CompiledProblem,
+    at: np.ndarray,
+    values: np.ndarray,
+    eta: float,
+    directions: np.ndarray,
+    guess: np.ndarray,
+    steepest: float,
+) -> tuple[float, tuple[float, float]]:
+    """(||grad (f o P_X)^eta||, its 95% interval) as for ``smoothed_gradient``, from values at x + eta v, then at x - eta v, for all v."""
     slopes = (values[: len(directions)] - values[len(directions) :]) / (2 * eta)
-    if centre.size == 1:
-        norm, radius = abs(float(slopes[0])), rounding(points.compiled, at, values) / eta
+    if directions.shape[1] == 1:
+        norm, radius = abs(float(slopes[0])), rounding(compiled, at, values) / eta
     else:
-        estimates = guess + centre.size * (slopes - directions @ guess)[:, None] * directions
+        estimates = guess + directions.shape[1] * (slopes - directions @ guess)[:, None] * directions
         norm = float(np.linalg.norm(estimates.mean(axis=0)))
-        radius = _tail(estimates) + UNLIKELY / pairs * max(steepest, float(np.max(np.abs(slopes))))
+        radius = _tail(estimates) + UNLIKELY / len(directions) * max(steepest, float(np.max(np.abs(slopes))))
     return norm, (max(0.0, norm - radius), norm + radius)
 
 

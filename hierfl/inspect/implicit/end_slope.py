@@ -1,0 +1,59 @@
+"""How steep f^eta is where a run ended, with a 95% interval: asked where the answer costs next to nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.starting_points import on_upper_set
+from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
+from hierfl.inspect.implicit.points import owners
+from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points
+from hierfl.jaxtools.precision import double_precision
+from hierfl.result import Result
+
+PAIRS = 32  # of values; one pair where x is a number, since it says all
+SHARE = 0.1  # of a second for the lower level, at most
+SCALARS = 5_000  # of answers and data at one point, at most
+
+
+def keep_end_slope(compiled: CompiledProblem, result: Result) -> None:
+    """Put the slope at the result's x into its settings, of a run that descends on f^eta, where that is cheap."""
+    eta = result.settings.get("smoothing")
+    if result.status != "diverged" and isinstance(eta, float):
+        slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, result.settings["seed"])
+        if slope is not None:
+            result.settings["smoothed_slope"] = list(slope)
+
+
+@double_precision
+def slope_where_cheap(
+    compiled: CompiledProblem, x: np.ndarray, eta: float, seed: int
+) -> tuple[float, float, float] | None:
+    """||grad (f o P_X)^eta(x)|| for x (n,) and the ends of its 95% interval, from exact values on the sphere around x.
+
+    None for large data and for lower levels that take iterations, which would be noticed, and where f has no value at one of the
+    points. ``problem.implicit.stationarity`` answers at any cost, and more exactly.
+    """
+    count = PAIRS if x.size > 1 else 1
+    if not _cheap(compiled, 2 * count):
+        return None
+    directions = sphere_points(np.random.default_rng(seed), count, x.size) if x.size > 1 else np.ones((1, 1))
+    at = on_upper_set(compiled, x + eta * np.concatenate([directions, -directions]))
+    try:
+        values = np.array([float(evaluation.value) for evaluation in compiled.exact.at_each(at)])
+    except (EmptyLowerSetError, LowerLevelError, DivergedError):
+        return None
+    norm, (low, high) = gradient_norm(compiled, at, values, eta, directions, np.zeros(x.size), 0.0)
+    return norm, low, high
+
+
+def _cheap(compiled: CompiledProblem, points: int) -> bool:
+    """Whether f at so many points takes next to no time, by its size, which does not change from run to run."""
+    method, answers = compiled.exact.method, owners(compiled)
+    rows = sum(int(np.sum(table.counts)) for table in compiled.static_data.clients.tables)
+    if rows + answers * compiled.lower.size > SCALARS:
+        return False
+    return method is None or (
+        not (method.iterative or method.on_host) and points * answers <= SHARE * method.solutions_in_a_second
+    )
