@@ -26,7 +26,7 @@ from hierfl.compiler.layout import Layout
 from hierfl.compiler.party_constraints import constraints_of_all_clients
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DeclarationError
-from hierfl.jaxtools.precision import renewed
+from hierfl.jaxtools.precision import is_double, renewed
 from hierfl.jaxtools.program_cache import ProgramCache
 from hierfl.language.declaration import Declaration
 from hierfl.language.sample import ClientParameter, Sample
@@ -135,7 +135,7 @@ class Oracles:
                 )
             value = parameter.value.todense() if issparse(parameter.value) else parameter.value
             public[parameter.id] = np.asarray(value, dtype=float)
-        data = self.programs.keep(("data", jnp.result_type(float)), lambda: jax.device_put(renewed(self.static_data)))
+        data = self.programs.keep(("data", is_double()), lambda: jax.device_put(renewed(self.static_data)))
         for side in (data.clients, data.server):
             for table in side.tables if side is not None else ():
                 table.require_whole()

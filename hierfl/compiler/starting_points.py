@@ -57,7 +57,7 @@ def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
         return quick_jit(jax.vmap(known.project, in_axes=(0, None)))
 
     project = compiled.programs.keep("projection on X", make)
-    return np.asarray(project(jnp.asarray(points), compiled.data().clients.public))
+    return np.asarray(project(np.asarray(points), compiled.data().clients.public))
 
 
 def project_on_all(compiled: CompiledProblem, x: Any, data: Data | None = None) -> Any:

@@ -15,6 +15,7 @@ from jax._src.core import trace_state_clean
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
+from hierfl.jaxtools.precision import is_double
 from hierfl.jaxtools.thread_pool import core_count
 
 # measured on one core of a desktop processor, in seconds
@@ -47,7 +48,7 @@ class QuickProgram:
         leaves, form = jax.tree.flatten((arguments, named))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._within(*arguments, **named)
-        key = form, tuple((np.shape(leaf), _type(leaf)) for leaf in leaves), jax.numpy.result_type(float)
+        key = form, tuple((np.shape(leaf), _type(leaf)) for leaf in leaves), is_double()
         if key not in self._by_form:
             self._by_form[key] = self._made(arguments, named)
         return self._by_form[key](*arguments, **named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -20,12 +21,25 @@ R = TypeVar("R")
 _COMPUTES_IN: dict[str, int] = {}  # the process in which hierfl computes, once it has; copied by a fork
 
 
+class _Thread(threading.local):
+    """Whether this thread is computing."""
+
+    within = False
+
+
+_THREAD = _Thread()
+
+
 @contextmanager
 def computing(*, double: bool) -> Iterator[None]:
     """Compute with 64-bit JAX types, or without; what is compiled is kept on disk. Both are settings of the thread."""
     _require_first_process()
-    with jax.enable_x64(double), kept_on_disk():
-        yield
+    before, _THREAD.within = _THREAD.within, True
+    try:
+        with jax.enable_x64(double), kept_on_disk():
+            yield
+    finally:
+        _THREAD.within = before
 
 
 def _require_first_process() -> None:
@@ -52,10 +66,18 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _THREAD.within and is_double():  # called by another such function
+            with as_raised():
+                return function(*args, **kwargs)
         with computing(double=True), as_raised():
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def is_double() -> bool:
+    """Whether JAX computes with 64-bit types now, in this thread."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
 def renewed(tree: Any) -> Any:

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 Made = Callable[..., Any]
 Maker = Callable[[Any], Made]  # of an equation of a jaxpr
+
+
+class Indexing:
+    """A gather or scatter; its second argument says where, which is worked out once where it never changes."""
+
+    def __init__(self, apply: Made, places: Callable[[Any], Any]) -> None:
+        self._apply, self._places = apply, places
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Of arrays in the order of JAX's primitive."""
+        return self._apply(*arguments)
+
+    def at(self, indices: Any) -> Made:
+        """The same for these indices, whatever is given in their place."""
+        return partial(self._apply, known=self._places(indices))
 
 
 def _places(
@@ -52,8 +68,8 @@ def gather(equation: Any) -> Made:
         else 0
     )
 
-    def taken_from(x: Any, indices: Any) -> Any:
-        where, fits = _places(
+    def places(indices: Any) -> Any:
+        return _places(
             shape,
             sizes,
             indices,
@@ -61,6 +77,9 @@ def gather(equation: Any) -> Made:
             numbers.operand_batching_dims,
             numbers.start_indices_batching_dims,
         )
+
+    def taken_from(x: Any, indices: Any, known: Any = None) -> Any:
+        where, fits = known or places(indices)
         taken, count = x[tuple(where)], fits.ndim
         if filling and not fits.all():
             taken = np.where(fits.reshape(*fits.shape, *[1] * len(sizes)), taken, missing)
@@ -69,7 +88,7 @@ def gather(equation: Any) -> Made:
         batch = iter(range(count))
         return taken.transpose([next(windows) if k in offsets else next(batch) for k in range(taken.ndim)])
 
-    return taken_from
+    return Indexing(taken_from, places)
 
 
 def scatter(ufunc: Any) -> Maker:
@@ -85,8 +104,8 @@ def scatter(ufunc: Any) -> Maker:
         sizes = [1 if d in gone else update_shape[next(left)] for d in range(len(shape))]
         clip = "CLIP" in str(equation.params["mode"])
 
-        def scattered(x: Any, indices: Any, updates: Any) -> Any:
-            where, fits = _places(
+        def places(indices: Any) -> Any:
+            return _places(
                 shape,
                 sizes,
                 indices,
@@ -94,18 +113,21 @@ def scatter(ufunc: Any) -> Maker:
                 numbers.operand_batching_dims,
                 numbers.scatter_indices_batching_dims,
             )
+
+        def scattered(x: Any, indices: Any, updates: Any, known: Any = None) -> Any:
+            where, fits = known or places(indices)
             out = np.array(x)
             values = updates.transpose([*batch, *windows]).reshape(*fits.shape, *sizes)
             if clip or fits.all():
-                places: Any = tuple(where)
+                into: Any = tuple(where)
             else:
-                places, values = tuple(np.broadcast_to(w, values.shape)[fits] for w in where), values[fits]
+                into, values = tuple(np.broadcast_to(w, values.shape)[fits] for w in where), values[fits]
             if ufunc is None:
-                out[places] = values
+                out[into] = values
             else:
-                ufunc.at(out, places, values)
+                ufunc.at(out, into, values)
             return out
 
-        return scattered
+        return Indexing(scattered, places)
 
     return make

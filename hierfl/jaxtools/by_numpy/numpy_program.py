@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from hierfl.jaxtools.by_numpy.numpy_indexing import Indexing
 from hierfl.jaxtools.by_numpy.numpy_primitives import MAKERS
 
 Run = Callable[..., Sequence[Any]]
@@ -156,6 +157,8 @@ class _Builder:
             with np.errstate(all="ignore"):
                 result = apply(*(self.values[s] for s in sources))
             return tuple(map(self._constant, result if several else [result]))
+        if isinstance(apply, Indexing) and self.known[sources[1]]:
+            apply = apply.at(self.values[sources[1]])
         targets = tuple(self._place() for _ in equation.outvars)
         self.steps.append(_Step(apply, sources, targets, several))
         return targets
