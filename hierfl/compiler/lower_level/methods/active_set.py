@@ -64,7 +64,9 @@ class ActiveSet(ExactMethod):
         if not form.polyhedral and not structure.is_gradient:
             return Verdict(False, "treats maps that are no gradients over polyhedra only")
         return Verdict(
-            True, f"{structure.size} scalars of y, {owners} owner{'s' if owners > 1 else ''}: quickest on the host"
+            True,
+            f"{structure.size} scalars of y (at most {SIZE_LIMIT}) of {owners:,} owner{'s' if owners > 1 else ''} (at most "
+            f"{OWNERS_LIMIT:,}): on the host, where nothing is compiled; lower=Exact(method=...) chooses otherwise",
         )
 
     @property
