@@ -4,6 +4,9 @@ Declare, in CVXPY's own expressions, what the server and the clients minimise, w
 upper decision x, and who holds which data; evaluate and inspect the implicit function; run federated algorithms on it.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hierfl import errors
 from hierfl.errors import (
     DataError,
@@ -35,6 +38,7 @@ from hierfl.language.nash import Nash
 from hierfl.language.objective import Maximize, Minimize
 from hierfl.language.player import Player
 from hierfl.language.sample import ClientParameter, Sample
+from hierfl.near_names import no_such_name
 from hierfl.problem import Problem
 from hierfl.result import Result
 from hierfl.runs import Runs
@@ -89,3 +93,12 @@ __all__ = [
     "sweep",
     "total",
 ]
+
+if not TYPE_CHECKING:  # type-checkers know the names above
+
+    def __getattr__(name: str) -> Any:
+        """``hf.solvers`` and ``hf.models`` without an import of their own; the nearest name for a misspelt one."""
+        if name in ("models", "solvers"):
+            return import_module(f"hierfl.{name}")
+        elsewhere = () if name.startswith("_") else import_module("hierfl.solvers").__all__
+        raise no_such_name("hierfl", name, [*__all__, "models", "solvers", *(f"solvers.{one}" for one in elsewhere)])

@@ -82,3 +82,10 @@ def _likeness(first: str, second: str) -> float:
 
 def _folded(name: str) -> str:
     return name.casefold().replace("_", " ").replace("-", " ")
+
+
+def no_such_name(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that a module does not have, with the nearest that it has."""
+    near = near_names(name, known)
+    hint = f": {near}" if near.startswith("did") else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)

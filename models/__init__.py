@@ -1,5 +1,7 @@
 """Ready declarations, one problem per file; imported as ``hierfl.models``."""
 
+from typing import TYPE_CHECKING
+
 from hierfl.models.coupled_minimax import coupled_minimax
 from hierfl.models.fair_classification import fair_classification
 from hierfl.models.heterogeneous_classification import ClassificationData, heterogeneous_classification
@@ -7,6 +9,7 @@ from hierfl.models.hyperparameter_learning import hyperparameter_learning
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
 from hierfl.models.relu_network import relu_network
 from hierfl.models.stackelberg_cournot import stackelberg_cournot, stackelberg_cournot_game
+from hierfl.near_names import no_such_name
 
 __all__ = [
     "ClassificationData",
@@ -19,3 +22,9 @@ __all__ = [
     "stackelberg_cournot",
     "stackelberg_cournot_game",
 ]
+
+if not TYPE_CHECKING:  # type-checkers know the names above
+
+    def __getattr__(name: str) -> None:
+        """Answer a misspelt name with the nearest one."""
+        raise no_such_name("hierfl.models", name, __all__)

@@ -1,5 +1,8 @@
 """Federated algorithms, one per file; imported as ``hierfl.solvers``."""
 
+from typing import TYPE_CHECKING
+
+from hierfl.near_names import no_such_name
 from hierfl.solvers.fedavg import FedAvg
 from hierfl.solvers.fedmspp import FedMSPP
 from hierfl.solvers.fedprox import FedProx
@@ -44,3 +47,9 @@ __all__ = [
     "ProjectionMethod",
     "Scaffnew",
 ]
+
+if not TYPE_CHECKING:  # type-checkers know the names above
+
+    def __getattr__(name: str) -> None:
+        """Answer a misspelt name with the nearest one."""
+        raise no_such_name("hierfl.solvers", name, __all__)

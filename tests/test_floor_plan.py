@@ -22,7 +22,13 @@ from scipy.sparse.csgraph import connected_components
 ROOT = Path(__file__).parents[1]
 TOPS = ("hierfl", "solvers", "models")
 BESIDE = ("solvers", "models")  # packages of hierfl that lie beside it in the tree
-FACADES = {"hierfl.problem", "hierfl.result", "hierfl.runs", "hierfl.sweeping"}  # may look up; nobody below knows them
+FACADES = {
+    "hierfl",
+    "hierfl.problem",
+    "hierfl.result",
+    "hierfl.runs",
+    "hierfl.sweeping",
+}  # may look up; nobody below knows them
 CATALOGUES = {  # one family of sets or atoms, or one algorithm, a file
     Path("hierfl/projections"),
     Path("hierfl/compiler/sets/blocks"),

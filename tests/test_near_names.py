@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl import solvers
+from hierfl import models, solvers
 from hierfl.near_names import near_names
 from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ProjectedSGD
 from tests.small_declarations import leaves
@@ -89,3 +89,16 @@ def test_nothing_near_is_answered_with_what_there_is() -> None:
     assert near_names("Left", ["left", "right"]) == "did you mean 'left'? There are 'left', 'right'."
     with pytest.raises(hf.UnknownNameError, match="it takes none"):
         hf.IID(k=2)  # type: ignore[call-arg]
+
+
+def test_modules_answer_misspelt_names() -> None:
+    assert vars(hf)["__getattr__"]("solvers") is solvers and vars(hf)["__getattr__"]("models") is models
+    for module, wrong, right in [
+        (hf, "Minimise", "'Minimize'"),
+        (hf, "FedRZO", "'solvers.FedRZO'"),
+        (solvers, "ZoHfl", "'ZOHFL'"),
+        (models, "stackelberg", "'stackelberg_cournot'"),
+    ]:
+        with pytest.raises(AttributeError, match=f"has no attribute '{wrong}': did you mean .*{right}"):
+            getattr(module, wrong)
+    assert not hasattr(hf, "__wrapped__")
