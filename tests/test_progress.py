@@ -139,6 +139,7 @@ def test_a_solve_shows_its_compilation_and_its_final_value(
         (lambda f, x: f.response(x), "f(x)"),
         (lambda f, x: f.certificate(x), "f(x)"),
         (lambda f, x: f.gradient(x), "gradient of f(x)"),
+        (lambda f, x: f.multipliers(x), "multipliers"),
         (lambda f, x: f.smoothed(x, 0.1, samples=4), "f^eta(x)"),
     ],
 )

@@ -74,7 +74,9 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.multipliers import multipliers_at
 
-        return multipliers_at(self._compiled, self._point_of_x(x))
+        flat = self._point_of_x(x, "multipliers")
+        with self._waits.at("multipliers"):
+            return multipliers_at(self._compiled, flat)
 
     @double_precision
     def gradient(self, x: Any) -> Any:
