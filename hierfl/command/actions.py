@@ -87,6 +87,33 @@ def _solve(chosen: argparse.Namespace) -> None:
         print(f"wrote {result.report(chosen.report, progress=not chosen.quiet)}")
 
 
+def _report(chosen: argparse.Namespace) -> None:
+    from hierfl.inspect.argument_checks import writable
+    from hierfl.result import Result
+
+    path = chosen.out or chosen.result.with_suffix(".html")
+    writable(path)
+    result = Result.load(chosen.result, problem=_problem(chosen))
+    print(f"wrote {result.report(path, check=chosen.check, progress=not chosen.quiet)}")
+
+
+def _models(chosen: argparse.Namespace) -> None:
+    """Ready declarations, with the first line of what their modules say."""
+    import inspect as signatures
+    import sys
+
+    from hierfl import models
+
+    made = {name: getattr(models, name) for name in models.__all__}
+    for name, function in made.items():
+        if not signatures.isfunction(function):
+            continue
+        needs = [p.name for p in signatures.signature(function).parameters.values() if p.default is p.empty]
+        told = (sys.modules[function.__module__].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+        print(f"hierfl.models:{name}{f' (needs {chr(44).join(needs)})' if needs else ''}\n    {told}")
+    print("\nOne that needs data is called in a file of your own: problem = hierfl.models.relu_network(data).")
+
+
 def _problem(chosen: argparse.Namespace) -> Problem:
     from hierfl.command.loading import load_problem
 
@@ -119,4 +146,6 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "explain": _explain,
     "inspect": _inspect,
     "solve": _solve,
+    "report": _report,
+    "models": _models,
 }

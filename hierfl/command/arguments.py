@@ -9,28 +9,38 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
-PLACE = "module:name or file.py:name of a problem, or of a function without arguments that returns one"
+PLACE = (
+    "module:name or file.py:name of a problem, or of a function without arguments that returns one; the name can be left out where "
+    "there is one only"
+)
 EPILOG = """examples:
   hierfl demo
   hierfl show hierfl.models:coupled_minimax
-  hierfl check game.py:problem
+  hierfl models
+  hierfl check game.py
   hierfl inspect hierfl.models:nonsmooth_toy --center "[0, 0]" --direction "[1, 0]" --slice slice.png
+  hierfl solve game.py --save run.npz
   hierfl solve game.py:problem --solver "FedRZO(smoothing=0.05, local_steps=5)" --rounds 200 --report run.html
+  hierfl report run.npz game.py
 """
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The parser of the command line; it stores the name of the command under ``command``."""
     whole = argparse.ArgumentParser(
-        prog="hierfl", description=description, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="hierfl",
+        description=(description or "").replace("``", ""),
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=_version())
     commands = whole.add_subparsers(title="commands", required=True, metavar="command", dest="command")
     problem = argparse.ArgumentParser(add_help=False)
     problem.add_argument("problem", help=PLACE)
     _add_demo(commands)
-    for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve):
+    for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
+    commands.add_parser("models", help="list the ready declarations")
     return whole
 
 
@@ -101,6 +111,15 @@ def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
     solve.add_argument("--plot", type=Path, metavar="FILE", help="save the figure of the convergence (png, pdf, svg)")
     solve.add_argument("--report", type=Path, metavar="HTML", help="write everything about the run to one file")
     solve.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
+    report = commands.add_parser("report", help="write everything about a saved result to one HTML file")
+    report.add_argument("result", type=Path, metavar="NPZ", help="as saved by solve --save, or by result.save")
+    report.add_argument("problem", help=f"the problem that it belongs to: {PLACE}")
+    report.add_argument("--out", type=Path, metavar="HTML", help="the file (beside the result, .html)")
+    report.add_argument("--no-check", dest="check", action="store_false", help="leave out which assumptions hold")
+    report.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def _version() -> str:

@@ -20,15 +20,20 @@ from hierfl.problem import Problem
 def load_problem(place: str) -> Problem:
     """The problem at ``module:name`` or ``path/to/file.py:name``; a function without required arguments is called.
 
+    The name can be left out where there is one problem only, declared or made by a function.
+
     Raises
     ------
     SettingError
-        If there is no such module, file or name, or if it holds something else.
+        If there is no such module, file or name, or if it holds something else; without a name, if there are several.
     """
     where, _, name = place.partition(":")
-    if not where or not name:
+    if not where:
         raise SettingError(f"{place!r}: write module:name or file.py:name, as in hierfl.models:coupled_minimax.")
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module_of_name(where)
+    if not name:
+        name = _only_problem(module, where)
+        place = f"{where}:{name}"
     if not hasattr(module, name):
         ready, needy = _problems_of(module)
         listed = [", ".join(ready)] if ready else []
@@ -115,6 +120,19 @@ def _module_of_name(where: str) -> ModuleType:
         raise SettingError(
             f"there is no module {where} here: write a path such as file.py:name, or install it.{hint}"
         ) from None
+
+
+def _only_problem(module: ModuleType, where: str) -> str:
+    """The name of the problem that is meant where none is given: the one that is declared, or that a function makes."""
+    ready, needy = _problems_of(module)
+    declared = [name for name in ready if isinstance(getattr(module, name), Problem)]
+    for names in (declared, ready):
+        if len(names) == 1:
+            return names[0]
+    if ready:
+        raise SettingError(f"{where} holds several problems: write {' or '.join(f'{where}:{name}' for name in ready)}.")
+    needs = f" but by functions with arguments ({', '.join(needy)}); call one in a file of your own" if needy else ""
+    raise SettingError(f"{where} holds no hierfl.Problem{needs}.")
 
 
 def _problems_of(module: ModuleType) -> tuple[list[str], list[str]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl import models
 from hierfl.command.loading import load_solver
 from hierfl.command.main import main
 from hierfl.models import nonsmooth_toy
@@ -109,7 +110,7 @@ def test_a_solver_is_read_as_python_and_nothing_is_run() -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("toy_game", "module:name"),
+        (":problem", "module:name"),
         ("{file}:missing", "its problems are problem"),
         ("{file}:number", "is int, not"),
         ("{file}:needy", "needs size"),
@@ -170,3 +171,40 @@ def test_misspelt_models_modules_and_solvers_are_answered_with_the_nearest(
     for solver, said in {"FedRzo": "did you mean 'FedRZO'", "FedRZO(smooth=1)": "did you mean 'smoothing'"}.items():
         assert main(["solve", toy, "--solver", solver]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_file_with_one_problem_needs_no_name(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = toy.removesuffix(":problem")
+    assert main(["show", file]) == 0
+    shown = capsys.readouterr().out
+    assert main(["show", toy]) == 0 and capsys.readouterr().out == shown
+    several, none, made = (tmp_path / f"{name}_games.py" for name in ("several", "no", "made"))
+    several.write_text(TOY + "other = declared()\n")
+    none.write_text("number = 3\n")
+    made.write_text(TOY.replace("declared():", "declared() -> hf.Problem:").replace("problem = declared()", ""))
+    assert main(["show", str(made)]) == 0 and capsys.readouterr().out == shown
+    for path, said in [(several, f"write {several}:other or {several}:problem"), (none, "holds no hierfl.Problem")]:
+        assert main(["show", str(path)]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["show", "hierfl.models"]) == 2
+    assert "hierfl.models:nonsmooth_toy or" in capsys.readouterr().err
+
+
+def test_models_lists_every_ready_declaration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    printed = capsys.readouterr().out
+    for name in set(models.__all__) - {"ClassificationData"}:
+        assert f"hierfl.models:{name}" in printed
+    assert "hierfl.models:fair_classification (needs data)" in printed and "ClassificationData" not in printed
+
+
+@pytest.mark.slow
+def test_a_saved_result_gets_its_report(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, saved = toy.removesuffix(":problem"), tmp_path / "run.npz"
+    assert main(["solve", file, "--rounds", "5", "--save", str(saved), "--quiet"]) == 0
+    assert main(["report", str(saved), file, "--no-check", "--quiet"]) == 0
+    assert f"wrote {tmp_path / 'run.html'}" in capsys.readouterr().out
+    assert "<html" in (tmp_path / "run.html").read_text()
+    assert main(["report", str(saved), "hierfl.models:coupled_minimax", "--quiet"]) == 2
+    assert main(["report", str(tmp_path / "nothing.npz"), file, "--quiet"]) == 2
+    assert "nothing.npz" in capsys.readouterr().err
