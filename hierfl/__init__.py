@@ -8,7 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hierfl import errors
+from hierfl.checkpoint import Checkpoint
 from hierfl.errors import (
+    CheckpointError,
+    CheckpointWarning,
     DataError,
     DeclarationError,
     DivergedError,
@@ -53,6 +56,9 @@ __all__ = [
     "ArgMin",
     "BlackBox",
     "ByGroup",
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointWarning",
     "Client",
     "ClientParameter",
     "DataError",

@@ -80,6 +80,14 @@ class ForkedProcessError(HierflError):
     """The process was forked after hierfl had computed, and would hang; says how to start it instead."""
 
 
+class CheckpointError(HierflError):
+    """A checkpoint cannot be written, read, or belongs to another run; names the folder and what differs."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is damaged, and the run goes on from the one before it."""
+
+
 class TheoryWarning(UserWarning):
     """A method runs where what is proved about it does not hold; says what is missing."""
 

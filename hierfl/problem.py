@@ -262,6 +262,14 @@ class Problem:
             Seconds, compilation included; looked at between blocks.
         communication_limit
             Scalars down and up, those of the lower level's solver included; never exceeded.
+        checkpoint
+            A folder, or ``hf.Checkpoint(folder, every_seconds=..., every_rounds=...)``: the run is kept there while it goes on, in files
+            that are whole or not there. Ctrl-C then ends it after its block of rounds with a result (``"interrupted"``); a second one
+            ends it at once.
+        resume
+            Go on from the folder's checkpoint to the very numbers of a run that was never stopped, or begin where there is none yet.
+            The problem, its data, the solver, seeds, rounds and versions must be those that the checkpoint was made with; limits,
+            ``tolerance``, the callback and what metrics compute may be others, and the time limit counts anew.
         progress
             Show a progress bar.
 
@@ -277,6 +285,8 @@ class Problem:
             Naming the round, the client and what to change.
         DivergedError
             For NaN, infinity and numbers beyond 1e50; its ``result`` has the state before the failing round.
+        CheckpointError
+            If the folder cannot be used, holds a checkpoint that nobody wants to resume, or one of another run, naming what differs.
         SettingError
             For arguments out of range.
         """

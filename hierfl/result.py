@@ -51,7 +51,7 @@ class Result(Shown):
         The objective at x with the algorithm's own last y; None where it keeps none.
     status
         What ended the run: ``"completed"`` (its rounds were made), ``"stopped by callback"``, ``"gradient tolerance reached"``,
-        ``"time limit reached"``, ``"communication limit reached"``, ``"diverged"`` (in ``DivergedError.result``); with
+        ``"time limit reached"``, ``"interrupted"`` (by Ctrl-C, with a checkpoint), ``"communication limit reached"``, ``"diverged"`` (in ``DivergedError.result``); with
         ``rounds=None`` also ``"stagnated"``; of ``ImplicitBundle`` ``"at rest"`` (nothing more to gain by its model and by gradients
         nearby), ``"at the edge of where f has values"``, ``"no descent found"`` and ``"f seems unbounded below"``.
     history
@@ -62,7 +62,7 @@ class Result(Shown):
         Scalars sent per round and in total; ``monitor`` numbers (history, error codes) are counted apart.
     settings
         Solver with all its settings, ``solver_given`` with those alone that differ from its defaults; rounds, seed, queries; ``chosen``, why the solver was where none was named; ``auto``, the step that ``step_size="auto"``
-        found and the rounds that its trials took; ``smoothing`` of a solver that has one; ``slope``, a bound
+        found and the rounds that its trials took; ``checkpoint``, the folder that has it; ``smoothing`` of a solver that has one; ``slope``, a bound
         on the mean gradient of what the run descends on (f^eta, or f) over a last quarter of its rounds, where its moves are gradient
         steps, and ``slope_of``, what it is of; ``smoothed_slope``, ||grad f^eta(x)|| and the ends of its 95% interval, where the lower
         level is solved on the host in next to no time; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
@@ -184,7 +184,9 @@ class Result(Shown):
     def standing(self) -> str:
         """What the history shows beside ``status``: still improving, or running away; empty where it shows neither."""
         sense = self.settings.get("sense", "minimize")
-        by_itself = self.settings.get("ended_by_itself")
+        by_itself, folder = self.settings.get("ended_by_itself"), self.settings.get("checkpoint")
+        if folder is not None and self.status in ("interrupted", "time limit reached"):
+            return f"kept in {folder}: the same solve with resume=True goes on"
         if by_itself is False and self.status == "completed" and self.settings.get("rounds_done"):
             return "not at rest: its model promises more; give more rounds"
         if by_itself:

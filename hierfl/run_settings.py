@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from hierfl.checkpoint import Checkpoint
 from hierfl.errors import SettingError
 from hierfl.near_names import near_names, require_names
 
@@ -34,6 +35,8 @@ class SolveSettings(TypedDict, total=False):
     tolerance: float | None
     time_limit: float | None
     communication_limit: float | None
+    checkpoint: Any
+    resume: bool
     progress: bool
 
 
@@ -60,6 +63,8 @@ class RunSettings:
     tolerance: float | None = None
     time_limit: float | None = None
     communication_limit: float | None = None
+    checkpoint: Any = None
+    resume: bool = False
     progress: bool = True
     all_seeds: tuple[int, ...] = field(init=False, repr=False)  # the seed of each run
     most_rounds: int = field(init=False, repr=False)  # the rounds, or a limit for a run that goes on until it stagnates
@@ -100,6 +105,12 @@ class RunSettings:
             raise SettingError(
                 "tolerance=... is tested on a block of rounds: take evaluate_every of at least 2, better 10."
             )
+        if self.checkpoint is not None:
+            object.__setattr__(self, "checkpoint", Checkpoint.of(self.checkpoint))
+        if not isinstance(self.resume, bool):
+            raise SettingError(f"resume={self.resume!r}: True or False; the folder is checkpoint=....")
+        if self.resume and self.checkpoint is None:
+            raise SettingError('resume=True: name the folder to go on from, checkpoint="run/".')
         if self.several and self.callback is not None:
             raise SettingError(
                 "callback=... follows one run: leave it out with seeds and restarts, or solve one by one."

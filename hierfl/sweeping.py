@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+from hierfl.checkpoint import Checkpoint
 from hierfl.errors import DivergedError, SettingError
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.run_settings import RunSettings
@@ -109,7 +110,8 @@ def sweep(
     solvers
         ``{name: solver}``, or a list of solvers, which are then named by the settings that they were given.
     seeds, settings
-        As for :meth:`hierfl.Problem.solve`. Diverged runs do not end a sweep: the table counts them.
+        As for :meth:`hierfl.Problem.solve`; with a checkpoint every solver has a folder of its own in the one that is given, 1, 2, ....
+        Diverged runs do not end a sweep: the table counts them.
 
     Raises
     ------
@@ -125,12 +127,20 @@ def sweep(
     runs: dict[str, Runs] = {}
     seconds: dict[str, float] = {}
     with problem.compile(progress=settings.get("progress", True)).programs.forgetting_runs() as forget_unused:
-        for name, solver in named.items():
+        for place, (name, solver) in enumerate(named.items(), 1):
             began = time.perf_counter()
-            runs[name] = _solved(problem, solver, seeds, settings)
+            runs[name] = _solved(problem, solver, seeds, _kept_apart(settings, str(place)))
+            if any(run.status == "interrupted" for run in runs[name]):
+                raise KeyboardInterrupt(f"in the runs of {name}; the same sweep with resume=True goes on")
             forget_unused()
             seconds[name] = time.perf_counter() - began
     return Sweep(runs, seconds)
+
+
+def _kept_apart(settings: SolveSettings, folder: str) -> SolveSettings:
+    """The settings of one of several solvers."""
+    kept = settings.get("checkpoint")
+    return settings if kept is None else {**settings, "checkpoint": Checkpoint.of(kept).inside(folder)}
 
 
 def _solved(problem: Problem, solver: Any, seeds: int | Sequence[int], settings: SolveSettings) -> Runs:

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.descent.answers import Answers
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.search import Descent
@@ -123,15 +124,15 @@ class BoundImplicitBundle:
         """The length of the model's gradient at the latest best point, that of X's constraints included; no estimate."""
         return float(history["gradient_norm"][-1])
 
-    def visits(self, start: Float[np.ndarray, " n"], seed: int) -> Iterator[Visit]:
-        """One visit for every point that is asked for, the start first.
+    def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:
+        """One visit for every point that is asked for, the start first; of points that were answered before only where the run stands.
 
         Raises
         ------
         EmptyLowerSetError, LowerLevelError, DivergedError, NoGradientError
             If f has no value, or no gradient, at the start.
         """
-        oracle = ImplicitOracle(self.problem, seed)
+        oracle = ImplicitOracle(self.problem, seed, answers)
         try:
             first = oracle.require(start)
         except HierflError as error:
@@ -151,7 +152,9 @@ class BoundImplicitBundle:
     def _visit(self, descent: Descent, ended: str | None) -> Visit:
         """What the latest answer has come to."""
         best, problem = descent.bundle.centre, self.problem
-        solution = best.evaluation.solution
+        if descent.oracle.answers is not None and descent.oracle.answers.replaying:
+            return Visit(BundleState(best.x, None), {}, ended)
+        solution = descent.oracle.evaluation(best).solution
         state = BundleState(best.x, None if solution is None else np.asarray(solution.y))
         record = {
             "objective": problem.sign * best.value,

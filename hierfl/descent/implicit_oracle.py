@@ -11,6 +11,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.starting_points import on_upper_set
+from hierfl.descent.answers import FAILURES, VALUE, Answer, Answers, random_words, set_random_words
 from hierfl.errors import DivergedError, EmptyLowerSetError, HierflError, LowerLevelError, NoGradientError
 
 NEARBY = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # relative: where a gradient is looked for if there is none at a point
@@ -19,21 +20,26 @@ LARGEST = 1e40  # of |f|, beyond which a point has no value for a search
 
 
 class KnownPoint(NamedTuple):
-    """f at a point of X, oriented for minimisation, its gradient there or next to it, and the evaluation."""
+    """f at a point of X, oriented for minimisation, its gradient there or next to it, and the evaluation; None where it was answered before."""
 
     x: Float[np.ndarray, " n"]
     value: float
     slope: Float[np.ndarray, " n"]
-    evaluation: Evaluation
+    evaluation: Evaluation | None
 
 
 class ImplicitOracle:
-    """Answers with f and its gradient; ``failure`` is the last error, and ``empty`` whether it was that Y(x) is empty."""
+    """Answers with f and its gradient; ``failure`` is the last error, and ``empty`` whether it was that Y(x) is empty.
 
-    def __init__(self, problem: CompiledProblem, seed: int) -> None:
+    ``answers`` keeps what was answered; those that it has already are given again.
+    """
+
+    def __init__(self, problem: CompiledProblem, seed: int, answers: Answers | None = None) -> None:
         self.problem = problem
         self.random = np.random.default_rng(seed)
         self.failure: HierflError | None = None
+        self.answers = answers
+        self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property
     def empty(self) -> bool:
@@ -52,14 +58,41 @@ class ImplicitOracle:
 
     def __call__(self, x: Float[np.ndarray, " n"]) -> KnownPoint | None:
         """The answer at x, which rounding may have put outside X; None where f has no value, and ``failure`` then says why."""
+        if self.answers is not None and self.answers.replaying:
+            return self._again(self.answers)
+        inside = self.inside(x)
         try:
-            return self.require(self.inside(x))
-        except (EmptyLowerSetError, LowerLevelError, DivergedError, NoGradientError) as error:
+            point = self._required(inside)
+        except FAILURES as error:
             self.failure = error
+            kind = next(place for place, failure in enumerate(FAILURES) if isinstance(error, failure))
+            self._keep(kind, inside, float("nan"), np.full(inside.size, np.nan))
             return None
+        self._keep(VALUE, inside, point.value, point.slope)
+        return point
+
+    def _again(self, answers: Answers) -> KnownPoint | None:
+        answer = answers.again()
+        set_random_words(self.random, answer.random)
+        if answer.kind != VALUE:
+            self.failure = FAILURES[answer.kind]("as it was answered before")
+            return None
+        return KnownPoint(answer.x, answer.value, answer.slope, None)
+
+    def _keep(self, kind: int, x: np.ndarray, value: float, slope: np.ndarray) -> None:
+        if self.answers is not None:
+            self.answers.add(Answer(kind, x, value, slope, random_words(self.random)))
+
+    def evaluation(self, point: KnownPoint) -> Evaluation:
+        """The evaluation at a known point, made again where the point was answered before."""
+        if point.evaluation is not None:
+            return point.evaluation
+        if self._evaluated is None or self._evaluated[0] is not point:
+            self._evaluated = point, evaluated_with_gradient(self.problem, point.x)[0]
+        return self._evaluated[1]
 
     def require(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
-        """The answer at x.
+        """The answer at a point of X.
 
         Raises
         ------
@@ -68,6 +101,15 @@ class ImplicitOracle:
         NoGradientError
             Where f has no gradient at x, nor at any of some points next to it.
         """
+        if self.answers is not None and self.answers.replaying:
+            point = self._again(self.answers)
+            assert point is not None  # a run without a value at its start has not begun
+            return point
+        point = self._required(x)
+        self._keep(VALUE, x, point.value, point.slope)
+        return point
+
+    def _required(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
         evaluation, slope = evaluated_with_gradient(self.problem, x)
         if not abs(float(evaluation.value)) <= LARGEST:
             raise DivergedError(f"f is {float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}.")

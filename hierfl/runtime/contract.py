@@ -18,6 +18,7 @@ from jax import Array
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
+from hierfl.descent.answers import Answers
 
 
 class Message(NamedTuple):
@@ -184,8 +185,11 @@ class Visit(NamedTuple):
 class Visitor(Method, Protocol):
     """A method for which all data have to be in this process: every round evaluates f, the lower level solved exactly."""
 
-    def visits(self, start: np.ndarray, seed: int) -> Iterator[Visit]:
-        """Make the rounds of a run from a flat start, one after another."""
+    def visits(self, start: np.ndarray, seed: int, answers: Answers) -> Iterator[Visit]:
+        """Make the rounds of a run from a flat start, one after another; every value of f is kept in ``answers``.
+
+        Those that are there already are taken for what they are: rounds before the last of them have no record again.
+        """
 
 
 class Algorithm(Method, Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +28,27 @@ class Outcome(NamedTuple):
     history: History
     own_value: Callable[[Array], Array] | None
     ended: str | None = None
+
+
+class Begun(NamedTuple):
+    """Where a run goes on: the rounds made, the state after them, and the leaves of what the runtime gave as the clients' memories.
+
+    A runtime whose ``execute`` takes ``begun`` (``execute_many`` one for each run, None for those at their start) makes the rounds from
+    there on, and its outcome has the history of these alone. Where memories stay with the clients, it gives None for them at the
+    end of a block, and has a method ``memories()`` by which they are kept for a checkpoint: they, or what finds them again.
+    """
+
+    rounds: int
+    state: Any
+    memory: list[np.ndarray]
+
+
+@runtime_checkable
+class KeptMemory(Protocol):
+    """Memories that are no tree of arrays."""
+
+    def kept(self, rounds: int) -> list[Any]:
+        """The arrays that a checkpoint after so many rounds keeps."""
 
 
 def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:

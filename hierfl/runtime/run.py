@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +20,14 @@ from hierfl.progress import RunProgress, Waiting
 from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
+from hierfl.runtime.checkpoints.run_keeper import RunKeeper, keeping
 from hierfl.runtime.contract import Algorithm, Method, Visitor
 from hierfl.runtime.drawn_step import DrawnStep, theorem_point
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.in_process.visiting import execute_visits, require_here
 from hierfl.runtime.outcome import RunEnd, evaluations_at, result_of
 from hierfl.runtime.records import BlockEnd, Outcome
-from hierfl.runtime.step_search import find_step, wants_step
+from hierfl.runtime.step_search import FoundStep, find_step, wants_step
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Watch
 
@@ -52,32 +54,32 @@ def run(
     compiled.data()  # every plain parameter has a value
     if getattr(solver, "schedule", None) == "theory" and hasattr(solver, "starts"):
         solver = _from_its_starts(compiled, solver, settings)
-    found = None
-    if wants_step(solver):
+    with keeping(compiled, asked, settings) as keeper:
+        found = _found_step(compiled, solver, settings, keeper)
+        if found is not None:
+            solver = replace(solver, step_size=found.schedule)
+        algorithm: Algorithm | Visitor = solver.bind(compiled, rounds, settings.queries)
+        if isinstance(algorithm, Visitor):
+            require_here(settings.runtime or InProcess(), solver)
+        _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
         require_nonempty(compiled)
-        found = find_step(compiled, solver, settings, _inside(compiled, _starts(compiled, settings)[0]))
-        solver = replace(solver, step_size=found.schedule)
-    algorithm: Algorithm | Visitor = solver.bind(compiled, rounds, settings.queries)
-    if isinstance(algorithm, Visitor):
-        require_here(settings.runtime or InProcess(), solver)
-    _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
-    require_nonempty(compiled)
-    verify_sets(compiled)
-    starts = _starts(compiled, settings)
-    if algorithm.stays_in_upper_set:
-        starts = np.stack([_inside(compiled, start) for start in starts])
-    if (caveat := algorithm.caveat(rounds)) is not None:
-        warnings.warn(f"{type(solver).__name__}: {caveat}", TheoryWarning, stacklevel=4)
+        verify_sets(compiled)
+        starts = _starts(compiled, settings)
+        if algorithm.stays_in_upper_set:
+            starts = np.stack([_inside(compiled, start) for start in starts])
+        if (caveat := algorithm.caveat(rounds)) is not None:
+            warnings.warn(f"{type(solver).__name__}: {caveat}", TheoryWarning, stacklevel=4)
+        bar = RunProgress(rounds, type(solver).__name__, settings.progress)
+        watches = [Watch(compiled, asked, algorithm, settings, limits, bar, start) for start in starts]
+        with bar, nullcontext() if keeper is None else keeper.begin(algorithm, watches, starts):
+            outcomes = _executed(algorithm, watches, starts, settings, keeper)
     theory = algorithm.theory if rounds else None
     drawn = [None if theory is None else DrawnStep.of(theory, rounds, seed) for seed in seeds]
-    bar = RunProgress(rounds, type(solver).__name__, settings.progress)
-    watches = [Watch(compiled, asked, algorithm, settings, limits, bar, start) for start in starts]
-    with bar:
-        outcomes = _executed(algorithm, watches, starts, settings)
     ends = [RunEnd.of(watch, outcome, start) for watch, outcome, start in zip(watches, outcomes, starts)]
     with Waiting("f(x) at the end, its lower level solved", settings.progress):
         evaluations = evaluations_at(compiled, watches, ends)
     sense = compiled.declaration.objective.sense
+    kept_in = {} if settings.checkpoint is None else {"checkpoint": str(settings.checkpoint.folder)}
     told = ({} if chosen is None else {"chosen": chosen}) | ({} if found is None else {"auto": found.told})
     results = [
         None
@@ -86,7 +88,7 @@ def run(
             watch,
             end,
             evaluation,
-            {"rounds": rounds, "seed": seed, "queries": settings.queries, "sense": sense, **told},
+            {"rounds": rounds, "seed": seed, "queries": settings.queries, "sense": sense, **kept_in, **told},
         )
         for watch, end, evaluation, seed in zip(watches, ends, evaluations, seeds)
     ]
@@ -118,6 +120,21 @@ def _with_theorem_points(
         ]
 
 
+def _found_step(
+    compiled: CompiledProblem, solver: Any, settings: RunSettings, keeper: RunKeeper | None
+) -> FoundStep | None:
+    """The step of a solver that wants one: by trials, or as they found it before the run was kept."""
+    if not wants_step(solver):
+        return None
+    if keeper is not None and keeper.found is not None:
+        return FoundStep.of_stored(keeper.found)
+    require_nonempty(compiled)
+    found = find_step(compiled, solver, settings, _inside(compiled, _starts(compiled, settings)[0]))
+    if keeper is not None:
+        keeper.found = found.stored
+    return found
+
+
 def _from_its_starts(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> Any:
     """The solver with its theory's bound on f(x_0) - inf f for the starts of these runs."""
     require_nonempty(compiled)
@@ -136,29 +153,41 @@ def _starts(compiled: CompiledProblem, settings: RunSettings) -> np.ndarray:
 
 
 def _executed(
-    algorithm: Algorithm | Visitor, watches: list[Watch], starts: np.ndarray, settings: RunSettings
+    algorithm: Algorithm | Visitor,
+    watches: list[Watch],
+    starts: np.ndarray,
+    settings: RunSettings,
+    keeper: RunKeeper | None,
 ) -> list[Outcome]:
     """Run the rounds of all runs, together where the runtime can do that, up to where each run is to end."""
     compiled, runtime, seeds = watches[0].compiled, settings.runtime or InProcess(), settings.all_seeds
     rounds, block = settings.most_rounds, settings.evaluate_every
+    begun = [None] * len(watches) if keeper is None else [run.begun for run in keeper.runs]
+    at_ends: Sequence[BlockEnd] = watches if keeper is None else keeper.runs
 
     def execute(lane: int, rounds: int, at_end: BlockEnd) -> Outcome:
         if isinstance(algorithm, Visitor):
-            return execute_visits(compiled, algorithm, starts[lane], rounds, seeds[lane], block, at_end)
-        outcome: Outcome = runtime.execute(compiled, algorithm, starts[lane], rounds, seeds[lane], block, at_end)
-        return outcome
+            return execute_visits(compiled, algorithm, starts[lane], rounds, seeds[lane], block, at_end, begun[lane])
+        going_on = {} if begun[lane] is None else {"begun": begun[lane]}
+        return runtime.execute(compiled, algorithm, starts[lane], rounds, seeds[lane], block, at_end, **going_on)
 
-    for watch, start in zip(watches, starts):
-        watch.measure(0, algorithm.init(jnp.asarray(start)), None)
-        watch.follow(0, start)
+    for watch, start, done in zip(watches, starts, begun):
+        if done is None:
+            watch.measure(0, algorithm.init(jnp.asarray(start)), None)
+            watch.follow(0, start)
     if settings.several and hasattr(runtime, "execute_many") and not isinstance(algorithm, Visitor):
-        outcomes = list(runtime.execute_many(compiled, algorithm, starts, rounds, seeds, block, watches))
+        going_on = {"begun": begun} if any(begun) else {}
+        outcomes = list(runtime.execute_many(compiled, algorithm, starts, rounds, seeds, block, at_ends, **going_on))
     else:
-        outcomes = [execute(lane, rounds, watch) for lane, watch in enumerate(watches)]
+        outcomes = [execute(lane, rounds, at_end) for lane, at_end in enumerate(at_ends)]
     for lane, (watch, outcome) in enumerate(zip(watches, outcomes)):
         watch.status = outcome.ended or watch.status
-        if watch.ending is not None and len(outcome.history.get("objective", ())) > watch.ending.rounds:
-            outcomes[lane] = execute(lane, watch.ending.rounds, _go_on)  # a runtime that cannot go back
+        before = 0 if (kept := begun[lane]) is None else kept.rounds
+        made = before + len(outcome.history.get("objective", ()))
+        if watch.ending is not None and made > watch.ending.rounds:
+            outcome = execute(lane, watch.ending.rounds, _go_on)  # a runtime that cannot go back
+            made = watch.ending.rounds
+        outcomes[lane] = outcome if keeper is None else outcome._replace(history=keeper.runs[lane].history(made))
     return outcomes
 
 

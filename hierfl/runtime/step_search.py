@@ -51,6 +51,17 @@ class FoundStep:
     rounds: int
 
     @property
+    def stored(self) -> list[Any]:
+        """What a checkpoint keeps of it."""
+        return [self.step, self.schedule.hold if isinstance(self.schedule, Settling) else None, self.rounds]
+
+    @classmethod
+    def of_stored(cls, stored: Any) -> FoundStep:
+        """The same again."""
+        step, hold, rounds = stored
+        return cls(step, step if hold is None else Settling(step, hold), rounds)
+
+    @property
     def told(self) -> dict[str, Any]:
         """What a result keeps of it."""
         return {"step_size": self.step, "trial_rounds": self.rounds}

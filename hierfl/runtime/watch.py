@@ -17,6 +17,7 @@ from hierfl.progress import RunProgress
 from hierfl.run_settings import RunSettings
 from hierfl.run_standing import still_improving
 from hierfl.runtime.contract import Ending, Method
+from hierfl.runtime.interruption import Interruption
 from hierfl.runtime.records import History
 from hierfl.runtime.stopping import Limits, scalars_sent
 
@@ -48,6 +49,7 @@ class Watch:
     path: dict[int, np.ndarray] = field(default_factory=dict)
     objectives: list[np.ndarray] = field(default_factory=list)  # kept where a run goes on until it stagnates
     next_look: int = FIRST_LOOK
+    interruption: Interruption = field(default_factory=Interruption)
 
     def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
         """Look at a block of rounds that a runtime has done, and say whether the run ends with it, or within it."""
@@ -76,11 +78,28 @@ class Watch:
                 return self._end("gradient tolerance reached", done)
         if self.settings.rounds is None and self._stagnates(done, history):
             return self._end("stagnated", done)
-        return (
-            self._end("time limit reached", done)
-            if self.limits.time_is_up and done < self.settings.most_rounds
-            else None
-        )
+        if done == self.settings.most_rounds:
+            return None
+        if self.interruption.asked:
+            return self._end("interrupted", done)
+        return self._end("time limit reached", done) if self.limits.time_is_up else None
+
+    def go_on(
+        self,
+        done: int,
+        history: History,
+        path: dict[int, np.ndarray],
+        measured: dict[str, list[float]],
+        next_look: int,
+        gradient_at_most: float,
+    ) -> None:
+        """Stand where the watch of a run stood after so many rounds."""
+        self.start, self.path, self.measured = path[done], path, measured
+        self.next_look, self.gradient_at_most = next_look, gradient_at_most
+        self.spent = int(np.sum(scalars_sent(history)))
+        if self.settings.rounds is None:
+            self.objectives = [np.asarray(history["objective"], float)]
+        self.progress.update(done, "")
 
     def _stagnates(self, done: int, history: History) -> bool:
         """Whether the objective's estimates no longer improve, looked at after 256, 512, ... rounds."""

@@ -25,22 +25,24 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.in_process.schedule import require_memory
 from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
-from hierfl.runtime.records import BlockEnd, History, Outcome
+from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
 from hierfl.runtime.shares import ALONE, Share, in_shares
 
 
 @dataclass
 class _Run:
-    """One seed's run: its records so far, and (state, memory, rounds) once it has ended early."""
+    """One seed's run: the rounds made and before the first, its records, and (state, memory, rounds) once it has ended early."""
 
     at_end: BlockEnd
+    done: int
+    begun: int
     blocks: list[History] = field(default_factory=list)
     ended: tuple[Any, Any, int] | None = None
 
     def history(self, rounds: int) -> History:
-        """Put the records of the first rounds together."""
-        names = self.blocks[0] if self.blocks else {}
-        return {name: np.concatenate([block[name] for block in self.blocks])[:rounds] for name in names}
+        """Put the records of its rounds up to this one together."""
+        names, own = self.blocks[0] if self.blocks else {}, rounds - self.begun
+        return {name: np.concatenate([block[name] for block in self.blocks])[:own] for name in names}
 
 
 def _whole(tree: Any, place: int) -> Any:
@@ -52,6 +54,16 @@ def _whole(tree: Any, place: int) -> Any:
 def _lane(tree: Any, place: int) -> Any:
     """Take one seed's part."""
     return jax.tree.map(lambda leaf: leaf[place], tree)
+
+
+@jax.jit
+def _moved(moving: Array, before: Any, after: Any) -> Any:
+    """Take the seeds' parts that have moved from ``after``, the others from ``before``."""
+
+    def chosen(old: Array, new: Array) -> Array:
+        return jnp.where(moving.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(chosen, before, after)
 
 
 @suggests_names
@@ -88,11 +100,12 @@ class InProcess:
         seed: int,
         block: int,
         at_end: BlockEnd,
+        begun: Begun | None = None,
     ) -> Outcome:
-        """Run ``rounds`` rounds in blocks; ``at_end(rounds done, state, memory, block's records)`` may end the run."""
+        """Run ``rounds`` rounds in blocks, or what is left of them; ``at_end(rounds done, state, memory, block's records)`` may end the run."""
         simulation = Simulation(problem, algorithm, self.schedule, self.precision)
         with computing(double=self.precision == "double"):
-            return self._execute(simulation, x0[None], rounds, [seed], block, [at_end], None)[0]
+            return self._execute(simulation, x0[None], rounds, [seed], block, [at_end], [begun], None)[0]
 
     def execute_many(
         self,
@@ -103,16 +116,17 @@ class InProcess:
         seeds: Sequence[int],
         block: int,
         at_ends: Sequence[BlockEnd],
+        begun: Sequence[Begun | None] | None = None,
     ) -> list[Outcome]:
-        """Several runs, each with its flat start and its seed; each ends by its own ``at_end``.
+        """Several runs, each with its flat start and its seed, or from where it has come to; each ends by its own ``at_end``.
 
         A core's share of them is one compiled program, side by side (``hierfl.runtime.shares``).
         """
         simulation = Simulation(problem, algorithm, self.schedule, self.precision)
 
         def run(places: np.ndarray, own_ends: list[BlockEnd], share: Share) -> list[Outcome]:
-            own_seeds = [seeds[place] for place in places]
-            return self._execute(simulation, starts[places], rounds, own_seeds, block, own_ends, share)
+            own_seeds, own_begun = ([of[place] for place in places] for of in (seeds, begun or [None] * len(seeds)))
+            return self._execute(simulation, starts[places], rounds, own_seeds, block, own_ends, own_begun, share)
 
         with computing(double=self.precision == "double"):
             block = min(block, whole_block(rounds))
@@ -127,47 +141,54 @@ class InProcess:
         seeds: Sequence[int],
         block: int,
         at_ends: Sequence[BlockEnd],
+        begun: Sequence[Begun | None],
         share: Share | None,
     ) -> list[Outcome]:
         """Side by side, in a share of several runs, the state, the memories and the key have a leading axis, a lane for each seed.
 
-        What compiles is done in the share's turn.
+        What compiles is done in the share's turn. A block is one of those that have made the fewest rounds: runs that go on from
+        different rounds catch up with each other first, and then make theirs together.
         """
         lanes, lane = (None, _whole) if share is None else (len(seeds), _lane)
         data, keys, tables = simulation.problem.data(), [key_of(seed) for seed in seeds], simulation.tables()
         key, start = (keys[0], starts[0]) if share is None else (jnp.stack(keys), starts)
         block = min(block, whole_block(rounds))
-        if rounds:
+        if any(b is None or b.rounds < rounds for b in begun) and rounds:
             with ALONE if share is None else share.turn:
                 program = simulation.program(block, lanes, start, key)
             shares = 1 if share is None else share.shares
             require_memory(shares * program.working, simulation.problem, simulation.schedule, shares * len(seeds))
         with ALONE if share is None else share.turn:
             state, memory = simulation.start(lanes)(tables, start)
-        runs, done = [_Run(at_end) for at_end in at_ends], 0
-        while done < rounds and any(run.ended is None for run in runs):
+            state, memory = _going_on(begun, state, memory, share is None)
+        runs = [_Run(at_end, made, made) for at_end, made in zip(at_ends, (b.rounds if b else 0 for b in begun))]
+        while waiting := [run for run in runs if run.ended is None and run.done < rounds]:
+            done = min(run.done for run in waiting)
             before, count = (tables, state, memory, data, key, whole(done)), min(block, rounds - done)
             began = time.perf_counter()
-            state, memory, records = jax.block_until_ready(program.run(*before, whole(count)))
+            *after, records = jax.block_until_ready(program.run(*before, whole(count)))
             seconds = np.full(count, (time.perf_counter() - began) / (count * len(runs)))  # a seed's share
+            if any(run.done > done for run in runs if run.ended is None):
+                after = _moved(jnp.array([run.done == done for run in runs]), [state, memory], after)
+            state, memory = after
             arrays = {name: np.asarray(values) for name, values in records.items()}
             for place, run in enumerate(runs):
-                if run.ended is not None:
+                if run.ended is not None or run.done != done:
                     continue
                 own_state, own_memory = lane((state, memory), place)
                 mine = {name: values if share is None else values[place] for name, values in arrays.items()}
                 history = {name: values[:count] for name, values in mine.items()} | {"seconds": seconds}
                 run.blocks.append(history)
-                ending = run.at_end(done + count, own_state, own_memory, history)
-                if ending is not None and ending.rounds < done + count:
+                run.done += count
+                ending = run.at_end(run.done, own_state, own_memory, history)
+                if ending is not None and ending.rounds < run.done:
                     again = program.run(*before, whole(ending.rounds - done))
                     own_state, own_memory = lane(again[:2], place)
                 if ending is not None:
                     run.ended = (own_state, own_memory, ending.rounds)
-            done += count
         outcomes = []
         for place, run in enumerate(runs):
-            state_, memory_, made = run.ended or (*lane((state, memory), place), done)
+            state_, memory_, made = run.ended or (*lane((state, memory), place), run.done)
             own = self._own(simulation, (tables, state_, memory_, data, keys[place]), made)
             outcomes.append(Outcome(state_, memory_, run.history(made), own))
         return outcomes
@@ -183,3 +204,19 @@ class InProcess:
             return value_at
 
         return value
+
+
+def _going_on(begun: Sequence[Begun | None], state: Any, memory: Any, alone: bool) -> tuple[Any, Any]:
+    """The state and the memories before the first round, those of runs that go on in their places."""
+
+    def placed(fresh: Any, kept: list[list[np.ndarray] | None]) -> Any:
+        leaves, structure = jax.tree.flatten(fresh)
+        for place, own in enumerate(kept):
+            if own is not None:
+                leaves = [
+                    jnp.asarray(new) if alone else jnp.asarray(old).at[place].set(new) for old, new in zip(leaves, own)
+                ]
+        return jax.tree.unflatten(structure, leaves)
+
+    states = [None if b is None else jax.tree.leaves(b.state) for b in begun]
+    return placed(state, states), placed(memory, [None if b is None else b.memory for b in begun])

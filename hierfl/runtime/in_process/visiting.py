@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.descent.answers import Answers
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.runtime.contract import Visit, Visitor
 from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.records import BlockEnd, History, Outcome
+from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
 
 NOBODY = -1  # is at fault, and has an empty Y(x): such points are not visited
 
@@ -39,13 +40,26 @@ def require_here(runtime: object, solver: object) -> None:
 
 @double_precision
 def execute_visits(
-    problem: CompiledProblem, method: Visitor, x0: np.ndarray, rounds: int, seed: int, block: int, at_end: BlockEnd
+    problem: CompiledProblem,
+    method: Visitor,
+    x0: np.ndarray,
+    rounds: int,
+    seed: int,
+    block: int,
+    at_end: BlockEnd,
+    begun: Begun | None = None,
 ) -> Outcome:
-    """Make ``rounds`` rounds, or fewer where the method ends by itself; ``at_end`` looks at each block, as for a runtime."""
-    state, done, ended = method.init(jnp.asarray(x0)), 0, None
-    memory = np.zeros((problem.num_clients, 0))
+    """Make ``rounds`` rounds, or fewer where the method ends by itself; ``at_end`` looks at each block, as for a runtime.
+
+    What stands for the clients' memories are the answers that the method was given: with them a run that has ``begun`` goes on.
+    """
+    state, ended = method.init(jnp.asarray(x0)), None
+    answers = Answers() if begun is None else Answers.of(begun.memory)
     records: list[dict[str, float]] = []
-    visits = method.visits(x0, seed) if rounds else iter(())
+    visits = method.visits(x0, seed, answers) if rounds else iter(())
+    before = done = 0 if begun is None else begun.rounds
+    for _ in range(before):
+        state, _, ended = next(visits)
     states = [state]  # before the block, and after each of its rounds
     while done < rounds and ended is None:
         began = time.perf_counter()
@@ -55,11 +69,12 @@ def execute_visits(
         states.append(state)
         if done % block and done < rounds and ended is None:
             continue
-        ending = at_end(done, state, memory, _history(records[done - len(states) + 1 :]))
+        ending = at_end(done, state, answers, _history(records[1 - len(states) :]))
         if ending is not None:
-            return Outcome(states[ending.rounds - done - 1], memory, _history(records[: ending.rounds]), None)
+            made = _history(records[: ending.rounds - before])
+            return Outcome(states[ending.rounds - done - 1], answers, made, None)
         states = [state]
-    return Outcome(state, memory, _history(records), None, ended)
+    return Outcome(state, answers, _history(records), None, ended)
 
 
 def _moved(method: Visitor, before: object, visit: Visit) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -56,7 +57,7 @@ def as_numpy(tree: Any) -> Any:
 
 
 class ClientProcess:
-    """What the server may call in a client's process: ``declare``, then ``map`` and ``query`` in any order.
+    """What the server may call in a client's process: ``declare``, then ``map`` and ``query`` in any order; ``remembered``, to go on later.
 
     Parameters
     ----------
@@ -79,6 +80,14 @@ class ClientProcess:
         self.memory, message = self._program(name)(self.data, self.memory, received, seed)
         return message
 
+    def remembered(self) -> Any:
+        """What the client remembers."""
+        return self.memory
+
+    def remember(self, leaves: list[np.ndarray]) -> None:
+        """Remember what was remembered before; after ``declare``."""
+        self.memory = jax.tree.unflatten(jax.tree.structure(self.memory), [jnp.asarray(leaf) for leaf in leaves])
+
     def query(self, name: str, broadcast: Any) -> Any:
         """Answer a question of the server, with this client's own data."""
         return self._program(name)(self.data, broadcast)
@@ -96,6 +105,7 @@ def serve(connection: Connection, place: int) -> None:
 
     A call is a method's name and its arguments; an answer is a value and None, or None and a traceback.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then wants answers still
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_disable_most_optimizations", True)  # programs that run for a moment need not be good ones
     client = ClientProcess(place)

@@ -29,6 +29,11 @@ class ProcessPool:
             self._pipes.append(here)
             self._processes.append(process)
 
+    @property
+    def size(self) -> int:
+        """How many clients there are."""
+        return len(self._processes)
+
     def __enter__(self) -> ProcessPool:
         return self
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -18,7 +19,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.processes.process_pool import ProcessPool
 from hierfl.runtime.processes.remote_clients import ServerSide
-from hierfl.runtime.records import BlockEnd, History, Outcome, motion
+from hierfl.runtime.records import Begun, BlockEnd, History, Outcome, motion
 from hierfl.runtime.streams import ROUND_STREAM, VALUE_STREAM
 
 
@@ -48,10 +49,18 @@ class Processes:
         seed: int,
         block: int,
         at_end: BlockEnd,
+        begun: Begun | None = None,
     ) -> Outcome:
         """Run as ``InProcess.execute`` does, in double precision. The memories are the clients': None here."""
         with computing(double=True):
-            return self._execute(problem, algorithm, x0, rounds, seed, block, at_end)
+            return self._execute(problem, algorithm, x0, rounds, seed, block, at_end, begun)
+
+    def memories(self) -> list[np.ndarray]:
+        """The leaves of the clients' memories, for a checkpoint: all processes are on one machine, and theirs is its disk."""
+        own = [
+            jax.tree.leaves(memory) for memory in self.pool.ask("remembered", dict.fromkeys(range(self.pool.size), ()))
+        ]
+        return [np.stack(leaves) for leaves in zip(*own)]
 
     def _execute(
         self,
@@ -62,13 +71,19 @@ class Processes:
         seed: int,
         block: int,
         at_end: BlockEnd,
+        begun: Begun | None,
     ) -> Outcome:
         everyone = range(problem.num_clients)
         self.pool.ask("declare", dict.fromkeys(everyone, (self.address, self.case, rounds, x0)))
         server, key = ServerSide(self.pool, problem, algorithm), key_of(seed)
         state = algorithm.init(jnp.asarray(x0))
         records: list[dict[str, Any]] = []
-        for done in range(1, rounds + 1):
+        first = done = 0
+        if begun is not None:
+            first = done = begun.rounds
+            state = jax.tree.map(jnp.asarray, begun.state)
+            self.pool.ask("remember", {place: ([leaf[place] for leaf in begun.memory],) for place in everyone})
+        for done in range(first + 1, rounds + 1):
             began = time.perf_counter()
             clients, before = server.clients(key, done - 1), state
             state, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
@@ -76,15 +91,15 @@ class Processes:
             records.append(record | counted | {"seconds": time.perf_counter() - began})
             if done % block and done < rounds:
                 continue
-            if at_end(done, state, None, _stacked(records[(done - 1) // block * block :])) is not None:
+            if at_end(done, state, None, _stacked(records[(done - 1) // block * block - first :])) is not None:
                 break
 
         def own_value(x: Array) -> Array:
             with computing(double=True):
-                clients = server.clients(key, len(records) - 1)
+                clients = server.clients(key, done - 1)
                 return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
-        return Outcome(state, None, _stacked(records), own_value if problem.lower.size and records else None)
+        return Outcome(state, None, _stacked(records), own_value if problem.lower.size and done else None)
 
 
 def _stacked(records: Sequence[dict[str, Any]]) -> History:

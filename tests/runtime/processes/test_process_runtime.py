@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cvxpy as cp
@@ -44,6 +45,7 @@ from hierfl.solvers import (
     ProjectionMethod,
     Scaffnew,
 )
+from tests.runtime.checkpoints.resumed import by_and_by, outcome, require_same
 
 ADDRESS = f"{__name__}:declare"
 SIZES, STEPS, ROUNDS, SEED = (4, 7, 1), [3, 1, 2], 3, 5
@@ -308,6 +310,17 @@ def test_processes_of_their_own_take_the_same_path(case: str, pool: ProcessPool,
     np.testing.assert_allclose(found.objective, wanted.objective, rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.own_value, wanted.own_value, rtol=0, atol=1e-10)
     assert found.sent == wanted.sent
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_what_the_clients_remember(pool: ProcessPool, tmp_path: Path) -> None:
+    """The checkpoint has it: in the pool's processes nothing is left of the run that was stopped."""
+    problem, solver = CASES["SCAFFOLD"].problem(SERVER), CASES["SCAFFOLD"].solver
+    settings = {"x0": START, "seed": SEED, "rounds": 10, "evaluate_every": 2}
+    settings["runtime"] = Processes(pool, ADDRESS, "SCAFFOLD")
+    found, stopped = by_and_by(problem, solver, tmp_path, 2, **settings)
+    assert stopped == 2
+    require_same(found, outcome(problem, solver, **settings))
 
 
 @pytest.mark.parametrize("holder", [0, SERVER])

@@ -1,0 +1,124 @@
+"""One run as its checkpoint knows it: where it stands after a block of rounds, and how it goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hierfl.runtime.contract import Ending
+from hierfl.runtime.records import Begun, History, KeptMemory
+from hierfl.runtime.watch import Watch
+
+GOES_ON = (
+    "time limit reached",
+    "interrupted",
+)  # what ends a run for now; any other end is found again from the block before it
+
+
+class Standing(NamedTuple):
+    """A run between two blocks: the rounds made, the state, the clients' memories, and what the watch has seen."""
+
+    rounds: int
+    state: Any
+    memory: Any
+    path: dict[int, np.ndarray]
+    next_look: int
+    gradient_at_most: float
+
+
+class KeptRun:
+    """What a runtime calls at the end of a block in place of the watch.
+
+    ``standing`` is where the run last stood, ``written`` the rounds of it that are on disk.
+    """
+
+    def __init__(
+        self, watch: Watch, due: Callable[[KeptRun, int], bool], write: Callable[[], None], memories: Callable[[], Any]
+    ) -> None:
+        self.watch, self._due, self._write, self._memories = watch, due, write, memories
+        self.blocks: list[History] = []
+        self.standing: Standing | None = None
+        self.written = 0
+        self.begun: Begun | None = None
+
+    def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
+        """Look at a block as the watch does, and keep it where that is due."""
+        self.blocks.append(history)
+        watch = self.watch
+        ending = watch(done, state, memory, history)
+        if ending is not None and watch.status not in GOES_ON:
+            return ending
+        due = self._due(self, done)
+        if memory is None:  # it is the clients', and asked for where it is wanted
+            if not due and ending is None and done < watch.settings.most_rounds:
+                return None
+            memory = self._memories()
+        self.standing = Standing(done, state, memory, watch.path, watch.next_look, watch.gradient_at_most)
+        if due:
+            self._write()
+        return ending
+
+    def history(self, rounds: int) -> History:
+        """The records of the first rounds, those before the run was resumed included."""
+        if len(self.blocks) > 1:
+            self.blocks = [{name: np.concatenate([block[name] for block in self.blocks]) for name in self.blocks[0]}]
+        return {name: values[:rounds] for name, values in self.blocks[0].items()} if self.blocks else {}
+
+    def stored(self, arrays: dict[str, np.ndarray], lane: int) -> dict[str, Any] | None:
+        """Put the arrays of where it stands among others, and return the rest; None before the first block."""
+        at = self.standing
+        if at is None:
+            return None
+        path = {done: x for done, x in at.path.items() if done <= at.rounds}
+        measured = self.watch.measured
+        kept = int(np.sum(np.array(measured["round"]) <= at.rounds)) if measured else 0
+        state, memory = jax.tree.leaves(at.state), _leaves(at.memory, at.rounds)
+        groups: dict[str, dict[str, Any]] = {
+            "history": self.history(at.rounds),
+            "state": {str(place): leaf for place, leaf in enumerate(state)},
+            "memory": {str(place): leaf for place, leaf in enumerate(memory)},
+            "path": {"round": list(path), "x": list(path.values())},
+            "measured": {str(place): values[:kept] for place, values in enumerate(measured.values())},
+        }
+        arrays |= {
+            f"{lane}/{g}/{name}": np.asarray(part) for g, parts in groups.items() for name, part in parts.items()
+        }
+        return {
+            "rounds": at.rounds,
+            "next_look": at.next_look,
+            "gradient_at_most": at.gradient_at_most,
+            "measured": list(measured),
+            "leaves": [len(state), len(memory)],
+        }
+
+    def resume(self, note: Mapping[str, Any], arrays: Mapping[str, np.ndarray], lane: int, structure: Any) -> None:
+        """Stand where the run stood; ``structure`` is that of the algorithm's state, or None where the method has its own."""
+        watch, rounds = self.watch, note["rounds"]
+
+        def group(name: str) -> dict[str, np.ndarray]:
+            start = f"{lane}/{name}/"
+            return {key.removeprefix(start): values for key, values in arrays.items() if key.startswith(start)}
+
+        state, memory = ([group(n)[str(k)] for k in range(c)] for n, c in zip(("state", "memory"), note["leaves"]))
+        own = None if structure is None else jax.tree.unflatten(structure, state)
+        self.blocks, path = [group("history")], group("path")
+        measured = {name: group("measured")[str(place)].tolist() for place, name in enumerate(note["measured"])}
+        watch.go_on(
+            rounds,
+            self.blocks[0],
+            dict(zip(path["round"].tolist(), path["x"])),
+            measured,
+            note["next_look"],
+            note["gradient_at_most"],
+        )
+        self.begun, self.written = Begun(rounds, own, memory), rounds
+        self.standing = Standing(
+            rounds, state if own is None else own, memory, watch.path, watch.next_look, watch.gradient_at_most
+        )
+
+
+def _leaves(memory: Any, rounds: int) -> list[Any]:
+    return memory.kept(rounds) if isinstance(memory, KeptMemory) else jax.tree.leaves(memory)
