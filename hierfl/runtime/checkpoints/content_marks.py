@@ -120,7 +120,9 @@ class _Told:
                 else part.__qualname__
                 for name, part in used.items()
             }
-            self._all(FunctionType, [value.__code__, value.__defaults__, value.__kwdefaults__, list(_outer(value)), own])
+            self._all(
+                FunctionType, [value.__code__, value.__defaults__, value.__kwdefaults__, list(_outer(value)), own]
+            )
 
 
 def _names(code: CodeType) -> list[str]:

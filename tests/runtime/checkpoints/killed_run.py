@@ -42,7 +42,9 @@ def main(folder: Path, seed: int | None) -> None:
     def killed_soon() -> None:
         nonlocal seen
         seen += 1
-        if seed is not None and seen == 2:  # in a resumed run, of which nothing is compiled either, after its first block
+        if (
+            seed is not None and seen == 2
+        ):  # in a resumed run, of which nothing is compiled either, after its first block
             timer = Timer(float(np.random.default_rng(seed).uniform(0, LASTS)), os.kill, (os.getpid(), signal.SIGKILL))
             timer.daemon = True
             timer.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def by_and_by(problem: hf.Problem, solver: Any, folder: Path, evaluations: int, 
     raise AssertionError("it never comes to an end")
 
 
-def require_same(found: hf.Result, wanted: hf.Result) -> None:
-    """All that a result holds but seconds, and the folder."""
+def require_same(found: hf.Result, wanted: hf.Result, of_one_folder: bool = False) -> None:
+    """All that a result holds but seconds, and the folder where one of them has none."""
     assert found.status == wanted.status
     for group in ("history", "metrics", "trajectory"):
         ours, theirs = getattr(found, group), getattr(wanted, group)
@@ -63,4 +64,10 @@ def require_same(found: hf.Result, wanted: hf.Result) -> None:
     assert len(found.history["seconds"]) == len(found.history["objective"])
     assert found.communication == wanted.communication
     assert repr(found.certificate) == repr(wanted.certificate)  # NaN, where there is no lower level, is not itself
-    assert {k: v for k, v in found.settings.items() if k != "checkpoint"} == wanted.settings
+    assert {k: v for k, v in found.settings.items() if of_one_folder or k != "checkpoint"} == wanted.settings
+
+
+def stored_arrays(folder: Path, name: str) -> list[np.ndarray]:
+    """An array of every checkpoint in a folder, the oldest first."""
+    paths = sorted(folder.glob("*.checkpoint"))
+    return [np.load(io.BytesIO(path.read_bytes().partition(b"\n")[2]))[name] for path in paths]

@@ -1,0 +1,194 @@
+"""A folder of checkpoints is whole whatever happens to it, and says by name why it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.errors import CheckpointError, CheckpointWarning, SettingError
+from hierfl.runtime.checkpoints.checkpoint_folder import CheckpointFolder
+from hierfl.solvers import FedAvg
+from tests.runtime.checkpoints.resumed import require_same
+from tests.solvers.test_baselines import least_squares
+
+
+def solve(folder: Path | None, **settings: Any) -> hf.Result:
+    kept = {} if folder is None else {"checkpoint": hf.Checkpoint(folder, every_rounds=10)}
+    return least_squares().solve(FedAvg(0.05), **{"rounds": 40, "progress": False, **kept, **settings})
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.checkpoint"))
+
+
+def write(folder: Path, *numbers: int) -> None:
+    with CheckpointFolder(folder) as held:
+        for number in numbers:
+            held.write({"number": number}, {"a/b": np.arange(number)})
+
+
+def read(folder: Path) -> Any:
+    with CheckpointFolder(folder) as held:
+        return held.read()
+
+
+def test_the_two_latest_are_kept_and_the_last_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path) is None
+    write(tmp_path / "a" / "b", 1, 2, 3, 4)
+    assert [path.stem for path in files(tmp_path / "a" / "b")] == ["000003", "000004"]
+    stored = read(tmp_path / "a" / "b")
+    assert stored.note["number"] == 4
+    np.testing.assert_array_equal(stored.arrays["a/b"], np.arange(4))
+
+
+@pytest.mark.parametrize("at", [0, 10, 90, 300, -1])
+def test_a_damaged_checkpoint_is_never_loaded(at: int, tmp_path: Path) -> None:
+    """One byte of it is another, in the first line, the note or an array."""
+    write(tmp_path, 20, 30)
+    content = bytearray(files(tmp_path)[-1].read_bytes())
+    content[at] ^= 1
+    files(tmp_path)[-1].write_bytes(bytes(content))
+    with pytest.warns(CheckpointWarning, match="000002.checkpoint: .*goes on from 000001.checkpoint"):
+        assert read(tmp_path).note["number"] == 20
+
+
+@pytest.mark.parametrize("length", [0, 5, 50, 85, 600])
+def test_half_of_a_checkpoint_is_never_loaded(length: int, tmp_path: Path) -> None:
+    write(tmp_path, 20, 30)
+    os.truncate(files(tmp_path)[-1], length)
+    with pytest.warns(CheckpointWarning), CheckpointFolder(tmp_path) as held:
+        assert held.read().note["number"] == 20  # type: ignore[union-attr]
+        held.write({"number": 40}, {})
+    assert [path.stem for path in files(tmp_path)] == ["000001", "000003"]  # the good one stayed until there were two
+
+
+def test_a_folder_of_which_nothing_can_be_read(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2)
+    for path in files(tmp_path):
+        os.truncate(path, 70)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read .*Delete the folder"):
+        solve(tmp_path, resume=True)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path: Path) -> None:
+    solve(tmp_path)
+    os.truncate(files(tmp_path)[-1], 1000)
+    with pytest.warns(CheckpointWarning) as warned:
+        found = solve(tmp_path, resume=True)
+    assert warned[0].filename == __file__
+    require_same(found, solve(None))
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    solve(tmp_path)
+    before = {path.name: path.read_bytes() for path in files(tmp_path)}
+    with pytest.raises(CheckpointError, match="there is a checkpoint in .* already. Write resume=True"):
+        solve(tmp_path)
+    with pytest.raises(CheckpointError, match="is of another run. What differs: the seeds"):
+        solve(tmp_path, seed=4, resume=True)
+    assert {path.name: path.read_bytes() for path in files(tmp_path)} == before
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    with (
+        CheckpointFolder(tmp_path),
+        pytest.raises(CheckpointError, match="another run is keeping its checkpoints there"),
+    ):
+        solve(tmp_path)
+    solve(tmp_path)  # the lock ends with the run that held it
+
+
+def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/hierfl")):  # read-only to root as well
+        with pytest.raises(CheckpointError, match=f"{folder}.*no checkpoint can be written there"):
+            solve(folder)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from hierfl.errors import CheckpointError
+from hierfl.runtime.checkpoints.checkpoint_folder import CheckpointFolder
+with CheckpointFolder(Path(sys.argv[1])) as folder:
+    folder.write({"number": 1}, {"small": np.zeros(10)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    try:
+        folder.write({"number": 2}, {"large": np.zeros(10_000)})
+    except CheckpointError as error:
+        print(error)
+"""
+
+
+def printed(program: str, folder: Path) -> str:
+    """What a program of its own prints."""
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    told = printed(FULL, tmp_path)
+    assert (
+        f"cannot be written to {tmp_path} (File too large); 000001.checkpoint, the checkpoint before, is intact" in told
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.checkpoint", "lock"]
+    assert read(tmp_path).note["number"] == 1
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ends with the error, and goes on where there is room again."""
+    real, calls = os.replace, []
+
+    def full(source: Any, target: Any) -> None:
+        calls.append(target)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(CheckpointError, match=r"No space left on device\); 000002.checkpoint, .* is intact. Make room"):
+        solve(tmp_path)
+    assert len(calls) == 3  # it is not tried again
+    require_same(solve(tmp_path, resume=True), solve(None))
+
+
+def test_settings_that_are_refused() -> None:
+    for kept, told in (
+        (3, "the name of a folder"),
+        ("", "the name of a folder"),
+    ):
+        with pytest.raises(SettingError, match=told):
+            least_squares().solve(checkpoint=kept)
+    with pytest.raises(SettingError, match="name the folder to go on from"):
+        least_squares().solve(resume=True)
+    with pytest.raises(SettingError, match="resume='run/'"):
+        least_squares().solve(checkpoint="run/", resume="run/")  # type: ignore[call-overload]
+    for settings, told in (
+        ({"every_seconds": -1}, "every_seconds=-1 of Checkpoint"),
+        ({"every_rounds": 0}, "every_rounds=0 of Checkpoint"),
+        ({"every_seconds": None}, "both None"),
+        ({"every_second": 3}, "did you mean 'every_seconds'"),
+    ):
+        with pytest.raises(SettingError, match=told):
+            hf.Checkpoint("run/", **settings)  # type: ignore[arg-type]
+
+
+class Elsewhere:
+    """A runtime that begins at the start alone."""
+
+    def execute(self, problem: Any, algorithm: Any, x0: Any, rounds: int, seed: int, block: int, at_end: Any) -> Any:
+        raise AssertionError
+
+
+def test_a_runtime_that_cannot_resume_says_so_before_the_first_round(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="Elsewhere cannot resume a run"):
+        solve(tmp_path, runtime=Elsewhere())
