@@ -64,6 +64,10 @@ class Problem:
     ) -> None:
         self.declaration: Declaration = declare(objective, lower, constraints, federation)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is compiled stays here, and is compiled again where it is wanted."""
+        return {"declaration": self.declaration}
+
     # --- the declaration ---------------------------------------------------------------------------------------------
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,13 @@ class Result(Shown):
     theorem_point: TheoremPoint | None = None
     problem: Problem | None = field(default=None, repr=False, compare=False)
     _parameters: Any = field(default=None, repr=False, compare=False)  # the problem's, when it was solved
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Result:
+        """Arrays are copied; the problem and its variables, by which they are found, are what they are."""
+        by_variable = [self.x, self.iterate, self.y, self.x0]
+        kept = [self.problem, *(key for value in by_variable if isinstance(value, Mapping) for key in value)]
+        memo |= {id(one): one for one in kept}
+        return type(self)(**{part.name: deepcopy(getattr(self, part.name), memo) for part in fields(self)})
 
     @property
     def gap(self) -> float:

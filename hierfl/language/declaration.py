@@ -6,7 +6,11 @@ runtime, inspection) takes the declaration and never the front door, so that arr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,11 +18,15 @@ from typing import TYPE_CHECKING, Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.errors import DataError
+from hierfl.errors import DataError, DeclarationError
+from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
+from hierfl.language.function import UserAtom
+from hierfl.language.leaves import reserve_ids
 from hierfl.language.levels import LowerLevel
 from hierfl.language.objective import Objective
 from hierfl.language.roles import Roles
+from hierfl.language.sample import ClientParameter, Sample
 
 if TYPE_CHECKING:
     from hierfl.atoms.intervals import Interval
@@ -52,6 +60,27 @@ class Declaration:
     federation: Federation | None
     roles: Roles
     known_bounds: Mapping[int, Interval]
+
+    def __getstate__(self) -> dict[str, Any]:
+        _require_importable(self)
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        roles = self.roles
+        reserve_ids([*roles.upper, *roles.lower, *roles.parameters])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Declaration:
+        """Variables, parameters and arrays are copied, with their ids; samples, client parameters and functions are what they are."""
+        written, kept = io.BytesIO(), list[Any]()
+        copier = _Copier(written, kept)
+        copier.dump(vars(self))
+        written.seek(0)
+        reader = pickle.Unpickler(written)
+        reader.persistent_load = kept.__getitem__  # type: ignore[method-assign,assignment]
+        new = object.__new__(Declaration)
+        vars(new).update(reader.load())
+        return new
 
     def __repr__(self) -> str:
         upper = ", ".join(v.name() for v in self.upper_variables)
@@ -106,3 +135,61 @@ class Declaration:
                     )
                 counts[index] += count
         return counts
+
+
+class _Copier(pickle.Pickler):
+    """Pickles what a copy has for itself; CVXPY's own deep copies give new ids to what the declaration knows by the old ones."""
+
+    def __init__(self, file: io.BytesIO, kept: list[Any]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.kept, self.places = kept, dict[int, int]()
+
+    def persistent_id(self, value: Any) -> int | None:
+        """The place of what is taken over as it is."""
+        shared = isinstance(value, Sample | ClientParameter | Client) or (
+            callable(value) and not isinstance(value, type)
+        )
+        if not shared:
+            return None
+        if id(value) not in self.places:
+            self.places[id(value)] = len(self.kept)
+            self.kept.append(deepcopy(value) if isinstance(value, Client) else value)
+        return self.places[id(value)]
+
+
+def _require_importable(declaration: Declaration) -> None:
+    """Refuse to pickle a function that no other process could import; cloudpickle and dill take it along.
+
+    Raises
+    ------
+    DeclarationError
+        Naming the function.
+    """
+    if any(name in ("cloudpickle", "dill") for name in _callers()):
+        return
+    level = declaration.lower_level
+    parts = [*declaration.objective.terms, *declaration.constraints]
+    parts += [*level.declared, *level.expressions, *level.constraints] if level else []
+    for function, atom in _user_functions(parts):
+        try:
+            pickle.dumps(function)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise DeclarationError(
+                f"a problem with {type(atom).__name__} {atom.label_name!r} cannot be pickled: {error}. Write the function with def at the "
+                f"top of a module, where another process can import it, or pickle with cloudpickle; copy.deepcopy works as it is."
+            ) from error
+
+
+def _user_functions(parts: Any) -> Iterator[tuple[Callable[..., Any], UserAtom]]:
+    for part in parts:
+        if isinstance(part, UserAtom):
+            yield part.callable, part
+        yield from _user_functions(getattr(part, "args", ()))
+
+
+def _callers() -> Iterator[str]:
+    """The packages of the functions that are being called; a pickler written in C is not among them."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        frame = frame.f_back  # type: ignore[assignment]

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.held_values import copied, pickled, unpickled
 from hierfl.language.federation.parameter_values import parameter_value
 from hierfl.language.federation.sample_values import check_table, sample_value
 from hierfl.language.federation.value_checks import described, is_frozen_distribution, lies_in_memory, mark_of
+from hierfl.language.leaves import reserve_ids
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import suggests_names
 
@@ -81,6 +83,24 @@ class Client:
         object.__setattr__(self, "name", name)
         marks = {sample: mark_of(value) for sample, value in held.items() if lies_in_memory(value)}
         object.__setattr__(self, "marks", MappingProxyType(marks))
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("tables", "name")}
+        return {**own, **{name: pickled(getattr(self, name)) for name in ("samples", "parameters", "marks")}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value if name in ("tables", "name") else unpickled(value))
+        reserve_ids([*self.samples, *self.parameters])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Client:
+        """Arrays in memory are copied; samples are what they are, so that the copy stands for the same declaration's data."""
+        new = object.__new__(Client)
+        for name in ("tables", "name", "marks"):
+            object.__setattr__(new, name, getattr(self, name))
+        for name in ("samples", "parameters"):
+            object.__setattr__(new, name, copied(getattr(self, name)))
+        return new
 
     def holds(self, sample: Sample) -> bool:
         """Whether this party has data for the sample."""

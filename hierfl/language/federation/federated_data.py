@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.client_weights import checked_weights
+from hierfl.language.federation.held_values import copied, pickled, unpickled
 from hierfl.language.federation.partition_schemes import Scheme
 from hierfl.language.federation.splitting import split_data
 from hierfl.language.federation.value_checks import is_frozen_distribution
@@ -77,6 +79,21 @@ class Federation:
         object.__setattr__(self, "weights", checked_weights(weights, self.clients))
         object.__setattr__(self, "test", None if test is None else _held_out_rows(test))
         object.__setattr__(self, "points", _checked_points(points))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "test": None if self.test is None else pickled(self.test)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, unpickled(value) if name == "test" and value is not None else value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Federation:
+        """The parties are copied, each as :class:`Client` says."""
+        new = object.__new__(Federation)
+        for name, value in vars(self).items():
+            held = name == "test" and value is not None
+            object.__setattr__(new, name, copied(value) if held else deepcopy(value, memo))
+        return new
 
     @property
     def num_clients(self) -> int:
