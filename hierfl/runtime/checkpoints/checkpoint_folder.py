@@ -23,7 +23,7 @@ from hierfl.errors import CheckpointError, CheckpointWarning
 
 FORMAT = 1
 HEAD = b"hierfl checkpoint "
-SUFFIX, PART, LOCK = ".checkpoint", "unfinished.part", "lock"
+SUFFIX, PART, LOCK = ".checkpoint", "unfinished.part", "hierfl.lock"
 KEPT = 2
 
 

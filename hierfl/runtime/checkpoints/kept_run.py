@@ -32,16 +32,17 @@ class Standing(NamedTuple):
 class KeptRun:
     """What a runtime calls at the end of a block in place of the watch.
 
-    ``standing`` is where the run last stood, ``written`` the rounds of it that are on disk.
+    ``standing`` is where the run last stood, ``written`` the rounds of it that are on disk, ``over`` whether it has come to its end.
     """
 
     def __init__(
-        self, watch: Watch, due: Callable[[KeptRun, int], bool], write: Callable[[], None], memories: Callable[[], Any]
+        self, watch: Watch, due: Callable[[int], bool], write: Callable[[], None], memories: Callable[[], Any]
     ) -> None:
         self.watch, self._due, self._write, self._memories = watch, due, write, memories
         self.blocks: list[History] = []
         self.standing: Standing | None = None
         self.written = 0
+        self.over = False
         self.begun: Begun | None = None
 
     def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
@@ -49,11 +50,12 @@ class KeptRun:
         self.blocks.append(history)
         watch = self.watch
         ending = watch(done, state, memory, history)
+        self.over = ending is not None or done == watch.settings.most_rounds
         if ending is not None and watch.status not in GOES_ON:
             return ending
-        due = self._due(self, done)
+        due = self._due(done)
         if memory is None:  # it is the clients', and asked for where it is wanted
-            if not due and ending is None and done < watch.settings.most_rounds:
+            if not due and not self.over:
                 return None
             memory = self._memories()
         self.standing = Standing(done, state, memory, watch.path, watch.next_look, watch.gradient_at_most)

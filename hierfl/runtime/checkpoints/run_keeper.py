@@ -92,11 +92,12 @@ class RunKeeper:
             run.written = 0 if run.standing is None else run.standing.rounds
         self._written = time.perf_counter()
 
-    def _due(self, run: KeptRun, done: int) -> bool:
+    def _due(self, done: int) -> bool:
+        """Whether to write when a run has made so many rounds: of several side by side the first to get there has all of them written."""
         seconds, rounds = self.settings.every_seconds, self.settings.every_rounds
-        return (seconds is not None and time.perf_counter() - self._written >= seconds) or (
-            rounds is not None and done - run.written >= rounds
-        )
+        if seconds is not None and time.perf_counter() - self._written >= seconds:
+            return True
+        return rounds is not None and done - max((run.written for run in self.runs if not run.over), default=0) >= rounds
 
     def _require_same(self, identity: Identity) -> None:
         if self.stored is None:

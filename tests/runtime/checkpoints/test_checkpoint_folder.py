@@ -96,6 +96,18 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in files(tmp_path)} == before
 
 
+def test_it_is_written_when_it_is_due(tmp_path: Path) -> None:
+    """At the start, then every 20 rounds, of four seeds together as of one; the last time at the end of all."""
+    solve(tmp_path / "rounds", checkpoint=hf.Checkpoint(tmp_path / "rounds", every_rounds=20, every_seconds=None))
+    solve(tmp_path / "seeds", checkpoint=hf.Checkpoint(tmp_path / "seeds", every_rounds=20, every_seconds=None), seeds=4)
+    assert files(tmp_path / "rounds")[-1].stem == "000003"
+    assert int(files(tmp_path / "seeds")[-1].stem) <= 4
+    for seconds, number in ((0, "000005"), (1000, "000002")):
+        folder = tmp_path / str(seconds)
+        solve(folder, checkpoint=hf.Checkpoint(folder, every_seconds=seconds))
+        assert files(folder)[-1].stem == number
+
+
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     with (
         CheckpointFolder(tmp_path),
@@ -140,7 +152,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     assert (
         f"cannot be written to {tmp_path} (File too large); 000001.checkpoint, the checkpoint before, is intact" in told
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.checkpoint", "lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.checkpoint", "hierfl.lock"]
     assert read(tmp_path).note["number"] == 1
 
 
