@@ -16,7 +16,7 @@ VALUE = len(FAILURES)
 WORD = 2**64
 
 
-class Answer(NamedTuple):
+class OracleAnswer(NamedTuple):
     """f and its gradient at a point of X, or the place of an error in ``FAILURES``; and the state of the random numbers after it."""
 
     kind: int
@@ -30,25 +30,25 @@ class Answer(NamedTuple):
 class Answers:
     """The answers so far; those after the first ``replayed`` are given again before anything new is asked."""
 
-    all: list[Answer] = field(default_factory=list)
+    all: list[OracleAnswer] = field(default_factory=list)
     replayed: int = 0
 
     @classmethod
     def of(cls, kept: Sequence[np.ndarray]) -> Answers:
         """Those of :meth:`kept`, to be given again."""
-        return cls([Answer(int(kind), x, float(value), *rest) for kind, x, value, *rest in zip(*kept)])
+        return cls([OracleAnswer(int(kind), x, float(value), *rest) for kind, x, value, *rest in zip(*kept)])
 
     @property
     def replaying(self) -> bool:
         """Whether there is an answer that was not given again."""
         return self.replayed < len(self.all)
 
-    def again(self) -> Answer:
+    def again(self) -> OracleAnswer:
         """The next of the answers."""
         self.replayed += 1
         return self.all[self.replayed - 1]
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: OracleAnswer) -> None:
         """Keep a new answer."""
         self.all.append(answer)
         self.replayed += 1

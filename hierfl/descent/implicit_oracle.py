@@ -11,7 +11,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.starting_points import on_upper_set
-from hierfl.descent.answers import FAILURES, VALUE, Answer, Answers, random_words, set_random_words
+from hierfl.descent.answers import FAILURES, VALUE, Answers, OracleAnswer, random_words, set_random_words
 from hierfl.errors import DivergedError, EmptyLowerSetError, HierflError, LowerLevelError, NoGradientError
 
 NEARBY = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # relative: where a gradient is looked for if there is none at a point
@@ -81,7 +81,7 @@ class ImplicitOracle:
 
     def _keep(self, kind: int, x: np.ndarray, value: float, slope: np.ndarray) -> None:
         if self.answers is not None:
-            self.answers.add(Answer(kind, x, value, slope, random_words(self.random)))
+            self.answers.add(OracleAnswer(kind, x, value, slope, random_words(self.random)))
 
     def evaluation(self, point: KnownPoint) -> Evaluation:
         """The evaluation at a known point, made again where the point was answered before."""

@@ -77,7 +77,7 @@ class Declaration:
         copier.dump(vars(self))
         written.seek(0)
         reader = pickle.Unpickler(written)
-        reader.persistent_load = kept.__getitem__  # type: ignore[method-assign,assignment]
+        reader.persistent_load = kept.__getitem__  # type: ignore[method-assign]
         new = object.__new__(Declaration)
         vars(new).update(reader.load())
         return new

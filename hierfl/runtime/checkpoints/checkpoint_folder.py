@@ -27,7 +27,7 @@ SUFFIX, PART, LOCK = ".checkpoint", "unfinished.part", "hierfl.lock"
 KEPT = 2
 
 
-class Stored(NamedTuple):
+class CheckpointContent(NamedTuple):
     """What a file holds: numbers and texts as JSON has them, and arrays by name."""
 
     note: dict[str, Any]
@@ -82,7 +82,7 @@ class CheckpointFolder:
         """Whether there is a checkpoint."""
         return bool(self._files())
 
-    def read(self) -> Stored | None:
+    def read(self) -> CheckpointContent | None:
         """The latest whole checkpoint; None in an empty folder. One that is damaged is told of, and the one before it taken."""
         damaged = []
         for path in reversed(self._files()):
@@ -130,8 +130,8 @@ class CheckpointFolder:
                 part.unlink()
             left = f"; {self._good[-1].name}, the checkpoint before, is intact" if self._good else ""
             raise CheckpointError(
-                f"the checkpoint of {len(content):,} bytes cannot be written to {self.path} ({_reason(error)}){left}. Make room, or give a "
-                f"folder elsewhere, and solve again with resume=True."
+                f"the checkpoint of {len(content):,} bytes cannot be written to {self.path} ({_reason(error)}){left}. Make room there, and "
+                f"solve again with resume=True."
             ) from error
         self._number += 1
         self._good = [*self._good[1 - KEPT :], path]
@@ -151,7 +151,7 @@ class CheckpointFolder:
             os.close(folder)
 
 
-def _read(path: Path) -> Stored:
+def _read(path: Path) -> CheckpointContent:
     """A file's content, if it is what was written."""
     content = path.read_bytes()
     head, newline, body = content.partition(b"\n")
@@ -163,7 +163,7 @@ def _read(path: Path) -> Stored:
         note = json.loads(str(stored["note"]))
         if note["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {note['format']}; this version of hierfl reads format {FORMAT}.")
-        return Stored(note, {name: stored[name] for name in stored.files if name != "note"})
+        return CheckpointContent(note, {name: stored[name] for name in stored.files if name != "note"})
 
 
 def _reason(error: OSError) -> str:

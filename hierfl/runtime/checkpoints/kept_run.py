@@ -117,6 +117,7 @@ class KeptRun:
             note["gradient_at_most"],
         )
         self.begun, self.written = Begun(rounds, own, memory), rounds
+        self.over = rounds == watch.settings.most_rounds
         self.standing = Standing(
             rounds, state if own is None else own, memory, watch.path, watch.next_look, watch.gradient_at_most
         )

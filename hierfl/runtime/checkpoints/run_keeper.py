@@ -16,7 +16,7 @@ from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import CheckpointError, SettingError
 from hierfl.run_settings import RunSettings
-from hierfl.runtime.checkpoints.checkpoint_folder import CheckpointFolder, Stored
+from hierfl.runtime.checkpoints.checkpoint_folder import CheckpointContent, CheckpointFolder
 from hierfl.runtime.checkpoints.kept_run import KeptRun
 from hierfl.runtime.checkpoints.run_identity import (
     Identity,
@@ -37,7 +37,7 @@ class RunKeeper:
     """
 
     def __init__(
-        self, settings: Checkpoint, folder: CheckpointFolder, identity: Identity, stored: Stored | None
+        self, settings: Checkpoint, folder: CheckpointFolder, identity: Identity, stored: CheckpointContent | None
     ) -> None:
         self.settings, self.folder, self.identity, self.stored = settings, folder, identity, stored
         self.found: Any = None if stored is None else stored.note["found"]
@@ -97,7 +97,9 @@ class RunKeeper:
         seconds, rounds = self.settings.every_seconds, self.settings.every_rounds
         if seconds is not None and time.perf_counter() - self._written >= seconds:
             return True
-        return rounds is not None and done - max((run.written for run in self.runs if not run.over), default=0) >= rounds
+        return (
+            rounds is not None and done - max((run.written for run in self.runs if not run.over), default=0) >= rounds
+        )
 
     def _require_same(self, identity: Identity) -> None:
         if self.stored is None:

@@ -99,7 +99,9 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 def test_it_is_written_when_it_is_due(tmp_path: Path) -> None:
     """At the start, then every 20 rounds, of four seeds together as of one; the last time at the end of all."""
     solve(tmp_path / "rounds", checkpoint=hf.Checkpoint(tmp_path / "rounds", every_rounds=20, every_seconds=None))
-    solve(tmp_path / "seeds", checkpoint=hf.Checkpoint(tmp_path / "seeds", every_rounds=20, every_seconds=None), seeds=4)
+    solve(
+        tmp_path / "seeds", checkpoint=hf.Checkpoint(tmp_path / "seeds", every_rounds=20, every_seconds=None), seeds=4
+    )
     assert files(tmp_path / "rounds")[-1].stem == "000003"
     assert int(files(tmp_path / "seeds")[-1].stem) <= 4
     for seconds, number in ((0, "000005"), (1000, "000002")):
