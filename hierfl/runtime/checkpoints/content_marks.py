@@ -34,10 +34,16 @@ def content_mark(value: Any, leaves: Leaves | None = None) -> str:
 
 
 class _Told:
-    """A hash that is told of values; what it is in the middle of, a recursive function for one, is not told again."""
+    """A hash that is told of values; what it is in the middle of, a recursive function for one, is not told again.
+
+    Neither are expressions that others share: there may be as many ways to them as there are numbers.
+    """
 
     def __init__(self, leaves: Leaves) -> None:
         self.hash, self.leaves, self.within = hashlib.blake2b(digest_size=16), leaves, set[int]()
+        self.shared: dict[
+            int, tuple[int, Any]
+        ] = {}  # the expressions told, with their numbers, kept so that ids stay theirs
 
     def words(self, *words: Any) -> None:
         self.hash.update(repr(words).encode() + b"\0")
@@ -97,7 +103,10 @@ class _Told:
             number = self.leaves.setdefault(value.id, len(self.leaves))
             given = {k: v for k, v in sorted(value.attributes.items()) if v is not None and v is not False}
             self._all(type(value), [number, value.shape, given])
+        elif id(value) in self.shared:
+            self.words("shared", self.shared[id(value)][0])
         else:
+            self.shared[id(value)] = len(self.shared), value
             data = value.get_data() or []
             own = data[:-1] if isinstance(value, Constraint) else data  # a constraint's last is its number
             self._all(type(value), [getattr(value, "shape", None), list(own), list(value.args)])

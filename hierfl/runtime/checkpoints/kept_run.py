@@ -12,10 +12,8 @@ from hierfl.runtime.contract import Ending
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Watch
 
-GOES_ON = (
-    "time limit reached",
-    "interrupted",
-)  # what ends a run for now; any other end is found again from the block before it
+# what ends a run for now; any other end is found again from the block before it
+GOES_ON = ("time limit reached", "interrupted")
 
 
 class Standing(NamedTuple):
