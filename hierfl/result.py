@@ -97,9 +97,8 @@ class Result(Shown):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Result:
         """Arrays are copied; the problem and its variables, by which they are found, are what they are."""
-        by_variable = [self.x, self.iterate, self.y, self.x0]
-        kept = [self.problem, *(key for value in by_variable if isinstance(value, Mapping) for key in value)]
-        memo |= {id(one): one for one in kept}
+        by_variable = [value for value in (self.x, self.iterate, self.y, self.x0) if isinstance(value, Mapping)]
+        memo |= {id(one): one for one in (self.problem, *(key for value in by_variable for key in value))}
         return type(self)(**{part.name: deepcopy(getattr(self, part.name), memo) for part in fields(self)})
 
     @property

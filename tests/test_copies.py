@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from cvxpy.lin_ops import lin_utils
 
 import hierfl as hf
 from hierfl.compiler.data.storage import stacked
@@ -77,17 +76,17 @@ def test_it_is_solved_alike_and_apart(way: str) -> None:
     assert problem.roles.parameters[0].value == 0.5 and other.implicit(there) != problem.implicit(point)
 
 
-def test_in_another_process_no_new_variable_takes_an_id(tmp_path: Path) -> None:
-    (tmp_path / "problem").write_bytes(pickle.dumps(curved()))
-    program = (
-        "import pickle, sys, cvxpy as cp\n"
-        f"problem = pickle.load(open({str(tmp_path / 'problem')!r}, 'rb'))\n"
-        "roles = problem.roles\n"
-        "samples = [sample for table in (*roles.client_tables, *roles.server_tables) for sample in table]\n"
-        "print(cp.Variable().id > max(leaf.id for leaf in (*roles.upper, *roles.lower, *roles.parameters, *samples)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "True", done.stderr
+def test_no_new_variable_takes_the_id_of_one_from_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, client = pickle.dumps(curved()), pickle.dumps(curved().federation)
+    for content in (written, client):
+        monkeypatch.setattr(lin_utils.ID_COUNTER, "count", 1)  # as where nothing was declared yet
+        read = pickle.loads(content)
+        roles = read.roles if isinstance(read, hf.Problem) else None
+        tables = () if roles is None else (*roles.client_tables, *roles.server_tables)
+        leaves = [*(sample for table in tables for sample in table)]
+        leaves += [*read.clients[0].samples] if roles is None else [*roles.upper, *roles.lower, *roles.parameters]
+        assert cp.Variable().id > max(leaf.id for leaf in leaves)
+        monkeypatch.undo()
 
 
 def test_a_function_that_no_other_process_finds() -> None:
