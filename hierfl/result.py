@@ -56,7 +56,7 @@ class Result(Shown):
         ``rounds=None`` also ``"stagnated"``; of ``ImplicitBundle`` ``"at rest"`` (nothing more to gain by its model and by gradients
         nearby), ``"at the edge of where f has values"``, ``"no descent found"`` and ``"f seems unbounded below"``.
     history
-        Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds.
+        Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds, scalars (sent).
     metrics
         ``round`` and one array per user metric.
     communication
@@ -238,11 +238,11 @@ class Result(Shown):
                 frame[name] = column.reindex(frame.index)
         return frame
 
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """Draw the convergence: the objective's estimate by round, and the metrics. Returns the matplotlib figure."""
+    def plot(self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear") -> Figure:
+        """Draw the convergence, the objective's estimate and the metrics; ``axis`` and ``scale`` as for ``Runs.plot``. Returns the figure."""
         from hierfl.inspect.pictures.convergence import plot_result
 
-        return plot_result(self, ax)
+        return plot_result(self, ax, axis, scale)
 
     def report(
         self,

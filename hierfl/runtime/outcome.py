@@ -18,6 +18,7 @@ from hierfl.result import Result
 from hierfl.runtime.cohort import cohort_size
 from hierfl.runtime.contract import Visitor
 from hierfl.runtime.records import MOTION, TRAFFIC, Outcome
+from hierfl.runtime.stopping import scalars_sent
 from hierfl.runtime.watch import Watch
 from hierfl.value_certificate import Certificate
 
@@ -94,7 +95,8 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
         value=sign * float(evaluation.value),
         own_value=None if own is None else sign * float(own(jnp.asarray(end.x))),
         status=watch.status,
-        history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)},
+        history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)}
+        | {"scalars": scalars_sent(history)},
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), end.rounds),
         certificate=Certificate.of(compiled, end.x, evaluation),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.pictures.convergence_axes import ConvergenceAxes
 from hierfl.inspect.pictures.style import COLOURS, house_style, require_axes
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import SAME
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 EVALUATED = 25  # points of a trajectory at which f is computed for its figure
 
 
-def plot_result(result: Result, ax: Axes | None = None) -> Figure:
+def plot_result(result: Result, ax: Axes | None = None, axis: str = "rounds", scale: str = "linear") -> Figure:
     """Draw the objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
 
     Where the run's own y is not the exact one, f with the lower level solved is drawn along the trajectory, and the run's own
@@ -34,11 +35,13 @@ def plot_result(result: Result, ax: Axes | None = None) -> Figure:
     Raises
     ------
     SettingError
-        If ``ax`` is no matplotlib axes.
+        If ``ax`` is no matplotlib axes; for an axis or a scale that there is not, and a gap without a reference.
     """
     import matplotlib.pyplot as plt
 
     require_axes(ax)
+    how = ConvergenceAxes(axis, scale)
+    least = how.least([result])
     names = [name for name in result.metrics if name != "round"]
     with house_style():
         if ax is None:
@@ -46,29 +49,41 @@ def plot_result(result: Result, ax: Axes | None = None) -> Figure:
             panels = list(axes[0])
         else:
             figure, panels, names = ax.figure, [ax], []
-        _objective(panels[0], result)
+        _objective(panels[0], result, how, least)
         for panel, name in zip(panels[1:], names):
-            panel.plot(result.metrics["round"], result.metrics[name], marker="o", markersize=3)
-            panel.set(xlabel="round", ylabel=name, title=name)
+            panel.plot(how.at([result], result.metrics["round"]), result.metrics[name], marker="o", markersize=3)
+            panel.set_title(name)
+            how.finish(panel, name, objective=False)
     return figure
 
 
-def _objective(panel: Axes, result: Result) -> None:
+def _objective(panel: Axes, result: Result, how: ConvergenceAxes, least: float | None) -> None:
     estimates = np.asarray(result.history.get("objective", np.zeros(0)), float)
-    rounds = np.arange(1, len(estimates) + 1)
+    at = how.at([result], np.arange(1, len(estimates) + 1))
     window, exact = max(1, len(estimates) // 25), exact_along(result)
     whose = "the run's own y: " if exact is not None else ""
     thin: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35} if window > 1 or exact is not None else {}
-    panel.plot(rounds, estimates, color=COLOURS[0], label=f"{whose}estimate of a round", **thin)
+    panel.plot(at, how.scaled(estimates, least), color=COLOURS[0], label=f"{whose}estimate of a round", **thin)
     if window > 1:
         look: dict[str, Any] = {"linewidth": 0.8} if exact is not None else {}
-        panel.plot(
-            rounds, moving_mean(estimates, window), color=COLOURS[0], label=f"{whose}mean of {window} rounds", **look
-        )
+        mean = how.scaled(moving_mean(estimates, window), least)
+        panel.plot(at, mean, color=COLOURS[0], label=f"{whose}mean of {window} rounds", **look)
     if exact is not None:
-        panel.plot(*exact, "-o", color=COLOURS[1], markersize=3, label="f(x), the lower level solved")
-    panel.axhline(result.value, color=COLOURS[1], linestyle="--", label=f"f(x) at the end: {result.value:.4g}")
-    panel.set(xlabel="round", ylabel="objective", title="objective")
+        rounds, values = exact
+        f = how.scaled(values, least)
+        panel.plot(
+            how.at([result], rounds), f, "-o", color=COLOURS[1], markersize=3, label="f(x), the lower level solved"
+        )
+    (end,) = how.scaled([result.value], least)
+    if np.isfinite(end):
+        said = (
+            f"f(x) at the end: {result.value:.4g}"
+            if least is None
+            else f"f(x) - f of reference() at the end: {end:.2g}"
+        )
+        panel.axhline(end, color=COLOURS[1], linestyle="--", label=said)
+    panel.set_title("objective")
+    how.finish(panel, "objective", objective=True)
     panel.legend(fontsize=8)
 
 
@@ -93,17 +108,20 @@ def exact_along(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
     return result.trajectory["round"][some], f.values(f.projected(np.asarray(points[some], float))).value
 
 
-def plot_runs(groups: Mapping[str, Runs], ax: Axes | None = None) -> Figure:
+def plot_runs(
+    groups: Mapping[str, Runs], ax: Axes | None = None, axis: str = "rounds", scale: str = "linear"
+) -> Figure:
     """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure.
 
     Raises
     ------
     SettingError
-        If ``ax`` is no matplotlib axes.
+        If ``ax`` is no matplotlib axes; for an axis or a scale that there is not, and a gap without a reference.
     """
     import matplotlib.pyplot as plt
 
     require_axes(ax)
+    how = ConvergenceAxes(axis, scale)
     shown = {name: runs for name, runs in groups.items() if runs.finished}
     metrics = {name: None for runs in shown.values() for name in runs.finished[0].metrics if name != "round"}
     with house_style():
@@ -115,17 +133,18 @@ def plot_runs(groups: Mapping[str, Runs], ax: Axes | None = None) -> Figure:
             figure, panels = ax.figure, [ax]
         for panel, name in zip(panels, ("objective", *metrics)):
             windows = [
-                _band(panel, runs, name, label or f"mean of {len(runs.finished)} seeds, 95% band")
+                _band(panel, runs, name, label or f"mean of {len(runs.finished)} seeds, 95% band", how)
                 for label, runs in shown.items()
             ]
             title = f"{name}, mean of {max(windows)} rounds" if max(windows, default=1) > 1 else name
-            panel.set(xlabel="round", ylabel=name, title=title)
+            panel.set_title(title)
+            how.finish(panel, name, objective=name == "objective")
         if shown:
             panels[0].legend(fontsize=8)
     return figure
 
 
-def _band(panel: Axes, runs: Runs, name: str, label: str) -> int:
+def _band(panel: Axes, runs: Runs, name: str, label: str, how: ConvergenceAxes) -> int:
     """Draw one mean with its band; returns the rounds of the moving mean that every run's history goes through first."""
     values, window = runs.values(name), 1
     if name in runs.finished[0].metrics:
@@ -134,7 +153,9 @@ def _band(panel: Axes, runs: Runs, name: str, label: str) -> int:
         window = max(1, values.shape[1] // 25)
         values = np.stack([moving_mean(row, window) for row in values])
         rounds = np.arange(1, 1 + values.shape[1])
-    middle, half = np.mean(values, axis=0), half_width(values)
-    (line,) = panel.plot(rounds, middle, label=label)
-    panel.fill_between(rounds, middle - half, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)
+    if name == "objective":
+        values = how.scaled(values, how.least(runs.finished))
+    middle, half, at = np.mean(values, axis=0), half_width(values), how.at(runs.finished, rounds)
+    (line,) = panel.plot(at, middle, label=label)
+    panel.fill_between(at, middle - half, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)
     return window
