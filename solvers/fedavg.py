@@ -20,11 +20,11 @@ from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.local_steps import LocalSteps, Term
+from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
 from hierfl.solvers.parts.requirements import (
     require_choice,
     require_count,
     require_gradients,
-    require_number,
     require_public_set,
     require_single_level,
 )
@@ -55,7 +55,8 @@ class FedAvg:
     local_steps
         H: number, schedule, or one per client.
     participation
-        Fraction of the clients in a round; the subset has ceil(fraction * m) members.
+        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
+        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
     absent
         How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
@@ -71,13 +72,13 @@ class FedAvg:
 
     step_size: Schedule = 0.01
     local_steps: StepCounts = 5
-    participation: float = 1.0
+    participation: Participation = 1.0
     absent: str = "unbiased"
     batch_size: int | None = 32
 
     def __post_init__(self) -> None:
         require_schedule(self.step_size, "step_size", auto=True)
-        require_number(self.participation, "participation", 0, 1)
+        require_participation(self.participation)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
 
@@ -118,6 +119,9 @@ class LocalStepSettings(Protocol):
     @property
     def batch_size(self) -> int | None: ...
 
+    @property
+    def participation(self) -> Participation: ...
+
 
 @dataclass(frozen=True, eq=False)
 class BoundFedAvg(LocalSteps):
@@ -133,7 +137,8 @@ class BoundFedAvg(LocalSteps):
         sizes = tabulate(settings.step_size, rounds, "step_size")
         counts = constant(tabulate_steps(settings.local_steps, rounds, problem.num_clients))
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
-        return cls(problem, settings, oracle, sizes, counts, **own)
+        cohorts = cohorts_of(settings, problem, rounds)
+        return cls(problem, settings, oracle, sizes, counts, **own, cohorts=cohorts)
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """H, where every client makes as many, over the weights by which the server divides."""

@@ -27,10 +27,13 @@ from hierfl.solvers.fedrzo_bl import BoundFedRZObl
 from hierfl.solvers.fedrzo_nn import BoundFedRZOnn
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, require_federated
+from hierfl.solvers.papers.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.papers.theory_lower import theory_lower
 from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.directions import KINDS
 from hierfl.solvers.parts.estimators import ESTIMATORS
+from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
 from hierfl.solvers.parts.requirements import (
     require_choice,
     require_count,
@@ -41,8 +44,6 @@ from hierfl.solvers.parts.requirements import (
 )
 from hierfl.solvers.parts.seeded_steps import SeededSteps
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, require_schedule
-from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
-from hierfl.solvers.parts.theory_lower import theory_lower
 from hierfl.solvers.parts.uplink import COMMUNICATIONS, MoveUplink, SlopeSumUplink, SlopeUplink, require_rebuildable
 from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
 
@@ -77,7 +78,8 @@ class FedRZO:
     control_variate
         Keep a sketch of the gradient at each client and estimate the difference from it only. Not for federation scope.
     participation
-        Fraction of the clients in a round; the subset has ceil(fraction * m) members. Lower levels of federation scope are
+        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
+        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r. Lower levels of federation scope are
         solved by all.
     absent
         How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
@@ -111,7 +113,7 @@ class FedRZO:
     directions: int = 1
     direction_kind: str = "independent"
     control_variate: bool = False
-    participation: float = 1.0
+    participation: Participation = 1.0
     absent: str = "unbiased"
     batch_size: int | None = 32
     communication: str = "full"
@@ -126,7 +128,7 @@ class FedRZO:
         require_count(self.directions, "directions")
         require_choice(self.direction_kind, "direction_kind", KINDS)
         require_flag(self.control_variate, "control_variate")
-        require_number(self.participation, "participation", 0, 1)
+        require_participation(self.participation)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
         require_choice(self.communication, "communication", COMMUNICATIONS)
@@ -160,7 +162,8 @@ class FedRZO:
         if problem.scope == "federation":
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
-        return BY_SCOPE[problem.scope](problem, self, oracle, steps, self._uplink(problem))
+        cohorts = cohorts_of(self, problem, rounds)
+        return BY_SCOPE[problem.scope](problem, self, oracle, steps, self._uplink(problem), cohorts=cohorts)
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""

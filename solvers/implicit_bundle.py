@@ -26,6 +26,7 @@ from hierfl.errors import HierflError, IncompatibleSolverError, SettingError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Visit
 from hierfl.runtime.records import History
+from hierfl.solvers.parts.participation import DrawnCohorts
 from hierfl.solvers.parts.requirements import require_gradients, require_number
 
 
@@ -87,12 +88,16 @@ class BoundImplicitBundle:
     problem: CompiledProblem
     settings: ImplicitBundle
     rows: DecisionRows
-    participation: ClassVar[float] = 1.0
     absent: ClassVar[str] = "unbiased"
     stays_in_upper_set: ClassVar[bool] = True
     slope_of: ClassVar[str] = "of its model of f on X"
     advice: ClassVar[str] = ""
     theory: ClassVar[None] = None
+
+    @property
+    def cohorts(self) -> DrawnCohorts:
+        """Every round asks all clients."""
+        return DrawnCohorts(self.problem.num_clients, self.problem.num_clients)
 
     def init(self, x0: Any) -> BundleState:
         """The start."""

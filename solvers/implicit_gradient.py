@@ -32,11 +32,11 @@ from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower, require_federated
 from hierfl.solvers.parts.bound import ABSENT, Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
 from hierfl.solvers.parts.requirements import (
     require_choice,
     require_count,
     require_lower,
-    require_number,
     require_public_set,
 )
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
@@ -59,7 +59,8 @@ class ImplicitGradient:
     lower
         A lower-level solver; default ``Exact()``. With an inexact one the gradient is that of the formula at its y.
     participation
-        Fraction of the clients in a round; the subset has ceil(fraction * m) members.
+        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
+        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
     absent
         How the absent count: ``"unbiased"``, ``"renormalise"``, ``"zero"``.
     batch_size
@@ -75,13 +76,13 @@ class ImplicitGradient:
 
     step_size: Schedule = 0.1
     lower: LowerSolver = EXACT
-    participation: float = 1.0
+    participation: Participation = 1.0
     absent: str = "unbiased"
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
         require_schedule(self.step_size, "step_size", auto=True)
-        require_number(self.participation, "participation", 0, 1)
+        require_participation(self.participation)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
         require_lower(self.lower)
@@ -102,7 +103,8 @@ class ImplicitGradient:
         if problem.scope == "federation":
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
-        return BoundImplicitGradient(problem, self, oracle, sizes, hyper)
+        cohorts = cohorts_of(self, problem, rounds)
+        return BoundImplicitGradient(problem, self, oracle, sizes, hyper, cohorts=cohorts)
 
 
 class ImplicitGradientState(NamedTuple):

@@ -27,6 +27,7 @@ from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import require_first_order
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.local_steps import LocalSteps
+from hierfl.solvers.parts.participation import DrawnCohorts
 from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number
 from hierfl.solvers.parts.round_monitor import first_fault
 
@@ -76,7 +77,8 @@ class Scaffnew:
         require_clients_alone(self, problem)
         oracle = ClientOracle(problem, None, self.batch_size, queries, alone=False)
         step = np.array(self.step_size, float)
-        return BoundScaffnew(problem, self, oracle, np.full(rounds, step), step)
+        everybody = DrawnCohorts(problem.num_clients, problem.num_clients)
+        return BoundScaffnew(problem, self, oracle, np.full(rounds, step), step, cohorts=everybody)
 
 
 class ScaffnewState(NamedTuple):
@@ -100,7 +102,6 @@ class BoundScaffnew(LocalSteps):
     step: np.ndarray
     tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
 
-    participation = 1.0
     absent = "unbiased"
 
     @property

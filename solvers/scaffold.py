@@ -22,6 +22,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
+from hierfl.solvers.parts.participation import Participation, require_participation
 from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number
 from hierfl.solvers.parts.round_monitor import first_fault
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, require_schedule, steps_of
@@ -44,7 +45,8 @@ class SCAFFOLD:
     server_step
         gamma_g > 0.
     participation
-        Fraction of the clients in a round; the subset has ceil(fraction * m) members.
+        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
+        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
     batch_size
         Rows of the minibatches; None uses all.
 
@@ -59,13 +61,13 @@ class SCAFFOLD:
     step_size: Schedule = 0.01
     local_steps: StepCounts = 5
     server_step: float = 1.0
-    participation: float = 1.0
+    participation: Participation = 1.0
     batch_size: int | None = 32
 
     def __post_init__(self) -> None:
         require_schedule(self.step_size, "step_size", auto=True)
         require_number(self.server_step, "server_step", 0, np.inf)
-        require_number(self.participation, "participation", 0, 1)
+        require_participation(self.participation)
         require_count(self.batch_size, "batch_size", or_none=True)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundSCAFFOLD:
@@ -113,7 +115,7 @@ class BoundSCAFFOLD(BoundFedAvg):
         messages = clients.map(self.local_steps, state)
         moves, changes = messages.payload
         move = self.settings.server_step * clients.mean(moves) / self.problem.total_weight
-        present = clients.participants.shape[0] / self.problem.num_clients
+        present = clients.count / self.problem.num_clients
         control = state.control + present * clients.mean(changes) / self.problem.total_weight
         record = self.record(clients, move, clients.mean(messages.monitor["value"]), first_fault(clients, messages))
         return SCAFFOLDState(self.problem.project_upper(state.x + move, clients.public), control), record

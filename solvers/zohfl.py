@@ -32,9 +32,12 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower
+from hierfl.solvers.papers.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.papers.theory_lower import theory_lower
 from hierfl.solvers.parts.bound import ABSENT, Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated
 from hierfl.solvers.parts.directions import KINDS, Directions
+from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
 from hierfl.solvers.parts.requirements import (
     require_choice,
     require_count,
@@ -47,8 +50,6 @@ from hierfl.solvers.parts.requirements import (
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
 from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, require_schedule, tabulate
 from hierfl.solvers.parts.step_tables import row
-from hierfl.solvers.parts.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
-from hierfl.solvers.parts.theory_lower import theory_lower
 from hierfl.solvers.parts.uplink import (
     COMMUNICATIONS,
     Ledger,
@@ -81,7 +82,8 @@ class ZOHFL:
     directions, direction_kind
         q directions for each client and round, averaged; ``"independent"`` or ``"orthonormal"``.
     participation
-        Fraction of the clients in a round; the subset has ceil(fraction * m) members.
+        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
+        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
     absent
         How the absent count: ``"unbiased"`` (participants' terms times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
@@ -113,7 +115,7 @@ class ZOHFL:
     lower: LowerSolver | None = None
     directions: int = 1
     direction_kind: str = "independent"
-    participation: float = 1.0
+    participation: Participation = 1.0
     absent: str = "unbiased"
     batch_size: int | None = 32
     common_random_numbers: bool = True
@@ -127,7 +129,7 @@ class ZOHFL:
         require_number(self.smoothing, "smoothing", 0, np.inf)
         require_count(self.directions, "directions")
         require_choice(self.direction_kind, "direction_kind", KINDS)
-        require_number(self.participation, "participation", 0, 1)
+        require_participation(self.participation)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
         require_flag(self.common_random_numbers, "common_random_numbers")
@@ -167,7 +169,8 @@ class ZOHFL:
             )
         oracle = ClientOracle(problem, lower, self.batch_size, queries, alone)
         uplink = VectorUplink() if self.communication == "full" else ScalarUplink()
-        return BoundZOHFL(problem, self, oracle, steps, np.array(self.smoothing, float), uplink)
+        cohorts, smoothing = cohorts_of(self, problem, rounds), np.array(self.smoothing, float)
+        return BoundZOHFL(problem, self, oracle, steps, smoothing, uplink, cohorts=cohorts)
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""
@@ -283,8 +286,9 @@ class BoundZOHFL(Bound):
 
     def _announce(self, clients: Clients, v: Directions, ledger: Ledger) -> Ledger:
         """Count what the broadcast of x and of the directions takes."""
-        self.uplink.send_directions(clients, v.count * v.size)
-        return self.uplink.catch_up(clients, ledger, v.count)
+        sent = self.settings.directions * clients.count
+        self.uplink.send_directions(clients, sent * v.size)
+        return self.uplink.catch_up(clients, ledger, sent)
 
     def _differences(
         self, x: Array, v: Directions, payload: Array, public: Environment

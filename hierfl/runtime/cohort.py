@@ -8,6 +8,7 @@ range ("cycle walking", Black and Rogaway, 2002). Sorting a permutation of a mil
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,17 @@ from hierfl.runtime.streams import COHORT_STREAM
 
 SORTED = 128
 FEISTEL_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who takes part in a round: the first ``count`` of ``participants`` (S,); places beyond repeat the first of them.
+
+    ``count`` is a Python number where it is S in every round.
+    """
+
+    participants: Array
+    count: Array | int
 
 
 def draw_participants(round_key: Array, cohort: int, total: int) -> Array:

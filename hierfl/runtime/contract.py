@@ -19,6 +19,7 @@ from jax import Array
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
 from hierfl.descent.answers import Answers
+from hierfl.runtime.cohort import Cohort
 
 
 class Message(NamedTuple):
@@ -62,7 +63,15 @@ class Clients(Protocol):
 
     @property
     def participants(self) -> Array:
-        """The indices of the round's participants, ``(S,)``."""
+        """The indices of the round's participants, ``(S,)``; in a round of fewer than S the first of them stands in the other places."""
+
+    @property
+    def count(self) -> Array | int:
+        """How many take part: the first so many of ``participants``."""
+
+    @property
+    def present(self) -> Array:
+        """Which places of ``participants`` are taken by somebody of their own, ``(S,)`` booleans."""
 
     @property
     def round(self) -> Array:
@@ -125,12 +134,34 @@ class Work(NamedTuple):
     points: int
 
 
+class Cohorts(Protocol):
+    """Who takes part in which round."""
+
+    @property
+    def size(self) -> int:
+        """The most clients that take part in a round, S."""
+
+    @property
+    def everybody(self) -> bool:
+        """Whether all clients take part in every round."""
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether they are drawn, all clients alike, so that participants' terms times m/|S| are unbiased; a script is not."""
+
+    def of(self, round_key: Array, index: Array) -> Cohort:
+        """Give a round's participants; traceable."""
+
+    def counts(self, rounds: int) -> np.ndarray:
+        """Count the participants of the first rounds, ``(rounds,)``."""
+
+
 class Method(Protocol):
     """A solver bound to a problem, as a run sees it."""
 
     @property
-    def participation(self) -> float:
-        """The fraction of the clients in a round."""
+    def cohorts(self) -> Cohorts:
+        """Who takes part in which round."""
 
     @property
     def stays_in_upper_set(self) -> bool:

@@ -15,7 +15,6 @@ from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import HierflError
 from hierfl.language.printing.card import call_text
 from hierfl.result import Result
-from hierfl.runtime.cohort import cohort_size
 from hierfl.runtime.contract import Visitor
 from hierfl.runtime.records import MOTION, TRAFFIC, Outcome
 from hierfl.runtime.stopping import scalars_sent
@@ -71,6 +70,7 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
         watch.measure(end.rounds, state, memory)
     if watch.error is None:
         watch.follow(end.rounds, end.iterate)
+    participants = algorithm.cohorts.counts(end.rounds)
     extra: dict[str, Any] = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
     extra |= _slope_at_the_end(watch, end)
     if isinstance(algorithm, Visitor):
@@ -95,10 +95,9 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
         value=sign * float(evaluation.value),
         own_value=None if own is None else sign * float(own(jnp.asarray(end.x))),
         status=watch.status,
-        history={name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)}
-        | {"scalars": scalars_sent(history)},
+        history=_shown(history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
-        communication=_communication(history, cohort_size(algorithm.participation, compiled.num_clients), end.rounds),
+        communication=_communication(history, participants),
         certificate=Certificate.of(compiled, end.x, evaluation),
         settings={
             **settings,
@@ -139,10 +138,18 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
     return np.linalg.norm(iterate - np.stack(nearest), axis=1)
 
 
-def _communication(history: dict[str, np.ndarray], cohort: int, rounds: int) -> dict[str, float]:
-    """Count the scalars sent: totals and means per round; those of federation-scope lower solvers apart."""
+def _shown(history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns of a result's history."""
+    kept = {name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)}
+    return kept | {"scalars": scalars_sent(history)}
+
+
+def _communication(history: dict[str, np.ndarray], participants: np.ndarray) -> dict[str, float]:
+    """Count the scalars sent, and the participants of each round: totals and means per round; those of federation-scope lower solvers apart."""
+    rounds = participants.size
     totals = {name: int(np.sum(history.get(name, 0))) for name in TRAFFIC}
     per_round = {f"{name}_per_round": _exact_mean(total, rounds) for name, total in totals.items()}
+    cohort = _exact_mean(int(participants.sum()), rounds)
     return {"rounds": rounds, "participants_per_round": cohort, **totals, **per_round}
 
 

@@ -196,7 +196,7 @@ def _require_gradient_steps(algorithm: Method, solver: Any, tolerance: float | N
     if tolerance is not None and not algorithm.descends(rounds):
         raise SettingError(
             f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
-            f"none (corrections, proximal terms, local steps that differ between clients, or absent='zero'): leave it out, and use "
+            f"none (corrections, proximal terms, local steps that differ between clients, scripted participation, or absent='zero'): leave it out, and use "
             f"problem.implicit.stationarity on the result."
         )
 

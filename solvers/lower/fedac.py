@@ -11,10 +11,10 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.near_names import suggests_names
 from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
+from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.requirements import require_count, require_number
 from hierfl.solvers.parts.step_schedules import Schedule, require_schedule
 from hierfl.solvers.parts.step_tables import constant
-from hierfl.solvers.parts.theory import lower_constants
 
 
 def _point(own: Sequences, sizes: Array) -> Array:

@@ -17,10 +17,10 @@ from hierfl.near_names import suggests_names
 from hierfl.solvers.lower.federated import BoundFederated
 from hierfl.solvers.lower.local_sgd import BY_ROUND, bound_as_given, steps_of_algorithm_3
 from hierfl.solvers.lower.lower_solver import require_scope
+from hierfl.solvers.papers.theory import require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count
 from hierfl.solvers.parts.step_schedules import Schedule, require_schedule
 from hierfl.solvers.parts.step_tables import constant
-from hierfl.solvers.parts.theory import require_left_out
 
 
 @suggests_names

@@ -12,10 +12,10 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.near_names import suggests_names
 from hierfl.solvers.lower.federated import BoundFederated, FederatedSettings, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
+from hierfl.solvers.papers.theory import SCHEDULES, lower_constants, require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count
 from hierfl.solvers.parts.step_schedules import Decay, Schedule, require_schedule, tabulate
 from hierfl.solvers.parts.step_tables import constant
-from hierfl.solvers.parts.theory import SCHEDULES, lower_constants, require_left_out
 
 PRACTICAL_STEP = Decay(0.1, 0.5)
 

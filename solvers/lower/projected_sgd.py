@@ -22,6 +22,7 @@ from hierfl.compiler.expressions.program import NO_ROWS, Environment, Rows
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
+from hierfl.solvers.papers.theory import SCHEDULES, lower_constants, require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count
 from hierfl.solvers.parts.step_schedules import (
     Decay,
@@ -33,7 +34,6 @@ from hierfl.solvers.parts.step_schedules import (
     tabulate_steps,
 )
 from hierfl.solvers.parts.step_tables import Tabulated, constant
-from hierfl.solvers.parts.theory import SCHEDULES, lower_constants, require_left_out
 
 PAPER_STEP = Decay(0.1, 1.0)
 Value = TypeVar("Value")

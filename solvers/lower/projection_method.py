@@ -21,10 +21,10 @@ from hierfl.compiler.expressions.program import NO_ROWS, Environment
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
+from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.requirements import require_choice, require_number
 from hierfl.solvers.parts.step_schedules import Schedule, require_schedule, tabulate, whole
 from hierfl.solvers.parts.step_tables import Tabulated, constant, row
-from hierfl.solvers.parts.theory import lower_constants
 
 Mapping = Callable[[Array], Array]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,6 +14,7 @@ from hierfl.runtime.records import History
 from hierfl.runtime.stopping import gradient_bound
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.participation import DrawnCohorts, ScriptedCohorts
 from hierfl.solvers.parts.step_tables import Tabulated
 
 ABSENT = ("unbiased", "renormalise", "zero")
@@ -21,11 +22,12 @@ ABSENT = ("unbiased", "renormalise", "zero")
 
 @dataclass(frozen=True, eq=False)
 class Bound(Tabulated):
-    """The problem, the settings, which say who takes part, and how a client evaluates its term."""
+    """The problem, the settings, how a client evaluates its term, and who takes part in which round."""
 
     problem: CompiledProblem
     settings: Any
     oracle: ClientOracle
+    cohorts: DrawnCohorts | ScriptedCohorts = field(kw_only=True)
     stays_in_upper_set: ClassVar[bool] = True
     slope_of: ClassVar[str] = "at most, over the last {rounds} rounds (95% confidence)"
     advice: ClassVar[str] = "Give the lower solver more or larger steps (lower=...), or take lower=Exact()."
@@ -38,7 +40,8 @@ class Bound(Tabulated):
     @property
     def known_by_tables(self) -> tuple[str, ...]:
         """Settings that are no part of the key: the lower solver too, which has a key of its own."""
-        return (*self.tabulated, "lower") if isinstance(self.lower, Tabulated) else self.tabulated
+        lower = ("lower",) if isinstance(self.lower, Tabulated) else ()
+        return (*self.tabulated, "participation", *lower)
 
     @property
     def theory(self) -> Prescription | None:
@@ -54,12 +57,6 @@ class Bound(Tabulated):
         if self.theory is None or rounds >= self.theory.rounds:
             return None
         return f"schedule='theory': the accuracy is proved after {self.theory.rounds:.3g} rounds, not after {rounds}."
-
-    @property
-    def participation(self) -> float:
-        """The fraction of the clients in a round."""
-        participation: float = self.settings.participation
-        return participation
 
     @property
     def absent(self) -> str:
@@ -85,7 +82,7 @@ class Bound(Tabulated):
 
         A round's gradient is its move over the step size times this: what ``tolerance`` is compared with.
         """
-        everyone_counts = self.participation == 1 or self.absent == "unbiased"
+        everyone_counts = self.cohorts.everybody or (self.cohorts.by_chance and self.absent == "unbiased")
         return np.ones(last - first) if everyone_counts else None
 
     def descends(self, rounds: int) -> bool:

@@ -101,7 +101,7 @@ def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
     if type(schedule) is Decay or type(schedule) is LogGrowth:
         values = schedule.table(count)
     elif callable(schedule) and not isinstance(schedule, type):
-        _require_one_argument(schedule, what)
+        require_one_argument(schedule, what, "lambda r: 0.1 / (r + 1)")
         values = np.array([_number(schedule(r), what) for r in range(count)], dtype=float).reshape(count)
     else:
         values = np.broadcast_to(_number(schedule, what), (count,))
@@ -167,11 +167,17 @@ def _number(value: Any, what: str) -> float:
     return float(value)
 
 
-def _require_one_argument(schedule: Callable[[int], float], what: str) -> None:
-    """The callable can be called with a round; what it raises by itself is the user's to see."""
+def require_one_argument(schedule: Callable[[int], Any], what: str, example: str) -> None:
+    """Check that a callable can be called with a round; what it raises by itself is the user's to see.
+
+    Raises
+    ------
+    SettingError
+        Naming the setting, with the example.
+    """
     try:
         signature(schedule).bind(0)
     except TypeError as error:
-        raise SettingError(f"{what} is called with the round, as in lambda r: 0.1 / (r + 1): {error}.") from None
+        raise SettingError(f"{what} is called with the round, as in {example}: {error}.") from None
     except ValueError:
         pass  # a callable of C without a signature

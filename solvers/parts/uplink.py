@@ -53,8 +53,8 @@ class Ledger(NamedTuple):
 
     def charge(self, clients: Clients, sent: Array | int) -> Ledger:
         """Count the catch-up of a round's participants, who then send ``sent`` scalars together."""
-        who = clients.participants
-        clients.charge("down", jnp.sum(self.total - self.seen[who]))
+        who, missed = clients.participants, self.total - self.seen[clients.participants]
+        clients.charge("down", jnp.sum(jnp.where(clients.present, missed, 0)))
         return Ledger(self.total + sent, self.seen.at[who].set(self.total))
 
 
@@ -68,7 +68,7 @@ class VectorUplink:
         """x as the server broadcasts it."""
         return x
 
-    def send_directions(self, clients: Clients, scalars: int) -> None:
+    def send_directions(self, clients: Clients, scalars: Array | int) -> None:
         """Count the directions that the server sends."""
         clients.charge("down", scalars)
 
@@ -87,7 +87,7 @@ class ScalarUplink:
         """x is rebuilt by the participants."""
         return Known(x)
 
-    def send_directions(self, clients: Clients, scalars: int) -> None:
+    def send_directions(self, clients: Clients, scalars: Array | int) -> None:
         """Directions follow from the seeds."""
 
     def catch_up(self, clients: Clients, ledger: Ledger, sent: Array | int) -> Ledger:
@@ -147,7 +147,7 @@ class SlopeUplink(ScalarUplink):
     def charge(self, clients: Clients, ledger: Ledger, steps: SeededSteps) -> Ledger:
         """Count the catch-up of the participants, and the slopes that they send: q for every step, or for all together."""
         counts = steps.count(clients.round, clients.participants)
-        sent = steps.directions * jnp.sum(self.sendings(counts))
+        sent = steps.directions * jnp.sum(jnp.where(clients.present, self.sendings(counts), 0))
         clients.charge("up", sent)
         return self.catch_up(clients, ledger, sent)
 

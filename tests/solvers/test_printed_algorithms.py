@@ -39,7 +39,7 @@ class Cohort:
     weights: Sequence[float]
     caps: Sequence[float]
     local_steps: Any
-    participation: float = 1.0
+    participation: Any = 1.0
 
     @property
     def size(self) -> int:
@@ -47,7 +47,9 @@ class Cohort:
         return len(self.weights)
 
     def present(self, r: int) -> list[int]:
-        """The clients of a round: all of them, or ceil(participation m) drawn without replacement."""
+        """The clients of a round: all of them, those of a script, or ceil(participation m) drawn without replacement."""
+        if callable(self.participation):
+            return self.participation(r)
         if self.participation == 1:
             return list(range(self.size))
         key = fold(fold(jax.random.key(SEED), r), COHORT_STREAM)
@@ -93,7 +95,9 @@ COHORTS = {
     "uneven-weights": Cohort([0.5, 0.2, 0.3], [0.35, 0.25, 0.6], [3, 1, 2]),
     "absent-clients": Cohort([0.5, 0.2, 0.3], [0.35, 0.25, 0.6], one_two_three, 0.5),
 }
+SCRIPTED = Cohort([0.5, 0.2, 0.3], [0.35, 0.25, 0.6], [3, 1, 2], lambda r: [[1], [0, 2], [0, 1, 2], [2]][r % 4])
 every_cohort = pytest.mark.parametrize("cohort", COHORTS.values(), ids=COHORTS)
+scripted_too = pytest.mark.parametrize("cohort", [*COHORTS.values(), SCRIPTED], ids=[*COHORTS, "scripted"])
 
 
 # --- what a run draws, by round r, client i, local step t, lower round s: replayed from its keys -----------------------------
@@ -169,7 +173,7 @@ def fedrzo_nn(f: Callable[[Array, Array], float], cohort: Cohort, x: Array) -> A
     return np.array(iterates)
 
 
-@every_cohort
+@scripted_too
 def test_fedrzo_nn(cohort: Cohort, x64: None) -> None:
     x, u, cap = cp.Variable(N, name="x"), hf.Sample(N, name="u"), hf.ClientParameter(name="cap")
     problem = hf.Problem(
@@ -405,7 +409,7 @@ def fedrzo_2s(f: Callable[[Array, Array, Array], float], cohort: Cohort, x: Arra
     return np.array(iterates)
 
 
-@every_cohort
+@scripted_too
 def test_fedrzo_2s(cohort: Cohort, x64: None) -> None:
     """f_i = E ||y(x, u) - u||^2 + 1'x; Y(x, u) moves with x and with the sample."""
     x, y, cap = cp.Variable(N, name="x"), cp.Variable(N, name="y"), hf.ClientParameter(name="cap")
@@ -482,7 +486,7 @@ def zo_hfl(cohort: Cohort, x: Array, common: bool, start: str) -> Array:
 
 
 @pytest.mark.parametrize(("common", "start"), [(False, "query"), (True, "warm")])
-@every_cohort
+@scripted_too
 def test_zo_hfl(cohort: Cohort, common: bool, start: str, x64: None) -> None:
     x, y, radius = cp.Variable(N, name="x"), cp.Variable(N, name="y"), hf.ClientParameter(name="radius")
     u = hf.Sample(N, name="u")
@@ -505,5 +509,6 @@ def test_zo_hfl(cohort: Cohort, common: bool, start: str, x64: None) -> None:
         lower=ProjectedSGD(steps=[Decay(tau, -0.5) for tau in TAUS[cohort.size]], batch_size=1, start=start),
     )
     result = agrees(problem, solver, zo_hfl(cohort, START, common, start))
-    sent, present = result.communication, len(cohort.present(0))
-    assert (sent["scalars_down_per_round"], sent["scalars_up_per_round"]) == (2 * N * present, 2 * N * present)
+    sent, present = result.communication, sum(len(cohort.present(r)) for r in range(ROUNDS))
+    assert (sent["scalars_down"], sent["scalars_up"]) == (2 * N * present, 2 * N * present)
+    assert sent["participants_per_round"] == present / ROUNDS

@@ -98,7 +98,12 @@ def call_text(settings: Any) -> str:
 
 
 def _setting_text(value: Any) -> str:
-    return call_text(value) if is_dataclass(value) else repr(value)
+    if is_dataclass(value):
+        return call_text(value)
+    if np.ndim(value) and np.size(value) > SHORT and not isinstance(value, str):
+        array = np.asarray(value)
+        return f"<{' x '.join(map(str, array.shape))} array of {array.dtype}>"
+    return repr(value)
 
 
 def _is_default(settings: Any, field: Any) -> bool:

@@ -15,6 +15,7 @@ from jax import Array
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party, Population
 from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.runtime.cohort import Cohort
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
 from hierfl.runtime.in_process.groups import in_groups
 from hierfl.runtime.records import TRAFFIC
@@ -51,10 +52,22 @@ class InProcessClients:
     """The round's participants, as the algorithm sees them; lives while one round is traced."""
 
     setting: RoundSetting
-    participants: Array
+    cohort: Cohort
     chosen: Population  # the participants' data, in their order
     shared: Shared
     level: str = ""
+
+    @property
+    def participants(self) -> Array:
+        return self.cohort.participants
+
+    @property
+    def count(self) -> Array | int:
+        return self.cohort.count
+
+    @property
+    def present(self) -> Array:
+        return jnp.arange(self.participants.shape[0]) < self.count
 
     @property
     def key(self) -> Array:
@@ -81,7 +94,7 @@ class InProcessClients:
     def everyone(self) -> InProcessClients:
         """All clients; what they send is counted as the lower level's."""
         clients = self.setting.data.clients
-        return replace(self, participants=jnp.arange(clients.size), chosen=clients, level="lower_")
+        return replace(self, cohort=Cohort(jnp.arange(clients.size), clients.size), chosen=clients, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         """Run a step at every participant; see the contract."""
@@ -92,23 +105,28 @@ class InProcessClients:
             party = self.chosen.party(place)
             return step(party, memory, Received(broadcast, own, self.round), fold_in(seed, party.index))
 
-        jobs = (self._places, jax.tree.map(lambda a: a[self.participants], self.memory), each)
+        own = each if isinstance(self.count, int) else jax.tree.map(lambda a: a[self._places], each)
+        jobs = (self._places, jax.tree.map(lambda a: a[self.participants], self.memory), own)
         changed, messages = self._run(one, jobs)
         self.shared.memory = jax.tree.map(lambda a, new: a.at[self.participants].set(new), self.memory, changed)
-        self._count("scalars_down", broadcast, times=self.participants.shape[0])
-        self._count("scalars_down", each, times=1)
-        self._count("scalars_up", messages.payload, times=1)
-        self._count("monitor_scalars", messages.monitor, times=1)
+        self._note("scalars_down", self.count * _scalars(broadcast))
+        size = self.participants.shape[0]
+        for way, stacked in (
+            ("scalars_down", each),
+            ("scalars_up", messages.payload),
+            ("monitor_scalars", messages.monitor),
+        ):
+            self._note(way, self.count * (_scalars(stacked) // size))
         return messages
 
     def share(self, values: Any) -> Known:
         """Send values once: later maps of the round refer to them at no cost."""
-        self._count("scalars_down", values, times=self.participants.shape[0])
+        self._note("scalars_down", self.count * _scalars(values))
         return Known(values)
 
     def charge(self, way: str, scalars: Any) -> None:
         """Count scalars that the simulation does not send."""
-        self.shared.traffic[f"{self.level}scalars_{way}"] += scalars
+        self._note(f"scalars_{way}", scalars)
 
     def query(self, question: Question, broadcast: Any) -> Any:
         """Ask every participant; see the contract."""
@@ -122,9 +140,11 @@ class InProcessClients:
     def mean(self, values: Any) -> Any:
         """Aggregate the participants' values by weight: by default unbiased for sum_i w_i v_i over all clients."""
         weights = self.chosen.weights
-        absent, size = self.setting.absent, self.participants.shape[0]
+        absent, count = self.setting.absent, self.count
+        if not isinstance(count, int):
+            weights = jnp.where(self.present, weights, 0.0)
         if absent == "unbiased":
-            weights = weights * (self.setting.problem.num_clients / size)
+            weights = weights * (self.setting.problem.num_clients / count)
         elif absent == "renormalise":
             present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
             weights = weights * (self.setting.problem.total_weight / jnp.where(present > 0, present, 1.0))
@@ -147,14 +167,19 @@ class InProcessClients:
 
     @property
     def _places(self) -> Array:
-        """The participants' positions among themselves, 0 to S - 1."""
-        return jnp.arange(self.participants.shape[0])
+        """The participants' positions among themselves, 0 to S - 1; where the first stands in for nobody, its own."""
+        places = jnp.arange(self.participants.shape[0])
+        return places if isinstance(self.count, int) else jnp.where(self.present, places, 0)
 
     def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
         run = jax.vmap(one) if self.setting.side_by_side else partial(jax.lax.map, one)
         return in_groups(run, jobs, self.setting.groups)
 
-    def _count(self, way: str, arrays: Any, times: int) -> None:
-        leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
-        scalars = sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))
-        self.shared.traffic[self.level + way] += times * scalars
+    def _note(self, way: str, scalars: Array | int) -> None:
+        self.shared.traffic[self.level + way] += scalars
+
+
+def _scalars(arrays: Any) -> int:
+    """Count the scalars of what is sent, without what is known already."""
+    leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
+    return sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))

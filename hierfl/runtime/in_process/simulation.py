@@ -25,7 +25,6 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.thread_pool import core_count
 from hierfl.jaxtools.traced import Traced
-from hierfl.runtime.cohort import cohort_size, draw_participants
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.in_process.clients import InProcessClients, RoundSetting, Shared, no_traffic
 from hierfl.runtime.in_process.groups import RoundInGroups
@@ -58,8 +57,8 @@ class Simulation:
 
     @property
     def cohort(self) -> int:
-        """How many clients take part in a round."""
-        return cohort_size(self.algorithm.participation, self.problem.num_clients)
+        """How many clients take part in a round, at most."""
+        return self.algorithm.cohorts.size
 
     @property
     def schedule(self) -> Schedule:
@@ -135,8 +134,8 @@ class Simulation:
         """Make ``value(tables, state, memory, data, key, round, x)``: all terms at x, y by the algorithm's own lower solver."""
 
         def value(tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array, x: Array) -> Array:
-            clients = self._clients(memory, data, key, index, None)
             algorithm = self.algorithm.with_tables(tables)
+            clients = self._clients(algorithm, memory, data, key, index, None)
             return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
         program: Callable[..., Array] = self._keep(("own value",), lambda: quick_jit(value))
@@ -156,22 +155,23 @@ class Simulation:
     def _round(
         self, groups: int | None, tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array
     ) -> Any:
-        clients = self._clients(memory, data, key, index, groups)
         algorithm = self.algorithm.with_tables(tables)
+        clients = self._clients(algorithm, memory, data, key, index, groups)
         after, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
         traffic = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
         return after, clients.memory, {**record, **traffic, **motion(algorithm, state, after)}
 
-    def _clients(self, memory: Any, data: Data, key: Array, index: Array, groups: int | None) -> InProcessClients:
-        problem, cohort = self.problem, self.cohort
-        round_key = fold_in(key, index)
-        participants = draw_participants(round_key, cohort, problem.num_clients)
-        chosen = data.clients
-        if cohort < problem.num_clients:
-            chosen = gathered_clients(chosen, participants, tuple(map(Extent.of, problem.static_data.clients.tables)))
+    def _clients(
+        self, algorithm: Algorithm, memory: Any, data: Data, key: Array, index: Array, groups: int | None
+    ) -> InProcessClients:
+        problem, round_key, chosen = self.problem, fold_in(key, index), data.clients
+        cohort = algorithm.cohorts.of(round_key, index)
+        if not algorithm.cohorts.everybody:
+            extents = tuple(map(Extent.of, problem.static_data.clients.tables))
+            chosen = gathered_clients(chosen, cohort.participants, extents)
         together, absent = self.schedule.side_by_side, self.algorithm.absent
         setting = RoundSetting(problem, data, round_key, jnp.asarray(index), absent, together, groups)
-        return InProcessClients(setting, participants, chosen, Shared(memory, no_traffic()))
+        return InProcessClients(setting, cohort, chosen, Shared(memory, no_traffic()))
 
 
 def whole(number: int) -> np.ndarray:

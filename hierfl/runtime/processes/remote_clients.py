@@ -15,7 +15,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.cohort import cohort_size, draw_participants
+from hierfl.runtime.cohort import Cohort
 from hierfl.runtime.contract import Algorithm, Known, Message, Question, Received, Step
 from hierfl.runtime.processes.client_process import step_name
 from hierfl.runtime.processes.process_pool import ProcessPool
@@ -34,9 +34,9 @@ class ServerSide:
 
     def clients(self, key: Array, index: int) -> RemoteClients:
         """The participants of a round."""
-        round_key, total = fold_in(key, index), self.problem.num_clients
-        participants = draw_participants(round_key, cohort_size(self.algorithm.participation, total), total)
-        return RemoteClients(self, participants, round_key, jnp.asarray(index), dict.fromkeys(TRAFFIC, 0))
+        round_key = fold_in(key, index)
+        cohort = self.algorithm.cohorts.of(round_key, jnp.asarray(index))
+        return RemoteClients(self, cohort, round_key, jnp.asarray(index), dict.fromkeys(TRAFFIC, 0))
 
     def ask(self, method: str, step: Callable[..., Any], arguments: Iterable[tuple[int, tuple[Any, ...]]]) -> list[Any]:
         """Have clients run a step of the algorithm."""
@@ -56,11 +56,26 @@ class RemoteClients:
     """The round's participants: the ``Clients`` of the contract, by messages."""
 
     server_side: ServerSide
-    participants: Array
+    cohort: Cohort
     key: Array
     round: Array
     traffic: dict[str, int]
     level: str = ""
+
+    @property
+    def participants(self) -> Array:
+        """Their indices; where fewer take part than in other rounds, the first again in the other places."""
+        return self.cohort.participants
+
+    @property
+    def count(self) -> int:
+        """How many take part."""
+        return int(self.cohort.count)
+
+    @property
+    def present(self) -> Array:
+        """Which places are taken by somebody of their own."""
+        return jnp.arange(self.participants.shape[0]) < self.count
 
     @property
     def public(self) -> dict[int, Array]:
@@ -70,7 +85,8 @@ class RemoteClients:
     @property
     def everyone(self) -> RemoteClients:
         """All clients; what they send is counted as the lower level's."""
-        return replace(self, participants=jnp.arange(self.server_side.problem.num_clients), level="lower_")
+        total = self.server_side.problem.num_clients
+        return replace(self, cohort=Cohort(jnp.arange(total), total), level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         """Run a step at every participant, in its process."""
@@ -84,7 +100,7 @@ class RemoteClients:
         self._count("scalars_down", [broadcast] * len(sent), each)
         self._count("scalars_up", [message.payload for message in messages])
         self._count("monitor_scalars", [message.monitor for message in messages])
-        return jax.tree.map(lambda *parts: jnp.stack(parts), *messages)
+        return self._filled(jax.tree.map(lambda *parts: jnp.stack(parts), *messages))
 
     def share(self, values: Any) -> Known:
         """Count the values once; this transport keeps nothing at the clients and sends them again with each map."""
@@ -105,7 +121,7 @@ class RemoteClients:
             given = (jax.tree.unflatten(tree, arrays),)
             return np.stack(server.ask("query", question, [(place, given) for place in places]))
 
-        return call_on_host(ask, (len(places), *shape.shape), shape.dtype, *leaves)
+        return self._filled(call_on_host(ask, (len(places), *shape.shape), shape.dtype, *leaves))
 
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         """Run a step on the server's own data."""
@@ -115,9 +131,10 @@ class RemoteClients:
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over participants; weights are public."""
         everybody = jnp.asarray(self.server_side.problem.data().clients.weights)
-        weights, absent = everybody[self.participants], self.server_side.algorithm.absent
+        weights = jnp.where(self.present, everybody[self.participants], 0.0)
+        absent = self.server_side.algorithm.absent
         if absent == "unbiased":
-            weights = weights * (everybody.size / weights.size)
+            weights = weights * (everybody.size / self.count)
         elif absent == "renormalise":
             present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
             weights = weights * (jnp.sum(everybody) / jnp.where(present > 0, present, 1.0))
@@ -131,8 +148,13 @@ class RemoteClients:
 
     @property
     def _places(self) -> list[int]:
-        places: list[int] = self.participants.tolist()
+        places: list[int] = self.participants[: self.count].tolist()
         return places
+
+    def _filled(self, answers: Any) -> Any:
+        """The participants' answers, and the first one's in places that nobody takes."""
+        places = jnp.where(self.present, jnp.arange(self.participants.shape[0]), 0)
+        return jax.tree.map(lambda a: a[places], answers)
 
     def _count(self, way: str, *sent: Any) -> None:
         """Count what went over the wire, without what the clients held already."""

@@ -205,6 +205,7 @@ class Case(NamedTuple):
 
 
 HALF = {"participation": 0.5}  # two of three clients in a round
+SCRIPT = {"participation": lambda r: [[1], [2, 0], [0, 1, 2]][r % 3]}
 LOCAL = {"smoothing": 0.1, "step_size": 0.02, "local_steps": STEPS, "batch_size": 2}
 DESCENT = {"step_size": 0.1, "local_steps": STEPS, "batch_size": 2}
 BY_PROJECTION = {"steps": 4, "step_size": 0.1}
@@ -245,6 +246,8 @@ CASES = {
     "Scaffnew": Case(flat, Scaffnew(step_size=0.1, probability=0.5, batch_size=2)),
     "FedMSPP": Case(flat, FedMSPP(**DESCENT)),
     "FedZO": Case(flat, FedZO(**DESCENT, directions=2)),
+    "ZOHFL, a script": Case(private_term, ZOHFL(**SCRIPT, directions=2, direction_kind="orthonormal", local_steps=2)),
+    "FedRZO, a script": Case(flat, FedRZO(**LOCAL, **SCRIPT, communication="scalars", absent="renormalise")),
     "LocalSGDA": Case(game, LocalSGDA(**DESCENT, **HALF), True),
 }
 

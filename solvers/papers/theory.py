@@ -27,7 +27,7 @@ class TheorySettings(Protocol):
     def accuracy(self) -> float: ...
 
     @property
-    def participation(self) -> float: ...
+    def participation(self) -> Any: ...
 
     @property
     def starts(self) -> Starts | None: ...
@@ -95,10 +95,10 @@ def prescription(solver: TheorySettings, problem: CompiledProblem) -> Prescripti
             f"schedule='theory' of {name}: the theorem for this class, {theorem.name}, is about {fitting}. Write "
             f"{fitting}(schedule='theory'), or give step_size and local_steps yourself."
         )
-    if solver.participation < 1:
+    if callable(solver.participation) or np.ndim(solver.participation) or solver.participation != 1:
         raise SettingError(
             f"schedule='theory' of {name}: {theorem.name} is about rounds in which all clients take part, but "
-            f"participation={solver.participation:g}. Write participation=1, or give step_size and local_steps yourself."
+            f"participation is {solver.participation!r}. Write participation=1, or give step_size and local_steps yourself."
         )
     if theorem.applies and theorem.predicted is None:
         raise SettingError(
