@@ -9,6 +9,8 @@ cites (Nouiehed et al., 2019). The labels 1 and -1 of the network are the parity
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cvxpy as cp
 
 import hierfl as hf
@@ -26,6 +28,7 @@ def fair_classification(
     lam: float = 0.1,
     simplex: bool = True,
     seed: int = 0,
+    weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
     """The declaration, with upper variables ``Z`` (neurons, features) and ``w`` (neurons,), lower variable ``y`` (classes,).
 
@@ -41,6 +44,8 @@ def fair_classification(
         Strong concavity in y.
     simplex
         y in the simplex, as in the cited formulation; ``False`` leaves y free, as printed, so that y_c = loss_c / lam.
+    weights
+        Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N; or numbers, one for each.
     """
     features, classes = data.features.shape[1], data.onehot.shape[1]
     hidden, output = cp.Variable((neurons, features), name="Z"), cp.Variable(neurons, name="w")
@@ -53,6 +58,7 @@ def fair_classification(
         scheme=scheme,
         test_fraction=test_fraction,
         seed=seed,
+        weights=weights,
     )
     loss = squared_error(hidden, output, data.scaled(image), target)
     payoff = hf.E((share @ y) * loss) - 0.5 * lam * cp.sum_squares(y)

@@ -10,6 +10,7 @@ min over x of E_server loss(x) + lam sum_i w_i min over y of [ E_i loss(y) + (mu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -67,6 +68,7 @@ def heterogeneous_classification(
     radius: float | None = None,
     envelope: bool = False,
     seed: int = 0,
+    weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
     """The declaration.
 
@@ -85,6 +87,8 @@ def heterogeneous_classification(
         The Moreau-envelope declaration: then the gradient of a client's term is lam * mu * (x - y_i(x)), as long as no
         constraint moves with x, and the clients' losses pull x directly. In the papers' declaration they do so only through the
         Jacobian of y_i(x), which hardly differs from the identity.
+    weights
+        Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N over the clients ([HFL] §IV); or numbers, one for each.
     """
     features, classes = data.features.shape[1], data.onehot.shape[1]
     x, y = cp.Variable((classes, features), name="x"), cp.Variable((classes, features), name="y")
@@ -98,6 +102,7 @@ def heterogeneous_classification(
         test_fraction=test_fraction,
         parameters={} if radius is None else {rho: radius},
         seed=seed,
+        weights=weights,
     )
     pixels = data.scaled(image)
     personal = hf.E(cross_entropy(y, pixels, label)) + 0.5 * mu * cp.sum_squares(y - x)

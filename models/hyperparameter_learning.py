@@ -9,6 +9,8 @@ the better conditioned declaration of the same trade-off. y(x) depends on the me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cvxpy as cp
 import numpy as np
 
@@ -25,6 +27,7 @@ def hyperparameter_learning(
     test_fraction: float = 0.1,
     floor: float = 1e-3,
     seed: int = 0,
+    weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
     """The declaration, with upper variable ``x`` (clients,) and lower variable ``y`` (features,).
 
@@ -38,6 +41,8 @@ def hyperparameter_learning(
         Share of a client's samples that the upper level sees, at least one; the lower level sees the others.
     floor
         The bound mu > 0 of X.
+    weights
+        Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N of their training rows; or numbers, one for each.
     """
     x, y = cp.Variable(clients, nonneg=True, name="x"), cp.Variable(features.shape[1], name="y")
     image, label = hf.Sample(features.shape[1], name="image"), hf.Sample(name="label")
@@ -62,7 +67,7 @@ def hyperparameter_learning(
         hf.Minimize(clients=hf.total(logistic_loss(y, unseen, unseen_label))),
         lower=hf.ArgMin(y, hf.E(logistic_loss(y, image, label)) + 0.5 * (own @ x) * cp.sum_squares(y)),
         constraints=[x >= floor],
-        federation=hf.Federation(parties, test=pool.test),
+        federation=hf.Federation(parties, weights=weights, test=pool.test),
     )
 
 

@@ -8,6 +8,8 @@ explicit ``scale``, which at the paper's step size 1e-5 decides whether anything
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cvxpy as cp
 import numpy as np
 
@@ -26,6 +28,7 @@ def relu_network(
     scale: float = 300.0,
     softplus: float | None = None,
     seed: int = 0,
+    weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
     """The declaration, with upper variables ``Z`` (neurons, features) and ``w`` (neurons,).
 
@@ -41,9 +44,11 @@ def relu_network(
         Weight of the regulariser, and of the mean loss.
     softplus
         If given, the units are ln(1 + exp(beta z)) / beta with this beta: the smooth model that first-order methods need.
+    weights
+        Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N; or numbers, one for each.
     """
     features = data.features.shape[1]
-    weights = cp.Variable((neurons, features), name="Z"), cp.Variable(neurons, name="w")
+    layers = cp.Variable((neurons, features), name="Z"), cp.Variable(neurons, name="w")
     image, target = hf.Sample(features, name="image"), hf.Sample(name="target")
     federation = hf.Federation.split(
         {image: data.features, target: parity(data.labels)},
@@ -51,9 +56,10 @@ def relu_network(
         scheme=scheme,
         test_fraction=test_fraction,
         seed=seed,
+        weights=weights,
     )
-    loss = 0.5 * scale * hf.E(squared_error(*weights, data.scaled(image), target, softplus))
-    return hf.Problem(hf.Minimize(clients=loss + 0.5 * lam * sum(map(cp.sum_squares, weights))), federation=federation)
+    loss = 0.5 * scale * hf.E(squared_error(*layers, data.scaled(image), target, softplus))
+    return hf.Problem(hf.Minimize(clients=loss + 0.5 * lam * sum(map(cp.sum_squares, layers))), federation=federation)
 
 
 def squared_error(

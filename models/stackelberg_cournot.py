@@ -7,6 +7,8 @@ maximises expected profit, written as a minimisation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cvxpy as cp
 import numpy as np
 import scipy.stats
@@ -16,7 +18,11 @@ from hierfl.language.levels import LowerLevel
 
 
 def stackelberg_cournot(
-    followers: int = 10, slope: float = 0.5, clients: int = 10, leader_cost: float = 0.1
+    followers: int = 10,
+    slope: float = 0.5,
+    clients: int = 10,
+    leader_cost: float = 0.1,
+    weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
     """The market, with c_j = linspace(.09, .11) and capacities linspace(2, 4) over the followers.
 
@@ -30,16 +36,22 @@ def stackelberg_cournot(
         Clients with the same demand distribution each.
     leader_cost
         c_0.
+    weights
+        Of the clients in the objective: ``"uniform"``, or numbers, one for each; they hold a law, so that N_i / N means nothing.
     """
     x, y, a = _leaves(followers)
     cost, capacity = _firms(followers)
     marginal = cp.multiply(cost + slope, y) - a + slope * (x + cp.sum(y))
     equilibrium = hf.Equilibrium(y, marginal, [y >= 0, y <= capacity], scope="sample")
-    return _with_leader(x, a, a - slope * (x + cp.sum(y)), equilibrium, clients, leader_cost)
+    return _with_leader(x, a, a - slope * (x + cp.sum(y)), equilibrium, clients, leader_cost, weights)
 
 
 def stackelberg_cournot_game(
-    followers: int = 10, slope: float = 0.5, clients: int = 10, leader_cost: float = 0.1
+    followers: int = 10,
+    slope: float = 0.5,
+    clients: int = 10,
+    leader_cost: float = 0.1,
+    weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
     """The same market with the followers declared as players, each maximising its own profit; parameters as above."""
     x, y, a = _leaves(followers)
@@ -47,7 +59,7 @@ def stackelberg_cournot_game(
     price = a - slope * (x + cp.sum(y))
     profit = cp.multiply(y, price) - 0.5 * cp.multiply(cost, cp.square(y))
     game = hf.Nash(hf.Player(y, maximize=profit, constraints=[y >= 0, y <= capacity]), scope="sample")
-    return _with_leader(x, a, price, game, clients, leader_cost)
+    return _with_leader(x, a, price, game, clients, leader_cost, weights)
 
 
 def _leaves(followers: int) -> tuple[cp.Variable, cp.Variable, hf.Sample]:
@@ -60,11 +72,19 @@ def _firms(followers: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_leader(
-    x: cp.Variable, a: hf.Sample, price: cp.Expression, lower: LowerLevel, clients: int, leader_cost: float
+    x: cp.Variable,
+    a: hf.Sample,
+    price: cp.Expression,
+    lower: LowerLevel,
+    clients: int,
+    leader_cost: float,
+    weights: str | Sequence[float],
 ) -> hf.Problem:
     return hf.Problem(
         hf.Minimize(clients=hf.E(0.5 * leader_cost * cp.square(x) - x * price)),
         lower=lower,
         constraints=[x >= 0, x <= 10],
-        federation=hf.Federation([hf.Client({a: scipy.stats.uniform(7.5, 5)}) for _ in range(clients)]),
+        federation=hf.Federation(
+            [hf.Client({a: scipy.stats.uniform(7.5, 5)}) for _ in range(clients)], weights=weights
+        ),
     )

@@ -6,7 +6,8 @@ gradient of f_i on a minibatch; the server takes x <- P_X [ mean of the x_i ].
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self
 
 import jax.numpy as jnp
@@ -14,12 +15,14 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party
+from hierfl.compiler.data.tables import Party, Population
+from hierfl.compiler.expressions.program import Rows
+from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.local_steps import LocalSteps, Term
+from hierfl.solvers.parts.local_steps import LocalSteps, Term, Value
 from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
 from hierfl.solvers.parts.requirements import (
     require_choice,
@@ -61,13 +64,21 @@ class FedAvg:
         How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
         Rows of the minibatches; None uses all.
+    epochs
+        E, in place of ``local_steps``: passes over a client's own rows in batches of ``batch_size`` without replacement, shuffled anew
+        for each, so that client k takes E ceil(n_k / batch_size) steps, as in the source.
+
+    Notes
+    -----
+    The source's weights n_k / n are those of ``hf.Federation(..., weights="samples")``, which are part of the objective. Of absent
+    clients it has the mean over those present, ``absent="renormalise"``.
 
     Raises
     ------
     SettingError
         For a setting out of range.
     IncompatibleSolverError
-        When bound to a problem with a lower level, a black box, or private constraints on x.
+        When bound to a problem with a lower level, a black box, or private constraints on x; with ``epochs``, to one without rows.
     """
 
     step_size: Schedule = 0.01
@@ -75,12 +86,25 @@ class FedAvg:
     participation: Participation = 1.0
     absent: str = "unbiased"
     batch_size: int | None = 32
+    epochs: int | None = field(default=None, kw_only=True)
+    takes_epochs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_schedule(self.step_size, "step_size", auto=True)
         require_participation(self.participation)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
+        if self.epochs is None:
+            return
+        require_count(self.epochs, "epochs")
+        if not self.takes_epochs:
+            raise SettingError(
+                f"epochs={self.epochs}: {type(self).__name__} has no passes over data; give local_steps."
+            )
+        if self.local_steps is not type(self).local_steps:
+            raise SettingError(
+                "epochs and local_steps: give one of the two; epochs say how many steps each client takes."
+            )
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedAvg:
         """The algorithm for one problem, schedules tabulated.
@@ -92,6 +116,28 @@ class FedAvg:
         """
         require_first_order(self, problem)
         return BoundFedAvg.of(self, problem, rounds, queries)
+
+
+def batches_of_a_pass(population: Population | None, samples: Sequence[int], batch_size: int | None) -> np.ndarray:
+    """The number of batches in a pass over each party's rows, ``(parties,)``.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        For a law, of which there is no pass, and for tables of different lengths.
+    """
+    assert population is not None
+    tables = [table for table in population.tables if set(samples) & set(table.samples)]
+    if any(table.quantiles is not None for table in tables):
+        raise IncompatibleSolverError(
+            "epochs are passes over rows, but a client holds a distribution, which has none to go through: give local_steps."
+        )
+    rows = np.stack([table.counts for table in tables]) if tables else np.ones((1, population.size), int)
+    if np.any(rows != rows[:1]):
+        raise IncompatibleSolverError(
+            "epochs are passes over a client's rows, but here a client holds tables of different lengths: give local_steps."
+        )
+    return np.ones(population.size, int) if batch_size is None else -(-rows[0] // batch_size)
 
 
 def require_first_order(solver: object, problem: CompiledProblem) -> None:
@@ -122,6 +168,9 @@ class LocalStepSettings(Protocol):
     @property
     def participation(self) -> Participation: ...
 
+    @property
+    def epochs(self) -> int | None: ...
+
 
 @dataclass(frozen=True, eq=False)
 class BoundFedAvg(LocalSteps):
@@ -135,10 +184,31 @@ class BoundFedAvg(LocalSteps):
     def of(cls, settings: LocalStepSettings, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
         """The algorithm with its schedules tabulated; ``own`` are the fields that a subclass adds."""
         sizes = tabulate(settings.step_size, rounds, "step_size")
-        counts = constant(tabulate_steps(settings.local_steps, rounds, problem.num_clients))
+        counts = constant(tabulate_steps(cls.counted(settings, problem), rounds, problem.num_clients))
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
         cohorts = cohorts_of(settings, problem, rounds)
         return cls(problem, settings, oracle, sizes, counts, **own, cohorts=cohorts)
+
+    @staticmethod
+    def counted(settings: LocalStepSettings, problem: CompiledProblem) -> StepCounts:
+        """H as the settings say it, or as many steps for each client as their epochs take."""
+        if settings.epochs is None:
+            return settings.local_steps
+        return settings.epochs * batches_of_a_pass(
+            problem.static_data.clients, problem.upper_samples, settings.batch_size
+        )
+
+    @property
+    def epochs(self) -> int | None:
+        """E, where clients make passes over their rows."""
+        epochs: int | None = self.settings.epochs
+        return epochs
+
+    def sampled(self, term: Term, function: Callable[[Rows], Value], party: Party, key: Array, t: Array) -> Value:
+        """A function of the rows on the minibatch of local step t: drawn with replacement, or the next of a pass."""
+        if self.epochs is None:
+            return super().sampled(term, function, party, key, t)
+        return term.passing(function, party, key, self.settings.batch_size, t)
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """H, where every client makes as many, over the weights by which the server divides."""
@@ -173,8 +243,12 @@ class BoundFedAvg(LocalSteps):
         return memory, Message(move, {"value": value})
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
-        """The server's own local steps on f_1, as many as the busiest client's."""
+        """The server's own local steps on f_1: as many epochs as the clients make, or steps as the busiest client."""
         count = jnp.max(row(self.counts, received.round))
+        if self.epochs is not None:
+            population, samples = self.problem.static_data.server, self.problem.server_samples
+            own = batches_of_a_pass(population, samples, self.settings.batch_size)
+            count = jnp.asarray(self.epochs * int(own[0]))
         return self._move(self.server_term, party, received, count, key)
 
     def _move(self, term: Term, party: Party, received: Received, count: Array, key: Array) -> tuple[Array, Array]:

@@ -40,6 +40,7 @@ class FedMSPP(FedAvg):
 
     local_steps: StepCounts = 20
     proximal_step: Schedule = 0.1
+    takes_epochs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

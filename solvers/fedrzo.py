@@ -15,6 +15,7 @@ and the server averages the x_i. The classes differ in the y at which f_i is eva
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from hierfl.solvers.fedrzo_bl import BoundFedRZObl
 from hierfl.solvers.fedrzo_nn import BoundFedRZOnn
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, require_federated
+from hierfl.solvers.papers.fedrzo_modes import fedrzo_mode
+from hierfl.solvers.papers.published import PaperMode, PublishedSettings
 from hierfl.solvers.papers.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
 from hierfl.solvers.parts.bound import ABSENT
@@ -57,7 +60,7 @@ BY_SCOPE: dict[str | None, type[ZerothOrderSteps]] = {
 
 @suggests_names
 @dataclass(frozen=True)
-class FedRZO:
+class FedRZO(PublishedSettings):
     """Settings of FedRZO.
 
     Parameters
@@ -85,6 +88,9 @@ class FedRZO:
         How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
         Rows of the upper-level minibatches; None uses all.
+    common_random_numbers
+        Use the same samples of the lower level in the lower solves at all points of an estimate; independent ones are the papers', whose
+        algorithms call the lower solver once for each point. The sample of f_i is the same at both points either way, as printed.
     communication
         ``"full"`` sends moves up; ``"scalars"`` derives directions from shared seeds and sends the slopes along them, from which
         all rebuild x: q numbers in federation scope without constraints on x, H q elsewhere. Not with a server term, private
@@ -116,10 +122,32 @@ class FedRZO:
     participation: Participation = 1.0
     absent: str = "unbiased"
     batch_size: int | None = 32
+    common_random_numbers: bool = True
     communication: str = "full"
     schedule: str = "practical"
     accuracy: float = 1e-2
     starts: Starts | None = field(default=None, repr=False)
+    published_as: PaperMode | None = field(default=None, repr=False, compare=False, kw_only=True)
+
+    @classmethod
+    def published(cls, kind: str, followers: int | None = None, **given: Any) -> Self:
+        """FedRZO as [NN] and [2S] print it; ``differences()`` is the table of its settings, each with the papers' line.
+
+        Parameters
+        ----------
+        kind
+            The class of problem: ``"nn"`` (no lower level), ``"bl"`` (bilevel), ``"mm"`` (minimax) or ``"2s"`` (two-stage).
+        followers
+            Of ``"2s"``: 10, 20, 100 or 1000, for which the paper has tau and alpha; 10 where it is left out.
+        given
+            Settings to change, such as ``smoothing=0.01`` and ``local_steps=5``, which the papers vary.
+
+        Notes
+        -----
+        The papers query f outside X: solve with ``queries="raw"``.
+        """
+        mode = fedrzo_mode(kind, followers)
+        return cls(**{**mode.settings, "published_as": mode, **given})
 
     def __post_init__(self) -> None:
         require_schedule(self.step_size, "step_size", auto=True)
@@ -131,6 +159,7 @@ class FedRZO:
         require_participation(self.participation)
         require_choice(self.absent, "absent", ABSENT)
         require_count(self.batch_size, "batch_size", or_none=True)
+        require_flag(self.common_random_numbers, "common_random_numbers")
         require_choice(self.communication, "communication", COMMUNICATIONS)
         require_choice(self.schedule, "schedule", SCHEDULES)
         require_number(self.accuracy, "accuracy", 0, np.inf)

@@ -41,8 +41,9 @@ class BoundFedRZO2s(ZerothOrderSteps):
             v_key, sample_key = keys
             v = self.steps.draw(v_key)  # line 5: eta v; the key of the samples is that of xi
 
-            def answered_term(z: Array, _: Array) -> Evaluated:  # line 5: y(z, xi) by the client's own lower solver
-                return self.oracle.at(z, party, memory.y, clock, sample_key)
+            def answered_term(z: Array, place: Array) -> Evaluated:  # line 5: y(z, xi) by the client's own lower solver
+                call = None if self.settings.common_random_numbers else place
+                return self.oracle.at(z, party, memory.y, clock, sample_key, call=call)
 
             values = self.around(x, v, party.environment, answered_term)  # line 6
             return self.estimated(v, values, self._keeping(memory, values.y))

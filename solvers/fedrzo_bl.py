@@ -56,7 +56,8 @@ class BoundFedRZObl(ZerothOrderSteps):
 
         points = v.each(point, *shifts_of(v.count, self.steps.smoothing, settings.estimator))
         clock = self.steps.clock(clients.round)
-        answers: LowerAnswer = self.lower.federation(everyone, Known(points), start, clock, key)
+        calls = None if settings.common_random_numbers else jnp.arange(len(points))
+        answers: LowerAnswer = self.lower.federation(everyone, Known(points), start, clock, key, calls)
         return answers
 
     def local_steps(

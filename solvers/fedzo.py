@@ -44,6 +44,7 @@ class FedZO(FedAvg):
 
     smoothing: float = 1e-3
     directions: int = 20
+    takes_epochs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,10 +65,10 @@ class BoundFedZO(BoundFedAvg):
     smoothing: np.ndarray
     tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "smoothing")
 
-    def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
+    def gradient(self, term: Term, x: Array, party: Party, key: Array, t: Array) -> tuple[Array, Array]:
         """Value and estimated gradient of a term at x: the same b1 samples at all points."""
         settings = self.settings
-        v_key, sample_key = split(key)
+        v_key, sample_key = split(self.sample_key(key, t))
         directions = Directions.draw(v_key, settings.directions, self.problem.upper.size, "independent")
 
         def value(direction: Array, length: Array) -> Array:

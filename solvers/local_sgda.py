@@ -62,6 +62,7 @@ class LocalSGDA(FedAvg):
     """
 
     ascent_step: Schedule = 0.01
+    takes_epochs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,10 +25,11 @@ from hierfl.jaxtools.keyed_random import geometric
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import require_first_order
+from hierfl.solvers.papers.theory import upper_constants
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.local_steps import LocalSteps
 from hierfl.solvers.parts.participation import DrawnCohorts
-from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number
+from hierfl.solvers.parts.requirements import require_choice, require_clients_alone, require_count, require_number
 from hierfl.solvers.parts.round_monitor import first_fault
 
 
@@ -42,27 +43,31 @@ class Scaffnew:
     step_size
         gamma > 0, one number: the h_i are meant for a constant step (at most 1/L); or ``"auto"``, which short trial runs find.
     probability
-        p in (0, 1], of communicating after a local step; sqrt(mu/L) is the source's choice.
+        p in (0, 1], of communicating after a local step, or ``"theory"``: the source's sqrt(mu / L), for certified constants of the
+        clients' terms. Its step is 1/L, which is not chosen with it.
     batch_size
         Rows of the minibatches; None uses all.
 
     Raises
     ------
     SettingError
-        For a setting out of range.
+        For a setting out of range; with ``probability="theory"``, naming the constant that could not be proved.
     IncompatibleSolverError
         When bound to a problem with a lower level, a server term, a black box, or private constraints on x.
     """
 
     step_size: float | Literal["auto"] = 0.01
     constant_step: ClassVar[bool] = True  # what step_size="auto" finds is used throughout
-    probability: float = 0.2
+    probability: float | Literal["theory"] = 0.2
     batch_size: int | None = 32
 
     def __post_init__(self) -> None:
         if self.step_size != "auto":
             require_number(self.step_size, "step_size", 0, np.inf)
-        require_number(self.probability, "probability", 0, 1)
+        if isinstance(self.probability, str):
+            require_choice(self.probability, "probability", ("theory",))
+        else:
+            require_number(self.probability, "probability", 0, 1)
         require_count(self.batch_size, "batch_size", or_none=True)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundScaffnew:
@@ -76,9 +81,12 @@ class Scaffnew:
         require_first_order(self, problem)
         require_clients_alone(self, problem)
         oracle = ClientOracle(problem, None, self.batch_size, queries, alone=False)
-        step = np.array(self.step_size, float)
+        step, probability = np.array(self.step_size, float), self.probability
+        if isinstance(probability, str):
+            mu, smooth = upper_constants(problem, "Scaffnew(probability='theory')")
+            probability = min(1.0, float(np.sqrt(mu / smooth)))
         everybody = DrawnCohorts(problem.num_clients, problem.num_clients)
-        return BoundScaffnew(problem, self, oracle, np.full(rounds, step), step, cohorts=everybody)
+        return BoundScaffnew(problem, self, oracle, np.full(rounds, step), step, float(probability), cohorts=everybody)
 
 
 class ScaffnewState(NamedTuple):
@@ -97,9 +105,10 @@ class ScaffnewMemory(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BoundScaffnew(LocalSteps):
-    """Scaffnew on one problem: the algorithm of the runtime contract. ``step`` () is gamma."""
+    """Scaffnew on one problem: the algorithm of the runtime contract. ``step`` () is gamma, ``probability`` p."""
 
     step: np.ndarray
+    probability: float
     tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
 
     absent = "unbiased"
@@ -107,7 +116,7 @@ class BoundScaffnew(LocalSteps):
     @property
     def rate(self) -> Array:
         """p / gamma, by which the control variates move."""
-        rate: Array = self.settings.probability / jnp.asarray(self.step, float)
+        rate: Array = self.probability / jnp.asarray(self.step, float)
         return rate
 
     def init(self, x0: Array) -> ScaffnewState:
@@ -124,7 +133,7 @@ class BoundScaffnew(LocalSteps):
 
     def round(self, clients: Clients, state: ScaffnewState, key: Array) -> tuple[ScaffnewState, dict[str, Array]]:
         """The local steps up to one communication, and that communication."""
-        count = geometric(key, self.settings.probability)
+        count = geometric(key, self.probability)
         messages = clients.map(self.local_steps, (state.x, count))
         mean = state.x + clients.mean(messages.payload) / self.problem.total_weight
         x = self.problem.project_upper(mean - state.control / self.rate, clients.public)

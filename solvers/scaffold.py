@@ -1,9 +1,9 @@
-"""SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich and Suresh, 2020, Algorithm 1, option II).
+"""SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich and Suresh, 2020, Algorithm 1, options I and II).
 
 Control variates c_i, one at each client, and their mean c at the server correct for the drift of the clients:
 
     x_i  <-  x_i - gamma (g_i(x_i) - c_i + c)                       H steps from x
-    c_i  <-  c_i - c + (x - x_i) / (H gamma)
+    c_i  <-  g_i(x)    (option I)   or   c_i - c + (x - x_i) / (H gamma)    (option II)
     x    <-  P_X [ x + gamma_g  mean over participants of (x_i - x) ],      c  <-  c + mean over all of the changes of c_i.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -23,7 +24,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
 from hierfl.solvers.parts.participation import Participation, require_participation
-from hierfl.solvers.parts.requirements import require_clients_alone, require_count, require_number
+from hierfl.solvers.parts.requirements import require_choice, require_clients_alone, require_count, require_number
 from hierfl.solvers.parts.round_monitor import first_fault
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, require_schedule, steps_of
 
@@ -49,6 +50,9 @@ class SCAFFOLD:
         returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
     batch_size
         Rows of the minibatches; None uses all.
+    option
+        ``"II"``: the new c_i is the mean of the gradients that the client's steps have used; ``"I"``: the gradient of f_i at the server's
+        x, for which a client makes one more pass over all its data.
 
     Raises
     ------
@@ -63,12 +67,15 @@ class SCAFFOLD:
     server_step: float = 1.0
     participation: Participation = 1.0
     batch_size: int | None = 32
+    option: str = "II"
+    epochs: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         require_schedule(self.step_size, "step_size", auto=True)
         require_number(self.server_step, "server_step", 0, np.inf)
         require_participation(self.participation)
         require_count(self.batch_size, "batch_size", or_none=True)
+        require_choice(self.option, "option", ("I", "II"))
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundSCAFFOLD:
         """The algorithm for one problem, schedules tabulated.
@@ -126,5 +133,16 @@ class BoundSCAFFOLD(BoundFedAvg):
         count, size = steps_of(self.counts, r, party.index), self.size(r)
         end, value = self.descend(self.client_term, party, x, count, size, lambda _: control - memory, key)
         length = count * size
-        change = jnp.where(length > 0, (x - end) / jnp.where(length > 0, length, 1.0) - control, 0.0)
+        if self.settings.option == "I":
+            change = jnp.where(length > 0, self._full_gradient(x, party) - memory, 0.0)
+        else:
+            change = jnp.where(length > 0, (x - end) / jnp.where(length > 0, length, 1.0) - control, 0.0)
         return memory + change, Message((end - x, change), {"value": value})
+
+    def _full_gradient(self, x: Array, party: Party) -> Array:
+        """g_i(x) on all data of a client."""
+        term = self.client_term
+        gradient: Array = party.mean(
+            lambda rows: jax.grad(lambda z: term.value(z, None, party.environment, rows))(x), term.samples
+        )
+        return gradient

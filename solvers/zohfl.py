@@ -13,7 +13,7 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,10 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower
+from hierfl.solvers.papers.published import PaperMode, PublishedSettings
 from hierfl.solvers.papers.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
+from hierfl.solvers.papers.zohfl_mode import hfl_mode
 from hierfl.solvers.parts.bound import ABSENT, Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated
 from hierfl.solvers.parts.directions import KINDS, Directions
@@ -64,7 +66,7 @@ PAPER_STEP = Decay(0.01, 0.5)
 
 @suggests_names
 @dataclass(frozen=True)
-class ZOHFL:
+class ZOHFL(PublishedSettings):
     """Settings of ZO-HFL.
 
     Parameters
@@ -123,6 +125,23 @@ class ZOHFL:
     schedule: str = "practical"
     accuracy: float = 1e-2
     starts: Starts | None = field(default=None, repr=False)
+    published_as: PaperMode | None = field(default=None, repr=False, compare=False, kw_only=True)
+
+    @classmethod
+    def published(cls, tau: float = 20, start: str = "query", **given: Any) -> Self:
+        """ZO-HFL as [HFL] prints it, with H_{i,r} = ceil(tau sqrt(r + 1)); ``differences()`` is the table of its settings.
+
+        Parameters
+        ----------
+        tau
+            The paper takes 5, 20 or 50.
+        start
+            Where Algorithm 2 begins: ``"query"``, at the queried x + eta v and x - eta v, or ``"warm"``, where it last ended.
+        given
+            Settings to change, such as ``participation=0.5``, the paper's beta.
+        """
+        mode = hfl_mode(tau, start)
+        return cls(**{**mode.settings, "published_as": mode, **given})
 
     def __post_init__(self) -> None:
         require_schedule(self.step_size, "step_size", auto=True)

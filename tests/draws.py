@@ -61,6 +61,21 @@ def row_numbers(key: jax.Array, size: int, count: int, step: int = 0, table: int
     return np.array([word * count // WORD for word in words(key, size, step, table)])
 
 
+def permutation(key: jax.Array, total: int) -> list[int]:
+    """0, ..., total - 1 in a keyed order: a Feistel network of eight rounds, applied again to what falls outside the range."""
+    half = max(1, ((total - 1).bit_length() + 1) // 2)
+    subkeys, mask = words(key, 8, 0, 0), 2**half - 1
+
+    def image(value: int) -> int:
+        left, right = value >> half, value & mask
+        for subkey in subkeys:
+            left, right = right, left ^ (finalised(right ^ subkey) & mask)
+        value = (left << half) | right
+        return value if value < total else image(value)
+
+    return [image(place) for place in range(total)]
+
+
 def words(key: jax.Array, size: int, step: int, stream: int) -> list[int]:
     """The 32-bit words of a step, one for each counter."""
     first, second = (int(word) for word in np.asarray(jax.random.key_data(key)))

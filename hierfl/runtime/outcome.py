@@ -77,6 +77,8 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
         extra["ended_by_itself"] = end.outcome.ended is not None
     if hasattr(watch.solver, "smoothing"):
         extra["smoothing"] = watch.solver.smoothing
+    if (mode := getattr(watch.solver, "published_as", None)) is not None:
+        extra["published_as"] = str(mode)
     if (theory := algorithm.theory) is not None:
         extra["theory"] = {
             "step_size": theory.step,

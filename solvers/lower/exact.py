@@ -78,7 +78,9 @@ class BoundExact(Tabulated):
         owner = exact.sample_owner(x, {**party.environment, **row})
         return self._checked(exact.solve(x, owner, start, self.settings.tolerance))
 
-    def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
+    def federation(
+        self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array, calls: Array | None = None
+    ) -> LowerAnswer:
         """The federation's y at each point. An oracle of the simulation: its questions to the clients are not counted."""
 
         def one(x: Array) -> tuple[Array, Array, Array]:

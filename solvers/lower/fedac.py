@@ -9,10 +9,10 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.federated import BoundFederated, Rule, Sequences, tabulate_counts
+from hierfl.solvers.lower.federated import STARTS, BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
 from hierfl.solvers.papers.theory import lower_constants
-from hierfl.solvers.parts.requirements import require_count, require_number
+from hierfl.solvers.parts.requirements import require_choice, require_count, require_number
 from hierfl.solvers.parts.step_schedules import Schedule, require_schedule
 from hierfl.solvers.parts.step_tables import constant
 
@@ -48,6 +48,9 @@ class FedAC:
         mu; None is a certified one.
     batch_size
         Rows of a minibatch; None uses all rows in every step.
+    start
+        Where y begins in every round of the upper level: ``"warm"`` where it ended at the last x, or ``"zero"``. The papers leave
+        y_{0,r} to the server.
 
     Raises
     ------
@@ -60,8 +63,10 @@ class FedAC:
     step_size: float | None = None
     strong_convexity: float | None = None
     batch_size: int | None = 32
+    start: str = "warm"
 
     def __post_init__(self) -> None:
+        require_choice(self.start, "start of FedAC", STARTS)
         require_schedule(self.rounds, "rounds of FedAC", counts=True)
         require_schedule(self.steps, "steps of FedAC", counts=True)
         require_count(self.batch_size, "batch_size of FedAC", or_none=True)

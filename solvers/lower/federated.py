@@ -27,6 +27,7 @@ from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
 from hierfl.solvers.parts.step_schedules import MOST, Schedule, tabulate, whole
 from hierfl.solvers.parts.step_tables import Tabulated, row
 
+STARTS = ("warm", "zero")
 Sequences = tuple[Array, ...]
 Memory = TypeVar("Memory")  # of the algorithm above, which stays as it is
 
@@ -36,6 +37,9 @@ class FederatedSettings(Protocol):
 
     @property
     def batch_size(self) -> int | None: ...
+
+    @property
+    def start(self) -> str: ...
 
 
 class Rule(NamedTuple):
@@ -67,13 +71,16 @@ class BoundFederated(Tabulated):
     sizes: np.ndarray
     tabulated: ClassVar[tuple[str, ...]] = ("rounds", "steps", "step_size", "strong_convexity")
 
-    def federation(self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array) -> LowerAnswer:
-        """The answers at all points, from one warm start."""
+    def federation(
+        self, clients: Clients, points: Known, start: Array, clock: Clock, key: Array, calls: Array | None = None
+    ) -> LowerAnswer:
+        """The answers at all points, from one start."""
         xs, public = points.values, clients.public
-        first = jax.vmap(lambda x: self.problem.project_lower(x, start, public))(xs)
+        begin = start if self.settings.start == "warm" else jnp.zeros_like(start)
+        first = jax.vmap(lambda x: self.problem.project_lower(x, begin, public))(xs)
 
         def body(index: Array, sequences: Sequences) -> Sequences:
-            broadcast = (points, sequences, Known((index, clock)))
+            broadcast = (points, sequences, Known((index, clock, calls)))
             moves = clients.map(self.local_round, broadcast, key=fold_in(key, index)).payload
             return jax.tree.map(lambda own, move: own + move / weight, sequences, clients.mean(moves))
 
@@ -83,19 +90,21 @@ class BoundFederated(Tabulated):
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
 
     def local_round(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
-        """H local steps of one client at every point, with the same minibatches."""
+        """H local steps of one client at every point, with the same minibatches, or those of each call."""
         points, sequences, known = received.broadcast
-        index, clock = known.values
+        index, clock, calls = known.values
         steps, samples = row(self.local_steps, clock.round), self.problem.lower_samples
 
         sizes = row(self.sizes, clock.round) if self.rule.by_round else jnp.asarray(self.sizes, float)
         batch_size = self.settings.batch_size
 
-        def one(x: Array, start: Sequences) -> Sequences:
+        def one(x: Array, start: Sequences, call: Array | None) -> Sequences:
+            own_key = key if call is None else fold_in(key, call)
+
             def advance(t: Array, own: Sequences) -> Sequences:
                 y = self.rule.point(own, sizes)
                 g = party.estimate(
-                    lambda rows: self.problem.operator(x, y, party.environment, rows), samples, key, batch_size, t
+                    lambda rows: self.problem.operator(x, y, party.environment, rows), samples, own_key, batch_size, t
                 )
                 moved = self.rule.step(own, g, index * steps + t, sizes)
                 return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
@@ -103,7 +112,7 @@ class BoundFederated(Tabulated):
             end: Sequences = jax.lax.fori_loop(0, steps, advance, start)
             return end
 
-        moved = jax.vmap(one)(points.values, sequences)
+        moved = jax.vmap(one)(points.values, sequences, calls)
         return memory, Message(jax.tree.map(jnp.subtract, moved, sequences), {})
 
     def force(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:

@@ -14,7 +14,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.federated import BoundFederated
+from hierfl.solvers.lower.federated import STARTS, BoundFederated
 from hierfl.solvers.lower.local_sgd import BY_ROUND, bound_as_given, steps_of_algorithm_3
 from hierfl.solvers.lower.lower_solver import require_scope
 from hierfl.solvers.papers.theory import require_left_out
@@ -45,6 +45,9 @@ class LFD:
         ``"practical"`` uses the settings above; ``"certified"`` has certified constants choose them: the steps 1/(mu a_r) and the
         T = 2 a_r ln(a_r) local steps of Algorithm 3 of [2S], as :class:`LocalSGD`, in lower rounds of m^(-1/3) T^(2/3) each,
         the order that [2S] quotes of the source's Theorem 4.2.
+    start
+        Where y begins in every round of the upper level: ``"warm"`` where it ended at the last x, or ``"zero"``. The papers leave
+        y_{0,r} to the server.
 
     Raises
     ------
@@ -59,8 +62,10 @@ class LFD:
     step_size: Schedule = 0.1
     batch_size: int | None = None
     schedule: str = "practical"
+    start: str = "warm"
 
     def __post_init__(self) -> None:
+        require_choice(self.start, "start of LFD", STARTS)
         require_schedule(self.rounds, "rounds of LFD", counts=True)
         require_schedule(self.steps, "steps of LFD", counts=True)
         require_schedule(self.step_size, "step_size of LFD")

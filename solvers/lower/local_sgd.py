@@ -10,7 +10,7 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.federated import BoundFederated, FederatedSettings, Rule, Sequences, tabulate_counts
+from hierfl.solvers.lower.federated import STARTS, BoundFederated, FederatedSettings, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
 from hierfl.solvers.papers.theory import SCHEDULES, lower_constants, require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count
@@ -61,6 +61,9 @@ class LocalSGD:
     schedule
         ``"practical"`` uses the settings above; ``"theory"`` those of Algorithm 3, from certified constants: with
         kappa = L/mu and a_r = max(m, 4 kappa, r) + 1, steps 1/(mu a_r), 2 a_r ln(a_r) local steps in m lower rounds.
+    start
+        Where y begins in every round of the upper level: ``"warm"`` where it ended at the last x, or ``"zero"``. The papers leave
+        y_{0,r} to the server.
 
     Raises
     ------
@@ -75,8 +78,10 @@ class LocalSGD:
     step_size: Schedule = PRACTICAL_STEP
     batch_size: int | None = 32
     schedule: str = "practical"
+    start: str = "warm"
 
     def __post_init__(self) -> None:
+        require_choice(self.start, "start of LocalSGD", STARTS)
         require_schedule(self.rounds, "rounds of LocalSGD", counts=True)
         require_schedule(self.steps, "steps of LocalSGD", counts=True)
         require_schedule(self.step_size, "step_size of LocalSGD")

@@ -56,9 +56,18 @@ class BoundLower(Protocol):
         """(y, natural residual) of one sample's y."""
 
     def federation(
-        self, clients: Clients, points: Known, start: Float[Array, " size"], clock: Clock, key: Array
+        self,
+        clients: Clients,
+        points: Known,
+        start: Float[Array, " size"],
+        clock: Clock,
+        key: Array,
+        calls: Int[Array, " points"] | None = None,
     ) -> LowerAnswer:
-        """The y that all clients compute together at each of the points (P, n), with common random numbers."""
+        """The y that all clients compute together at each of the points (P, n), with common random numbers.
+
+        Points with numbers (``calls``) have samples of their own.
+        """
 
 
 def bind_lower(lower: LowerSolver, problem: CompiledProblem, rounds: int, steps: int) -> Any:

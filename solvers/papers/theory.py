@@ -11,7 +11,9 @@ from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.check import check
+from hierfl.inspect.assumptions.curvature.upper_spectra import upper_spectra
 from hierfl.inspect.assumptions.findings import CheckReport
+from hierfl.inspect.assumptions.study import Study
 
 SCHEDULES = ("practical", "theory")
 Starts = tuple[tuple[float, ...], ...]  # flat points, in which a run begins
@@ -77,6 +79,28 @@ def lower_constants(problem: CompiledProblem, solver: str, *, of_each: bool = Fa
             f"{solver} needs the smoothness L_{letter} of the lower level for its theory schedule, and none could be proved: give "
             f"the step sizes yourself (schedule='practical')."
         )
+    return float(mu), float(smooth)
+
+
+def upper_constants(problem: CompiledProblem, solver: str) -> tuple[float, float]:
+    """(mu, L) of the clients' terms in x: every f_i is mu-strongly convex and L-smooth.
+
+    Raises
+    ------
+    SettingError
+        Naming the constant that could not be proved.
+    """
+    study = Study(problem, smoothing=1.0, samples=4, seed=0)
+    spectra = problem.programs.keep(("upper spectra", problem.parameter_values), lambda: upper_spectra(study))
+    lows, highs = [s.low for s in spectra], [s.high for s in spectra]
+    mu = min(0.0 if low is None else low.value for low in lows)
+    smooth = max(np.inf if high is None else high.value for high in highs)
+    for known, what in ((mu > 0, "the modulus mu of strong convexity"), (np.isfinite(smooth), "the smoothness L")):
+        if not known:
+            raise SettingError(
+                f"{solver} needs {what} of every client's term, and none could be proved (rows of data, smooth atoms and "
+                f"bounds on X help): give the number yourself."
+            )
     return float(mu), float(smooth)
 
 

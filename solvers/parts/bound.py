@@ -41,7 +41,7 @@ class Bound(Tabulated):
     def known_by_tables(self) -> tuple[str, ...]:
         """Settings that are no part of the key: the lower solver too, which has a key of its own."""
         lower = ("lower",) if isinstance(self.lower, Tabulated) else ()
-        return (*self.tabulated, "participation", *lower)
+        return (*self.tabulated, "participation", "published_as", *lower)
 
     @property
     def theory(self) -> Prescription | None:

@@ -19,7 +19,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Environment, Rows
 from hierfl.compiler.lower_level.exact_lower import LARGE
-from hierfl.jaxtools.keyed_random import split
+from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.step_tables import Tabulated
@@ -72,13 +72,16 @@ class ClientOracle(Tabulated):
         clock: Clock,
         key: Array,
         y: Float[Array, " size"] | None = None,
+        call: Array | None = None,
     ) -> Evaluated:
         """f_i at x on a minibatch drawn by ``key``; a federation-scope y is given.
 
-        The same key at two points means common random numbers, in the upper level and in the lower-level solver.
+        The same key at two points means common random numbers, in the upper level and in the lower-level solver; calls of the
+        latter that are numbered draw samples of their own.
         """
         problem = self.problem
         lower_key, upper_key = split(key)
+        lower_key = lower_key if call is None else fold_in(lower_key, call)
         if problem.scope == "sample":
             return self._at_samples(x, party, clock, upper_key)
         kept, residual, gap = jnp.zeros(0), jnp.zeros(()), jnp.zeros(())

@@ -43,6 +43,14 @@ class Term(NamedTuple):
         mean: Value = party.estimate(function, self.samples, key, batch_size)
         return mean
 
+    def passing(
+        self, function: Callable[[Rows], Value], party: Party, key: Array, batch_size: int | None, step: Array
+    ) -> Value:
+        """The same on the ``step``-th batch of shuffled passes over the rows of a party."""
+        if not self.samples or batch_size is None:
+            return self.mean(function, party, key, None)
+        return function(party.passing(key, batch_size, self.samples, step))
+
 
 @dataclass(frozen=True, eq=False)
 class LocalSteps(Bound):
@@ -89,14 +97,18 @@ class LocalSteps(Bound):
         """The step size of a round."""
         return row(self.sizes, r)
 
-    def gradient(self, term: Term, x: Array, party: Party, key: Array) -> tuple[Array, Array]:
-        """Value and gradient of a term at x, on a minibatch."""
+    def gradient(self, term: Term, x: Array, party: Party, key: Array, t: Array) -> tuple[Array, Array]:
+        """Value and gradient of a term at x, on the minibatch of local step t."""
 
         def at(rows: Rows) -> tuple[Array, Array]:
             return jax.value_and_grad(lambda z: term.value(z, None, party.environment, rows))(x)
 
-        value, gradient = term.mean(at, party, key, self.settings.batch_size)
+        value, gradient = self.sampled(term, at, party, key, t)
         return value, gradient
+
+    def sampled(self, term: Term, function: Callable[[Rows], Value], party: Party, key: Array, t: Array) -> Value:
+        """A function of the rows on the minibatch of local step t."""
+        return term.mean(function, party, self.sample_key(key, t), self.settings.batch_size)
 
     def sample_key(self, key: Array, t: Array) -> Array:
         """Seeds local step t: by default every step draws samples of its own."""
@@ -119,7 +131,7 @@ class LocalSteps(Bound):
 
         def step(t: Array, own: tuple[Array, Array]) -> tuple[Array, Array]:
             z, first = own
-            value, gradient = self.gradient(term, z, party, self.sample_key(key, t))
+            value, gradient = self.gradient(term, z, party, key, t)
             moved = z - size * (gradient + pull(z))
             return jnp.where(t < count, moved, z), jnp.where(t == 0, value, first)
 

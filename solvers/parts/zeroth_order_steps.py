@@ -131,14 +131,14 @@ class ZerothOrderSteps(Bound):
         v: Directions,
         own: Environment,
         evaluate: Callable[[Array, Array], Value],
-        y: Float[Array, "points size"] | None = None,
+        each: Array | None = None,
     ) -> Value:
-        """``evaluate(z, y)`` at the estimator's points z around x, stacked; ``y`` are given answers, one for each point."""
+        """``evaluate(z, own)`` at the estimator's points z around x, stacked; ``each`` holds something for each point, by default its place."""
         numbers, lengths = shifts_of(v.count, self.steps.smoothing, self.settings.estimator)
-        given = jnp.zeros((len(numbers), 0)) if y is None else y
+        given = jnp.arange(len(numbers)) if each is None else each
 
-        def at(direction: Array, length: Array, y: Array) -> Value:
-            return evaluate(self.oracle.query(x + length * direction, own), y)
+        def at(direction: Array, length: Array, given: Array) -> Value:
+            return evaluate(self.oracle.query(x + length * direction, own), given)
 
         values: Value = v.each(at, numbers, lengths, given, one_by_one=self.oracle.one_by_one)
         return values

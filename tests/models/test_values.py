@@ -156,3 +156,23 @@ def test_cournot_constants(build, followers):
     assert constants["L_{F,x}"].value == pytest.approx(b * np.sqrt(followers), rel=1e-9)
     assert 0.09 + b - 1e-9 <= constants["mu_F"].value <= 0.11 + b
     assert b * followers + 0.09 + b <= constants["L_F"].value <= b * followers + 0.11 + b + 1e-6
+
+
+def test_clients_count_by_their_rows_where_asked(data: ClassificationData) -> None:
+    """rho_i = N_i / N of every model with rows, against the means over clients; explicit weights where clients hold a law."""
+    scheme, labels = hf.Quantity(0.5), np.where(data.labels == 0, 1.0, -1.0)
+    made: dict[Callable[..., hf.Problem], tuple[tuple, str]] = {
+        relu_network: ((data,), "image"),
+        fair_classification: ((data,), "image"),
+        hyperparameter_learning: ((data.features, labels), "image"),
+        heterogeneous_classification: ((data,), "image"),
+    }
+    for model, (given, sample) in made.items():
+        problem = model(*given, clients=3, scheme=scheme, weights="samples")
+        counts = np.array([len(rows) for rows in held(problem, sample)])
+        np.testing.assert_allclose(problem.compile().data().clients.weights, counts / counts.sum())
+        assert len(set(counts)) > 1
+    game = stackelberg_cournot(clients=2, weights=[0.25, 0.75])
+    np.testing.assert_allclose(game.compile().data().clients.weights, [0.25, 0.75])
+    with pytest.raises(hf.DataError, match="weights='samples' counts rows"):
+        stackelberg_cournot_game(clients=2, weights="samples")

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierfl.errors import SettingError
-from hierfl.runtime.cohort import cohort_size, draw_participants, keyed_permutation
+from hierfl.jaxtools.keyed_permutation import keyed_permutation
+from hierfl.runtime.cohort import cohort_size, draw_participants
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 5, 64, 1025, 4097])

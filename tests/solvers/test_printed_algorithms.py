@@ -118,9 +118,9 @@ def common_direction(r: int) -> Array:
     return directions(server_keys(r)[0], 1, N)[0]
 
 
-def lower_sample(r: int, s: int, i: int, t: int, rows: list[Array], table: int) -> Array:
-    """zeta_{i,t} of lower round s, the same for both calls of a round."""
-    return rows[i][row_numbers(lower_key(r, s, i), 1, len(rows[i]), step=t, table=table)[0]]
+def lower_sample(r: int, s: int, i: int, t: int, rows: list[Array], table: int, call: int | None) -> Array:
+    """zeta_{i,t} of lower round s, the same for both calls of a round, or each call's own."""
+    return rows[i][row_numbers(lower_key(r, s, i, call), 1, len(rows[i]), step=t, table=table)[0]]
 
 
 @cache
@@ -137,9 +137,10 @@ def server_keys(r: int) -> list[jax.Array]:
 
 
 @cache
-def lower_key(r: int, s: int, i: int) -> jax.Array:
+def lower_key(r: int, s: int, i: int, call: int | None) -> jax.Array:
     """Of a client's samples in a lower round."""
-    return fold(fold(server_keys(r)[1], s), i)
+    key = fold(fold(server_keys(r)[1], s), i)
+    return key if call is None else fold(key, call)
 
 
 def agrees(problem: hf.Problem, solver: Any, iterates: Array, **settings: Any) -> hf.Result:
@@ -156,29 +157,36 @@ def agrees(problem: hf.Problem, solver: Any, iterates: Array, **settings: Any) -
 # --- FedRZO_nn -----------------------------------------------------------------------------------------------------------
 
 
-def fedrzo_nn(f: Callable[[Array, Array], float], cohort: Cohort, x: Array) -> Array:
+def fedrzo_nn(
+    f: Callable[[Array, Array], float], cohort: Cohort, x: Array, rounds: int = ROUNDS, gamma: float = GAMMA
+) -> Array:
     """[NN] Algorithm 1, which is [2S] Algorithm 1."""
     iterates, n = [x], x.size
-    for r in range(ROUNDS):  # 2: for r = 0, 1, ... do
+    for r in range(rounds):  # 2: for r = 0, 1, ... do
         ends = {}
         for i in cohort.present(r):
             own = x  # 3: Server broadcasts x̂_r to all clients: x_{i,T_r} := x̂_r
             for t in range(cohort.steps(r, i)):  # 4: for k = T_r, ..., T_{r+1} - 1 do in parallel by clients
                 xi, v = sample(r, i, t), ETA * direction(r, i, t)  # 5: ξ_{i,k} ∈ D_i and v_{i,k} ∈ ηS
                 g = n / ETA**2 * (f(own + v, xi) - f(own, xi)) * v  # 6: (n/η²)(f̃_i(x + v, ξ) - f̃_i(x, ξ)) v
-                own = own - GAMMA * (g + (own - cohort.project(own, i)) / ETA)  # 7: x - γ (g + (x - P_{X_i}(x)) / η)
+                own = own - gamma * (g + (own - cohort.project(own, i)) / ETA)  # 7: x - γ (g + (x - P_{X_i}(x)) / η)
             ends[i] = own
         x = cohort.average(x, ends)  # 9: x̂_{r+1} := (1/m) Σ_i x_{i,T_{r+1}}
         iterates.append(x)
     return np.array(iterates)
 
 
-@scripted_too
-def test_fedrzo_nn(cohort: Cohort, x64: None) -> None:
+def single_level(cohort: Cohort) -> hf.Problem:
+    """f_i = E |u'x - 1|."""
     x, u, cap = cp.Variable(N, name="x"), hf.Sample(N, name="u"), hf.ClientParameter(name="cap")
-    problem = hf.Problem(
+    return hf.Problem(
         hf.Minimize(clients=hf.E(cp.abs(u @ x - 1))), constraints=[x <= cap], federation=cohort.federation(cap, u)
     )
+
+
+@scripted_too
+def test_fedrzo_nn(cohort: Cohort, x64: None) -> None:
+    problem = single_level(cohort)
     solver = FedRZO(
         smoothing=ETA,
         step_size=GAMMA,
@@ -194,7 +202,7 @@ def test_fedrzo_nn(cohort: Cohort, x64: None) -> None:
 # --- FedRZO_bl and its lower-level solvers ---------------------------------------------------------------------------------
 
 Gradient = Callable[[Array, Array, Array], Array]  # (x, y, rows) -> the mean gradient in y over some rows
-LowerSolver = Callable[[Array, int, Array], Array]  # (x, round, y_0) -> y
+LowerSolver = Callable[[Array, int, Array, int | None], Array]  # (x, round, y_0, call) -> y
 MU, SMOOTH = 1.0, 2.0  # of every lower objective here, whose curvature is CURVATURE
 CURVATURE = np.array([MU, SMOOTH])
 
@@ -211,9 +219,9 @@ class LowerData:
     rows: list[Array]
     table: int
 
-    def drawn(self, r: int, s: int, i: int, t: int) -> Array:
-        """One row."""
-        return lower_sample(r, s, i, t, self.rows, self.table)[None]
+    def drawn(self, r: int, s: int, i: int, t: int, call: int | None) -> Array:
+        """One row; the same in all calls of a round, or another in each."""
+        return lower_sample(r, s, i, t, self.rows, self.table, call)[None]
 
 
 def lower_average(cohort: Cohort, ends: Sequence[Array]) -> Array:
@@ -221,7 +229,9 @@ def lower_average(cohort: Cohort, ends: Sequence[Array]) -> Array:
     return sum(w * end for w, end in zip(cohort.weights, ends))
 
 
-def local_sgd(gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int, y: Array) -> Array:
+def local_sgd(
+    gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int, y: Array, call: int | None = None
+) -> Array:
     """[2S] Algorithm 3, which is [NN] Algorithm 3 with Y(x): every local step is projected."""
     m, kappa = cohort.size, SMOOTH / MU
     a = max(m, 4 * kappa, r) + 1  # 1: a_r := max{m, 4κ_h, r} + 1, ...
@@ -233,14 +243,16 @@ def local_sgd(gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: 
             own = y  # 3: Server broadcasts ŷ_r̃ to all agents: y_{i,T̃_r̃} := ŷ_r̃
             for t in range(steps):  # 4: for t = T̃_r̃, ..., T̃_{r̃+1} - 1 do in parallel by agents
                 own = on_lower_set(
-                    x, own - step * gradient(x, own, data.drawn(r, s, i, t))
+                    x, own - step * gradient(x, own, data.drawn(r, s, i, t, call))
                 )  # 5: y - γ̃ ∇_y h_i(x, y, ξ̃)
             ends.append(own)  # 6: Agent i sends y_i to the server
         y = lower_average(cohort, ends)  # 8: ŷ_{r̃+1} := (1/m) Σ_i y_{i,T̃_{r̃+1}}
     return y
 
 
-def lfd(gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int, y: Array) -> Array:
+def lfd(
+    gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int, y: Array, call: int | None = None
+) -> Array:
     """LFD of Haddadpour and Mahdavi (2019), full local gradients, as [2S] Case 3 has it: of order m^(-1/3) T^(2/3) local steps."""
     m, kappa = cohort.size, SMOOTH / MU
     a = max(m, 4 * kappa, r) + 1
@@ -258,7 +270,9 @@ def lfd(gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int, y
     return y
 
 
-def fedac(gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int, y: Array) -> Array:
+def fedac(
+    gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int, y: Array, call: int | None = None
+) -> Array:
     """Yuan and Ma (2020), Algorithm 1 with the parameters of FedAC-I; two rounds of four local steps, projected."""
     rounds, steps, eta = 2, 4, 1 / SMOOTH  # η ∈ (0, 1/L]
     gamma = max(np.sqrt(eta / (MU * steps)), eta)  # γ = max(√(η/(μK)), η), α = 1/(γμ), β = α + 1
@@ -271,7 +285,7 @@ def fedac(gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int,
             own, ag = w, w_ag
             for t in range(steps):
                 md = own / beta + (1 - 1 / beta) * ag  # 4: w_md ← β⁻¹ w + (1 - β⁻¹) w_ag
-                g = gradient(x, md, data.drawn(r, s, i, t))  # 5: g ← ∇F(w_md; ξ)
+                g = gradient(x, md, data.drawn(r, s, i, t, call))  # 5: g ← ∇F(w_md; ξ)
                 ag = on_lower_set(x, md - eta * g)  # 6: v_ag ← w_md - η g
                 own = on_lower_set(
                     x, (1 - 1 / alpha) * own + md / alpha - gamma * g
@@ -282,12 +296,27 @@ def fedac(gradient: Gradient, data: LowerData, cohort: Cohort, x: Array, r: int,
     return w_ag
 
 
-def fedrzo_bl(f: Callable[[Array, Array, Array], float], lower: LowerSolver, cohort: Cohort, x: Array) -> Array:
-    """[2S] Algorithm 2 ([NN] Algorithm 2). Its lower level begins where it ended at the last x̂, first at 0."""
+def fedrzo_bl(
+    f: Callable[[Array, Array, Array], float],
+    lower: LowerSolver,
+    cohort: Cohort,
+    x: Array,
+    rounds: int = ROUNDS,
+    gamma: float = GAMMA,
+    published: bool = False,
+) -> Array:
+    """[2S] Algorithm 2 ([NN] Algorithm 2).
+
+    Its lower level begins where it ended at the last x̂, first at 0, with the same samples in both calls; ``published``: at 0 in
+    every round, with samples of its own in each call.
+    """
     iterates, n, y = [x], x.size, np.zeros(N)
-    for r in range(ROUNDS):  # 2: for r = 0, 1, ... do
+    for r in range(rounds):  # 2: for r = 0, 1, ... do
         v = ETA * common_direction(r)  # 3: Server generates v_{T_r} ∈ ηS
-        y_plus, y_zero = lower(x + v, r, y), lower(x, r, y)  # 4: Server calls FedAvg: y_ε(x̂_r + v_{T_r}) and y_ε(x̂_r)
+        calls = (1, 0) if published else (None, None)
+        y_plus, y_zero = (  # 4: Server calls FedAvg: y_ε(x̂_r + v_{T_r}) and y_ε(x̂_r)
+            lower(at, r, y, call) for at, call in zip((x + v, x), calls)
+        )
         ends = {}
         for i in cohort.present(r):
             own = x  # 5: Server broadcasts x̂_r, x̂_r + v_{T_r} and both y_ε; x_{i,T_r} := x̂_r
@@ -295,9 +324,9 @@ def fedrzo_bl(f: Callable[[Array, Array, Array], float], lower: LowerSolver, coh
                 xi = sample(r, i, t)  # 7: ξ_{i,k} ∈ D_i
                 difference = f(own + v, y_plus, xi) - f(own, y_zero, xi)  # 8: the y_ε are those of x̂_r, not of x_{i,k}
                 g = n / ETA**2 * difference * v
-                own = own - GAMMA * (g + (own - cohort.project(own, i)) / ETA)  # 9: x - γ (g + (x - P_{X_i}(x)) / η)
+                own = own - gamma * (g + (own - cohort.project(own, i)) / ETA)  # 9: x - γ (g + (x - P_{X_i}(x)) / η)
             ends[i] = own
-        x, y = cohort.average(x, ends), y_zero  # 11: x̂_{r+1} := (1/m) Σ_i x_{i,T_{r+1}}
+        x, y = cohort.average(x, ends), y if published else y_zero  # 11: x̂_{r+1} := (1/m) Σ_i x_{i,T_{r+1}}
         iterates.append(x)
     return np.array(iterates)
 
@@ -321,10 +350,8 @@ def fedrzo(cohort: Cohort, lower: Any) -> FedRZO:
     )
 
 
-@pytest.mark.parametrize("name", LOWER_SOLVERS)
-@every_cohort
-def test_fedrzo_bl(cohort: Cohort, name: str, x64: None) -> None:
-    """f_i = E |u'y - 1| + ||x||^2 / 2; h_i = y'Dy/2 - (x + E z)'y has data of its own."""
+def bilevel(cohort: Cohort, solver: Callable[..., Array]) -> tuple[hf.Problem, Callable[..., float], LowerSolver]:
+    """f_i = E |u'y - 1| + ||x||^2 / 2; h_i = y'Dy/2 - (x + E z)'y has data of its own. With f_i and the lower solver in NumPy."""
     x, y, cap = cp.Variable(N, name="x"), cp.Variable(N, name="y"), hf.ClientParameter(name="cap")
     u, z = hf.Sample(N, name="u"), hf.Sample(N, name="z")
     problem = hf.Problem(
@@ -333,7 +360,6 @@ def test_fedrzo_bl(cohort: Cohort, name: str, x64: None) -> None:
         constraints=[x <= cap],
         federation=cohort.federation(cap, u, z),
     )
-    settings, solver = LOWER_SOLVERS[name]
 
     def gradient(at: Array, own: Array, rows: Array) -> Array:
         return CURVATURE * own - at - rows.mean(axis=0)
@@ -341,12 +367,18 @@ def test_fedrzo_bl(cohort: Cohort, name: str, x64: None) -> None:
     def f(at: Array, own: Array, xi: Array) -> float:
         return abs(xi @ own - 1) + 0.5 * at @ at
 
-    lower = partial(solver, gradient, LowerData(LOWER_ROWS, 1), cohort)
+    return problem, f, partial(solver, gradient, LowerData(LOWER_ROWS, 1), cohort)
+
+
+@pytest.mark.parametrize("name", LOWER_SOLVERS)
+@every_cohort
+def test_fedrzo_bl(cohort: Cohort, name: str, x64: None) -> None:
+    settings, solver = LOWER_SOLVERS[name]
+    problem, f, lower = bilevel(cohort, solver)
     agrees(problem, fedrzo(cohort, settings), fedrzo_bl(f, lower, cohort, START))
 
 
-@every_cohort
-def test_fedrzo_mm(cohort: Cohort, x64: None) -> None:
+def minimax(cohort: Cohort) -> tuple[hf.Problem, Callable[..., float], LowerSolver]:
     """[2S] §4: Algorithm 2 with h̃_i := -f̃_i and D̃_i := D_i; f_i = E |u'x - 1| + (1'x) u'y - y'Dy/2."""
     x, y, cap = cp.Variable(N, name="x"), cp.Variable(N, name="y"), hf.ClientParameter(name="cap")
     u = hf.Sample(N, name="u")
@@ -364,7 +396,12 @@ def test_fedrzo_mm(cohort: Cohort, x64: None) -> None:
     def gradient_of_minus_f(at: Array, own: Array, rows: Array) -> Array:
         return CURVATURE * own - np.sum(at) * rows.mean(axis=0)
 
-    lower = partial(local_sgd, gradient_of_minus_f, LowerData(ROWS, 0), cohort)
+    return problem, f, partial(local_sgd, gradient_of_minus_f, LowerData(ROWS, 0), cohort)
+
+
+@every_cohort
+def test_fedrzo_mm(cohort: Cohort, x64: None) -> None:
+    problem, f, lower = minimax(cohort)
     solver = fedrzo(cohort, LocalSGD(schedule="theory", batch_size=1))
     agrees(problem, solver, fedrzo_bl(f, lower, cohort, START))
 
@@ -375,19 +412,28 @@ TAU, ALPHA = 2.0, 0.1
 SKEW = np.array([[2.0, 1.0], [-1.0, 2.0]])
 
 
-def projection_method(x: Array, xi: Array, k: int) -> Array:
+def projection_method(x: Array, xi: Array, k: int, tau: float, alpha: float) -> Array:
     """[2S] Algorithm 5, for G(x, y, ξ) = SKEW y - ξ + x on Y(x, ξ) = [0.3 ξ - 1, 0.3 ξ + x + 1], from y_0 = 0."""
     low, high = 0.3 * xi - 1, 0.3 * xi + x + 1
     y = np.clip(np.zeros(N), low, high)
-    for _ in range(int(np.ceil(TAU * np.log(k + 1)))):  # 2: t_k = ⌈τ ln(k + 1)⌉; 3: for t = 0, 1, ..., t_k - 1 do
-        y = np.clip(y - ALPHA * (SKEW @ y - xi + x), low, high)  # 4: y_{t+1} = P_{Y(x,ξ)} (y_t - α G(x̂_k, y_t, ξ))
+    for _ in range(int(np.ceil(tau * np.log(k + 1)))):  # 2: t_k = ⌈τ ln(k + 1)⌉; 3: for t = 0, 1, ..., t_k - 1 do
+        y = np.clip(y - alpha * (SKEW @ y - xi + x), low, high)  # 4: y_{t+1} = P_{Y(x,ξ)} (y_t - α G(x̂_k, y_t, ξ))
     return y  # 6: Return y_{t_k}
 
 
-def fedrzo_2s(f: Callable[[Array, Array, Array], float], cohort: Cohort, x: Array) -> Array:
-    """[2S] Algorithm 4."""
+def fedrzo_2s(
+    f: Callable[[Array, Array, Array], float],
+    cohort: Cohort,
+    x: Array,
+    rounds: int = ROUNDS,
+    gamma: float = GAMMA,
+    tau: float = TAU,
+    alpha: float = ALPHA,
+    first: int = 0,
+) -> Array:
+    """[2S] Algorithm 4. It counts k from 0, where Algorithm 5 takes k > 0: ``first`` is what the latter is called with."""
     iterates, n = [x], x.size
-    for r in range(ROUNDS):  # 2: for r = 0, 1, ... do
+    for r in range(rounds):  # 2: for r = 0, 1, ... do
         ends = {}
         for i in cohort.present(r):
             own = x  # 3: Server broadcasts x̂_r to all clients; x_{i,T_r} := x̂_r
@@ -398,20 +444,18 @@ def fedrzo_2s(f: Callable[[Array, Array, Array], float], cohort: Cohort, x: Arra
                     ETA * direction(r, i, t),
                 )  # 5: ξ_{i,k} ∈ D_i and v_{i,k} ∈ ηS, and ...
                 y_zero, y_plus = (
-                    projection_method(own, xi, k),
-                    projection_method(own + v, xi, k),
+                    projection_method(at, xi, first + k, tau, alpha) for at in (own, own + v)
                 )  # ... Algorithm 5 twice
                 g = n / ETA**2 * (f(own + v, y_plus, xi) - f(own, y_zero, xi)) * v  # 6
-                own = own - GAMMA * (g + (own - cohort.project(own, i)) / ETA)  # 7: x - γ (g + (x - P_{X_i}(x)) / η)
+                own = own - gamma * (g + (own - cohort.project(own, i)) / ETA)  # 7: x - γ (g + (x - P_{X_i}(x)) / η)
             ends[i] = own
         x = cohort.average(x, ends)  # 9: x̂_{r+1} := (1/m) Σ_i x_{i,T_{r+1}}
         iterates.append(x)
     return np.array(iterates)
 
 
-@scripted_too
-def test_fedrzo_2s(cohort: Cohort, x64: None) -> None:
-    """f_i = E ||y(x, u) - u||^2 + 1'x; Y(x, u) moves with x and with the sample."""
+def two_stage(cohort: Cohort) -> tuple[hf.Problem, Callable[..., float]]:
+    """f_i = E ||y(x, u) - u||^2 + 1'x; Y(x, u) moves with x and with the sample. With f_i in NumPy."""
     x, y, cap = cp.Variable(N, name="x"), cp.Variable(N, name="y"), hf.ClientParameter(name="cap")
     u = hf.Sample(N, name="u")
     limits = [y >= 0.3 * u - 1, y <= 0.3 * u + x + 1]
@@ -421,8 +465,14 @@ def test_fedrzo_2s(cohort: Cohort, x64: None) -> None:
         constraints=[x <= cap],
         federation=cohort.federation(cap, u),
     )
+    return problem, lambda at, own, xi: np.sum((own - xi) ** 2) + np.sum(at)
+
+
+@scripted_too
+def test_fedrzo_2s(cohort: Cohort, x64: None) -> None:
+    problem, f = two_stage(cohort)
     lower = ProjectionMethod(steps=lambda k: TAU * np.log(k + 1), step_size=ALPHA, start="zero")
-    iterates = fedrzo_2s(lambda at, own, xi: np.sum((own - xi) ** 2) + np.sum(at), cohort, START)
+    iterates = fedrzo_2s(f, cohort, START)
     agrees(problem, fedrzo(cohort, lower), iterates)
 
 
@@ -449,8 +499,19 @@ def local_steps(i: int, x: Array, count: int, y: Array, zeta: Callable[[int], Ar
     return y  # 6: return y_{H_{i,r}}
 
 
-def zo_hfl(cohort: Cohort, x: Array, common: bool, start: str) -> Array:
-    """[HFL] Algorithm 1, for f_1 = E (u'x - 1)^2 and f_2 = ||x - y||^2 / 2; ``common`` samples in a pair, or its own in each call."""
+def zo_hfl(
+    cohort: Cohort,
+    x: Array,
+    common: bool,
+    start: str,
+    rounds: int = ROUNDS,
+    tau: float | None = None,
+    zero: bool = False,
+) -> Array:
+    """[HFL] Algorithm 1, for f_1 = E (u'x - 1)^2 and f_2 = ||x - y||^2 / 2; ``common`` samples in a pair, or its own in each call.
+
+    ``tau`` is that of all clients; ``zero`` says that the mean is (1/m) times the participants' sum.
+    """
     iterates, n, last = [x], x.size, [x] * cohort.size
 
     def f_2(at: Array, y: Array) -> float:
@@ -459,14 +520,16 @@ def zo_hfl(cohort: Cohort, x: Array, common: bool, start: str) -> Array:
     def zeta(i: int, key: jax.Array, t: int) -> Array:
         return ROWS[i][row_numbers(key, 1, len(ROWS[i]), step=t)[0]]
 
-    for r in range(ROUNDS):  # 2: for r = 0, 1, ..., R - 1 do
+    for r in range(rounds):  # 2: for r = 0, 1, ..., R - 1 do
         key, present = fold(jax.random.key(SEED), r), cohort.present(r)
         v = dict(zip(present, directions(fold(key, ROUND_STREAM), len(present), n)))  # 3: server generates v_{i,r} ∈ S
         answers = {}
         for i in present:  # 4: for i = 1, ..., m do
             pair = split(fold(key, i), 1)[0]
             keys = [split(call)[0] for call in ([pair, pair] if common else split(pair))]
-            count = int(np.ceil(TAUS[cohort.size][i] * np.sqrt(r + 1)))  # H_{i,r} = ⌈τ_i √(r + 1)⌉
+            count = int(
+                np.ceil((TAUS[cohort.size][i] if tau is None else tau) * np.sqrt(r + 1) - 1e-9)
+            )  # H_{i,r} = ⌈τ_i √(r + 1)⌉
             points = [x + ETA * v[i], x - ETA * v[i]]
             firsts = points if start == "query" else [last[i]] * 2
             answers[i] = [  # 5: client i calls Algorithm 2 twice, and obtains y_i^+ and y_i^-
@@ -479,19 +542,19 @@ def zo_hfl(cohort: Cohort, x: Array, common: bool, start: str) -> Array:
             i: n / (2 * ETA) * (f_2(x + ETA * v[i], plus) - f_2(x - ETA * v[i], minus)) * v[i]
             for i, (plus, minus) in answers.items()
         }
-        estimate = 2 * (xi @ x - 1) * xi + cohort.combined(g)  # 7: ∇f̃_1(x̂_r, ξ_r) + (1/m) Σ_i g_i
+        share = len(present) / cohort.size if zero else 1.0
+        estimate = 2 * (xi @ x - 1) * xi + share * cohort.combined(g)  # 7: ∇f̃_1(x̂_r, ξ_r) + (1/m) Σ_i g_i
         x = x - 0.01 / np.sqrt(r + 1) * estimate  # 8: x̂_{r+1} = x̂_r - γ_r ĝ
         iterates.append(x)
     return np.array(iterates)
 
 
-@pytest.mark.parametrize(("common", "start"), [(False, "query"), (True, "warm")])
-@scripted_too
-def test_zo_hfl(cohort: Cohort, common: bool, start: str, x64: None) -> None:
+def hierarchical(cohort: Cohort) -> hf.Problem:
+    """The server's f_1 on rows of its own, the clients' personal models in balls around x."""
     x, y, radius = cp.Variable(N, name="x"), cp.Variable(N, name="y"), hf.ClientParameter(name="radius")
     u = hf.Sample(N, name="u")
     clients = [hf.Client({u: rows}, {radius: own}) for rows, own in zip(ROWS, RADII)][: cohort.size]
-    problem = hf.Problem(
+    return hf.Problem(
         hf.Minimize(server=hf.E(cp.square(u @ x - 1)), clients=0.5 * cp.sum_squares(x - y)),
         lower=hf.ArgMin(
             y,
@@ -501,6 +564,12 @@ def test_zo_hfl(cohort: Cohort, common: bool, start: str, x64: None) -> None:
         ),
         federation=hf.Federation(clients, server=hf.Client({u: SERVER_ROWS}), weights=cohort.weights),
     )
+
+
+@pytest.mark.parametrize(("common", "start"), [(False, "query"), (True, "warm")])
+@scripted_too
+def test_zo_hfl(cohort: Cohort, common: bool, start: str, x64: None) -> None:
+    problem = hierarchical(cohort)
     solver = ZOHFL(
         smoothing=ETA,
         batch_size=1,

@@ -22,7 +22,8 @@ from hierfl.compiler.data.evaluation_nodes import RULES, EvaluationNodes, evalua
 from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError
-from hierfl.jaxtools.keyed_random import row_numbers
+from hierfl.jaxtools.keyed_permutation import keyed_permutation
+from hierfl.jaxtools.keyed_random import fold_in, row_numbers
 from hierfl.language.federation.client import Client
 from hierfl.language.sample import ClientParameter, Sample
 
@@ -143,6 +144,27 @@ class Party:
                 values[sample] = rows[sample]
                 weights[sample] = jnp.full((size,), 1.0 / size)
                 counts[sample] = self.counts[place]
+        return Rows(values, weights, counts)
+
+    def passing(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
+        """The ``step``-th batch of passes over the rows of each table: ``size`` rows of a fresh shuffle each, the last with what is left.
+
+        A pass has ceil(N / size) batches; no row is in two of them.
+        """
+        values: dict[int, Array] = {}
+        weights: dict[int, Array] = {}
+        counts: dict[int, Array] = {}
+        for place, table in self._holding(samples):
+            count = self.counts[place]
+            batches = -(-count // size)
+            places = (step % batches) * size + jnp.arange(size)
+            inside = places < count
+            shuffle = fold_in(fold_in(key, step // batches), place)
+            shuffled = keyed_permutation(shuffle, jnp.minimum(places, count - 1), count)
+            rows = table.rows(self.offsets[place] + shuffled)
+            for sample in table.samples:
+                values[sample], counts[sample] = rows[sample], count
+                weights[sample] = inside / jnp.sum(inside)
         return Rows(values, weights, counts)
 
     def _holding(self, samples: Sequence[int] | None) -> list[tuple[int, Table]]:

@@ -90,14 +90,15 @@ def call_text(settings: Any) -> str:
     if not is_dataclass(settings) or isinstance(settings, type):
         return str(settings)
     given = (
-        f"{f.name}={_setting_text(getattr(settings, f.name))}"
+        f"{f.name}={setting_text(getattr(settings, f.name))}"
         for f in fields(settings)
         if f.repr and not _is_default(settings, f)
     )
     return f"{type(settings).__name__}({', '.join(given)})"
 
 
-def _setting_text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """A setting in a few words: solvers as calls, large arrays by their shape."""
     if is_dataclass(value):
         return call_text(value)
     if np.ndim(value) and np.size(value) > SHORT and not isinstance(value, str):

@@ -226,6 +226,13 @@ CASES = {
     "FedRZO, sample scope": Case(samples, FedRZO(**LOCAL, lower=ProjectionMethod(**BY_PROJECTION)), True),
     "FedRZO, distributions": Case(distributions, FedRZO(**LOCAL, lower=Extragradient(**BY_PROJECTION))),
     "FedRZO, LocalSGD": Case(common, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2), **HALF)),
+    "FedRZO, own samples in each call": Case(
+        common,
+        FedRZO(
+            **LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2, start="zero"), common_random_numbers=False, **HALF
+        ),
+    ),
+    "FedAvg, epochs": Case(flat, FedAvg(step_size=0.1, batch_size=2, epochs=2, **HALF)),
     "FedRZO, FedAC": Case(
         common, FedRZO(**LOCAL, lower=FedAC(rounds=2, steps=3, step_size=0.2, strong_convexity=1.0, batch_size=2))
     ),

@@ -1,0 +1,120 @@
+"""What a paper's own algorithm and experiments set, setting by setting, and how that differs from hierfl's defaults.
+
+A published mode is an ordinary solver, made by ``ZOHFL.published`` or ``FedRZO.published``, that remembers its paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from hierfl.language.printing.card import setting_text
+
+
+@dataclass(frozen=True)
+class PaperMode:
+    """A mode of a paper: what its algorithm and experiments set.
+
+    ``name`` and ``source`` say which, ``settings`` are the solver's, ``lines`` say where each is printed (``"lower.steps"`` is one
+    of the lower solver), ``varied`` which of them the experiments vary, ``run`` what belongs to ``solve`` (setting, value,
+    default, line), and ``note`` what the paper leaves open.
+    """
+
+    name: str
+    source: str
+    settings: Mapping[str, Any]
+    lines: Mapping[str, str]
+    varied: tuple[str, ...] = ()
+    run: tuple[tuple[str, str, str, str], ...] = ()
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.name}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not hierfl's default, or not the paper's: its value, the default, and what is printed where."""
+
+    setting: str
+    here: str
+    default: str
+    printed: str
+
+
+@dataclass(frozen=True, repr=False)
+class Differences:
+    """The settings of a solver that are not hierfl's defaults; prints as a table, with the paper's lines."""
+
+    title: str
+    rows: tuple[Difference, ...]
+    note: str = ""
+
+    def __repr__(self) -> str:
+        named = [tuple(vars(row).values()) for row in (Difference("setting", "here", "default", "printed"), *self.rows)]
+        widths = [max(len(row[column]) for row in named) for column in range(3)]
+        lines = ["  ".join([*map(str.ljust, row, widths), row[3]]).rstrip() for row in named]
+        return "\n".join([self.title, *lines, *([self.note] if self.note else [])])
+
+    __str__ = __repr__
+
+    def to_pandas(self) -> Any:
+        """The table as a DataFrame with a row for each setting. Needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(row) for row in self.rows]).set_index("setting")
+
+
+class PublishedSettings:
+    """Mixin of the solvers that have published modes: dataclasses with a field ``published_as``."""
+
+    published_as: PaperMode | None
+
+    def differences(self) -> Differences:
+        """The settings that are not hierfl's defaults, as a table that prints.
+
+        Those of a published mode are told with the paper's line; one that was changed, and that the paper does not vary, with what is
+        printed instead.
+        """
+        mode, here = self.published_as, _texts(self)
+        default = _texts(type(self)()) | {name: text for name, text in _lower_defaults(self).items()}
+        if mode is None:
+            rows = [Difference(n, text, default[n], "") for n, text in here.items() if text != default[n]]
+            return Differences(f"{type(self).__name__}: settings that are not the defaults", tuple(rows))
+        paper = _texts(type(self)(**mode.settings))
+        rows = [
+            Difference(name, text, default[name], _line(mode, name, text, paper.get(name)))
+            for name, text in here.items()
+            if text != default[name] or paper.get(name, text) != text
+        ]
+        rows += [Difference(f"solve({name}=...)", *rest) for name, *rest in mode.run]
+        return Differences(f"{type(self).__name__} as published: {mode}", tuple(rows), mode.note)
+
+
+def _line(mode: PaperMode, name: str, text: str, printed: str | None) -> str:
+    line = mode.lines.get(name, "")
+    if text == printed or (name in mode.varied and line):
+        return line
+    return f"{line}: changed here, printed is {printed}" if line and printed is not None else "not printed"
+
+
+def _texts(settings: Any, within: str = "") -> dict[str, str]:
+    """Every setting's text by name, those of a lower solver after its own."""
+    texts: dict[str, str] = {}
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if not f.repr:
+            continue
+        if is_dataclass(value) and hasattr(value, "bind"):
+            texts[within + f.name] = type(value).__name__
+            texts |= _texts(value, f"{within}{f.name}.")
+        else:
+            texts[within + f.name] = "by the problem" if value is None and f.name == "lower" else setting_text(value)
+    return texts
+
+
+def _lower_defaults(settings: Any) -> dict[str, str]:
+    """The defaults of the lower solver that is given, as names within ``lower``."""
+    lower = settings.lower
+    return {} if lower is None else _texts(type(lower)(), "lower.")
