@@ -7,13 +7,14 @@ knows it: they take its :class:`~hierfl.language.declaration.Declaration`, or wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import cvxpy as cp
 
 from hierfl.analysis.declare import declare
-from hierfl.errors import DivergedError
+from hierfl.errors import DivergedError, SettingError
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.levels import LowerLevel
@@ -161,6 +162,7 @@ class Problem:
         samples: int = 64,
         seed: int = 0,
         x0: Any = None,
+        solver: Any = None,
         progress: bool = True,
     ) -> CheckReport:
         """Which assumptions of the papers hold, how that is known, and what the class's theorem then prescribes.
@@ -181,6 +183,8 @@ class Problem:
             Seed of these points.
         x0
             The start, in X, that the theorem's f(x_0) - inf f is bounded at; if left out, the bound is for every start in X.
+        solver
+            A ``ZOHFL``, for which [HFL] Theorem 2 is asked as well: which of its conditions its steps meet, for its own ``smoothing``.
         progress
             Show a progress bar if it takes long.
 
@@ -192,20 +196,27 @@ class Problem:
         Raises
         ------
         SettingError
-            For arguments out of range.
+            For arguments out of range, and for a solver without a theorem on its steps.
         """
         from hierfl.inspect.assumptions.check import check
 
+        if solver is not None and (isinstance(solver, type) or not hasattr(solver, "asymptotics")):
+            raise SettingError(
+                f"check(solver={solver!r}): an instance of ZOHFL, which [HFL] Theorem 2 is about; others have no theorem on their steps."
+            )
         compiled = self.compile(progress=progress)
-        return check(
+        report = check(
             compiled,
             starts=None if x0 is None else compiled.upper.flatten(x0, "x0")[None],
             epsilon=epsilon,
-            smoothing=smoothing,
+            smoothing=smoothing if solver is None else float(solver.smoothing),
             samples=samples,
             seed=seed,
             progress=progress,
         )
+        if solver is None:
+            return report
+        return replace(report, theorems=(*report.theorems, solver.asymptotics(compiled, report)))
 
     @overload
     def solve(

@@ -15,7 +15,7 @@ and the server averages the x_i. The classes differ in the y at which f_i is eva
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, require_federated
 from hierfl.solvers.papers.fedrzo_modes import fedrzo_mode
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings
-from hierfl.solvers.papers.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.papers.theory import UPPER_SCHEDULES, Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
 from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle
@@ -70,7 +70,8 @@ class FedRZO(PublishedSettings):
     step_size
         gamma: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
     local_steps
-        H: number, schedule, or one per client.
+        H: number, schedule, or one per client; 1 where it is left out. By theory it is the theorem's, or a whole number that is asked
+        for, where the theorem covers it.
     lower
         A lower-level solver. By default the exact one where the lower level holds no data of a client, else ``LocalSGD``
         (federation scope) or ``ProjectedSGD`` (client scope); with ``schedule="theory"`` the theorem's own, and no less accurate one.
@@ -97,7 +98,8 @@ class FedRZO(PublishedSettings):
         X_i or a control variate.
     schedule
         ``"practical"`` uses the settings above; ``"theory"`` takes gamma and H from the class's theorem for ``accuracy``, as
-        ``result.settings["theory"]`` says.
+        ``result.settings["theory"]`` says; ``"theory-as-printed"`` without closing the theorem's known gaps, which ``problem.check()``
+        names, so that its accuracy is what the paper prints and not proved.
     accuracy
         epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
     starts
@@ -113,7 +115,7 @@ class FedRZO(PublishedSettings):
 
     smoothing: float = 0.1
     step_size: Schedule = 0.01
-    local_steps: StepCounts = 1
+    local_steps: StepCounts | None = None
     lower: LowerSolver | None = None
     estimator: str = "forward"
     directions: int = 1
@@ -161,9 +163,13 @@ class FedRZO(PublishedSettings):
         require_count(self.batch_size, "batch_size", or_none=True)
         require_flag(self.common_random_numbers, "common_random_numbers")
         require_choice(self.communication, "communication", COMMUNICATIONS)
-        require_choice(self.schedule, "schedule", SCHEDULES)
+        require_choice(self.schedule, "schedule", UPPER_SCHEDULES)
         require_number(self.accuracy, "accuracy", 0, np.inf)
-        require_left_out(self, "step_size", "local_steps")
+        require_left_out(self, "step_size")
+        if self.schedule != "practical":
+            require_count(
+                self.local_steps, f"local_steps with schedule={self.schedule!r}", or_none=True, none="the theorem's"
+            )
         if self.lower is not None:
             require_lower(self.lower)
 
@@ -175,7 +181,7 @@ class FedRZO(PublishedSettings):
         IncompatibleSolverError, SettingError
             Naming what the solver needs and what the problem has.
         """
-        step_size, local_steps = self.step_size, self.local_steps
+        step_size, local_steps = self.step_size, 1 if self.local_steps is None else self.local_steps
         if (prescribed := self.prescribed(problem)) is not None:
             require_covered(self, queries)
             step_size, local_steps = prescribed.step, prescribed.local_steps
@@ -186,7 +192,7 @@ class FedRZO(PublishedSettings):
         )
         chosen = self.lower or default_lower(problem)
         if prescribed is not None and problem.scope is not None:
-            chosen = theory_lower(self.lower, problem, prescribed, rounds, steps.total)
+            chosen = theory_lower(self.lower, problem, prescribed, rounds, steps.total, self.schedule)
         lower = bind_lower(chosen, problem, rounds, steps.total)
         if problem.scope == "federation":
             require_federated(lower, self)
@@ -196,7 +202,9 @@ class FedRZO(PublishedSettings):
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""
-        return None if self.schedule == "practical" else prescription(self, problem)
+        if self.schedule == "practical":
+            return None
+        return prescription(self, problem, None if self.local_steps is None else int(cast(int, self.local_steps)))
 
     def _require_fitting(self, problem: CompiledProblem) -> None:
         """Control variates need a direction for each client, and scalars need moves that all can rebuild."""

@@ -26,14 +26,16 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Environment, Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.inspect.assumptions.findings import CheckReport, Theorem
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower
+from hierfl.solvers.papers.asymptotics import theorem_2
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings
-from hierfl.solvers.papers.theory import SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.papers.theory import UPPER_SCHEDULES, Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
 from hierfl.solvers.papers.zohfl_mode import hfl_mode
 from hierfl.solvers.parts.bound import ABSENT, Bound
@@ -97,7 +99,8 @@ class ZOHFL(PublishedSettings):
         Use the same samples for both evaluations of a pair. Independent ones are the paper's, at a far larger variance.
     schedule
         ``"practical"`` uses the settings above; ``"theory"`` those of [HFL] Theorem 1 for ``accuracy``, the lower solver's too
-        (one that is given is no less accurate): step gamma / sqrt(r + 1), ceil(tau sqrt(r + 1)) local steps, as ``result.settings["theory"]`` says.
+        (one that is given is no less accurate): step gamma / sqrt(r + 1), ceil(tau sqrt(r + 1)) local steps, as ``result.settings["theory"]`` says;
+        ``"theory-as-printed"`` with the theorem's own constants, whose known gaps ``problem.check()`` names.
     accuracy
         epsilon of E|grad f^eta|^2 <= epsilon, for ``schedule="theory"``.
     starts
@@ -153,7 +156,7 @@ class ZOHFL(PublishedSettings):
         require_count(self.batch_size, "batch_size", or_none=True)
         require_flag(self.common_random_numbers, "common_random_numbers")
         require_choice(self.communication, "communication", COMMUNICATIONS)
-        require_choice(self.schedule, "schedule", SCHEDULES)
+        require_choice(self.schedule, "schedule", UPPER_SCHEDULES)
         require_number(self.accuracy, "accuracy", 0, np.inf)
         require_left_out(self, "step_size", "local_steps")
         if self.local_steps is not None and self.lower is not None:
@@ -195,9 +198,21 @@ class ZOHFL(PublishedSettings):
         """What the theorem prescribes, with ``schedule="theory"``."""
         return None if self.schedule == "practical" else prescription(self, problem)
 
+    def asymptotics(self, problem: CompiledProblem, report: CheckReport) -> Theorem:
+        """[HFL] Theorem 2 for these settings, on a problem that was checked: what ``problem.check(solver=...)`` adds.
+
+        Raises
+        ------
+        SettingError
+            For a lower level of another scope.
+        """
+        prescribed = self.prescribed(problem)
+        steps = self.step_size if prescribed is None else Decay(prescribed.step, 0.5)
+        return theorem_2(self, steps, self._lower(problem, prescribed, 1), problem, report)
+
     def _lower(self, problem: CompiledProblem, prescribed: Prescription | None, rounds: int) -> LowerSolver:
         if prescribed is not None:
-            return theory_lower(self.lower, problem, prescribed, rounds, rounds)
+            return theory_lower(self.lower, problem, prescribed, rounds, rounds, self.schedule)
         if self.lower is not None:
             return self.lower
         if self.local_steps is not None:

@@ -85,6 +85,7 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
             "local_steps": theory.local_steps,
             "rounds": theory.rounds,
             "bound": theory.bound,
+            "schedule": watch.solver.schedule,
             **({} if theory.lower is None else {"lower": theory.lower}),
             **(theory.extra or {}),
         }

@@ -52,7 +52,7 @@ def run(
         )
     rounds, seeds, asked = settings.most_rounds, settings.all_seeds, solver
     compiled.data()  # every plain parameter has a value
-    if getattr(solver, "schedule", None) == "theory" and hasattr(solver, "starts"):
+    if getattr(solver, "schedule", "practical") != "practical" and hasattr(solver, "starts"):
         solver = _from_its_starts(compiled, solver, settings)
     with keeping(compiled, asked, settings) as keeper:
         found = _found_step(compiled, solver, settings, keeper)
@@ -140,7 +140,7 @@ def _from_its_starts(compiled: CompiledProblem, solver: Any, settings: RunSettin
     require_nonempty(compiled)
     starts = _starts(compiled, settings)
     for start in starts:
-        require_start_in_x(compiled, start, "schedule='theory'")
+        require_start_in_x(compiled, start, f"schedule={solver.schedule!r}")
     return replace(solver, starts=tuple(sorted({tuple(start.tolist()) for start in starts})))
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hierfl.analysis.theorems.theorem_2s import contraction_growth
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Environment
@@ -23,7 +24,7 @@ from hierfl.near_names import suggests_names
 from hierfl.solvers.lower.lower_solver import Clock, require_scope
 from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.requirements import require_choice, require_number
-from hierfl.solvers.parts.step_schedules import Schedule, require_schedule, tabulate, whole
+from hierfl.solvers.parts.step_schedules import LogGrowth, Schedule, require_schedule, tabulate, whole
 from hierfl.solvers.parts.step_tables import Tabulated, constant, row
 
 Mapping = Callable[[Array], Array]
@@ -37,7 +38,8 @@ class ProjectionMethod:
     Parameters
     ----------
     steps
-        Number, or schedule of the local step k = 0, 1, ... counted over all rounds, such as ``LogGrowth(tau)``.
+        Number, or schedule of the local step k = 0, 1, ... counted over all rounds, such as ``LogGrowth(tau)``; ``"theory"`` is that with
+        the least tau of [2S] Theorem 2 (iii), -1 / ln(1 - 1 / kappa^2) for certified kappa = L / mu, for the step ``"theory"``.
     step_size
         alpha; ``"theory"`` is mu / L^2 with certified constants.
     start
@@ -49,15 +51,28 @@ class ProjectionMethod:
         For settings out of range, or a constant that ``"theory"`` needs and that could not be proved.
     """
 
-    steps: Schedule = 50
+    steps: Schedule | str = 50
     step_size: float | str = "theory"
     start: str = "warm"
 
     def __post_init__(self) -> None:
-        require_schedule(self.steps, f"steps of {type(self).__name__}", counts=True)
+        if isinstance(self.steps, str):
+            self._require_tau()
+        else:
+            require_schedule(self.steps, f"steps of {type(self).__name__}", counts=True)
         require_choice(self.start, f"start of {type(self).__name__}", ("warm", "zero"))
         if self.step_size != "theory":
             require_number(self.step_size, f"step_size of {type(self).__name__}", 0, np.inf)
+
+    def _require_tau(self) -> None:
+        """By theory tau belongs to the step mu / L^2 of Algorithm 5."""
+        name = type(self).__name__
+        require_choice(self.steps, f"steps of {name}", ("theory",))
+        if type(self) is not ProjectionMethod or self.step_size != "theory":
+            raise SettingError(
+                f"steps='theory' of {name} with step_size={self.step_size!r}: tau is that of ProjectionMethod with the step mu / L^2. Write "
+                f"ProjectionMethod(steps='theory'), or give steps=LogGrowth(tau)."
+            )
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundProjections:
         """The solver for one problem; ``steps`` local steps are made over all rounds."""
@@ -67,10 +82,18 @@ class ProjectionMethod:
         if alpha == "theory":
             mu, size = lower_constants(problem, name)
             alpha = self._safe_step(mu, size)
-        counts = whole(tabulate(self.steps, max(1, steps), f"steps of {name}"), f"steps of {name}")
+        number: Schedule = self._by_theory(problem) if isinstance(self.steps, str) else self.steps
+        counts = whole(tabulate(number, max(1, steps), f"steps of {name}"), f"steps of {name}")
         if not counts.any():
             raise SettingError(f"steps of {name} are 0 at every local step: nobody would ever answer.")
         return BoundProjections(problem, self, np.array(alpha, float), constant(counts))
+
+    @staticmethod
+    def _by_theory(problem: CompiledProblem) -> Schedule:
+        """t_k = ceil(tau ln(k + 1)); one step where kappa = 1, which then ends at the solution."""
+        mu, size = lower_constants(problem, "ProjectionMethod(steps='theory')")
+        tau = contraction_growth(mu, size)
+        return LogGrowth(tau) if tau > 0 else 1
 
     @staticmethod
     def _safe_step(mu: float, size: float) -> float:

@@ -11,6 +11,8 @@ from typing import Any
 
 from hierfl.language.printing.card import setting_text
 
+LEFT_OUT = {"lower": "by the problem", "local_steps": "left out"}
+
 
 @dataclass(frozen=True)
 class PaperMode:
@@ -110,7 +112,7 @@ def _texts(settings: Any, within: str = "") -> dict[str, str]:
             texts[within + f.name] = type(value).__name__
             texts |= _texts(value, f"{within}{f.name}.")
         else:
-            texts[within + f.name] = "by the problem" if value is None and f.name == "lower" else setting_text(value)
+            texts[within + f.name] = setting_text(value) if value is not None else LEFT_OUT.get(f.name, "None")
     return texts
 
 

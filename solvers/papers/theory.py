@@ -16,6 +16,8 @@ from hierfl.inspect.assumptions.findings import CheckReport
 from hierfl.inspect.assumptions.study import Study
 
 SCHEDULES = ("practical", "theory")
+AS_PRINTED = "theory-as-printed"
+UPPER_SCHEDULES = (*SCHEDULES, AS_PRINTED)
 Starts = tuple[tuple[float, ...], ...]  # flat points, in which a run begins
 
 
@@ -34,18 +36,26 @@ class TheorySettings(Protocol):
     @property
     def starts(self) -> Starts | None: ...
 
+    @property
+    def schedule(self) -> str: ...
+
 
 def report(
-    problem: CompiledProblem, smoothing: float = 0.1, epsilon: float = 1e-2, starts: Starts | None = None
+    problem: CompiledProblem,
+    smoothing: float = 0.1,
+    epsilon: float = 1e-2,
+    starts: Starts | None = None,
+    local_steps: int | None = None,
 ) -> CheckReport:
-    """The problem's check, made once for each smoothing, accuracy and starts, and for the values that parameters have."""
+    """The problem's check, made once for each smoothing, accuracy, starts and H, and for the values that parameters have."""
     return problem.programs.keep(
-        ("check", smoothing, epsilon, starts, problem.parameter_values),
+        ("check", smoothing, epsilon, starts, local_steps, problem.parameter_values),
         lambda: check(
             problem,
             smoothing=smoothing,
             epsilon=epsilon,
             starts=None if starts is None else np.array(starts),
+            local_steps=local_steps,
             progress=False,
         ),
     )
@@ -104,42 +114,53 @@ def upper_constants(problem: CompiledProblem, solver: str) -> tuple[float, float
     return float(mu), float(smooth)
 
 
-def prescription(solver: TheorySettings, problem: CompiledProblem) -> Prescription:
+def prescription(solver: TheorySettings, problem: CompiledProblem, local_steps: int | None = None) -> Prescription:
     """What the class's theorem prescribes for the solver's ``smoothing`` and ``accuracy``, all hypotheses proved.
+
+    With ``schedule="theory"`` its gaps are closed, with ``"theory-as-printed"`` they are not; ``local_steps`` is an H that is asked
+    for, None the theorem's.
 
     Raises
     ------
     SettingError
-        For a class whose theorem is about another solver, absent clients, or naming the hypotheses that could not be proved.
+        For a class whose theorem is about another solver, absent clients, an H that it does not cover, or naming the hypotheses
+        that could not be proved.
     """
     name, fitting = type(solver).__name__, "ZOHFL" if problem.scope == "client" else "FedRZO"
-    theorem = report(problem, float(solver.smoothing), float(solver.accuracy), solver.starts).theorems[0]
+    asked = report(problem, float(solver.smoothing), float(solver.accuracy), solver.starts, local_steps)
+    theorem, how = asked.theorems[0], f"schedule={solver.schedule!r} of {name}"
     if name != fitting:
         raise SettingError(
-            f"schedule='theory' of {name}: the theorem for this class, {theorem.name}, is about {fitting}. Write "
-            f"{fitting}(schedule='theory'), or give step_size and local_steps yourself."
+            f"{how}: the theorem for this class, {theorem.name}, is about {fitting}. Write "
+            f"{fitting}(schedule={solver.schedule!r}), or give step_size and local_steps yourself."
         )
     if callable(solver.participation) or np.ndim(solver.participation) or solver.participation != 1:
         raise SettingError(
-            f"schedule='theory' of {name}: {theorem.name} is about rounds in which all clients take part, but "
+            f"{how}: {theorem.name} is about rounds in which all clients take part, but "
             f"participation is {solver.participation!r}. Write participation=1, or give step_size and local_steps yourself."
         )
-    if theorem.applies and theorem.predicted is None:
+    found = theorem.printed if solver.schedule == AS_PRINTED else theorem.predicted
+    if found is None and theorem.printed is not None:
         raise SettingError(
-            f"schedule='theory' of {name}: {theorem.name} prescribes nothing, since f(x_0) - inf f is not bounded for "
+            f"{how} with local_steps={local_steps}: {theorem.name} is proved for one local step a round only (see the gaps that "
+            f"problem.check() names). Leave local_steps out, or take schedule={AS_PRINTED!r}, which claims what is printed."
+        )
+    if theorem.applies and found is None:
+        raise SettingError(
+            f"{how}: {theorem.name} prescribes nothing, since f(x_0) - inf f is not bounded for "
             f"{theorem.start}. Bound X, or give step_size and local_steps yourself."
         )
-    if theorem.predicted is None:
+    if found is None:
         raise SettingError(
-            f"schedule='theory' of {name}: {theorem.name} prescribes nothing, since not proved are "
+            f"{how}: {theorem.name} prescribes nothing, since not proved are "
             f"{', '.join(theorem.missing)} (see problem.check()). Give step_size and local_steps yourself."
         )
-    if not np.isfinite(theorem.predicted.rounds):
+    if not np.isfinite(found.rounds):
         raise SettingError(
-            f"schedule='theory' of {name}: no horizon below 1e300 reaches accuracy={solver.accuracy:g} by {theorem.name}. Take a "
+            f"{how}: no horizon below 1e300 reaches accuracy={solver.accuracy:g} by {theorem.name}. Take a "
             f"larger accuracy or smoothing, or give step_size and local_steps yourself."
         )
-    return theorem.predicted
+    return found
 
 
 def require_covered(solver: Any, queries: str) -> None:
@@ -161,7 +182,7 @@ def require_covered(solver: Any, queries: str) -> None:
     for setting, (value, covered, why) in uncovered.items():
         if value != covered:
             raise SettingError(
-                f"schedule='theory' of {name} with {setting}={value!r}: the theorem does not cover it, since {why}. Write "
+                f"schedule={solver.schedule!r} of {name} with {setting}={value!r}: the theorem does not cover it, since {why}. Write "
                 f"{setting}={covered!r}, or give step_size and local_steps yourself."
             )
 

@@ -56,7 +56,8 @@ class Bound(Tabulated):
         """What keeps the method's theory from holding in a run of so many rounds."""
         if self.theory is None or rounds >= self.theory.rounds:
             return None
-        return f"schedule='theory': the accuracy is proved after {self.theory.rounds:.3g} rounds, not after {rounds}."
+        what = "proved" if self.settings.schedule == "theory" else "reached, by what is printed,"
+        return f"schedule={self.settings.schedule!r}: the accuracy is {what} after {self.theory.rounds:.3g} rounds, not after {rounds}."
 
     @property
     def absent(self) -> str:

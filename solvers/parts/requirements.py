@@ -22,8 +22,8 @@ FITTING = {
 # --- of settings ---------------------------------------------------------------------------------------------------------
 
 
-def require_count(value: Any, name: str, *, or_none: bool = False) -> None:
-    """Check for a whole number of at least 1 (or None).
+def require_count(value: Any, name: str, *, or_none: bool = False, none: str = "all rows") -> None:
+    """Check for a whole number of at least 1 (or None, which stands for ``none``).
 
     Raises
     ------
@@ -34,7 +34,7 @@ def require_count(value: Any, name: str, *, or_none: bool = False) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (Integral, np.integer)) or value < 1:
         raise SettingError(
-            f"{name}={value!r}: a whole number of at least 1{', or None for all rows' if or_none else ''}."
+            f"{name}={value!r}: a whole number of at least 1{f', or None for {none}' if or_none else ''}."
         )
 
 

@@ -14,7 +14,7 @@ import hierfl as hf
 from hierfl.analysis.theorems import Prescription
 from hierfl.runtime.drawn_step import DrawnStep
 from hierfl.solvers import ZOHFL, FedRZO
-from tests.solvers.parts.test_theory import bounded_clients, coupled_clients
+from tests.solvers.papers.test_theory import bounded_clients, coupled_clients
 
 ROUNDS = 6
 

@@ -15,6 +15,11 @@ def local_steps(horizon: float, m: int) -> float:
     return float(max(1, ceil((horizon / m**3) ** 0.25))) if horizon < HORIZON_LIMIT else inf
 
 
+def steps_given(given: float | None) -> Callable[[float, int], float]:
+    """H as a function of the horizon and m: the theorems' choice, or a number that is given."""
+    return local_steps if given is None else lambda horizon, m: float(given)
+
+
 def least_horizon(
     c: Constants,
     epsilon: float,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from hierfl.analysis.theorems.horizon import least_horizon, local_steps, over
+from hierfl.analysis.theorems.horizon import least_horizon, over, steps_given
 from hierfl.analysis.theorems.prescription import Constants, Prescription
 
 
@@ -43,7 +43,7 @@ def _bound(c: Constants, horizon: float, step: float, steps: float, reach: float
     )
 
 
-def prescribe_nn(c: Constants, epsilon: float, corrected: bool) -> Prescription:
-    """The least horizon K with gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)) that meets the bound and its step limits."""
+def prescribe_nn(c: Constants, epsilon: float, corrected: bool, given: float | None = None) -> Prescription:
+    """The least horizon K with gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)), or a given H, that meets the bound and its step limits."""
     bound, limit = (bound_nn_corrected, step_limit_nn_corrected) if corrected else (bound_nn, step_limit_nn)
-    return least_horizon(c, epsilon, bound, limit, local_steps, lambda k: sqrt(c.m / k), {})
+    return least_horizon(c, epsilon, bound, limit, steps_given(given), lambda k: sqrt(c.m / k), {})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log, sqrt
+from math import log, log1p, sqrt
 
-from hierfl.analysis.theorems.horizon import least_horizon, local_steps, over
+from hierfl.analysis.theorems.horizon import least_horizon, over, steps_given
 from hierfl.analysis.theorems.prescription import Constants, Prescription
 
 
@@ -48,12 +48,17 @@ def bound_2s(c: Constants, horizon: float, step: float, steps: float) -> float:
 
 def lower_steps_2s(c: Constants) -> dict[str, float]:
     """alpha = mu / L^2 and the least tau = -1 / ln(1 - 1 / kappa^2) of t_k = ceil(tau ln(k + 1))."""
-    ratio = (c.mu / c.smooth) ** 2
-    return {"alpha": c.mu / c.smooth**2, "tau": -1 / log(1 - ratio) if ratio < 1 else 0.0}
+    return {"alpha": c.mu / c.smooth**2, "tau": contraction_growth(c.mu, c.smooth)}
 
 
-def prescribe_2s(c: Constants, epsilon: float, corrected: bool) -> Prescription:
-    """gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)), and the lower solver's step and number of steps."""
+def contraction_growth(mu: float, smooth: float) -> float:
+    """The least tau of Theorem 2 (iii), -1 / ln(1 - 1 / kappa^2) with kappa = L / mu; 0 where kappa is 1."""
+    ratio = (mu / smooth) ** 2
+    return -1 / log1p(-ratio) if ratio < 1 else 0.0
+
+
+def prescribe_2s(c: Constants, epsilon: float, corrected: bool, given: float | None = None) -> Prescription:
+    """gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)) or a given H, and the lower solver's step and number of steps."""
     limit = step_limit_2s_corrected if corrected else step_limit_2s
-    upper = least_horizon(c, epsilon, bound_2s, limit, local_steps, lambda k: sqrt(c.m / k), thetas_2s(c))
+    upper = least_horizon(c, epsilon, bound_2s, limit, steps_given(given), lambda k: sqrt(c.m / k), thetas_2s(c))
     return replace(upper, extra=lower_steps_2s(c))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import sqrt
 
-from hierfl.analysis.theorems.horizon import least_horizon, local_steps, over
+from hierfl.analysis.theorems.horizon import least_horizon, over, steps_given
 from hierfl.analysis.theorems.prescription import Constants, Prescription
 
 
@@ -50,9 +50,10 @@ def bound_bl_corrected(c: Constants, horizon: float, step: float, steps: float) 
     return 8 * c.gap / (step * horizon) + 8 * step * thetas_bl(c)["Theta_1"]
 
 
-def prescribe_bl(c: Constants, epsilon: float) -> Prescription:
-    """As printed: gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4))."""
-    return least_horizon(c, epsilon, bound_bl, step_limit_bl, local_steps, lambda k: sqrt(c.m / k), thetas_bl(c))
+def prescribe_bl(c: Constants, epsilon: float, given: float | None = None) -> Prescription:
+    """As printed: gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)) or a given H."""
+    steps = steps_given(given)
+    return least_horizon(c, epsilon, bound_bl, step_limit_bl, steps, lambda k: sqrt(c.m / k), thetas_bl(c))
 
 
 def prescribe_bl_corrected(c: Constants, epsilon: float) -> Prescription:

@@ -44,16 +44,17 @@ def check(
     samples: int = 64,
     seed: int = 0,
     starts: np.ndarray | None = None,
+    local_steps: int | None = None,
     progress: bool = True,
 ) -> CheckReport:
-    """Examine a problem, for starts (k, n) or for every one; other arguments as for ``Problem.check``."""
+    """Examine a problem, for starts (k, n) or for every one, and for local steps that are given or the theorem's; other arguments as for ``Problem.check``."""
     if not epsilon > 0 or not smoothing > 0 or samples < 1:
         raise SettingError(
             f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
         )
     for start in () if starts is None else starts:
         require_start_in_x(compiled, start, "check(x0=...)")
-    study = Study(compiled, smoothing, samples, seed, starts)
+    study = Study(compiled, smoothing, samples, seed, starts, local_steps)
     findings: list[Finding] = []
     constants: list[Constant] = []
     with RunProgress(6 if study.level is not None else 4, "check", progress, "stages") as bar:

@@ -211,10 +211,16 @@ class CheckReport(Shown):
     def _to_do(self) -> str:
         if self._open:
             h = self._open[0]
-            return f"{h.name} is {_STANDS[h.status]}: {h.reason}; without it a run has no theorem behind it"
+            return f"{h.name} is {_STANDS[h.status]}: {h.reason}; without it {self._without(h)}"
         if all(theorem.predicted is None for theorem in self.theorems):
             return "give check(x0=...), or bound f below, for numbers"
         return 'nothing; a solver\'s schedule="theory" takes these numbers'
+
+    def _without(self, hypothesis: Finding) -> str:
+        """What a run loses that does not meet a hypothesis."""
+        of = [theorem.name.split(":")[0] for theorem in self.theorems if hypothesis in theorem.hypotheses]
+        alone = len(of) == len(self.theorems)
+        return "a run has no theorem behind it" if alone else f"{' and '.join(of)} says nothing of a run"
 
     def _card(self) -> Card:
         counted, answer, to_do = self.summary

@@ -30,6 +30,7 @@ class Study:
     """One check of one problem; ``samples`` points are tried where nothing is proved.
 
     ``starts`` (k, n) are those of the runs that the theorem is asked about; None stands for any point of X.
+    ``local_steps`` is an H that it is asked for, None the one that it chooses.
     """
 
     compiled: CompiledProblem
@@ -37,6 +38,7 @@ class Study:
     samples: int
     seed: int
     starts: np.ndarray | None = None
+    local_steps: int | None = None
 
     @property
     def problem_class(self) -> str:

@@ -66,7 +66,6 @@ def test_projected_sgd_takes_the_steps_of_proposition_1() -> None:
     "make",
     [
         lambda: FedRZO(schedule="theory", step_size=0.3),
-        lambda: FedRZO(schedule="theory", local_steps=7),
         lambda: ZOHFL(schedule="theory", step_size=0.3),
         lambda: LocalSGD(schedule="theory", rounds=2),
         lambda: LFD(schedule="certified", step_size=0.2),
@@ -240,7 +239,7 @@ def answers_of_samples() -> hf.Problem:
         (
             coupled_clients,
             FedRZO,
-            "LocalSGD(rounds=5, steps=10, step_size=Decay(c=0.1, p=0.5), batch_size=32, schedule='theory')",
+            "LocalSGD(rounds=5, steps=10, step_size=Decay(c=0.1, p=0.5), batch_size=32, schedule='theory', start='warm')",
         ),
         (answers_of_samples, FedRZO, str(Exact())),
         (bounded_clients, ZOHFL, "ProjectedSGD(steps=Decay(c=73.0, p=-0.5), step_size=by theory, batch_size=32)"),

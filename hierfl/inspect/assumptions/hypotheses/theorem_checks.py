@@ -32,7 +32,7 @@ def theorem(
     without_numbers = replace(without_numbers, fall=numbers.gap, start=_starts_of(study))
     if not np.isfinite(numbers.gap):
         return without_numbers
-    predicted, printed = prescribed(kind, numbers, epsilon)
+    predicted, printed = prescribed(kind, numbers, epsilon, study.local_steps)
     return replace(without_numbers, predicted=predicted, printed=printed)
 
 

@@ -23,14 +23,20 @@ from hierfl.inspect.assumptions.findings import Constant
 from hierfl.inspect.assumptions.study import Study
 
 
-def prescribed(kind: str, c: Constants, epsilon: float) -> tuple[Prescription, Prescription]:
-    """(what the theorem prescribes with its gaps closed, what it prescribes as printed)."""
+def prescribed(
+    kind: str, c: Constants, epsilon: float, given: float | None = None
+) -> tuple[Prescription | None, Prescription]:
+    """(what the theorem prescribes with its gaps closed, what it prescribes as printed), for ``given`` local steps if they are.
+
+    With its gaps closed [2S] Theorem 1 covers one local step a round alone: None for more.
+    """
     if kind == "nn":
-        return prescribe_nn(c, epsilon, corrected=True), prescribe_nn(c, epsilon, corrected=False)
+        return prescribe_nn(c, epsilon, True, given), prescribe_nn(c, epsilon, False, given)
     if kind == "bl":
-        return prescribe_bl_corrected(c, epsilon), prescribe_bl(c, epsilon)
+        corrected = prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None
+        return corrected, prescribe_bl(c, epsilon, given)
     if kind == "2s":
-        return prescribe_2s(c, epsilon, corrected=True), prescribe_2s(c, epsilon, corrected=False)
+        return prescribe_2s(c, epsilon, True, given), prescribe_2s(c, epsilon, False, given)
     return prescribe_hfl(c, epsilon, corrected=True), prescribe_hfl(c, epsilon, corrected=False)
 
 

@@ -65,5 +65,7 @@ GAPS = {
     "hfl": (
         "Theta_1 telescopes over a non-constant 1 / gamma_r: it is 16 L^f (sup_r E f^eta(x_r) - f*), with the range of f on X here.",
         "Theta_3 must be multiplied by the mean over clients of C_i / tau_i, C_i the numerator of Proposition 1; tau is chosen so that it is at most 1.",
+        "Theorem 2 (almost sure convergence) asks for sum gamma_r^2 < inf, p in (1/2, 1] of c / (r + 1)^p, which the steps of Theorem 1 and of "
+        "the paper's experiments, p = 1/2, do not meet: check(solver=ZOHFL(...)) tells which of its conditions hold for a schedule.",
     ),
 }
