@@ -181,6 +181,8 @@ class FedRZO(PublishedSettings):
         IncompatibleSolverError, SettingError
             Naming what the solver needs and what the problem has.
         """
+        if self.published_as is not None:
+            self.published_as.require_fitting(problem)
         step_size, local_steps = self.step_size, 1 if self.local_steps is None else self.local_steps
         if (prescribed := self.prescribed(problem)) is not None:
             require_covered(self, queries)

@@ -172,6 +172,8 @@ class ZOHFL(PublishedSettings):
         IncompatibleSolverError, SettingError
             Naming what the solver needs and what the problem has.
         """
+        if self.published_as is not None:
+            self.published_as.require_fitting(problem)
         _check_class(problem)
         require_public_set(self, problem)
         require_directions(self.directions, self.direction_kind, problem.upper.size)

@@ -40,6 +40,7 @@ def _single_level() -> PaperMode:
     return PaperMode(
         name="Algorithm 1 (nn)",
         source="[NN] and [2S] (Qiu, Shanbhag, Yousefian, 2023, 2024)",
+        scope=None,
         settings={"smoothing": 0.1, "step_size": 1e-5, "local_steps": 20, "batch_size": 1},
         lines={
             "smoothing": "[2S] §6.1: eta in {0.1, 0.01, 0.001}",
@@ -74,6 +75,7 @@ def _bilevel(kind: str) -> PaperMode:
     return PaperMode(
         name=f"Algorithms 2 and 3 ({kind})",
         source="[2S] (Qiu, Shanbhag, Yousefian, 2024)",
+        scope="federation",
         settings=settings,
         lines=lines,
         varied=("lower.start",),
@@ -87,6 +89,7 @@ def _two_stage(followers: int) -> PaperMode:
     return PaperMode(
         name=f"Algorithms 4 and 5 (2s) with {followers} followers",
         source="[2S] (Qiu, Shanbhag, Yousefian, 2024)",
+        scope="sample",
         settings={
             "smoothing": 0.1,
             "step_size": 1e-3,

@@ -9,8 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.errors import IncompatibleSolverError
 from hierfl.language.printing.card import setting_text
 
+FITTING = {
+    None: "write FedRZO.published('nn')",
+    "federation": "write FedRZO.published('bl'), or 'mm' for a minimax problem",
+    "client": "write ZOHFL.published()",
+    "sample": "write FedRZO.published('2s')",
+}
 LEFT_OUT = {"lower": "by the problem", "local_steps": "left out"}
 
 
@@ -18,13 +26,14 @@ LEFT_OUT = {"lower": "by the problem", "local_steps": "left out"}
 class PaperMode:
     """A mode of a paper: what its algorithm and experiments set.
 
-    ``name`` and ``source`` say which, ``settings`` are the solver's, ``lines`` say where each is printed (``"lower.steps"`` is one
+    ``name`` and ``source`` say which, ``scope`` for which problems (that of their lower level, or None), ``settings`` are the solver's, ``lines`` say where each is printed (``"lower.steps"`` is one
     of the lower solver), ``varied`` which of them the experiments vary, ``run`` what belongs to ``solve`` (setting, value,
     default, line), and ``note`` what the paper leaves open.
     """
 
     name: str
     source: str
+    scope: str | None
     settings: Mapping[str, Any]
     lines: Mapping[str, str]
     varied: tuple[str, ...] = ()
@@ -33,6 +42,19 @@ class PaperMode:
 
     def __str__(self) -> str:
         return f"{self.source}, {self.name}"
+
+    def require_fitting(self, problem: CompiledProblem) -> None:
+        """Check that the problem is of the class that the paper's algorithm is for.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            Naming both classes, and the mode that fits.
+        """
+        if problem.scope != self.scope:
+            raise IncompatibleSolverError(
+                f"{self} is for problems with {_level(self.scope)}, but this one has {_level(problem.scope)}: {FITTING[problem.scope]}."
+            )
 
 
 @dataclass(frozen=True)
@@ -92,6 +114,10 @@ class PublishedSettings:
         ]
         rows += [Difference(f"solve({name}=...)", *rest) for name, *rest in mode.run]
         return Differences(f"{type(self).__name__} as published: {mode}", tuple(rows), mode.note)
+
+
+def _level(scope: str | None) -> str:
+    return "no lower level" if scope is None else f"a lower level of {scope} scope"
 
 
 def _line(mode: PaperMode, name: str, text: str, printed: str | None) -> str:

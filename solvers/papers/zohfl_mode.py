@@ -50,6 +50,7 @@ def hfl_mode(tau: float, start: str) -> PaperMode:
     return PaperMode(
         name=f"Algorithms 1 and 2 with tau = {tau:g}",
         source="[HFL] (Qiu, Kim, Yousefian, 2025)",
+        scope="client",
         settings=settings,
         lines=LINES,
         varied=("participation", "lower.steps", "lower.start"),

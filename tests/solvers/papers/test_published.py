@@ -112,6 +112,25 @@ def test_followers_choose_tau_and_alpha_of_table_4() -> None:
         assert FedRZO.published("2s", followers).lower == ProjectionMethod(LogGrowth(tau), alpha, "zero")
 
 
+def test_a_mode_is_for_its_class_of_problems() -> None:
+    for solver, problem, said in (
+        (
+            FedRZO.published("nn"),
+            bilevel(BY_TWOS, local_sgd)[0],
+            "no lower level, but .* federation scope: .*published\\('bl'\\)",
+        ),
+        (FedRZO.published("bl"), single_level(BY_TWOS), "federation scope, but this one has no lower level: .*'nn'"),
+        (
+            FedRZO.published("2s"),
+            hierarchical(BY_TWOS),
+            r"sample scope, but .* client scope: write ZOHFL.published\(\)",
+        ),
+        (ZOHFL.published(), two_stage(BY_TWOS)[0], "client scope, but .* sample scope: .*'2s'"),
+    ):
+        with pytest.raises(hf.IncompatibleSolverError, match=said):
+            problem.solve(solver, rounds=1, progress=False)
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
