@@ -73,7 +73,7 @@ class CompiledRows:
             return jnp.asarray(self.pattern[:, entries].toarray(), float)
 
         def on_entries(part: Array) -> Array:
-            return self._at(values, jnp.zeros(self.source.width).at[entries].set(part))
+            return self._at(values, jnp.zeros(self.source.width).at[entries.astype(np.int32)].set(part))
 
         jacobian = jax.jacrev if len(self.index) < len(entries) else jax.jacfwd
         return jacobian(on_entries)(jnp.zeros(len(entries)))
