@@ -12,7 +12,7 @@ import jax
 import jax.numpy
 import numpy as np
 from jax._src.core import trace_state_clean
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.precision import is_double
@@ -58,12 +58,16 @@ class QuickProgram:
             program = NumpyProgram(lambda arguments, named: self.function(*arguments, **named), arguments, named)
         if numpy_is_quicker(program.traced):
             return lambda *arguments, **named: program(arguments, named)
-        return self._called
+        if calls_host(program.traced.jaxpr):  # where XLA compiles, sets are projected on by programs
+            return self._by_xla(self._compiled)
+        leaves = _compiled(
+            jaxpr_as_fun(program.traced)
+        )  # tracing a large program takes as long as loading it from disk
+        return self._by_xla(lambda *given, **named: program.restored(leaves(*jax.tree.leaves((given, named)))))
 
-    def _called(self, *arguments: Any, **named: Any) -> Any:
-        """By XLA; as a part of what is being traced around the call, where something is."""
-        program = self._compiled if trace_state_clean() else self._within
-        return program(*arguments, **named)
+    def _by_xla(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """The compiled program, or a part of what is being traced around the call, where something is."""
+        return lambda *arguments, **named: (compiled if trace_state_clean() else self._within)(*arguments, **named)
 
     @cached_property
     def _compiled(self) -> Any:
@@ -91,7 +95,10 @@ def _looking() -> Iterator[None]:
 
 
 def traced_for_numpy() -> bool:
-    """Whether what is being traced will be run by NumPy, for which a call of a solver on the host costs nothing extra."""
+    """Whether what is being traced will be run by NumPy, for which a call of a solver on the host costs nothing extra.
+
+    Only calls of functions on the host may depend on it: a trace without any is compiled as it is.
+    """
     return _LOOKS.get()
 
 

@@ -56,7 +56,11 @@ class NumpyProgram:
     def __call__(self, *arguments: Any) -> Any:
         """The function's result, in NumPy arrays."""
         with np.errstate(all="ignore"):
-            return jax.tree.unflatten(self._result, self._run(*map(_numpy, jax.tree.leaves(arguments))))
+            return self.restored(self._run(*map(_numpy, jax.tree.leaves(arguments))))
+
+    def restored(self, leaves: Sequence[Any]) -> Any:
+        """The tree that the function returns, of its leaves."""
+        return jax.tree.unflatten(self._result, leaves)
 
 
 @dataclass(frozen=True)
