@@ -29,6 +29,7 @@ from hierfl.language.sample import ClientParameter, Sample
 
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
 CHUNK_SCALARS = 2_000_000
+FEW_SCALARS, EVEN = 16_384, 1.25  # of a party's rows, and the most rows beside the mean, up to which they are one piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +56,8 @@ class NodeRoles:
 class Table:
     """One table of all clients (or of the server): ``values[sample id]`` (rows, *shape), a slice per party.
 
-    ``typical`` is the number of rows that a party has on average. Rows that stand for distributions have ``weights`` (rows,),
-    each party's summing to one, and ``roles``; others count alike.
+    ``typical`` is the number of rows that a party has on average, ``longest`` that of the party with most. Rows that stand for
+    distributions have ``weights`` (rows,), each party's summing to one, and ``roles``; others count alike.
     """
 
     values: dict[int, Numbers]
@@ -64,6 +65,7 @@ class Table:
     counts: Numbers
     quantiles: Quantiles | None
     typical: int = field(metadata={"static": True})
+    longest: int = field(metadata={"static": True})
     weights: Numbers | None = None
     roles: NodeRoles | None = field(default=None, metadata={"static": True})
 
@@ -117,6 +119,22 @@ class Population:
             environment={**self.public, **{leaf: values[place] for leaf, values in self.parameters.items()}},
             weight=self.weights[place],
         )
+
+    def one_by_one(self, function: Callable[[Array], Any]) -> Any:
+        """A function of each party's place, stacked; of a single party without a loop, which would have to be traced and compiled."""
+        if self.size == 1:
+            return jax.tree.map(lambda value: jnp.asarray(value)[None], function(jnp.zeros((), int)))
+        return jax.lax.map(function, jnp.arange(self.size))
+
+    def weighted(self, function: Callable[[Party], Array], like: Array) -> Array:
+        """The sum over the parties of what a function says of each, times its weight."""
+
+        def add(place: Any, carry: Array) -> Array:
+            party = self.party(place)
+            return carry + party.weight * function(party)
+
+        zero = jnp.zeros_like(like)
+        return add(jnp.zeros((), int), zero) if self.size == 1 else jax.lax.fori_loop(0, self.size, add, zero)
 
 
 @dataclass(frozen=True)
@@ -176,17 +194,23 @@ class Party:
         """Full-data value of anything affine in the means over rows (a value, a gradient, a mapping), streamed.
 
         ``function(rows)`` is evaluated on pieces of each table whose weights sum to the piece's share, and the pieces'
-        deviations from ``function(no rows)`` are added up: memory stays that of one piece.
+        deviations from ``function(no rows)`` are added up: memory stays that of one piece. What is one piece for every party
+        needs no loop, which programs are traced and compiled the sooner for.
         """
+        holding = [(place, table, chunk_size(table)) for place, table in self._holding(samples)]
+        if len(holding) == 1 and holding[0][2] >= holding[0][1].longest:
+            return function(self.chunk(holding[0][0], 0, holding[0][2]))
         base = function(NO_ROWS)
         result = base
-        for place, table in self._holding(samples):
-            size = chunk_size(table)
+        for place, table, size in holding:
 
             def add(piece: Any, carry: Any, place: int = place, size: int = size) -> Any:
                 value = function(self.chunk(place, piece, size))
                 return jax.tree.map(lambda c, v, b: c + (v - b), carry, value, base)
 
+            if size >= table.longest:
+                result = add(0, result)
+                continue
             pieces = -(-self.counts[place] // size)
             result = jax.lax.fori_loop(0, pieces, add, result)
         return result
@@ -233,9 +257,10 @@ class Data:
 
 
 def chunk_size(table: Table) -> int:
-    """Rows in one piece of a streamed pass: the mean client where it fits, bounded by memory."""
-    scalars = sum(int(np.prod(array.shape[1:], dtype=int)) for array in table.values.values())
-    return max(1, min(table.typical, CHUNK_SCALARS // max(1, scalars)))
+    """Rows in one piece of a streamed pass: all of any client's where they are few or even, else the mean client's, bounded by memory."""
+    scalars = max(1, sum(int(np.prod(array.shape[1:], dtype=int)) for array in table.values.values()))
+    whole = table.longest * scalars <= FEW_SCALARS or table.longest <= EVEN * table.typical
+    return max(1, min(table.longest if whole else table.typical, CHUNK_SCALARS // scalars))
 
 
 def population(
@@ -285,9 +310,9 @@ def _table(
         quantiles, weights, roles = None, None, None
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
     values = {sample.id: stacked([block[sample.id] for block in blocks], sample.name()) for sample in samples}
-    typical = -(-int(counts.sum()) // counts.size)
+    typical, longest = -(-int(counts.sum()) // counts.size), int(counts.max())
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return Table(values, offsets, counts, quantiles, typical, weights, roles)
+    return Table(values, offsets, counts, quantiles, typical, longest, weights, roles)
 
 
 def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -53,7 +52,7 @@ def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tupl
 
         return party.mean(upper, problem.upper_samples), party.mean(lower, problem.lower_samples)
 
-    of_clients = jax.lax.map(one, jnp.arange(clients.size))
+    of_clients = clients.one_by_one(one)
     if problem.scope != "federation":
         return of_clients
     return jax.tree.map(lambda parts: (clients.weights @ parts)[None], of_clients)

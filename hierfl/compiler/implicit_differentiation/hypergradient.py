@@ -45,7 +45,7 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
         return hyper.client(x, y, party, mean)[1], jnp.zeros_like(y)
 
     gradients, seeds = (
-        jax.lax.map(one, jnp.arange(clients.size))
+        clients.one_by_one(one)
         if problem.client_program is not None
         else (
             jnp.zeros((clients.size, x.size)),
@@ -78,11 +78,7 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
     clients = data.clients
 
     def mean(of: Callable[[LowerMap], Array], like: Array) -> Array:
-        def add(index: Array, carry: Array) -> Array:
-            party = clients.party(index)
-            return carry + party.weight * of(hyper.lower_map(x, y, party))
-
-        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros_like(like))
+        return clients.weighted(lambda party: of(hyper.lower_map(x, y, party)), like)
 
     public = clients.party(0).environment
     return LowerMap(

@@ -122,6 +122,8 @@ class ExactLower:
                 return solution, self._gap(solution, x, party.environment)
 
             starts = jnp.zeros((clients.size, zero.size), x.dtype) if warm is None else warm
+            if clients.size == 1:
+                return clients.one_by_one(lambda index: one_client((index, starts[index])))
             return jax.lax.map(one_client, (jnp.arange(clients.size), starts), batch_size=self._batch(clients))
         return self._solve_rows(x, clients, warm, tolerance)
 
@@ -187,7 +189,7 @@ class ExactLower:
                 own_y = y[0] if oracles.scope == "federation" else y[index]
             return party.mean(lambda rows: oracles.client_value(x, own_y, party.environment, rows), samples)
 
-        clients = jax.lax.map(one, jnp.arange(population.size))
+        clients = population.one_by_one(one)
         if data.server is None:
             return jnp.zeros((), x.dtype), clients
         party = data.server_party

@@ -58,11 +58,7 @@ class Owner(NamedTuple):
         """The owner of the federation-scope y: F is the weighted mean over the clients."""
 
         def weighted(of_party: Callable[[Party], Array]) -> Array:
-            def add(index: Any, carry: Array) -> Array:
-                party = clients.party(index)
-                return carry + party.weight * of_party(party)
-
-            return jax.lax.fori_loop(0, clients.size, add, jnp.zeros(oracles.lower.size, x.dtype))
+            return clients.weighted(of_party, jnp.zeros(oracles.lower.size, x.dtype))
 
         def mapping(y: Array) -> Array:
             return weighted(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import FEW_BYTES, Extent, Pieces, gathered_clients
-from hierfl.compiler.data.tables import Population, chunk_size
+from hierfl.compiler.data.tables import Data, Population, chunk_size
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import draw_participants
 from hierfl.runtime.in_process.execution import InProcess
@@ -116,3 +116,21 @@ def test_a_pass_over_a_large_client_is_no_longer_among_few() -> None:
     problem, _, _ = declared([100] * 50, width=4)
     (whole,), (few,) = problem.static_data.clients.tables, gathered(problem, [3, 1]).tables
     assert chunk_size(whole) == chunk_size(few) == 100
+
+
+@pytest.mark.parametrize(("counts", "loops"), [([3, 1, 4], False), ([4000, 4000], False), ([20000, 10, 10], True)])
+def test_what_is_one_piece_for_every_client_is_averaged_without_a_loop(counts: list[int], loops: bool) -> None:
+    problem, rows, _ = declared(counts)
+    wide = next(s for s, column in problem.static_data.clients.tables[0].values.items() if column.ndim == 2)
+
+    def average(data: Data, client: jax.Array) -> jax.Array:
+        return data.clients.party(client).mean(
+            lambda rows: rows.weights[wide] @ rows.values[wide] if rows.values else jnp.zeros(3)
+        )
+
+    with jax.enable_x64(True):
+        program = jax.make_jaxpr(average)(problem.data(), jnp.asarray(0))
+        assert ("while" in str(program) or "scan" in str(program)) == loops
+        for client, block in enumerate(rows):
+            found = jax.jit(average)(problem.data(), jnp.asarray(client))
+            np.testing.assert_allclose(found, block.mean(axis=0), rtol=1e-12)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.compiler.data.tables import Data
+from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
@@ -66,12 +66,11 @@ class OwnerTerms:
         if not from_data and not clients.parameters:
             return jnp.sum(clients.weights) * on_rows(own, NO_ROWS)
 
-        def add(place: Array, carry: Array) -> Array:
-            party = clients.party(place)
-            value = party.mean(partial(on_rows, party.environment), samples if from_data else ())
-            return carry + party.weight * value
+        def of_party(party: Party) -> Array:
+            value: Array = party.mean(partial(on_rows, party.environment), samples if from_data else ())
+            return value
 
-        return jax.lax.fori_loop(0, clients.size, add, jnp.zeros_like(like))
+        return clients.weighted(of_party, like)
 
     def _above(self, index: Array, own: Own, of: Callable[[Field], Array], like: Array) -> Array:
         """``of`` the upper objective, as a function of (x, y), averaged over the owner's data."""
@@ -89,11 +88,11 @@ class OwnerTerms:
             mean: Array = party.mean(partial(on_rows, own), oracles.upper_samples)
             return mean
 
-        def add(place: Array, carry: Array) -> Array:
-            party = data.clients.party(place)
-            return carry + party.weight * party.mean(partial(on_rows, party.environment), oracles.upper_samples)
+        def of_party(party: Party) -> Array:
+            value: Array = party.mean(partial(on_rows, party.environment), oracles.upper_samples)
+            return value
 
-        total: Array = jax.lax.fori_loop(0, data.clients.size, add, jnp.zeros_like(like))
+        total = data.clients.weighted(of_party, like)
         if data.server is None:
             return total
         server = replace(data.server, public=data.clients.public).party(0)
