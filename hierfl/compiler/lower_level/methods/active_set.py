@@ -23,7 +23,7 @@ from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.jaxtools.host_callback import call_on_host
 
 SIZE_LIMIT = 120  # scalars of y, for whose matrices a solve takes about a millisecond
-QUICK, SLOW = 5_000, 300  # solutions in a second
+QUICK, TIED, SLOW = 5_000, 1_000, 300  # solutions in a second
 OWNERS_LIMIT = 1000  # of a y: solved one after another
 DATA_LIMIT = 200_000  # scalars that are averaged over
 
@@ -71,8 +71,10 @@ class ActiveSet(ExactMethod):
 
     @property
     def solutions_in_a_second(self) -> int:
-        """Those of quadratic programs over rows are a fraction of a millisecond each, others some milliseconds."""
-        return QUICK if self.problem.affine and self.problem.form.polyhedral else SLOW
+        """Those of quadratic programs over rows are a fraction of a millisecond each, more where one of several is chosen."""
+        if not (self.problem.affine and self.problem.form.polyhedral):
+            return SLOW
+        return QUICK if self.problem.selection is None else TIED
 
     @cached_property
     def problem(self) -> HostProblem:
