@@ -6,7 +6,8 @@ The independent answer is the nearest feasible point among the projections on al
 from __future__ import annotations
 
 from functools import cache
-from itertools import chain, combinations
+from itertools import combinations
+from math import comb
 from typing import Any
 
 import jax
@@ -71,17 +72,18 @@ def nearest_of_all_faces(z: Any, matrix: Any, low: Any, high: Any, lower: Any, u
             rows += [-row] * bool(np.isfinite(least)) + [row] * bool(np.isfinite(most))
             bounds += [-least] * bool(np.isfinite(least)) + [most] * bool(np.isfinite(most))
     a, b = np.array(rows), np.array(bounds)
+    always = np.array([row for row, _ in equations]).reshape(-1, size)
+    totals = np.array([bound for _, bound in equations])
     best, distance = np.full(size, np.nan), np.inf
-    for chosen in chain.from_iterable(combinations(range(len(a)), count) for count in range(size + 1)):
-        held = [*equations, *((a[i], b[i]) for i in chosen)]
-        point = z
-        if held:
-            face, at = np.array([row for row, _ in held]), np.array([bound for _, bound in held])
-            point = z - np.linalg.pinv(face, rcond=1e-9) @ (face @ z - at)
-            if np.abs(face @ point - at).max() > 1e-8:
-                continue
-        if (a @ point <= b + 1e-9).all() and np.linalg.norm(point - z) < distance - 1e-12:
-            best, distance = point, np.linalg.norm(point - z)
+    for count in range(size + 1):
+        chosen = np.array(list(combinations(range(len(a)), count)), int).reshape(comb(len(a), count), count)
+        faces = np.concatenate([np.broadcast_to(always, (len(chosen), *always.shape)), a[chosen]], axis=1)
+        at = np.concatenate([np.broadcast_to(totals, (len(chosen), len(totals))), b[chosen]], axis=1)
+        points = z - np.einsum("cij,cj->ci", np.linalg.pinv(faces, rcond=1e-9), faces @ z - at)
+        meet = np.abs(np.einsum("cij,cj->ci", faces, points) - at).max(axis=1, initial=0.0) <= 1e-8
+        for point in points[meet & (points @ a.T <= b + 1e-9).all(axis=1)]:
+            if np.linalg.norm(point - z) < distance - 1e-12:
+                best, distance = point, np.linalg.norm(point - z)
     return best
 
 
