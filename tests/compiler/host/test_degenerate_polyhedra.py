@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -177,17 +178,22 @@ def bend(of: Polyhedron, start: np.ndarray, unit: np.ndarray) -> float | None:
     return None
 
 
-def require_kinks_where_bends_are(of: Polyhedron, engine: Engine, start: np.ndarray, unit: np.ndarray) -> None:
+def require_kinks_where_bends_are(of: Polyhedron, problem: hf.Problem, start: np.ndarray, unit: np.ndarray) -> None:
     """Along a line on which y(x) is affine, or bends more than once between two points of a grid."""
     y = np.array([of.answer(start + t * unit) for t in np.linspace(-0.7, 0.7, 57)])
-    kinks = engine(of.declare()).implicit.slice(start, unit, radius=0.7, points=57, progress=False).kinks
+    kinks = problem.implicit.slice(start, unit, radius=0.7, points=57, progress=False).kinks
     assert bool(kinks) == bool(np.abs(np.diff(y, 2, axis=0)).max() > 1e-9), str(kinks)
+
+
+@cache
+def asked(seed: int, engine: Engine) -> hf.Problem:
+    """The problem of a seed, of which both tests ask: what is compiled for values serves slopes too."""
+    return engine(polyhedron(seed).declare())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_values_responses_and_gradients(seed: int, engine: Engine) -> None:
-    of = polyhedron(seed)
-    problem = engine(of.declare())
+    of, problem = polyhedron(seed), asked(seed, engine)
     for x in generic_points(of.value, np.random.default_rng(seed + 1000), 3):
         near(problem.implicit.response(x), of.answer(x))
         near(problem.implicit(x), of.value(x))
@@ -204,11 +210,11 @@ def test_one_sided_slopes_at_kinks(seed: int, engine: Engine) -> None:
         if t is not None:
             break
     else:
-        require_kinks_where_bends_are(of, engine, start, unit)
+        require_kinks_where_bends_are(of, asked(seed, engine), start, unit)
         return
     centre = start + t * unit
     left, right = one_sided_slopes(lambda s: of.value(centre + s * unit), 0.0, STEP)
-    kinks = engine(of.declare()).implicit.slice(centre, unit, radius=5e-3, points=21, progress=False).kinks
+    kinks = asked(seed, engine).implicit.slice(centre, unit, radius=5e-3, points=21, progress=False).kinks
     assert len(kinks) == (abs(left - right) > 1e-6 * (1 + max(abs(left), abs(right)))), str(kinks)
     for kink in kinks:
         assert abs(kink.t) <= 1e-12
