@@ -25,7 +25,7 @@ def problem(scope: str | None, *constraints: Any, server: bool = False) -> hf.Pr
     if scope is None:
         return hf.Problem(hf.Minimize(clients=hf.E(cp.abs(u @ x - 1)), server=extra), None, limits, federation)
     mean = (lambda e: e) if scope == "sample" else hf.E
-    level = hf.ArgMin(y, mean(cp.square(u @ y - 1)) + cp.sum_squares(y - x), [y <= 1], scope=scope)
+    level = hf.ArgMin(y, mean(cp.sum_squares(y - u)) + cp.sum_squares(y - x), [y <= 1], scope=scope)
     upper = cp.sum_squares(y - u) if scope == "sample" else cp.sum_squares(y - x)
     return hf.Problem(
         hf.Minimize(clients=mean_of(scope, upper) + cp.sum_squares(x - 1), server=extra), level, limits, federation
