@@ -195,13 +195,14 @@ print(problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.t
 
 
 def test_same_seed_same_bits_in_two_processes() -> None:
-    apart = {**os.environ, "HIERFL_CACHE": "off"}
-    outputs = [
-        subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=apart).stdout
-        for _ in range(2)
-    ]
-    assert len(outputs[0].strip()) == 48
-    assert outputs[0] == outputs[1]
+    apart = {**os.environ, "HIERFL_CACHE": "off"}  # which compiles its programs itself
+    other = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=apart).stdout
+    problem, _, _ = personalised_ridge()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        here = problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.tobytes().hex()
+    assert len(here) == 48
+    assert here == other.strip()
 
 
 def test_communication_as_printed_is_2n_down_and_2m_up() -> None:
