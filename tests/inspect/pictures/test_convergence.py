@@ -64,7 +64,9 @@ def quadratic(seeds: int | None = None) -> Any:
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     objective = hf.Minimize(clients=cp.sum_squares(x - 1) + cp.sum_squares(y))
     problem = hf.Problem(objective, hf.ArgMin(y, cp.sum_squares(y - x)), [x >= -2, x <= 2])
-    return problem.solve(FedRZO(step_size=0.05), rounds=8, seeds=seeds, evaluate_every=4, progress=False, metrics=METRIC)
+    return problem.solve(
+        FedRZO(step_size=0.05), rounds=8, seeds=seeds, evaluate_every=4, progress=False, metrics=METRIC
+    )
 
 
 METRIC = {"size": lambda x, y: float(np.abs(x).max())}
