@@ -19,6 +19,7 @@ from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStanda
 from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.language.federation.client import Client
 
+TINY = 1e-300
 LARGEST = 300  # scalars of x and of all its responses together
 
 Matrix = Float[np.ndarray, "n n"]
@@ -85,19 +86,21 @@ class DecisionRows:
     ) -> tuple[Vector, float] | None:
         """d and v with the least v + d' curvature d / 2 such that x + d is in X and v >= slopes d - offsets; None where that fails.
 
-        ``length`` is about the length of d in the ``units`` of the variables; the program is written for d / (length units).
+        ``length`` is about the length of d in the ``units`` of the variables; the program is written for d / (length units), and for v
+        in units of the steepest slope.
         """
         width, count = self.a.shape[1], len(slopes)
+        steep = max(float(np.linalg.norm(slopes * units, axis=1).max(initial=0.0)), TINY)
         h, g = np.zeros((width + 1, width + 1)), np.zeros(width + 1)
-        h[: self.size, : self.size], g[width] = length * units[:, None] * curvature * units, 1.0
+        h[: self.size, : self.size], g[width] = (length / steep) * units[:, None] * curvature * units, 1.0
         above = np.zeros((count, width + 1))
-        above[:, : self.size], above[:, width] = -slopes * units, 1.0
+        above[:, : self.size], above[:, width] = -slopes * units / steep, 1.0
         own = np.hstack([self.a, np.zeros((len(self.a), 1))])
         own[:, : self.size] *= units
         room = (self.a[:, : self.size] @ x + self.b) / length
         equal = sum(cone.size for cone in self.cones if cone.kind == ZERO)
         a = np.vstack([own[:equal], above, own[equal:]])
-        b = np.concatenate([room[:equal], offsets / length, room[equal:]])
+        b = np.concatenate([room[:equal], offsets / (length * steep), room[equal:]])
         first = [cone for cone in self.cones if cone.kind == ZERO]
         rest = [cone for cone in self.cones if cone.kind != ZERO]
         if not all(np.isfinite(array).all() for array in (h, a, b)):
@@ -106,7 +109,7 @@ class DecisionRows:
             answer = ConeProgram(h, g, a, b, [*first, Cone(NONNEGATIVE, count), *rest]).solve()
         if answer.status != SOLVED:
             return None
-        return length * units * answer.u[: self.size], length * float(answer.u[width])
+        return length * units * answer.u[: self.size], length * steep * float(answer.u[width])
 
 
 def _leaves_of_owners(problem: CompiledProblem) -> list[dict[Any, Any]] | None:

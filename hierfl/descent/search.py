@@ -24,11 +24,14 @@ UNBOUNDED = "f seems unbounded below"
 # of a step: the least decrease, its share where f has no value, the longest one in radii so far, and the shares tried at most
 ENOUGH, MISSING, FAR = 0.1, 0.2, 10.0
 SHORTEST, FURTHEST = 1e-10, 64.0
+ALIKE, ROUNDING = 10.0, 1e-15  # how many times itself f may fall in the last epoch; what of a fall is nothing
 BOTTOM = -1e18  # of f, oriented for minimisation, in units of 1 + |f| at the start
 # radii, relative, within which a point is looked around before it is called at rest, and how many points are asked there
 LOOKS, NEIGHBOURS = (1e-3, 1e-5), 6
 # before rest, along each variable: how far beyond the model's step, in it, what decrease counts, in the accuracy's, and the furthest, in 1 + |x|
 BEYOND, COUNTS, FURTHER = 64.0, 4.0, 1e4
+# shares of the curvature that longer steps are made with then, and how many steps from a point, beside two for each variable
+LOOSER, MOST = (1e-3, 1e-6), 10
 
 Asks = Generator[np.ndarray, KnownPoint | None, str]
 Asked = Generator[np.ndarray, KnownPoint | None, bool]
@@ -42,7 +45,7 @@ class Descent:
     bundle
         What is known of f; ``bundle.centre`` is the best point.
     steepness
-        The length of the latest model's gradient at the best point, the constraints of X included; infinite before the first step.
+        The length of the latest model's gradient at the best point, the constraints of X included; of f's before the first step.
     share
         The share of the latest step that was tried.
     """
@@ -51,16 +54,38 @@ class Descent:
         self.oracle, self.rows, self.accuracy = oracle, rows, accuracy
         self.bundle = Bundle(first)
         self.begun, self._first_value = first.x, first.value
+        self._since, self._epoch = first.value, 1  # f where the latest epoch began
         self._promised: float | None = None  # by the first step in these units
-        self.steepness, self.share = float("inf"), 0.0
+        self.steepness, self.share = float(np.linalg.norm(first.slope)), 0.0
+        self._longer, self._longer_from = 0, first  # longer steps tried from a point
+        self._far_from: KnownPoint | None = None  # the point that was looked far from
         self._missed = False  # whether f had no value on the latest step
         self._bounded = False  # whether the rows say where Y(x) is empty
 
     @property
     def _scale(self) -> float:
-        """What f is measured by: its size, its fall so far, and what the first step promised."""
+        """What f is measured by: its size, its fall in this epoch, and what the first step promised."""
         value = self.bundle.centre.value
-        return abs(value) + abs(self._first_value - value) + (self._promised or 0.0)
+        return abs(value) + abs(self._since - value) + (self._promised or 0.0)
+
+    def _fell_far(self) -> bool:
+        """Whether f fell so far in this epoch that what is small beside that is not beside f; another epoch begins then.
+
+        A minimum of zero is small beside nothing: what is rounding beside all of the fall is taken for zero.
+        """
+        value = self.bundle.centre.value
+        nothing = abs(value) <= ROUNDING * abs(self._first_value - value)
+        if (nothing and self._epoch > 1) or abs(self._since - value) + (self._promised or 0.0) <= ALIKE * abs(value):
+            return False
+        self._epoch += 1
+        self._since, self._promised = value, 0.0
+        return True
+
+    @property
+    def _all_gained(self) -> bool:
+        """Whether f is as good as zero beside all of its fall, after an epoch that ended at rest."""
+        value = self.bundle.centre.value
+        return self._epoch > 1 and abs(value) <= self.accuracy * abs(self._first_value - value)
 
     def asks(self) -> Asks:
         """Descend until nothing more is promised."""
@@ -70,18 +95,24 @@ class Descent:
                 return UNBOUNDED
             step = self.bundle.step(self.rows)
             if step is None:
-                return STUCK
+                return AT_REST if self._all_gained else STUCK
             self.steepness = float(np.linalg.norm(self.bundle.curvature @ step.d))
             if self._promised is None:
                 self._promised = step.decrease
             if step.decrease <= self.accuracy * self._scale:
-                if looks == len(LOOKS):
-                    if not (yield from self._look_far(step)):
-                        return AT_REST
-                    looks = 0
+                if self._fell_far():
+                    yield from self._look_far(step)
                     continue
-                yield from self._look_around(LOOKS[looks])
-                looks += 1
+                if looks < len(LOOKS):
+                    yield from self._look_around(LOOKS[looks])
+                    looks += 1
+                    continue
+                best = self.bundle.centre
+                far = self._far_from is not best and (yield from self._look_far(step))
+                self._far_from = best
+                if not (far or (yield from self._look_longer())):
+                    return AT_REST
+                looks = looks if self.bundle.centre is best else 0
                 continue
             before = self.bundle.centre
             if (yield from self._along(step)):
@@ -90,6 +121,8 @@ class Descent:
             elif self._sees_the_edge():
                 continue
             elif stuck:
+                if self._all_gained:
+                    return AT_REST
                 return EDGE if self._missed and self.oracle.outside else STUCK
             else:
                 stuck += 1
@@ -161,36 +194,74 @@ class Descent:
                 self.bundle.add(tried)
 
     def _look_far(self, step: ModelStep) -> Asked:
-        """Whether f falls as the model's gradient says much further along a variable than the model goes; its unit is changed then.
+        """Whether f falls as the model's gradient says much further than the model goes: against it, or along a variable.
 
-        The model begins with one curvature for all variables, and calls rest where the steps of one that is measured in small units
-        promise nothing.
+        The model begins with one curvature for all directions, and calls rest where the steps of a variable in small units promise
+        nothing. That variable's unit is changed then.
         """
-        self.share, falls = 0.0, False
-        for place, slope in enumerate(-self.bundle.curvature @ step.d):
+        self.share = 0.0
+        gradient, before = -self.bundle.curvature @ step.d, self.bundle.centre
+        steep = float(np.linalg.norm(gradient))
+        if not steep:
+            return False
+        falls = bool((yield from self._far_along(-gradient / steep, steep, float(np.linalg.norm(step.d)))))
+        if falls:
+            self.bundle.learn(before)
+        for place, slope in enumerate(gradient):
+            if not slope:
+                continue
             way = np.zeros(self.begun.size)
             way[place] = -np.sign(slope)
-            steep, gone = abs(float(slope)), 0.0
-            if not steep:
-                continue
-            length = max(
-                BEYOND * steep / self.bundle.curvature[place, place], COUNTS * self.accuracy * self._scale / steep
-            )
-            while length <= FURTHER * (1.0 + abs(float(self.bundle.centre.x[place]))):
-                to, value = self.bundle.centre.x + length * way, self.bundle.centre.value
-                if np.abs(self.oracle.inside(to) - to).max() > 1e-9 * length:
-                    break
-                tried = yield to
-                if tried is None or not tried.value < value - 0.5 * steep * length:
-                    break
-                self.bundle.move(tried)
-                gone += length
-                length *= BEYOND
+            gone = yield from self._far_along(way, abs(slope), abs(slope) / self.bundle.curvature[place, place])
             if gone:
-                self.bundle.flatten(place, steep / gone)
+                self.bundle.flatten(place, abs(slope) / gone)
                 self._promised = None  # it was made in other units
                 falls = True
         return falls
+
+    def _look_longer(self) -> Asked:
+        """Whether models with much less curvature promise more, and f falls as they do, or they learn that it does not.
+
+        Across kinks a curvature that was learnt, or guessed, in small units hides how far the pieces themselves fall.
+        """
+        before, x = self.bundle.centre, self.bundle.centre.x
+        for share in LOOSER:
+            step = self.bundle.step(self.rows, share)
+            if step is None or step.decrease <= self.accuracy * self._scale:
+                continue
+            if self._longer_from is not self.bundle.centre:
+                self._longer_from, self._longer = self.bundle.centre, 0
+            if self._longer == 2 * x.size + MOST:
+                return False
+            self._longer += 1
+            tried = yield x + step.d
+            if tried is None:
+                continue
+            if tried.value <= before.value - ENOUGH * step.decrease:
+                self.bundle.move(tried)
+                self.bundle.stiffen(share)
+                return True
+            if self.bundle.cuts(tried, step):
+                self.bundle.add(tried)
+                return True
+        return False
+
+    def _far_along(
+        self, way: np.ndarray, steep: float, length: float
+    ) -> Generator[np.ndarray, KnownPoint | None, float]:
+        """How far f falls along a unit vector at least half as steeply as that, from much more than a length on."""
+        gone, length = 0.0, max(BEYOND * length, COUNTS * self.accuracy * self._scale / steep)
+        while length <= FURTHER * (1.0 + float(np.abs(way) @ np.abs(self.bundle.centre.x))):
+            to, value = self.bundle.centre.x + length * way, self.bundle.centre.value
+            if np.abs(self.oracle.inside(to) - to).max() > 1e-9 * length:
+                break
+            tried = yield to
+            if tried is None or not tried.value < value - 0.5 * steep * length:
+                break
+            self.bundle.move(tried)
+            gone += length
+            length *= BEYOND
+        return gone
 
     def _sees_the_edge(self) -> bool:
         """Whether the rows have just learnt where Y(x) is not empty."""

@@ -36,7 +36,7 @@ class Limits:
 
 def scalars_sent(history: History) -> np.ndarray:
     """Count the scalars down and up by round, those of the lower level's solver included."""
-    rounds = len(history["objective"])
+    rounds = len(history.get("objective", ()))
     return np.sum([np.broadcast_to(history.get(name, 0), (rounds,)) for name in SENT], axis=0)
 
 

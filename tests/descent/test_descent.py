@@ -221,3 +221,47 @@ def test_a_variable_in_small_units_that_bounds_end() -> None:
     problem = hf.Problem(hf.Minimize(clients=1e3 * cp.square(x[0] - 1) - 1e-4 * x[1]), constraints=[x >= -1, x <= 1e6])
     result = solved(problem)
     assert result.status == "at rest" and result.value == pytest.approx(-100, rel=1e-9)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e6])
+def test_rest_is_measured_where_the_search_ends_and_not_where_it_began(far: float) -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1) + cp.norm1(x)))
+    result = solved(problem, x0=np.array([far, -far]))
+    assert result.status == "at rest" and result.value == pytest.approx(1.5, rel=1e-9)
+
+
+def test_rest_is_not_seen_in_a_steep_valley() -> None:
+    """Rosenbrock's function has no stationary point but its minimum."""
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=1 + cp.square(1 - x[0]) + 100 * cp.square(x[1] - cp.square(x[0]))))
+    for start in ([10.0, 10.0], [-7.0, 4.0], [3.0, -9.0]):
+        result = solved(problem, x0=np.array(start))
+        assert result.status == "at rest" and result.value == pytest.approx(1, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("objective", "start", "least"),
+    [
+        (lambda v: 1e6 * cp.pos(1 - v) + 1e-4 * cp.square(v - 5) + 1, 0.0, 1.0),
+        (lambda v: cp.power(v - 30, 8) + 1, 0.0, 1.0),
+        (lambda v: cp.exp(v) + cp.square(v + 3), 30.0, 0.049182313628),
+        (lambda v: 1e12 * (cp.square(v - 5) + 1), 0.0, 1e12),
+        (lambda v: cp.square(v - 1e5), 0.0, 0.0),
+    ],
+)
+def test_steep_starts(objective: Any, start: float, least: float) -> None:
+    v = cp.Variable(name="v")
+    result = solved(hf.Problem(hf.Minimize(clients=objective(v))), x0=start)
+    assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-8, abs=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e2, 1e4])
+def test_least_absolute_deviations_with_a_column_in_other_units(unit: float) -> None:
+    random, z = np.random.default_rng(1), cp.Variable(5, name="z")
+    for _ in range(3):
+        a, b = random.standard_normal((12, 5)), 3 * random.standard_normal(12) + 20
+        a[:, 0] = 1
+        least = cp.Problem(cp.Minimize(cp.norm1(a @ z - b))).solve(solver=cp.CLARABEL)
+        result = solved(hf.Problem(hf.Minimize(clients=cp.norm1(a * [1, 1 / unit, 1, 1, 1] @ z - b))))
+        assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-6)
