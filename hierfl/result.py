@@ -15,7 +15,7 @@ import numpy as np
 from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.language.printing.card import Card, Shown, brief
-from hierfl.run_standing import standing
+from hierfl.run_standing import slopes, standing
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FORMAT = 3
 POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
+EQUAL = 1e-9  # relative: what f(x) and the reference may differ by to be called one
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 
@@ -65,8 +66,8 @@ class Result(Shown):
         Solver with all its settings, ``solver_given`` with those alone that differ from its defaults; rounds, seed, queries; ``chosen``, why the solver was where none was named; ``auto``, the step that ``step_size="auto"``
         found and the rounds that its trials took; ``checkpoint``, the folder that has it; ``smoothing`` of a solver that has one; ``slope``, a bound
         on the mean gradient of what the run descends on (f^eta, or f) over a last quarter of its rounds, where its moves are gradient
-        steps, and ``slope_of``, what it is of; ``smoothed_slope``, ||grad f^eta(x)|| and the ends of its 95% interval, where the lower
-        level is solved on the host in next to no time; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
+        steps, and ``slope_of``, what it is of; ``smoothed_slope``, ||grad f^eta(x)||, the ends of its 95% interval and the
+        pairs of points that tell it, of small problems; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
     trajectory
         ``round`` (k,) and ``x`` (k, n), flat: the iterate at the start and at the end of every block of ``evaluate_every``
         rounds, thinned out where they would take over two million scalars.
@@ -201,14 +202,8 @@ class Result(Shown):
         return standing(self.history, self.trajectory, sense) if self.status != "diverged" else ""
 
     def _slope(self) -> list[str]:
-        """How steep what the run descends on still was, in a line, where that is known."""
-        slope, smoothed = self.settings.get("slope"), self.settings.get("smoothed_slope")
-        lines = [] if slope is None else [f"slope {slope:.2g} {self.settings['slope_of']}"]
-        if smoothed is not None:
-            norm, low, high = smoothed
-            eta = self.settings["smoothing"]
-            lines.append(f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}], eta = {eta:g}")
-        return lines
+        """How steep what the run descends on still was, in lines, where that is known."""
+        return slopes(self.settings)
 
     def _beside_reference(self) -> list[str]:
         """How far f(x) is from the reference, in a line, where that was asked for before."""
@@ -216,7 +211,7 @@ class Result(Shown):
         if known is None:
             return []
         gap = self._worse_than(known)
-        if abs(gap) <= SAME * (1.0 + abs(known)):
+        if abs(gap) <= EQUAL * abs(known):
             return ["f(x) is that of reference()"]
         return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
 
@@ -375,6 +370,7 @@ class Result(Shown):
                 f"{path} belongs to another problem, or to other data: its value is {self.value:.8g}, and f at its x is {value:.8g}. "
                 f"Give the problem that it was saved from."
             )
+        object.__setattr__(self, "_parameters", problem.compile().parameter_values)
 
 
 def _store(arrays: dict[str, np.ndarray], name: str, value: Any) -> Any:

@@ -18,21 +18,21 @@ SCALARS = 5_000  # of answers and data at one point, at most
 
 
 def keep_end_slope(compiled: CompiledProblem, result: Result) -> None:
-    """Put the slope at the result's x into its settings, of a run that descends on f^eta, where that is cheap."""
-    eta = result.settings.get("smoothing")
-    if result.status != "diverged" and isinstance(eta, float):
-        slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, result.settings["seed"])
+    """Put the slope at the result's x into its settings, of a run that descends on (f o P_X)^eta, where that is cheap."""
+    eta, settings = result.settings.get("smoothing"), result.settings
+    if result.status != "diverged" and isinstance(eta, float) and settings["queries"] == "projected":
+        slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, settings["seed"])
         if slope is not None:
-            result.settings["smoothed_slope"] = list(slope)
+            settings["smoothed_slope"] = list(slope)
 
 
 @double_precision
 def slope_where_cheap(
     compiled: CompiledProblem, x: np.ndarray, eta: float, seed: int
-) -> tuple[float, float, float] | None:
-    """||grad (f o P_X)^eta(x)|| for x (n,) and the ends of its 95% interval, from exact values on the sphere around x.
+) -> tuple[float, float, float, int] | None:
+    """||grad (f o P_X)^eta(x)|| for x (n,), the ends of its 95% interval and the pairs of points around x whose exact values tell it.
 
-    None for large data and for lower levels that take iterations, which would be noticed, and where f has no value at one of the
+    The interval knows nothing of pieces of f that no pair met and that are steeper than all that were. None for large data and for lower levels that take iterations, which would be noticed, and where f has no value at one of the
     points. ``problem.implicit.stationarity`` answers at any cost, and more exactly.
     """
     count = PAIRS if x.size > 1 else 1
@@ -45,7 +45,7 @@ def slope_where_cheap(
     except (EmptyLowerSetError, LowerLevelError, DivergedError):
         return None
     norm, (low, high) = gradient_norm(compiled, at, values, eta, directions, np.zeros(x.size), 0.0)
-    return norm, low, high
+    return norm, low, high, count
 
 
 def _cheap(compiled: CompiledProblem, points: int) -> bool:
