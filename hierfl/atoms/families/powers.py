@@ -136,7 +136,9 @@ def _narrow_power(atom: Any, target: Interval, arguments: list[Interval]) -> lis
 
 
 def _is_twice_smooth(atom: Any) -> bool:
-    return (exponent_of(atom) or 0) >= 2
+    """Other powers than even ones are declared where their argument is positive alone, and end there."""
+    exponent = exponent_of(atom) or 0
+    return exponent >= 2 and (exponent % 2 == 0 or bool(atom.args[0].is_nonneg()))
 
 
 def _is_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Interval]) -> bool:

@@ -239,6 +239,15 @@ def test_an_affine_mapping_has_its_moduli(pair):
 # --- y(x)
 
 
+def test_a_power_that_ends_at_zero_is_a_constraint_for_derivatives() -> None:
+    """y^3 is declared where y >= 0 alone: y(x) = max(0, (-1 + sqrt(1 + 12 x)) / 6) has a kink at x = 0."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    for power, status in [(3, "unknown"), (4, "proved")]:
+        lower = hf.ArgMin(y, cp.power(y, power) + 0.5 * cp.square(y) - x * y)
+        problem = hf.Problem(hf.Minimize(server=cp.square(y - 1)), lower, constraints=[cp.abs(x) <= 5])
+        assert check(problem)["y(x) differentiable"].status == status
+
+
 def test_response_constants_bound_difference_quotients(pair):
     x, y = pair
     matrix = np.array([[1.0, 2.0], [0.0, 1.0]])
