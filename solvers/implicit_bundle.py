@@ -38,9 +38,10 @@ class ImplicitBundle:
     Parameters
     ----------
     accuracy
-        The run is at rest when no more than this is to be gained by the model's step, relative to |f|, its fall so far and what the first
-        step promised, and neither gradients of points nearby promise more nor f falls far beyond the model's step along a variable,
-        which is how variables in very different units are found out. Units that differ along other directions are not.
+        The run is at rest when no more than this is to be gained by the model's step, relative to |f| and to its fall, which after a
+        large one is measured anew from there; and when neither gradients of points nearby promise more, nor f falls far beyond the
+        model's step against its gradient, along a variable, or by models of less curvature. So variables in very different units are
+        found out; units that differ along other directions may not be.
 
     Raises
     ------

@@ -3,7 +3,8 @@
 Each step minimises a model of f on X (``hierfl.descent.bundle``), so that kinks of f and the boundary of X are seen as what they
 are, and a line search takes care where the model is wrong. When the model promises no more, gradients at random points nearby are
 asked for as well before the point is called at rest: at a kink one gradient may be zero although f falls to one side (gradient
-sampling: Burke, Lewis and Overton, 2005). For convex f this is a proximal bundle method, which converges to the minimum; for
+sampling: Burke, Lewis and Overton, 2005); and f is asked far beyond the model's step, since a curvature that is too large, in a valley
+or in small units, hides what is left. For convex f this is a proximal bundle method, which converges to the minimum; for
 others it ends at points that the model cannot tell from stationary ones, and no theorem is claimed.
 """
 
