@@ -154,8 +154,7 @@ class Result(Shown):
             f"f(x) = {self._value_text}",
             f"{self.certificate}",
             self._traffic(),
-            *self._slope(),
-            *self._beside_reference(),
+            *self.where(),
         ]
         lines += [self.standing] if self.standing else []
         if np.max(self.distances, initial=0.0) > 1e-9:
@@ -170,8 +169,7 @@ class Result(Shown):
             ("x", brief(self.x)),
             *([] if self.y is None else [("y(x)", brief(self.y))]),
             *([("standing", self.standing)] if self.standing else []),
-            *(("slope", slope.removeprefix("slope ")) for slope in self._slope()),
-            *(("beside", line) for line in self._beside_reference()),
+            *(("where", line) for line in self.where()),
             *([("outside X", f"the raw iterate, by up to {distance:.3g}")] if distance > 1e-9 else []),
             ("sent", self._traffic().removeprefix("communication: ")),
         ]
@@ -201,9 +199,9 @@ class Result(Shown):
             return ""
         return standing(self.history, self.trajectory, sense) if self.status != "diverged" else ""
 
-    def _slope(self) -> list[str]:
-        """How steep what the run descends on still was, in lines, where that is known."""
-        return slopes(self.settings)
+    def where(self) -> list[str]:
+        """Where the run ended, in lines: how steep what it descended on still was, and how far f(x) is from a reference that is known."""
+        return [*slopes(self.settings), *self._beside_reference()]
 
     def _beside_reference(self) -> list[str]:
         """How far f(x) is from the reference, in a line, where that was asked for before."""

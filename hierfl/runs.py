@@ -194,11 +194,21 @@ class Runs(Shown):
             ("how sure", str(best.certificate)),
             ("ended", ", ".join(f"{status} ({count})" for status, count in counts.items())),
             ("rounds", f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"),
-            *([("standing", f"{best.standing} (the best run)")] if best.standing else []),
+            *(("standing", line) for line in self._standing()),
         ]
         return Card(f"{self.solver}: {len(self)} {self.over}", rows, [("every seed", self.table())])
 
+    def _standing(self) -> list[str]:
+        """How many runs were still on their way, and where the best one stands, in lines."""
+        best, moving = self.best, sum(bool(result.standing) for result in self.results)
+        lines = [f"{moving} of {len(self)} runs were not at rest"] if moving else []
+        told = [*([best.standing] if best.standing else []), *best.where()]
+        return [*lines, *(f"{line} (the best run)" for line in told)]
+
     def __str__(self) -> str:
+        return "\n".join([self._summary(), *self._standing()])
+
+    def _summary(self) -> str:
         if self.over == "starts":  # no sample of anything: no interval
             return f"{self.solver}: {len(self)} starts, best f(x) = {self.best.value:.6g} (seed {self.best.settings['seed']})\n{self.table()}"
         return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}\n{self.table()}"

@@ -113,3 +113,12 @@ def test_a_reference_for_other_parameters_is_not_compared_with() -> None:
     assert "reference()" not in str(result)
     with pytest.raises(hf.SettingError, match="parameters have changed since this run"):
         _ = result.gap
+
+
+def test_several_runs_say_where_the_best_one_stands() -> None:
+    problem, _ = quadratic_below()
+    runs = solve(problem, rounds=40, step=0.002, seeds=3)
+    problem.reference(progress=False)
+    assert runs.best.standing
+    for printed in (str(runs), repr(runs)):
+        assert "3 of 3 runs were not at rest" in printed and "worse than reference() (the best run)" in printed
