@@ -22,7 +22,6 @@ from hierfl.language.objective import Objective
 from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.language.roles import Roles
 from hierfl.near_names import suggests_names
-from hierfl.result import Result
 from hierfl.run_settings import RunSettings, SolveSettings
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.inspect.implicit.implicit_function import ImplicitFunction
     from hierfl.inspect.implicit.reference import Reference
+    from hierfl.result import Result
     from hierfl.runs import Runs
 
 
@@ -323,10 +323,6 @@ class Problem:
                     record._attach(self)
             raise
         outcome._attach(self)
-        if isinstance(outcome, Result):
-            from hierfl.inspect.implicit.end_slope import keep_end_slope
-
-            keep_end_slope(compiled, outcome)
         return outcome
 
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
@@ -364,12 +360,19 @@ class Problem:
 
         return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
 
-    def known_reference(self, parameter_values: Any) -> float | None:
-        """f at the reference by default settings, where it was asked for already and for these values of the parameters."""
-        from hierfl.inspect.implicit.reference import known_reference
+    def where(self, result: Result, parameter_values: Any) -> list[str]:
+        """What is known of a result's x beside its run's own records, in lines, for ``Result`` to print.
 
-        known = known_reference(self._compiled) if "_compiled" in vars(self) else None
-        return known.value if known is not None and self._compiled.parameter_values == parameter_values else None
+        None are told where nothing is compiled yet, and where the parameters have other values than in the run.
+        """
+        from hierfl.inspect.implicit.where_it_ended import where_it_ended
+
+        compiled = vars(self).get("_compiled")
+        return (
+            []
+            if compiled is None or compiled.parameter_values != parameter_values
+            else where_it_ended(compiled, result)
+        )
 
     # --- how it prints -----------------------------------------------------------------------------------------------
 

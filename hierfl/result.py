@@ -15,7 +15,7 @@ import numpy as np
 from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.language.printing.card import Card, Shown, brief
-from hierfl.run_standing import slopes, standing
+from hierfl.run_standing import standing
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 FORMAT = 3
 POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
-EQUAL = 1e-9  # relative: what f(x) and the reference may differ by to be called one
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 
@@ -66,8 +65,7 @@ class Result(Shown):
         Solver with all its settings, ``solver_given`` with those alone that differ from its defaults; rounds, seed, queries; ``chosen``, why the solver was where none was named; ``auto``, the step that ``step_size="auto"``
         found and the rounds that its trials took; ``checkpoint``, the folder that has it; ``smoothing`` of a solver that has one; ``slope``, a bound
         on the mean gradient of what the run descends on (f^eta, or f) over a last quarter of its rounds, where its moves are gradient
-        steps, and ``slope_of``, what it is of; ``smoothed_slope``, ||grad f^eta(x)||, the ends of its 95% interval and the
-        pairs of points that tell it, of small problems; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
+        steps, and ``slope_of``, what it is of; with a tolerance, ``gradient_at_most``: the bound that it was compared with.
     trajectory
         ``round`` (k,) and ``x`` (k, n), flat: the iterate at the start and at the end of every block of ``evaluate_every``
         rounds, thinned out where they would take over two million scalars.
@@ -201,17 +199,9 @@ class Result(Shown):
 
     def where(self) -> list[str]:
         """Where the run ended, in lines: how steep what it descended on still was, and how far f(x) is from a reference that is known."""
-        return [*slopes(self.settings), *self._beside_reference()]
-
-    def _beside_reference(self) -> list[str]:
-        """How far f(x) is from the reference, in a line, where that was asked for before."""
-        known = None if self.problem is None else self.problem.known_reference(self._parameters)
-        if known is None:
-            return []
-        gap = self._worse_than(known)
-        if abs(gap) <= EQUAL * abs(known):
-            return ["f(x) is that of reference()"]
-        return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
+        slope = self.settings.get("slope")
+        lines = [] if slope is None else [f"slope {slope:.2g} {self.settings['slope_of']}"]
+        return lines if self.problem is None else [*lines, *self.problem.where(self, self._parameters)]
 
     def _traffic(self) -> str:
         sent = self.communication

@@ -59,15 +59,3 @@ def standing(history: Mapping[str, np.ndarray], trajectory: Mapping[str, np.ndar
             f"larger steps"
         )
     return "; ".join(said)
-
-
-def slopes(settings: Mapping[str, Any]) -> list[str]:
-    """How steep what a run descends on still was, in lines: over its last rounds, and where it ended; of its result's settings."""
-    slope, smoothed = settings.get("slope"), settings.get("smoothed_slope")
-    lines = [] if slope is None else [f"slope {slope:.2g} {settings['slope_of']}"]
-    if smoothed is not None:
-        norm, low, high, pairs = smoothed
-        seen = f"from {pairs} pairs of points" if pairs > 1 else "to rounding"
-        at_x = f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}] {seen}, eta = {settings['smoothing']:g}"
-        lines.append(at_x)
-    return lines

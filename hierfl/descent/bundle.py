@@ -50,14 +50,8 @@ class Bundle:
         self.length = length
         self.guessed = True
 
-    def step(self, rows: DecisionRows, share: float = 1.0) -> ModelStep | None:
-        """The minimiser on X of the model with a share of its curvature.
-
-        Where the program is not solved, that of the best point's piece alone, once for every best point.
-        """
-        if share != 1.0:
-            looser = self._lowest(rows, share)
-            return None if looser is None else ModelStep(looser[0], max(0.0, -looser[1]))
+    def step(self, rows: DecisionRows) -> ModelStep | None:
+        """The model's minimiser on X; where its program is not solved, of the best point's piece alone, once for every best point."""
         answer = self._lowest(rows)
         if answer is None and self._forgotten_at is not self.centre:
             self._forgotten_at = self.centre
@@ -66,21 +60,25 @@ class Bundle:
             answer = self._lowest(rows)
         if answer is None:
             return None
-        self.length = max(self._measured(answer[0]), SHORT * (1.0 + self._measured(self.centre.x)))
-        return ModelStep(answer[0], max(0.0, -answer[1]))
+        self.length = max(self._measured(answer.d), SHORT * (1.0 + self._measured(self.centre.x)))
+        return answer
+
+    def looser_step(self, rows: DecisionRows, share: float) -> ModelStep | None:
+        """The minimiser on X of the model with a share of its curvature; None where that program is not solved."""
+        return self._lowest(rows, share)
 
     def _measured(self, d: Float[np.ndarray, " n"]) -> float:
         """The length of a step in the variables' units."""
         return float(np.linalg.norm(d / self.units))
 
-    def _lowest(self, rows: DecisionRows, share: float = 1.0) -> tuple[np.ndarray, float] | None:
+    def _lowest(self, rows: DecisionRows, share: float = 1.0) -> ModelStep | None:
         slopes, errors = self._highest()
         whole = 1.0 + self._measured(self.centre.x)
         lengths = self.length, float(np.sqrt(self.length * whole)), whole  # in one of them the program is well scaled
         for length in lengths:
             answer = rows.lowest(share * self.curvature, self.centre.x, slopes, errors, length, self.units)
             if answer is not None:
-                return answer
+                return ModelStep(answer[0], max(0.0, -answer[1]))
         return None
 
     def _highest(self) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, " k"]]:

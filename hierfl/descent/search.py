@@ -227,7 +227,7 @@ class Descent:
         """
         before, x = self.bundle.centre, self.bundle.centre.x
         for share in LOOSER:
-            step = self.bundle.step(self.rows, share)
+            step = self.bundle.looser_step(self.rows, share)
             if step is None or step.decrease <= self.accuracy * self._scale:
                 continue
             if self._longer_from is not self.bundle.centre:

@@ -1,4 +1,4 @@
-"""How steep f^eta is where a run ended, with a 95% interval: asked where the answer costs next to nothing."""
+"""Where a run ended, for its result to print: how steep f^eta is there, if that costs next to nothing, and f beside its reference."""
 
 from __future__ import annotations
 
@@ -6,24 +6,49 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import on_upper_set
-from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError
+from hierfl.errors import DivergedError, EmptyLowerSetError, ForkedProcessError, LowerLevelError
 from hierfl.inspect.implicit.points import owners
+from hierfl.inspect.implicit.reference import known_reference
 from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Result
 
+EQUAL = 1e-9  # relative: what f(x) and the reference may differ by to be called one
 PAIRS = 32  # of values; one pair where x is a number, since it says all
 SHARE = 0.1  # of a second for the lower level, at most
 SCALARS = 5_000  # of answers and data at one point, at most
 
 
-def keep_end_slope(compiled: CompiledProblem, result: Result) -> None:
-    """Put the slope at the result's x into its settings, of a run that descends on (f o P_X)^eta, where that is cheap."""
+def where_it_ended(compiled: CompiledProblem, result: Result) -> list[str]:
+    """What is known of a result's x beside its run's own records, in lines."""
+    return [*_slope_line(compiled, result), *_reference_line(compiled, result)]
+
+
+def _slope_line(compiled: CompiledProblem, result: Result) -> list[str]:
+    """The slope of (f o P_X)^eta, of a run that descends on it; nothing in a forked process, which cannot compute."""
     eta, settings = result.settings.get("smoothing"), result.settings
-    if result.status != "diverged" and isinstance(eta, float) and settings["queries"] == "projected":
+    if result.status == "diverged" or not isinstance(eta, float) or settings["queries"] != "projected":
+        return []
+    try:
         slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, settings["seed"])
-        if slope is not None:
-            settings["smoothed_slope"] = list(slope)
+    except ForkedProcessError:
+        return []
+    if slope is None:
+        return []
+    norm, low, high, pairs = slope
+    seen = f"from {pairs} pairs of points" if pairs > 1 else "to rounding"
+    return [f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}] {seen}, eta = {eta:g}"]
+
+
+def _reference_line(compiled: CompiledProblem, result: Result) -> list[str]:
+    """How far f(x) is from the reference, where that was asked for before."""
+    known = known_reference(compiled)
+    if known is None:
+        return []
+    gap = compiled.sign * (result.value - known.value)
+    if abs(gap) <= EQUAL * abs(known.value):
+        return ["f(x) is that of reference()"]
+    return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
 
 
 @double_precision
@@ -32,8 +57,8 @@ def slope_where_cheap(
 ) -> tuple[float, float, float, int] | None:
     """||grad (f o P_X)^eta(x)|| for x (n,), the ends of its 95% interval and the pairs of points around x whose exact values tell it.
 
-    The interval knows nothing of pieces of f that no pair met and that are steeper than all that were. None for large data and for lower levels that take iterations, which would be noticed, and where f has no value at one of the
-    points. ``problem.implicit.stationarity`` answers at any cost, and more exactly.
+    The interval knows nothing of pieces of f that no pair met and that are steeper than all that were. None for large data and for
+    lower levels that take iterations, which would be noticed, and where f has no value at one of the points. ``problem.implicit.stationarity`` answers at any cost, and more exactly.
     """
     count = PAIRS if x.size > 1 else 1
     if not _cheap(compiled, 2 * count):
