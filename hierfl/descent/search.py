@@ -26,6 +26,7 @@ UNBOUNDED = "f seems unbounded below"
 ENOUGH, MISSING, FAR = 0.1, 0.2, 10.0
 SHORTEST, FURTHEST = 1e-10, 64.0
 ALIKE, ROUNDING = 10.0, 1e-15  # how many times itself f may fall in the last epoch; what of a fall is nothing
+NOTHING = 1e-20  # of what a first step promised, to a later one
 BOTTOM = -1e18  # of f, oriented for minimisation, in units of 1 + |f| at the start
 # radii, relative, within which a point is looked around before it is called at rest, and how many points are asked there
 LOOKS, NEIGHBOURS = (1e-3, 1e-5), 6
@@ -56,6 +57,7 @@ class Descent:
         self.bundle = Bundle(first)
         self.begun, self._first_value = first.x, first.value
         self._since, self._epoch = first.value, 1  # f where the latest epoch began
+        self._most = 0.0  # that a first step promised
         self._promised: float | None = None  # by the first step in these units
         self.steepness, self.share = float(np.linalg.norm(first.slope)), 0.0
         self._longer, self._longer_from = 0, first  # longer steps tried from a point
@@ -100,7 +102,8 @@ class Descent:
             self.steepness = float(np.linalg.norm(self.bundle.curvature @ step.d))
             if self._promised is None:
                 self._promised = step.decrease
-            if step.decrease <= self.accuracy * self._scale:
+                self._most = max(self._most, step.decrease)
+            if step.decrease <= max(self.accuracy * self._scale, NOTHING * self._most):
                 if self._fell_far():
                     yield from self._look_far(step)
                     continue

@@ -265,3 +265,11 @@ def test_least_absolute_deviations_with_a_column_in_other_units(unit: float) -> 
         least = cp.Problem(cp.Minimize(cp.norm1(a @ z - b))).solve(solver=cp.CLARABEL)
         result = solved(hf.Problem(hf.Minimize(clients=cp.norm1(a * [1, 1 / unit, 1, 1, 1] @ z - b))))
         assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-6)
+
+
+def test_a_start_at_a_minimum_of_zero_is_at_rest() -> None:
+    x = cp.Variable(2, name="x")
+    result = solved(
+        hf.Problem(hf.Minimize(clients=cp.max(np.array([[2.0, 0], [-3, 0]]) @ x)), constraints=[cp.abs(x) <= 1])
+    )
+    assert result.status == "at rest" and result.value == 0 and result.settings["rounds_done"] < 60
