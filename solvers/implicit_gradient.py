@@ -97,7 +97,7 @@ class ImplicitGradient:
                 f"or write it as a hf.Function."
             )
         require_public_set(self, problem)
-        hyper = Hypergradient.of(problem)
+        hyper = Hypergradient.of(problem, in_rounds=True)
         sizes = tabulate(self.step_size, rounds, "step_size")
         lower = bind_lower(self.lower, problem, rounds, rounds)
         if problem.scope == "federation":

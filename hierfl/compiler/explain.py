@@ -130,7 +130,16 @@ def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
         *players,
         Lowered("lower objective", f"a JAX program of {len(program)} operations", _operator_cost(compiled)),
         Lowered("lower level", method.explain(compiled.scope) + chosen, method.cost, method.advice()),
+        *_in_rounds(compiled),
     ]
+
+
+def _in_rounds(compiled: CompiledProblem) -> list[Lowered]:
+    """The method of a run's rounds, where it is another one than that of single values."""
+    method = compiled.exact.in_rounds.method
+    if method is None or method is compiled.exact.method:
+        return []
+    return [Lowered("lower level in rounds", method.explain(compiled.scope), method.cost, method.advice())]
 
 
 def _program_cost(compiled: CompiledProblem, name: str) -> str:

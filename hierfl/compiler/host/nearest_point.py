@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints.constraint import Constraint
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Float
 
 from hierfl.compiler.host.cone_program import ConeProgram
@@ -39,7 +40,7 @@ class HostProjection:
         return cls(StandardForm.of(None, constraints, variables))
 
     def project(self, z: Float[Array, " size"], environment: Environment) -> Float[Array, " size"]:
-        """The nearest point, NaN where there is none; traceable, and differentiable in z."""
+        """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on."""
         leaves = tuple(environment)
         size = self.form.size
         given = [jnp.asarray(environment[leaf]) for leaf in leaves]
@@ -55,18 +56,24 @@ class HostProjection:
             points = np.array([call[0] for call in calls], float)
             return self.nearest_each(points, dict(zip(leaves, first)))
 
-        def slope(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return self.slope(z, dict(zip(leaves, values)))
-
         @jax.custom_jvp
         def projected(z: Array, *values: Array) -> Array:
             return call_on_host(nearest, (size,), z.dtype, z, *values, many=nearest_each)
 
-        @projected.defjvp
-        def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-            matrix = call_on_host(slope, (size, size), primals[0].dtype, *primals)
-            return projected(*primals), matrix @ tangents[0]
+        def moved(primals: Any, tangents: Any) -> tuple[Array, Array]:
+            moving = tuple(leaf for leaf, tangent in zip(leaves, tangents[1:]) if not isinstance(tangent, SymbolicZero))
+            turned = [tangent for tangent in tangents if not isinstance(tangent, SymbolicZero)]
+            if isinstance(tangents[0], SymbolicZero):
+                turned.insert(0, jnp.zeros_like(primals[0]))
 
+            def slope(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
+                return self.slope(z, dict(zip(leaves, values)), moving)
+
+            along = jnp.concatenate([jnp.ravel(tangent) for tangent in turned])
+            matrix = call_on_host(slope, (size, along.size), primals[0].dtype, *primals)
+            return projected(*primals), matrix @ along
+
+        projected.defjvp(moved, symbolic_zeros=True)
         return projected(z, *given)
 
     def gap(self, environment: Environment) -> Float[Array, ""]:
@@ -94,18 +101,25 @@ class HostProjection:
             found += [answer.u[:size] if answer.status == SOLVED else np.full(size, np.nan) for answer in answers]
         return found
 
-    def slope(self, z: np.ndarray, environment: Environment) -> Float[np.ndarray, "size size"]:
-        """The derivative in z; at a kink that of one of the pieces."""
-        program = self._program(z, environment)
-        answer, size = program.solve(), self.form.size
+    def slope(
+        self, z: np.ndarray, environment: Environment, moving: tuple[int, ...] = ()
+    ) -> Float[np.ndarray, "size size+moving"]:
+        """The derivative in z and in the entries of the ``moving`` leaves; at a kink that of one of the pieces."""
+        program, size = self._program(z, environment), self.form.size
+        answer, width, height = program.solve(), self.form.width, self.form.height
+        total = size + sum(np.size(environment[leaf]) for leaf in moving)
         if answer.status != SOLVED:
-            return np.full((size, size), np.nan)
-        width, rows = self.form.width, self.form.height
+            return np.full((size, total), np.nan)
+        leave = SetMotion(self, dict(environment), moving, answer.u)
 
-        def push(_: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return np.concatenate([-r, np.zeros(width - size)]), np.zeros(rows)
+        def push(multipliers: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            force, rows = leave.push(multipliers, r[size:]) if moving else (np.zeros(width), np.zeros(height))
+            return force - np.concatenate([r[:size], np.zeros(width - size)]), rows
 
-        look = Sensitivity(program, answer.u, answer.z, push, lambda _, v, w: -v[:size], size)
+        def pull(multipliers: np.ndarray, v: np.ndarray, w: np.ndarray) -> np.ndarray:
+            return np.concatenate([-v[:size], leave.pull(multipliers, v, w) if moving else np.zeros(0)])
+
+        look = Sensitivity(program, answer.u, answer.z, push, pull, total)
         return np.array([look.gradient(seed) for seed in np.eye(size, width)])
 
     def rows(self, environment: Environment) -> tuple[Float[np.ndarray, "rows width"], Float[np.ndarray, " rows"]]:
@@ -128,3 +142,64 @@ class HostProjection:
     def _rows(self, environment: Environment) -> tuple[Array, Array]:
         values, zero = self.form.values(environment), jnp.zeros(self.form.width)
         return jax.jacfwd(lambda u: self.form.slack(values, u))(zero), self.form.slack(values, zero)
+
+    def traced(self, name: str, moving: tuple[int, ...], function: Any, *arguments: Any) -> Any:
+        """The value of a function of arrays, traced once for every choice of moving leaves."""
+        key = name, moving
+        if key not in self._programs:
+            with jax.enable_x64(True):
+                self._programs[key] = NumpyProgram(function, *arguments)
+        return self._programs[key](*arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class SetMotion:
+    """How the rows of a set, at a point u of it, move with the leaves that it depends on, all their entries in a vector."""
+
+    projection: HostProjection
+    environment: dict[int, Any]
+    moving: tuple[int, ...]
+    u: Float[np.ndarray, " width"]
+
+    def push(self, multipliers: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(-(A_r)'z, (A_r) u + b_r) for a change r of the leaves."""
+        slack = self.projection.form.slack
+        values = self.projection.form.values
+
+        def pushed(u: Array, z: Array, moving: Any, fixed: Any, along: Any) -> tuple[Array, Array]:
+            def turned(moving: Any) -> tuple[Array, Array]:
+                rows, back = jax.vjp(lambda u: slack(values({**fixed, **moving}), u), u)
+                return -back(z)[0], rows
+
+            return jax.jvp(turned, (moving,), (along,))[1]
+
+        moving, fixed = self._parts()
+        return self.projection.traced(
+            "push", self.moving, pushed, self.u, multipliers, moving, fixed, self._by_leaf(np.asarray(r, float))
+        )
+
+    def pull(self, multipliers: np.ndarray, v: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The transpose: the gradient in the leaves of -z'(A v) + w'(A u + b)."""
+        slack = self.projection.form.slack
+        values = self.projection.form.values
+
+        def pulled(u: Array, z: Array, v: Array, w: Array, moving: Any, fixed: Any) -> Any:
+            def paired(moving: Any) -> Array:
+                now = values({**fixed, **moving})
+                return w @ slack(now, u) - z @ (slack(now, v) - slack(now, jnp.zeros_like(v)))
+
+            return jax.grad(paired)(moving)
+
+        moving, fixed = self._parts()
+        told = self.projection.traced("pull", self.moving, pulled, self.u, multipliers, v, w, moving, fixed)
+        return np.concatenate([np.ravel(told[leaf]) for leaf in self.moving])
+
+    def _parts(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        moving = {leaf: np.asarray(self.environment[leaf], float) for leaf in self.moving}
+        return moving, {leaf: value for leaf, value in self.environment.items() if leaf not in moving}
+
+    def _by_leaf(self, entries: np.ndarray) -> dict[int, np.ndarray]:
+        shapes = {leaf: np.shape(self.environment[leaf]) for leaf in self.moving}
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+        parts = np.split(entries, ends[:-1])
+        return {leaf: part.reshape(shape) for (leaf, shape), part in zip(shapes.items(), parts)}

@@ -27,6 +27,8 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.implicit_differentiation.envelope import gradients_coincide
+from hierfl.compiler.lower_level.exact_lower import ExactLower
+from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.errors import IncompatibleSolverError
 
@@ -52,13 +54,17 @@ class LowerMap(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Hypergradient:
-    """Implicit differentiation on one problem. ``envelope``: upper and lower gradients in y are proportional."""
+    """Implicit differentiation on one problem, by the answers of ``exact``.
+
+    ``envelope``: upper and lower gradients in y are proportional.
+    """
 
     problem: CompiledProblem
+    exact: ExactLower
     envelope: bool
 
     @classmethod
-    def of(cls, problem: CompiledProblem) -> Hypergradient:
+    def of(cls, problem: CompiledProblem, in_rounds: bool = False) -> Hypergradient:
         """Made once for a problem and either case of ``envelope``, which the present values of parameters decide.
 
         Raises
@@ -66,10 +72,12 @@ class Hypergradient:
         IncompatibleSolverError
             If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
         """
-        _require_smooth(problem)
+        exact = problem.exact.in_rounds if in_rounds else problem.exact
         keep = problem.programs.keep
         envelope = keep(("envelope", problem.parameter_values), lambda: gradients_coincide(problem))
-        return keep(("hypergradient", envelope), lambda: cls(problem, envelope))
+        if not (envelope and _stays(problem)):
+            _require_smooth(problem, exact.method)
+        return keep(("hypergradient", exact, envelope), lambda: cls(problem, exact, envelope))
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
         """grad f from its partial gradients in x and y."""
@@ -79,6 +87,8 @@ class Hypergradient:
             if self.envelope:
                 return gradient
             return gradient - lower.cross(self._solve(lower.hessian, seed, self._symmetric))
+        if self.envelope and _stays(self.problem):
+            return gradient  # Danskin: however y moves, it moves along Y, where the lower objective is stationary
         step = _inverse_norm(lower.hessian, y)
         z = y - step * lower.force
         pull = jax.vjp(lower.project, x, z)[1]
@@ -120,7 +130,7 @@ class Hypergradient:
 
     @property
     def _symmetric(self) -> bool:
-        method = self.problem.exact.method
+        method = self.exact.method
         return method is not None and method.structure.is_gradient
 
     # --- one party ---------------------------------------------------------------------------------------------------
@@ -157,12 +167,12 @@ class Hypergradient:
             lambda v: mean(lambda rows: self._transposed_in_y(x, y, party.environment, rows, v)),
             lambda v: mean(lambda rows: self._transposed_in_x(x, y, party.environment, rows, v)),
             lambda x, z: problem.project_lower(x, z, party.environment),
-            self.response(x, lambda: problem.exact.client_owner(x, party)),
+            self.response(x, lambda: self.exact.client_owner(x, party)),
         )
 
     def response(self, x: Array, owner: Callable[[], Owner]) -> Map | None:
         """q -> the gradient of q'y(x) of an owner, where the exact method knows it."""
-        method = self.problem.exact.method
+        method = self.exact.method
         return None if method is None or not method.responds else lambda seed: method.pull(x, owner(), seed)
 
     def rows(
@@ -185,7 +195,7 @@ class Hypergradient:
                 lambda v: self._transposed_in_y(x, y, own, NO_ROWS, v),
                 lambda v: self._transposed_in_x(x, y, own, NO_ROWS, v),
                 lambda x, z: problem.project_lower(x, z, own),
-                self.response(x, lambda: problem.exact.sample_owner(x, own)),
+                self.response(x, lambda: self.exact.sample_owner(x, own)),
             )
             return self.adjoint(x, jnp.zeros_like(x), seed, lower, y)
 
@@ -219,8 +229,14 @@ def _inverse_norm(hessian: Map, like: Array) -> Array:
     return jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
 
 
-def _require_smooth(problem: CompiledProblem) -> None:
-    method, lower_set = problem.exact.method, problem.lower_set
+def _stays(problem: CompiledProblem) -> bool:
+    """Whether Y is the same set at every x."""
+    depends_on = problem.lower_set.depends_on if problem.lower_set is not None else ()
+    return not any(variable.id in depends_on for variable in problem.upper.variables)
+
+
+def _require_smooth(problem: CompiledProblem, method: ExactMethod | None) -> None:
+    lower_set = problem.lower_set
     if method is None or method.responds:
         return
     why = method.reason if method.on_host else None

@@ -22,7 +22,7 @@ from hierfl.jaxtools.precision import double_precision
 
 def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:
     """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
-    problem, exact, clients = hyper.problem, hyper.problem.exact, data.clients
+    problem, exact, clients = hyper.problem, hyper.exact, data.clients
     evaluation = exact.evaluate(x, data, warm)
     answers = None if evaluation.solution is None else evaluation.solution.y
 
@@ -86,7 +86,7 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
         lambda v: mean(lambda part: part.hessian(v), y),
         lambda v: mean(lambda part: part.cross(v), x),
         lambda x, z: hyper.problem.project_lower(x, z, public),
-        hyper.response(x, lambda: hyper.problem.exact.federation_owner(x, clients)),
+        hyper.response(x, lambda: hyper.exact.federation_owner(x, clients)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
-from hierfl.compiler.lower_level.methods.active_set import ActiveSet
+from hierfl.compiler.lower_level.methods.active_set import ActiveSet, host_problem
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
 from hierfl.compiler.lower_level.methods.conic_program import ConicProgram
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
@@ -32,8 +32,27 @@ METHODS: dict[str, type[ExactMethod]] = {
 }
 
 
+LOOKED_AT = 30  # scalars of y, and
+OWNERS_LOOKED_AT = 20  # owners, for which DAQP has answered a slice before a search for a multiplier is compiled
+
+
+def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
+    """The method for single values, gradients and slices: that of rounds, or the host where that one is quicker at first.
+
+    Projecting on a simplex or an l1 ball is a search whose program takes a second to compile, for every kind of question; rounds
+    ask it so often that it pays.
+    """
+    structure = in_rounds.structure
+    few = structure.size <= LOOKED_AT and structure.owners <= OWNERS_LOOKED_AT
+    if isinstance(in_rounds, ProjectedSolution) and few:
+        applies, why = ActiveSet.verdict(structure)
+        if applies and host_problem(structure).form.polyhedral:
+            return ActiveSet(structure, why)
+    return in_rounds
+
+
 def chosen_method(structure: LowerStructure) -> ExactMethod:
-    """The first method that applies.
+    """The first method that applies, for rounds of an algorithm.
 
     Raises
     ------

@@ -15,6 +15,7 @@ from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, Lo
 from hierfl.language.printing.text import expression_text
 
 OUTSIDE_TOLERANCE = 1e-6
+UNCERTAIN = 1e-2  # of 1 + ||y||, beyond which a bound on the error of y is told
 
 
 def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
@@ -94,6 +95,32 @@ def _tell_of_several(oracles: Oracles, owner: int) -> bool:
     warnings.warn(
         f"the lower level of {_owner_name(oracles, owner)} has several solutions, and the upper objective depends on which: the one of "
         f'least norm is taken. Write selection="optimistic" or selection="pessimistic" in hf.ArgMin, or add a strongly convex term.',
+        LowerLevelWarning,
+        stacklevel=2,
+    )
+    return True
+
+
+def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
+    """Say once for a problem that rounding leaves y(x) uncertain: its bound is no small part of its size."""
+    if solution is None:
+        return
+    sizes = 1.0 + np.linalg.norm(solution.y, axis=-1)
+    bounds = np.asarray(solution.error_bound)
+    uncertain = np.flatnonzero(np.isfinite(bounds) & (bounds > UNCERTAIN * sizes))
+    if uncertain.size:
+        owner = int(uncertain[0])
+        oracles.programs.keep(
+            "told of uncertainty",
+            lambda: _tell_of_uncertainty(oracles, owner, float(bounds[owner]), float(sizes[owner])),
+        )
+
+
+def _tell_of_uncertainty(oracles: Oracles, owner: int, bound: float, size: float) -> bool:
+    warnings.warn(
+        f"y(x) of {_owner_name(oracles, owner)} is known to {bound:.1e} only, at a size of {size:.1e}: the lower level is so badly scaled "
+        f"that rounding leaves no more, and f(x) and its slopes may be wrong. Write y in units in which its curvatures are alike, or add a "
+        f"strongly convex term.",
         LowerLevelWarning,
         stacklevel=2,
     )

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Data, Party, Population
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
-from hierfl.compiler.lower_level.choice import chosen_method, method_asked_for
+from hierfl.compiler.lower_level.choice import chosen_method, method_asked_for, method_for_looks
 from hierfl.compiler.lower_level.diagnosis import (
     doubtful_infima,
     require_attained,
@@ -27,6 +27,7 @@ from hierfl.compiler.lower_level.diagnosis import (
     require_in_x,
     require_solved,
     warn_of_several,
+    warn_of_uncertain,
 )
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
@@ -46,24 +47,33 @@ SHARPER = 1e-13  # the tolerance at which an infimum that is not attained shows
 
 @dataclass(frozen=True, eq=False)
 class ExactLower:
-    """Exact lower solutions of one problem; ``method`` is None without a lower level."""
+    """Exact lower solutions of one problem; the methods are None without a lower level."""
 
     oracles: Oracles
     method: ExactMethod | None
+    method_in_rounds: ExactMethod | None
 
     @classmethod
     def of(cls, oracles: Oracles) -> ExactLower:
-        """By the method that the compiler chooses.
+        """By the method that the compiler chooses for values, gradients and slices.
 
         Raises
         ------
         NotConvexError
             If the lower level is found not to be convex, or no method can treat it.
         """
-        return cls(oracles, chosen_method(LowerStructure.of(oracles)) if oracles.lower.size else None)
+        if not oracles.lower.size:
+            return cls(oracles, None, None)
+        in_rounds = chosen_method(LowerStructure.of(oracles))
+        return cls(oracles, method_for_looks(in_rounds), in_rounds)
+
+    @cached_property
+    def in_rounds(self) -> ExactLower:
+        """The same by the method that rounds of an algorithm take, whose questions are many."""
+        return self if self.method is self.method_in_rounds else ExactLower(self.oracles, *(self.method_in_rounds,) * 2)
 
     def by(self, name: str | None) -> ExactLower:
-        """The same by another method, kept with the problem; None is this one, which is all there is without a lower level.
+        """The same by another method, kept with the problem; None is the compiler's choice for rounds.
 
         Raises
         ------
@@ -71,10 +81,10 @@ class ExactLower:
             If the method cannot treat the lower level; names those that can.
         """
         if name is None or self.method is None:
-            return self
+            return self.in_rounds
         structure = self.method.structure
         return self.oracles.programs.keep(
-            ("exact lower level", name), lambda: ExactLower(self.oracles, method_asked_for(name, structure))
+            ("exact lower level", name), lambda: ExactLower(self.oracles, *(method_asked_for(name, structure),) * 2)
         )
 
     # --- one owner ---------------------------------------------------------------------------------------------
@@ -241,6 +251,7 @@ class ExactLower:
             require_attained(self.oracles, x, evaluation.solution, np.asarray(sharper.y), doubtful)
         require_defined(x, evaluation)
         warn_of_several(self.oracles, evaluation.solution)
+        warn_of_uncertain(self.oracles, evaluation.solution)
         return evaluation
 
     @double_precision

@@ -61,6 +61,14 @@ class LowerStructure:
         return self.oracles.lower.size
 
     @property
+    def owners(self) -> int:
+        """How many copies of y there are: one, a client's each, or a sample's."""
+        clients = self.oracles.static_data.clients
+        if self.oracles.scope == "sample":
+            return int(clients.tables[self.oracles.row_table(clients)].size)
+        return int(clients.size) if self.oracles.scope == "client" else 1
+
+    @property
     def pattern(self) -> Pattern:
         """The pattern of the Jacobian."""
         return self.jacobian.pattern

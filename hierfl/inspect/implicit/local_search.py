@@ -5,6 +5,7 @@ Outside X the function whose values are searched is f(P_X(x)) + |x - P_X(x)|^2 /
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from hierfl.jaxtools.cheap_jit import quick_jit
 
 BATCH_SCALARS = 4_000_000
 ACCURACY, MOST = 1e-9, 300  # of a local search, as of ``Descent``, and its evaluations
+SAME = 1e-4  # relative: how close to where another search ended one is taken to end there too
 UNBOUNDED = BOTTOM  # of f, oriented for minimisation: no least value is called that
 
 
@@ -39,10 +41,13 @@ class LocalMinimum(NamedTuple):
 
 
 class LocalSearch:
-    """Searches f on X, and what it is outside, from given starts; ``count`` counts its evaluations."""
+    """Searches f on X, and what it is outside, from given starts.
+
+    ``count`` counts its evaluations, ``joined`` the searches that were ended since they came to where another one had.
+    """
 
     def __init__(self, compiled: CompiledProblem) -> None:
-        self.compiled, self.count = compiled, 0
+        self.compiled, self.count, self.joined = compiled, 0, 0
         self._data = jax.device_put(compiled.data())
         self.rows: DecisionRows | None = None
         self.how = "local searches by Nelder and Mead, values only"
@@ -74,8 +79,8 @@ class LocalSearch:
             good = good & evaluation.solution.converged.all()
         return jnp.where(good, evaluation.value, jnp.inf)
 
-    def polish(self, start: np.ndarray, accuracy: float = ACCURACY) -> LocalMinimum:
-        """Search from a start, by gradients where there are any."""
+    def polish(self, start: np.ndarray, accuracy: float = ACCURACY, ends: Sequence[LocalMinimum] = ()) -> LocalMinimum:
+        """Search from a start, by gradients where there are any; a search that comes to one of the ``ends`` ends with it."""
         if self.rows is None:
             return self.simplex(LocalMinimum(start, np.inf))
         oracle = ImplicitOracle(self.compiled, seed=0)
@@ -86,6 +91,10 @@ class LocalSearch:
         asks, point = descent.asks(), None
         with suppress(StopIteration):
             for _ in range(MOST):
+                best = descent.bundle.centre
+                if (there := _end_at(ends, best.x, best.value)) is not None:
+                    self.joined += 1
+                    return there
                 self.count += 1
                 point = oracle(asks.send(point))
         best = descent.bundle.centre
@@ -107,3 +116,9 @@ class LocalSearch:
         )
         inside = on_upper_set(self.compiled, end.x[None])[0]
         return LocalMinimum(inside, float(end.fun)) if end.fun <= start.value else start
+
+
+def _end_at(ends: Sequence[LocalMinimum], x: np.ndarray, value: float) -> LocalMinimum | None:
+    """The end that a search has come to: next to x, and no worse."""
+    near = SAME * (1.0 + float(np.linalg.norm(x)))
+    return next((end for end in ends if end.value <= value and np.linalg.norm(end.x - x) <= near), None)

@@ -118,8 +118,9 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         )
     skipped = int(np.sum(~np.isfinite(values)))
     gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""
+    joined = f", {search.joined} of which came to where another had ended" if search.joined else ""
     guarantee = (
-        f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them; {search.how}. "
+        f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them{joined}; {search.how}. "
         f"A local minimum up to the searches' accuracy; global unless a basin lies between the points."
     )
     return _described(compiled, _distinct(ends), search.count, guarantee)
@@ -127,9 +128,10 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
 
 def _ends(search: LocalSearch, starts: list[np.ndarray], restarts: int, bar: RunProgress) -> list[LocalMinimum]:
     """Polish every start, and the best once more; without gradients the best three, in few dimensions; best first."""
-    compiled, ends = search.compiled, []
+    compiled = search.compiled
+    ends: list[LocalMinimum] = []
     for done, start in enumerate(starts):
-        ends.append(search.polish(start))
+        ends.append(search.polish(start, ends=ends))
         bar.update(min(done + 2, restarts + 1), f"f {compiled.sign * min(end.value for end in ends):.6g}")
     best = min(ends, key=lambda end: end.value, default=None)
     if search.rows is not None and best is not None and UNBOUNDED < best.value < np.inf:

@@ -55,7 +55,8 @@ def choose_schedule(
     each, cores = problem.upper.size + problem.lower.size, core_count()
     by_sample = problem.scope == "sample"
     if work is None:
-        work = Work(problem.exact.method is not None and problem.exact.method.at_once, None, 1)
+        method = problem.exact.method_in_rounds
+        work = Work(method is not None and method.at_once, None, 1)
     small, large = SMALL_BY_SAMPLE if by_sample else SMALL, LARGE_BY_SAMPLE if by_sample and not work.at_once else LARGE
     threads = asked == "threads" or (cores > 1 and cohort > 1 and each >= large)
     group = -(-cohort // cores) if threads else cohort

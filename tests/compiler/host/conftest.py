@@ -14,12 +14,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out most random problems where each would be compiled."""
-    left_out = [item for item in items if _one_of_many(getattr(getattr(item, "callspec", None), "params", {}))]
+    """Engines that compile run what is marked for them, and few of the random problems."""
+    left_out = [item for item in items if _left_out(item, getattr(getattr(item, "callspec", None), "params", {}))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
 
-def _one_of_many(parameters: dict[str, object]) -> bool:
+def _left_out(item: pytest.Item, parameters: dict[str, object]) -> bool:
+    if parameters.get("engine") not in COMPILING:
+        return False
     seed = parameters.get("seed", 0)
-    return parameters.get("engine") in COMPILING and isinstance(seed, int) and seed >= FEW
+    return item.get_closest_marker("every_engine") is None or (isinstance(seed, int) and seed >= FEW)

@@ -191,6 +191,7 @@ def asked(seed: int, engine: Engine) -> hf.Problem:
     return engine(polyhedron(seed).declare())
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_values_responses_and_gradients(seed: int, engine: Engine) -> None:
     of, problem = polyhedron(seed), asked(seed, engine)

@@ -61,6 +61,7 @@ def test_an_empty_set_is_named(name: str, linear: bool, engine: Engine) -> None:
             ask(0.5)
 
 
+@pytest.mark.every_engine
 def test_a_set_of_one_point_is_not_empty(engine: Engine) -> None:
     problem = engine(declared(distance, lambda x, y: [y[0] + y[1] <= x, y >= 0.5]))
     near(problem.implicit.response(1.0), [0.5, 0.5])
@@ -78,6 +79,7 @@ def test_a_set_that_is_almost_empty_is_right_or_refused(engine: Engine) -> None:
         problem.implicit(1 - 1e-4)
 
 
+@pytest.mark.every_engine
 def test_an_empty_set_far_from_a_good_one(engine: Engine) -> None:
     """Answers at good points are not spoilt by a question at a bad one."""
     problem = engine(declared(distance, lambda x, y: [cp.sum(y) <= x, cp.sum(y) >= 1, y <= 4]))
@@ -156,6 +158,7 @@ def test_rows_of_different_sizes(small: float, engine: Engine) -> None:
     near(problem.implicit.gradient(0.6), 0.6)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("size", [1e-8, 1e-4, 1e4, 1e8])
 def test_objectives_of_any_size(size: float, engine: Engine) -> None:
     def below(x: cp.Variable, y: cp.Variable) -> cp.Expression:
@@ -207,6 +210,7 @@ def test_rows_written_many_times(nudge: float, linear: bool, engine: Engine) -> 
         near(problem.implicit.gradient(at), at)
 
 
+@pytest.mark.every_engine
 def test_equations_written_many_times(engine: Engine) -> None:
     def rows(x: cp.Variable, y: cp.Variable) -> list:
         return [y[0] + y[1] == x, 2 * y[0] + 2 * y[1] == 2 * x, np.ones((3, 2)) @ y == x, np.zeros((2, 2)) @ y == 0]

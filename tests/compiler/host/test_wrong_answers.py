@@ -55,6 +55,7 @@ def weighted_gradient(x: np.ndarray) -> np.ndarray:
     return slope * (0 < part < 1) * np.array([0, 0, -1, 1, -1]) / 3
 
 
+@pytest.mark.every_engine
 def test_gradients_over_a_network_with_forced_zeros(engine: Engine) -> None:
     problem, rng = engine(network(weighted)), np.random.default_rng(0)
     for x in rng.standard_normal((12, 5)):
@@ -117,6 +118,7 @@ def test_an_envelope_has_no_kinks(engine: Engine) -> None:
             near(value, x @ y - 0.5 * y @ y)
 
 
+@pytest.mark.every_engine
 def test_an_envelope_has_the_gradient_of_danskin(engine: Engine) -> None:
     problem = engine(envelope())
     for x in np.random.default_rng(1).standard_normal((6, 4)):
@@ -231,3 +233,30 @@ def test_entropy_responses_are_exponentials(engine: Engine) -> None:
         near(problem.implicit.response(at), np.exp(-1 - at))
         near(problem.implicit(at), np.sum(np.exp(-2 - 2 * at)))
         near(problem.implicit.gradient(at), -2 * np.exp(-2 - 2 * at))
+
+
+# --- many owners -------------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_where_many_answers_move_with_a_polyhedron() -> None:
+    """Over a thousand samples the sets are projected on by the host, one by one: their rows move with x, and so do the answers."""
+    x, y, wish = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="wish")
+    rows = [y[0] + 2 * y[1] <= 1 + x[0], y[0] - y[1] <= 0.5 + x[1], y >= -1]
+    data = np.random.default_rng(0).standard_normal((1001, 2))
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(y - 0.3) + x @ y)),
+        lower=hf.ArgMin(y, cp.sum_squares(y - x - wish), rows, scope="sample"),
+        federation=hf.Federation([hf.Client({wish: data})]),
+    )
+    at = np.array([0.2, -0.3])
+    matrix, limits = np.array([[1.0, 2], [1, -1], [-1, 0], [0, -1]]), np.array([1.2, 0.2, 1, 1])
+    moves = np.array([[1.0, 0], [0, 1], [0, 0], [0, 0]])
+    expected = np.zeros(2)
+    for w in data:
+        z = quadratic_answer(np.eye(2), -(at + w), matrix, limits)
+        held = np.abs(matrix @ z - limits) < 1e-9
+        face = matrix[held]
+        onto = np.linalg.pinv(face)
+        moved = (np.eye(2) - onto @ face) + onto @ moves[held]
+        expected += z + moved.T @ (2 * (z - 0.3) + at)
+    near(problem.implicit.gradient(at), expected / len(data))

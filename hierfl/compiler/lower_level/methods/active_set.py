@@ -42,9 +42,7 @@ class ActiveSet(ExactMethod):
         clients = oracles.static_data.clients
         if structure.size > SIZE_LIMIT:
             return Verdict(False, f"needs at most {SIZE_LIMIT} scalars of y; here {structure.size}")
-        owners = {"federation": 1, "client": clients.size}.get(str(oracles.scope), 0)
-        if oracles.scope == "sample":
-            owners = clients.tables[oracles.row_table(clients)].size
+        owners = structure.owners
         if owners > OWNERS_LIMIT:
             return Verdict(False, f"needs at most {OWNERS_LIMIT:,} owners of a y; here {owners:,}")
         held = sum(
