@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_ARGS ?=
+NAME ?=
+FULL ?=
 # the package laid out as installed: tools that read imports cannot follow the mapping of solvers/ and models/ into it
 INSTALLED := .cache/installed
 
@@ -11,9 +13,9 @@ INSTALLED := .cache/installed
 run: $(VENV)/.run
 	@$(BIN)/hierfl demo --no-open --out figures $(RUN_ARGS)
 
-# the papers' comparison: heterogeneous clients, ZO-HFL, server-only and pooled training; takes minutes
+# a table or figure of the papers: make reproduce lists them, NAME=2s-table4 runs one, FULL=1 at the paper's size
 reproduce: $(VENV)/.run
-	$(BIN)/python examples/heterogeneous_digits.py $(RUN_ARGS)
+	@$(BIN)/hierfl reproduce $(NAME) $(if $(FULL),--full) --out figures $(RUN_ARGS)
 
 test: lint contracts typecheck pytest
 

@@ -126,6 +126,12 @@ def _demo(chosen: argparse.Namespace) -> None:
     demo(chosen)
 
 
+def _reproduce(chosen: argparse.Namespace) -> None:
+    from hierfl.command.reproducing import reproduce
+
+    reproduce(chosen)
+
+
 def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, bbox_inches="tight")
     print(f"saved {path}")
@@ -148,4 +154,5 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "solve": _solve,
     "report": _report,
     "models": _models,
+    "reproduce": _reproduce,
 }

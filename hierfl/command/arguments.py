@@ -22,6 +22,7 @@ EPILOG = """examples:
   hierfl solve game.py --save run.npz
   hierfl solve game.py:problem --solver "FedRZO(smoothing=0.05, local_steps=5)" --rounds 200 --report run.html
   hierfl report run.npz game.py
+  hierfl reproduce 2s-table4
 """
 
 
@@ -41,6 +42,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
     commands.add_parser("models", help="list the ready declarations")
+    _add_reproduce(commands)
     return whole
 
 
@@ -120,6 +122,25 @@ def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
     report.add_argument("--out", type=Path, metavar="HTML", help="the file (beside the result, .html)")
     report.add_argument("--no-check", dest="check", action="store_false", help="leave out which assumptions hold")
     report.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _add_reproduce(commands: Commands) -> None:
+    reproduce = commands.add_parser(
+        "reproduce", help="run a table or figure of the papers and print it beside the published one"
+    )
+    reproduce.add_argument(
+        "name", nargs="?", metavar="NAME", help="such as 2s-table4; without it, all names are listed"
+    )
+    reproduce.add_argument("--full", action="store_true", help="the paper's size, which takes hours for some")
+    reproduce.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reproductions"),
+        metavar="DIR",
+        help="where to write, in DIR/NAME (reproductions)",
+    )
+    reproduce.add_argument("--anew", action="store_true", help="do not go on from what is kept there")
+    reproduce.add_argument("--quiet", action="store_true", help="do not tell each cell as it ends")
 
 
 def _version() -> str:

@@ -20,7 +20,6 @@ import fair_classification
 import hyperparameter_learning
 import relu_network
 import reporting
-import reproduce_table4
 import stackelberg_cournot
 
 pytestmark = pytest.mark.slow
@@ -29,26 +28,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def bundled_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HIERFL_DATA", raising=False)
-
-
-def test_table4_is_reproduced_and_every_such_run_is_warned(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    cells = reproduce_table4.main(
-        ["--followers", "20", "100", "--slopes", "1", "--steps", "20", "--figures", str(tmp_path)]
-    )
-    assert [(c.followers, c.local_steps) for c in cells] == [(20, 20), (100, 20)]
-    for cell in cells:
-        assert abs(cell.deviation) < 0.04
-        assert cell.warned == (True, False)
-        assert cell.optimum - 1e-6 <= cell.exact.value <= 0
-        assert abs(cell.inner.value) < 0.2 * abs(cell.inner.own_value)
-    assert "(a) 2 of 2 runs, (b) 0" in capsys.readouterr().out
-    assert (tmp_path / "reproduce_table4.png").stat().st_size > 10_000
-
-
-def test_printed_table_improves_with_local_steps() -> None:
-    for rows in reproduce_table4.PRINTED.values():
-        table = np.array(rows)
-        assert table.shape == (3, 3) and np.all(np.diff(table, axis=0) < 0)
 
 
 def test_stackelberg_leader_reaches_the_optimum_with_a_solved_lower_level(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""Reproductions are run a cell at a time: kept at once, gone on with, never mixed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import hierfl as hf
+from hierfl.models import ClassificationData
+from hierfl.reproduce.conducting import conduct
+from hierfl.reproduce.kept_cells import KeptCells
+from hierfl.reproduce.listing import every_reproduction, reproduction_of
+from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
+
+PRINTED = {1: 1.0, 2: 4.5, 3: 9.0}
+
+
+def plan(full: bool, data: DataSets) -> list[Cell]:
+    return [Cell(f"n = {n}", {"n": n, "sizes": (1, 2)}) for n in (1, 2, 3)[: 3 if full else 2]]
+
+
+def squares(cell: Cell, data: DataSets) -> Plain:
+    return {"square": np.float64(cell.settings["n"] ** 2), "curve": np.arange(2.0), "none": np.nan}
+
+
+def tables(measured: Measured) -> Sequence[TextTable]:
+    rows = [["n", "printed", "ours", "difference"]]
+    for cell in measured.cells:
+        printed = PRINTED[cell.settings["n"]]
+        if cell.name not in measured.numbers:
+            rows.append([str(cell.settings["n"]), f"{printed:g}", f"no {cell.data}", ""])
+            continue
+        ours = measured.numbers[cell.name]["square"]
+        rows.append([str(cell.settings["n"]), f"{printed:g}", f"{ours:g}", f"{ours - printed:+g}"])
+    return [TextTable("squares", rows)]
+
+
+def draw(measured: Measured) -> Figure:
+    figure = Figure()
+    figure.subplots().plot([one["square"] for one in measured.of()])
+    return figure
+
+
+SQUARES = Reproduction(
+    "squares",
+    "squares of numbers",
+    "[S] Table 1",
+    "Squares.",
+    plan,
+    squares,
+    tables,
+    "two of three",
+    draw=draw,
+    differs=("2 squared is misprinted.",),
+)
+
+
+class Interrupted:
+    """Runs cells until the given one, and notes which."""
+
+    def __init__(self, until: str | None = None) -> None:
+        self.ran: list[str] = []
+        self._until = until
+
+    def __call__(self, cell: Cell, data: DataSets) -> Plain:
+        if cell.name == self._until:
+            raise KeyboardInterrupt
+        self.ran.append(cell.name)
+        return squares(cell, data)
+
+
+def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
+    first, second, third = Interrupted("n = 3"), Interrupted(), Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        conduct(replace(SQUARES, run=first), DataSets(), tmp_path, full=True, progress=False)
+    kept = json.loads((tmp_path / "full.json").read_text())
+    assert {name: cell["numbers"]["square"] for name, cell in kept["cells"].items()} == {"n = 1": 1.0, "n = 2": 4.0}
+    measured, text = conduct(replace(SQUARES, run=second), DataSets(), tmp_path, full=True, progress=False)
+    assert (first.ran, second.ran) == (["n = 1", "n = 2"], ["n = 3"])
+    assert [one["square"] for one in measured.of()] == [1, 4, 9] and measured.each("n") == [1, 2, 3]
+    assert measured.of(n=3) == [{"square": 9.0, "curve": [0.0, 1.0], "none": None}]
+    assert "2      4.5     4        -0.5" in text and "2 squared is misprinted." in text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full.json", "full.md", "full.png"]
+    assert "| 2 | 4.5 | 4 | -0.5 |" in (tmp_path / "full.md").read_text()
+    conduct(replace(SQUARES, run=third), DataSets(), tmp_path, full=True, progress=False)
+    assert third.ran == []
+
+
+def test_a_killed_run_leaves_whole_files(tmp_path: Path) -> None:
+    script = (
+        "import os\nfrom dataclasses import replace\nfrom pathlib import Path\n"
+        "from tests.reproduce.test_conducting import SQUARES, squares, conduct, DataSets\n"
+        "def killed(cell, data):\n    if cell.name == 'n = 2': os.kill(os.getpid(), 9)\n    return squares(cell, data)\n"
+        f"conduct(replace(SQUARES, run=killed), DataSets(), Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == -9 and "[1/2] n = 1: 0.0 s" in done.stderr
+    again = Interrupted()
+    conduct(replace(SQUARES, run=again), DataSets(), tmp_path, progress=False)
+    assert again.ran == ["n = 2"]
+
+
+def test_numbers_of_other_runs_are_not_mixed_in(tmp_path: Path) -> None:
+    def go(**changed: object) -> None:
+        conduct(replace(SQUARES, **changed), DataSets(), tmp_path, progress=False)
+
+    go()
+    with pytest.raises(hf.CheckpointError, match="name is 'squares' there, and 'cubes' here.*--anew"):
+        go(name="cubes")
+    with pytest.raises(hf.CheckpointError, match="'n = 2' was run with n = 2, not 5"):
+        go(plan=lambda full, data: [Cell("n = 2", {"n": 5, "sizes": [1, 2]})])
+    kept = tmp_path / "default.json"
+    kept.write_text(kept.read_text().replace('"size": "default"', '"size": "full"'))
+    with pytest.raises(hf.CheckpointError, match="size is 'full' there"):
+        go()
+    kept.write_text(kept.read_text()[:-20])
+    with pytest.raises(hf.CheckpointError, match="cannot be read"):
+        go()
+    kept.write_text("[1, 2]")
+    with pytest.raises(hf.CheckpointError, match="none of a reproduction"):
+        go()
+    conduct(SQUARES, DataSets(), tmp_path, anew=True, progress=False)
+    assert len(json.loads(kept.read_text())["cells"]) == 2
+
+
+def test_folders_that_cannot_be_written_and_files_in_use(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hf.CheckpointError, match=r"cannot be written \(.*--out"):
+        conduct(SQUARES, DataSets(), tmp_path / "file" / "inside", progress=False)
+    identity = {"name": "squares", "size": "default", "version": "0.1.0"}
+    with KeptCells(tmp_path / "default.json", identity), pytest.raises(hf.CheckpointError, match="another process"):
+        conduct(SQUARES, DataSets(), tmp_path, progress=False)
+    with KeptCells(tmp_path / "default.json", identity) as kept:
+        (tmp_path / "default.json").mkdir()
+        with pytest.raises(hf.CheckpointError, match="cannot be written"):
+            kept.keep(Cell("n = 1", {}), {}, 0.0)
+        assert not (tmp_path / "default.json.part").exists()
+
+
+def test_absent_data_leave_a_row_and_other_data_are_noticed(tmp_path: Path) -> None:
+    held = [ClassificationData(np.eye(2, dtype=np.uint8) * k, np.arange(2)) for k in (1, 2)]
+    cells = [Cell("n = 1", {"n": 1}, "here"), Cell("n = 2", {"n": 2}, "gone")]
+    record = replace(SQUARES, plan=lambda full, data: cells)
+    absent = {"gone": "no file gone.gz"}
+    measured, text = conduct(record, DataSets({"here": held[0]}, absent), tmp_path, progress=False)
+    assert list(measured.numbers) == ["n = 1"] and "no gone" in text and "gone: no file gone.gz" in text
+    with pytest.raises(hf.CheckpointError, match="its data here were others"):
+        conduct(record, DataSets({"here": held[1]}, absent), tmp_path, progress=False)
+    conduct(record, DataSets({"here": held[0], "gone": held[1]}), tmp_path, progress=False)
+    assert len(json.loads((tmp_path / "default.json").read_text())["cells"]) == 2
+
+
+def test_every_name_leads_to_its_record() -> None:
+    for one in every_reproduction():
+        assert reproduction_of(one.name) is one
+        for full in (False, True):
+            cells = one.plan(full, DataSets({}, {name: "absent" for name in one.data}))
+            assert len({cell.name for cell in cells}) == len(cells) > 0
+    with pytest.raises(hf.SettingError, match="did you mean '2s-table4'"):
+        reproduction_of("2s-tabel4")
