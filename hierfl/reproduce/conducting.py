@@ -13,6 +13,7 @@ from textwrap import wrap
 
 import numpy as np
 
+from hierfl.models import ClassificationData
 from hierfl.reproduce.kept_cells import KeptCells, write_whole
 from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Reproduction, TextTable
 from hierfl.runs import aligned
@@ -56,7 +57,7 @@ def conduct(
     cells = reproduction.plan(full, data)
     identity = {"name": reproduction.name, "size": size, "version": VERSION}
     with KeptCells(folder / f"{size}.json", identity, anew) as kept:
-        marks = {name: data_mark(data, name) for name in dict.fromkeys(c.data for c in cells) if name in data.found}
+        marks = {name: data_mark(data.found[name]) for name in _needed(cells) if name in data.found}
         kept.require_plan(cells, marks)
         _run(reproduction, cells, data, kept, progress)
         planned = {cell.name for cell in cells}
@@ -98,11 +99,11 @@ def markdown(reproduction: Reproduction, measured: Measured, tables: Sequence[Te
     return "\n\n".join(parts) + "\n"
 
 
-def data_mark(data: DataSets, name: str | None) -> str:
+def data_mark(held: ClassificationData) -> str:
     """A few words that tell a data set from another: its rows and a checksum of them."""
-    assert name is not None
-    held = data.found[name]
-    content = zlib.crc32(np.ascontiguousarray(held.labels), zlib.crc32(np.ascontiguousarray(held.features)))
+    content = 0
+    for array in (held.features, held.labels):
+        content = zlib.crc32(np.ascontiguousarray(array).data, content)
     return f"{len(held.labels)} rows, crc32 {content:08x}"
 
 
@@ -123,6 +124,11 @@ def _run(reproduction: Reproduction, cells: Sequence[Cell], data: DataSets, kept
         kept.keep(cell, numbers, seconds)
         if progress:
             print(f"[{place}/{len(missing)}] {cell.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+def _needed(cells: Sequence[Cell]) -> list[str]:
+    """The names of the data sets of cells, each once."""
+    return list(dict.fromkeys(cell.data for cell in cells if cell.data is not None))
 
 
 def _forget_programs() -> None:
@@ -150,8 +156,7 @@ def _size(reproduction: Reproduction, measured: Measured, seconds: float) -> str
 
 
 def _remarks(reproduction: Reproduction, measured: Measured) -> list[tuple[str, Sequence[str]]]:
-    needed = dict.fromkeys(cell.data for cell in measured.cells)
-    absent = [f"{name}: {measured.absent[name]}" for name in needed if name in measured.absent]
+    absent = [f"{name}: {measured.absent[name]}" for name in _needed(measured.cells) if name in measured.absent]
     titled = {
         "data that are absent": absent,
         "expected to differ, and why": reproduction.differs,
