@@ -8,7 +8,7 @@ FULL ?=
 # the package laid out as installed: tools that read imports cannot follow the mapping of solvers/ and models/ into it
 INSTALLED := .cache/installed
 
-.PHONY: run reproduce test test-fast lint contracts typecheck pytest installed bench bench-quick clean
+.PHONY: run reproduce test test-fast lint contracts typecheck pytest installed docs docs-test bench bench-quick clean
 
 run: $(VENV)/.run
 	@$(BIN)/hierfl demo --no-open --out figures $(RUN_ARGS)
@@ -54,6 +54,21 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install -qqq --disable-pip-version-check -e ".[test]"
 	@touch $@ $(VENV)/.run
 
+# the site in docs/_build/html; every cell runs, and a warning is an error
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+# every cell again, from nothing, and every link within the site
+docs-test: $(VENV)/.docs
+	rm -rf docs/_build
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
+
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml
+	@$(BIN)/python -m pip install -qqq --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
 bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.projections --readme
@@ -65,4 +80,4 @@ bench-quick: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks --quick
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info figures .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/_build build dist *.egg-info figures .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

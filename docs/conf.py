@@ -1,0 +1,84 @@
+"""How the documentation is built: MyST pages whose cells run at the build, an error in one of which fails it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from hierfl.version import VERSION  # noqa: E402
+
+project = "hierfl"
+author = "the hierfl developers"
+copyright = "the hierfl developers, Apache-2.0"
+version = release = VERSION
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "code_tables",
+    "mathml",
+]
+exclude_patterns = ["_build", "_ext"]
+nitpicky = False
+
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+nb_execution_mode = "cache"  # what has not changed is not run again; `make docs` on a clean clone runs everything
+nb_execution_cache_path = str(HERE / "_build" / "cells")
+nb_execution_raise_on_error = True
+nb_execution_timeout = 240
+nb_merge_streams = True
+nb_render_markdown_format = "gfm"
+nb_mime_priority_overrides = [("html", "text/latex", 5)]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "hierfl"
+html_static_path = ["_static"]
+html_css_files = ["hierfl.css"]
+html_math_renderer = "mathml"
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "hierfl"},
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "tango",
+    "pygments_dark_style": "monokai",
+}
+html_sidebars = {"index": []}
+copybutton_prompt_text = r">>> |\$ "
+copybutton_prompt_is_regexp = True
+
+linkcheck_ignore = [r"https?://.*"]  # what the network says is not the site's to prove
+
+
+def escaped_bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Read ``|S_r|`` in a docstring as the size of a set, and not as a substitution."""
+    for place, line in enumerate(lines):
+        parts = line.split("``")
+        lines[place] = "``".join(part if k % 2 else re.sub(r"\|", r"\\|", part) for k, part in enumerate(parts))
+
+
+def setup(app: Any) -> None:
+    """Connect what this page defines."""
+    app.connect("autodoc-process-docstring", escaped_bars)

@@ -1,0 +1,72 @@
+"""The site's pages, without building them: every page is reached, every public name is in the reference, every cell is Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import hierfl
+import hierfl.models
+import hierfl.solvers
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [path for path in sorted(DOCS.rglob("*")) if path.suffix in (".md", ".rst") and "_build" not in path.parts]
+CELLS = re.compile(r"^(?:```|:::)(?:\{code-cell\} python|python)\n(.*?)^(?:```|:::)$", flags=re.DOTALL | re.MULTILINE)
+
+
+def code_of(page: Path) -> list[str]:
+    """The Python of a page, cells and listings, without the options of cells."""
+    return [re.sub(r"^:\w+:.*\n", "", code, flags=re.MULTILINE) for code in CELLS.findall(page.read_text())]
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    reached = {DOCS / "index.md"}
+    for page in PAGES:
+        for listing in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            names = [line for line in listing.split("\n") if line and not line.startswith(":")]
+            found = [
+                next(p for s in (".md", ".rst") if (p := (page.parent / f"{n}{s}").resolve()).exists()) for n in names
+            ]
+            reached.update(found)
+    orphans = {page for page in PAGES if page.read_text().startswith("---\norphan: true")}
+    assert set(PAGES) - orphans - reached == set()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.rst"))
+    documented = {name.rsplit(".", 1)[-1] for name in re.findall(r"^\.\. auto\w+:: ([\w.]+)", text, flags=re.MULTILINE)}
+    by_module = {name for name in vars(hierfl.errors) if "automodule:: hierfl.errors" in text}
+    public = {*hierfl.__all__, *hierfl.solvers.__all__, *hierfl.models.__all__} - {"errors"}
+    assert public - documented - by_module == set()
+    elsewhere = {
+        name for name in documented if not any(hasattr(m, name) for m in (hierfl, hierfl.solvers, hierfl.models))
+    }
+    assert elsewhere <= {*SHOWN, "errors"}
+
+
+SHOWN = {  # what public calls return, and runtimes: documented under the names of their modules
+    "CheckReport",
+    "Explanation",
+    "Finding",
+    "ImplicitFunction",
+    "InProcess",
+    "Processes",
+    "Reference",
+    "Slice",
+    "Surface",
+    "Theorem",
+}
+
+
+def test_every_cell_is_python() -> None:
+    found = [(page, code) for page in PAGES for code in code_of(page)]
+    assert len(found) > 40
+    for page, code in found:
+        ast.parse(code, filename=str(page))
+
+
+def test_links_between_pages_lead_to_pages() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+\.(?:md|rst))(?:#[\w-]+)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
