@@ -260,3 +260,15 @@ def test_gradients_where_many_answers_move_with_a_polyhedron() -> None:
         moved = (np.eye(2) - onto @ face) + onto @ moves[held]
         expected += z + moved.T @ (2 * (z - 0.3) + at)
     near(problem.implicit.gradient(at), expected / len(data))
+
+
+@pytest.mark.every_engine
+@pytest.mark.parametrize("unit", [1e-200, 1e-12, 1e9])
+def test_the_unit_of_f_does_not_matter(unit: float) -> None:
+    """f = unit (|y - 1|^2 + |x|^2) with y = max(x, -1): a small f is no f that does not depend on y."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    f = unit * (cp.sum_squares(y - 1) + cp.sum_squares(x))
+    problem = hf.Problem(hf.Minimize(clients=f), hf.ArgMin(y, cp.sum_squares(y - x), [y >= -1]))
+    at = np.array([0.6, -1.7])
+    near(problem.implicit(at) / unit, 0.16 + 4 + at @ at)
+    near(problem.implicit.gradient(at) / unit, np.array([2 * -0.4 + 1.2, -3.4]))

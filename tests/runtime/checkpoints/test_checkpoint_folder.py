@@ -97,13 +97,13 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 
 def test_it_is_written_when_it_is_due(tmp_path: Path) -> None:
-    """At the start, then every 20 rounds, of four seeds together as of one; the last time at the end of all."""
+    """At the start, then every 20 rounds; of four seeds, which do not keep step, no more often than each alone would have it."""
     solve(tmp_path / "rounds", checkpoint=hf.Checkpoint(tmp_path / "rounds", every_rounds=20, every_seconds=None))
     solve(
         tmp_path / "seeds", checkpoint=hf.Checkpoint(tmp_path / "seeds", every_rounds=20, every_seconds=None), seeds=4
     )
     assert files(tmp_path / "rounds")[-1].stem == "000003"
-    assert int(files(tmp_path / "seeds")[-1].stem) <= 4
+    assert int(files(tmp_path / "seeds")[-1].stem) <= 1 + 4 * 2
     for seconds, number in ((0, "000005"), (1000, "000002")):
         folder = tmp_path / str(seconds)
         solve(folder, checkpoint=hf.Checkpoint(folder, every_seconds=seconds))
