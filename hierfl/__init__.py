@@ -33,6 +33,7 @@ from hierfl.errors import (
 )
 from hierfl.language.expectation import E, total
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
 from hierfl.language.function import BlackBox, Function
@@ -66,6 +67,7 @@ __all__ = [
     "Dirichlet",
     "DivergedError",
     "E",
+    "Elsewhere",
     "EmptyLowerSetError",
     "Equilibrium",
     "ExpectationWarning",

@@ -52,6 +52,8 @@ def _against_exact(compiled: CompiledProblem, settings: RunSettings) -> str | No
     runtime = settings.runtime or InProcess()
     if not isinstance(runtime, InProcess) or runtime != InProcess():
         return f"{runtime} asks for another way of running than exact values have"
+    if compiled.elsewhere:
+        return "clients hold their data elsewhere"
     if settings.queries != "projected":
         return f"queries={settings.queries!r} asks for points outside X"
     if compiled.upper.size > MOST_VARIABLES:

@@ -61,6 +61,13 @@ class Certificate(Shown):
         )
 
     @classmethod
+    def elsewhere(cls, compiled: CompiledProblem) -> Certificate:
+        """What can be said where clients hold their data elsewhere: without a lower level nothing is missing, else the run's own solver's word."""
+        if not compiled.lower.size:
+            return cls("no lower level", 0.0, 0.0, float("nan"), 0)
+        return cls("the run's own lower solver (data are elsewhere)", float("nan"), float("inf"), 0.0, 0)
+
+    @classmethod
     def _of_lower_level(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
         solution, level = evaluation.solution, compiled.declaration.lower_level
         if solution is None or compiled.exact.method is None:

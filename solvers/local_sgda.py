@@ -117,7 +117,7 @@ def _is_opposed(problem: CompiledProblem) -> bool:
 
     every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
     program = problem.programs.keep("opposition", lambda: quick_jit(jax.vmap(difference, (None, 0, 0))))
-    differences = program(problem.data().clients, every, keys)
+    differences = program(problem.laid_out().clients, every, keys)
     seen = differences[jnp.isfinite(differences)]
     return bool(seen.size > 0 and jnp.all(seen <= 1e-9))
 

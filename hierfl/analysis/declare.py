@@ -88,9 +88,9 @@ def _known_bounds(constraints: Sequence[Any], roles: Roles, federation: Federati
     public = [c for c in on_x if not any(isinstance(p, ClientParameter) for p in c.parameters())]
     clients = federation.clients if federation else ()
     held = {
-        p.id: Interval.hull(np.stack([client.parameters[p] for client in clients]))
+        p.id: Interval.hull(np.stack([np.asarray(client.parameters[p]) for client in clients]))
         for p in roles.client_parameters
-        if clients and all(p in client.parameters for client in clients)
+        if clients and all(isinstance(client.parameters.get(p), np.ndarray) for client in clients)  # and here
     }
     return held | bounds_of(public, roles.upper)
 

@@ -129,7 +129,7 @@ def verify_sets(oracles: Oracles) -> None:
 
 @double_precision
 def _verified(oracles: Oracles) -> bool:
-    party = oracles.data().clients.party(0)
+    party = oracles.laid_out().clients.party(0)
     own = party.environment
     verify(oracles.upper_set, own)
     x = quick_jit(oracles.project_upper)(np.random.default_rng(0).standard_normal(oracles.upper.size), own)

@@ -144,7 +144,7 @@ def _in_rounds(compiled: CompiledProblem) -> list[Lowered]:
 
 def _program_cost(compiled: CompiledProblem, name: str) -> str:
     value = compiled.server_value if name == "server term" else compiled.client_value
-    side = compiled.data().server if name == "server term" else compiled.data().clients
+    side = compiled.laid_out().server if name == "server term" else compiled.laid_out().clients
     assert side is not None
     party = side.party(0)
     x, y = jnp.zeros(compiled.upper.size), jnp.zeros(compiled.lower.size) if compiled.lower.size else None
@@ -156,7 +156,7 @@ def _program_cost(compiled: CompiledProblem, name: str) -> str:
 
 
 def _operator_cost(compiled: CompiledProblem) -> str:
-    party = compiled.data().clients.party(0)
+    party = compiled.laid_out().clients.party(0)
     rows = party.batch(jax.random.key(0), 1, compiled.lower_samples)
     own = party.environment
     if compiled.scope == "sample":
@@ -183,7 +183,8 @@ def _data(compiled: CompiledProblem) -> Lowered:
     inside = sum(int(column.nbytes) for column in columns) - on_disk
     cost = f"{inside:,} bytes in memory" + (f", {on_disk:,} on disk" if on_disk else "")
     count = compiled.num_clients
-    how = "; ".join([f"{count} client{'s' * (count > 1)}, {rows} rows", *_rules(compiled)])
+    away = ["held elsewhere, invented here to choose programs by"] if compiled.elsewhere else []
+    how = "; ".join([f"{count} client{'s' * (count > 1)}, {rows} rows", *away, *_rules(compiled)])
     return Lowered("data", how, cost)
 
 

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from scipy.sparse import issparse
 
 from hierfl.analysis.declare import convex_on_x_only
-from hierfl.compiler.data.tables import Data, Population
+from hierfl.compiler.data.held_elsewhere import any_elsewhere, require_all_here, require_as_declared
+from hierfl.compiler.data.tables import Data, Population, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.party_constraints import constraints_of_all_clients
@@ -29,6 +30,8 @@ from hierfl.errors import DeclarationError
 from hierfl.jaxtools.precision import is_double, renewed
 from hierfl.jaxtools.program_cache import ProgramCache
 from hierfl.language.declaration import Declaration
+from hierfl.language.federation.client import Client
+from hierfl.language.federation.federated_data import POINTS
 from hierfl.language.sample import ClientParameter, Sample
 
 Environment = Mapping[int, Any]
@@ -125,8 +128,37 @@ class Oracles:
         clients = self.static_data.clients
         return clients.tables[self.row_table(clients)].samples
 
+    @cached_property
+    def elsewhere(self) -> bool:
+        """Whether clients' data are held elsewhere, so that f has no value in this process."""
+        federation = self.declaration.federation
+        return federation is not None and any_elsewhere(federation.clients)
+
     def data(self) -> Data:
-        """The parties' data, with the present values of plain ``cp.Parameter`` constants."""
+        """The parties' data, with the present values of plain ``cp.Parameter`` constants.
+
+        Raises
+        ------
+        DataError
+            If some of them are held elsewhere, naming the client.
+        """
+        self.require_all_here("f, or what rests on its data,")
+        return self.laid_out()
+
+    def require_all_here(self, what: str) -> None:
+        """Require that nobody's data are elsewhere.
+
+        Raises
+        ------
+        DataError
+            Naming the client whose data are, and how a run reaches them.
+        """
+        if self.elsewhere:
+            assert self.declaration.federation is not None
+            require_all_here(self.declaration.federation.clients, what)
+
+    def laid_out(self) -> Data:
+        """``data``, with invented rows and constants where clients hold theirs elsewhere: to choose programs by, never to report."""
         public: dict[int, np.ndarray] = {}
         for parameter in self.declaration.roles.parameters:
             if parameter.value is None:
@@ -142,10 +174,30 @@ class Oracles:
         server = None if data.server is None else replace(data.server, public=public)
         return Data(replace(data.clients, public=public), server)
 
+    def population_of(self, held: Mapping[int, Client]) -> Population:
+        """Some of the clients as those know them who hold their data: their own rows and constants, in the order of their indices.
+
+        Raises
+        ------
+        DataError
+            If a client holds other samples or constants than were declared, another number of rows, or nothing.
+        """
+        roles, federation = self.declaration.roles, self.declaration.federation
+        places = sorted(held)
+        parties, declared = [held[place] for place in places], federation.clients if federation else (Client(),)
+        for place, party in zip(places, parties):
+            require_as_declared(place, declared[place], party)
+        points = federation.points if federation else POINTS
+        weights = self.static_data.clients.weights[places]
+        own = population(
+            parties, roles.client_tables, roles.client_parameters, weights, lambda i: f"client {places[i]}", points
+        )
+        return replace(jax.device_put(own), indices=jnp.asarray(places), public=self.laid_out().clients.public)
+
     @property
     def parameter_values(self) -> Hashable:
         """The present values of plain parameters, as a key as short for large ones."""
-        public = self.data().clients.public
+        public = self.laid_out().clients.public
         return tuple(
             (leaf, hashlib.blake2b(value.tobytes(), digest_size=16).digest()) for leaf, value in public.items()
         )
@@ -253,6 +305,11 @@ class Oracles:
     def full_upper_set(self) -> CompiledSet:
         """X: the intersection of all X_i; only a simulation can know it."""
         return compile_set(constraints_of_all_clients(self.declaration), self.upper.variables, label="X")
+
+    @property
+    def known_upper_set(self) -> CompiledSet:
+        """X as far as it is known here: without what clients add to it where their constants are elsewhere."""
+        return self.upper_set if self.private_set is None or self.elsewhere else self.full_upper_set
 
 
 def _sample_ids(term: Any) -> tuple[int, ...]:

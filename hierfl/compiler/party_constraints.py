@@ -9,6 +9,7 @@ from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.errors import DeclarationError
 from hierfl.language.declaration import Declaration
+from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.sample import ClientParameter
 
 MOST_INTERSECTED = 1000  # clients whose private parts of a federation-scope Y(x) are compiled into one set
@@ -51,5 +52,12 @@ def lower_constraints(declaration: Declaration) -> list[Any]:
         raise DeclarationError(
             f"{private[0]} holds for every one of {len(federation.clients)} clients in federation scope: the intersection of "
             f"so many sets is not compiled. Give the binding bound as one number."
+        )
+    named = [p for constraint in private for p in constraint.parameters() if isinstance(p, ClientParameter)]
+    away = [p for p in named if any(isinstance(client.parameters.get(p), Elsewhere) for client in federation.clients)]
+    if away:
+        raise DeclarationError(
+            f"{private[0]} holds for all clients' values of {away[0].name()!r} in federation scope, and these are elsewhere (hf.Elsewhere): "
+            f"who solves for the one y has to know them. Give the numbers, or declare scope='client'."
         )
     return shared + [c for client in federation.clients for c in instantiate(private, client.parameters)]

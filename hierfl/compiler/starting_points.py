@@ -53,11 +53,11 @@ def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
     """Projections of points (k, n) on X, private parts included."""
 
     def make() -> Any:
-        known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
+        known = compiled.known_upper_set
         return quick_jit(jax.vmap(known.project, in_axes=(0, None)))
 
     project = compiled.programs.keep("projection on X", make)
-    return np.asarray(project(np.asarray(points), compiled.data().clients.public))
+    return np.asarray(project(np.asarray(points), compiled.laid_out().clients.public))
 
 
 def project_on_all(compiled: CompiledProblem, x: Any, data: Data | None = None) -> Any:
@@ -65,8 +65,8 @@ def project_on_all(compiled: CompiledProblem, x: Any, data: Data | None = None) 
 
     A program that is kept gives its argument ``data``, so that it holds for all values of the parameters.
     """
-    known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-    return known.project(jnp.asarray(x), (compiled.data() if data is None else data).clients.public)
+    known = compiled.known_upper_set
+    return known.project(jnp.asarray(x), (compiled.laid_out() if data is None else data).clients.public)
 
 
 def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
@@ -74,7 +74,7 @@ def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
     if x0 is not None:
         return compiled.upper.flatten(x0, "x0")
     project = compiled.programs.keep("public projection on X", lambda: quick_jit(compiled.project_upper))
-    return np.asarray(project(np.zeros(compiled.upper.size), compiled.data().clients.public))
+    return np.asarray(project(np.zeros(compiled.upper.size), compiled.laid_out().clients.public))
 
 
 def require_start_in_x(compiled: CompiledProblem, start: np.ndarray, what: str) -> None:
@@ -129,7 +129,7 @@ def require_nonempty(compiled: CompiledProblem) -> None:
     DeclarationError
         Naming the constraints.
     """
-    known = compiled.upper_set if compiled.private_set is None else compiled.full_upper_set
-    if not float(quick_jit(known.gap)(compiled.data().clients.public)) <= 0:
+    known = compiled.known_upper_set
+    if not float(quick_jit(known.gap)(compiled.laid_out().clients.public)) <= 0:
         constraints = ", ".join(map(expression_text, known.constraints))
         raise DeclarationError(f"X is empty: no x satisfies {constraints}.")

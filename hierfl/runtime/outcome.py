@@ -18,7 +18,7 @@ from hierfl.result import Result
 from hierfl.runtime.contract import Visitor
 from hierfl.runtime.records import MOTION, TRAFFIC, Outcome
 from hierfl.runtime.stopping import scalars_sent
-from hierfl.runtime.watch import Watch
+from hierfl.runtime.watch import Watch, response_of
 from hierfl.value_certificate import Certificate
 
 
@@ -35,7 +35,7 @@ class RunEnd(NamedTuple):
     def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> RunEnd:
         iterate = np.asarray(watch.algorithm.decision(outcome.state), float)
         x = on_upper_set(watch.compiled, np.asarray(iterate)[None])[0]
-        warm = watch.algorithm.response(outcome.state, outcome.memory)
+        warm = response_of(watch.compiled, watch.algorithm, outcome.state, outcome.memory)
         return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm, float))
 
     @property
@@ -44,7 +44,9 @@ class RunEnd(NamedTuple):
 
 
 def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[RunEnd]) -> list[Evaluation | None]:
-    """Evaluate f at every end; None for a diverged run whose last x has no value, which its error then notes."""
+    """Evaluate f at every end; None for a diverged run whose last x has no value, which its error then notes, and for data elsewhere."""
+    if compiled.elsewhere:
+        return [None] * len(ends)
     by_lane: dict[int, Evaluation | None] = {}
     finished = [lane for lane, watch in enumerate(watches) if watch.error is None]
     if finished:
@@ -62,8 +64,8 @@ def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[R
     return [by_lane[lane] for lane in range(len(ends))]
 
 
-def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[str, Any]) -> Result:
-    """Put a run's result together, its exact value included."""
+def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings: dict[str, Any]) -> Result:
+    """Put a run's result together, its exact value included; without one, where data are elsewhere, by the run's own value."""
     compiled, algorithm, sign = watch.compiled, watch.algorithm, watch.compiled.sign
     state, memory, history, own, _ = end.outcome
     if watch.error is None:
@@ -89,19 +91,26 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation, settings: dict[
             **({} if theory.lower is None else {"lower": theory.lower}),
             **(theory.extra or {}),
         }
+    own_value = None if own is None else sign * float(own(jnp.asarray(end.x)))
+    value = (
+        sign * float(evaluation.value) if evaluation is not None else float("nan") if own_value is None else own_value
+    )
+    solution = None if evaluation is None else evaluation.solution
     return Result(
         x=compiled.upper.unflatten(end.x),
         iterate=compiled.upper.unflatten(end.iterate),
         x0=compiled.upper.unflatten(end.start),
         distances=_distances(compiled, end.iterate),
-        y=None if evaluation.solution is None else public_response(compiled, evaluation.solution.y),
-        value=sign * float(evaluation.value),
-        own_value=None if own is None else sign * float(own(jnp.asarray(end.x))),
+        y=None if solution is None else public_response(compiled, solution.y),
+        value=value,
+        own_value=own_value,
         status=watch.status,
         history=_shown(history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),
-        certificate=Certificate.of(compiled, end.x, evaluation),
+        certificate=Certificate.elsewhere(compiled)
+        if evaluation is None
+        else Certificate.of(compiled, end.x, evaluation),
         settings={
             **settings,
             "solver": str(watch.solver),
@@ -130,9 +139,11 @@ def _slope_at_the_end(watch: Watch, end: RunEnd) -> dict[str, Any]:
 
 
 def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
-    """Measure the raw iterate's distance to each X_i: the public part and client i's own constraints."""
+    """Measure the raw iterate's distance to each X_i: the public part and client i's own constraints; NaN where these are elsewhere."""
     point = jnp.asarray(iterate)
-    clients = compiled.data().clients
+    clients = compiled.laid_out().clients
+    if compiled.private_set is not None and compiled.elsewhere:
+        return np.full(clients.size, np.nan)  # the clients know
     if compiled.private_set is None:
         own = clients.party(0).environment
         return np.full(clients.size, np.linalg.norm(iterate - np.asarray(compiled.project_upper(point, own))))

@@ -51,7 +51,9 @@ def run(
             f"{name} solves lower levels inside a run: write FedRZO(lower={name}(...)) or ZOHFL(lower={name}(...))."
         )
     rounds, seeds, asked = settings.most_rounds, settings.all_seeds, solver
-    compiled.data()  # every plain parameter has a value
+    compiled.laid_out()  # every plain parameter has a value
+    if isinstance(settings.runtime or InProcess(), InProcess):
+        compiled.require_all_here("a run in this process")
     if getattr(solver, "schedule", "practical") != "practical" and hasattr(solver, "starts"):
         solver = _from_its_starts(compiled, solver, settings)
     with keeping(compiled, asked, settings) as keeper:
@@ -83,7 +85,7 @@ def run(
     told = ({} if chosen is None else {"chosen": chosen}) | ({} if found is None else {"auto": found.told})
     results = [
         None
-        if evaluation is None
+        if evaluation is None and not compiled.elsewhere
         else result_of(
             watch,
             end,

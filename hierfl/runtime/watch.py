@@ -126,7 +126,7 @@ class Watch:
         if not self.settings.metrics or (self.measured and self.measured["round"][-1] == done):
             return
         self.measured.setdefault("round", []).append(done)
-        if memory is None:
+        if memory is None and not done:
             first = self.algorithm.memory(self.algorithm.decision(state))
             memory = jax.tree.map(lambda a: np.broadcast_to(a, (self.compiled.num_clients, *np.shape(a))), first)
         for name, metric in self.settings.metrics.items():
@@ -148,7 +148,7 @@ class Watch:
         return self.ending
 
     def _public(self, state: Any, memory: Any) -> tuple[Any, Any]:
-        y = self.algorithm.response(state, memory)
+        y = response_of(self.compiled, self.algorithm, state, memory)
         shown = None if y is None else public_response(self.compiled, np.asarray(y))
         return self.compiled.upper.unflatten(np.asarray(self.algorithm.decision(state))), shown
 
@@ -180,6 +180,12 @@ class Watch:
             f"round {index}, at the server: the objective's estimate, the gradient or the new x is NaN, infinite or beyond "
             f"{TOO_LARGE:g}. Reduce step_size (here {size:g}), or check the domain of the server's and the clients' terms."
         )
+
+
+def response_of(compiled: CompiledProblem, algorithm: Method, state: Any, memory: Any) -> Any:
+    """The latest y that the run holds; None where only the clients hold it, whose memories are not here."""
+    theirs = compiled.scope == "client" or compiled.num_clients == 1
+    return None if memory is None and theirs else algorithm.response(state, memory)
 
 
 def _described(value: Any) -> str:

@@ -19,6 +19,7 @@ from jax import Array
 
 from hierfl.compiler.data.distributions import Quantiles
 from hierfl.compiler.data.evaluation_nodes import RULES, EvaluationNodes, evaluation_nodes
+from hierfl.compiler.data.held_elsewhere import column_elsewhere, parameters_of
 from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError
@@ -280,9 +281,7 @@ def population(
     """
     return Population(
         tables=tuple(_table(parties, samples, label, points, place) for place, samples in enumerate(tables)),
-        parameters={
-            p.id: np.stack([np.asarray(party.parameters[p], dtype=float) for party in parties]) for p in parameters
-        },
+        parameters={p.id: parameters_of(p, parties) for p in parameters},
         weights=np.asarray(weights, dtype=float),
     )
 
@@ -309,7 +308,10 @@ def _table(
         blocks = [{sample.id: party.samples[sample] for sample in samples} for party in parties]
         quantiles, weights, roles = None, None, None
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
-    values = {sample.id: stacked([block[sample.id] for block in blocks], sample.name()) for sample in samples}
+    values: dict[int, Numbers] = {}
+    for sample in samples:
+        away = column_elsewhere(sample, parties)
+        values[sample.id] = stacked([b[sample.id] for b in blocks], sample.name()) if away is None else away
     typical, longest = -(-int(counts.sum()) // counts.size), int(counts.max())
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
     return Table(values, offsets, counts, quantiles, typical, longest, weights, roles)

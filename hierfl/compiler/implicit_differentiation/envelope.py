@@ -20,7 +20,7 @@ def gradients_coincide(problem: CompiledProblem) -> bool:
     """Whether the clients' upper terms and the lower level have proportional gradients in y, at random points."""
     if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
         return False
-    data, rng = problem.data(), np.random.default_rng(11)
+    data, rng = problem.laid_out(), np.random.default_rng(11)
     pairs = problem.programs.keep(
         "gradients in y", lambda: quick_jit(lambda x, y, data: _gradients(problem, x, y, data))
     )

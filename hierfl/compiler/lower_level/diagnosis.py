@@ -22,7 +22,7 @@ def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
     """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
     if not oracles.convex_on_x_only:
         return
-    inside = oracles.project_upper(jnp.asarray(x), oracles.data().clients.public)
+    inside = oracles.project_upper(jnp.asarray(x), oracles.laid_out().clients.public)
     away = float(np.linalg.norm(x - np.asarray(inside)))
     if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
         raise LowerLevelError(

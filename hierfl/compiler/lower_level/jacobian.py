@@ -108,7 +108,7 @@ class _Looks:
             return lambda vector: multiply(point, jnp.asarray(vector, point.x.dtype))
 
         generic, actual = generic_probes(oracles, part.from_data), actual_probes(oracles, part.from_data)
-        public = list(oracles.data().clients.public)
+        public = list(oracles.laid_out().clients.public)
         others = [{leaf: point.own[leaf] for leaf in public} for point in generic] if public else []
         varied = [point._replace(own={**point.own, **own}) for point, own in zip(actual, others)]
         return cls(oracles, part, at, generic, actual, varied)

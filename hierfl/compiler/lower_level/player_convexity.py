@@ -146,7 +146,7 @@ def _places(oracles: Oracles, player: Player, row: int | None) -> np.ndarray:
 def _point(oracles: Oracles, seed: int) -> tuple[Array, Array, Data, Array]:
     """A point of X, a point of Y(x), the data and a client's number."""
     key_x, key_y = jax.random.split(jax.random.key(seed))
-    data = oracles.data()
+    data = oracles.laid_out()
     index = jnp.asarray(seed % data.clients.size)
     party = data.clients.party(index)
     own = _with_sample(oracles, party, index) if oracles.scope == "sample" else party.environment

@@ -38,7 +38,7 @@ class Probe(NamedTuple):
 
 def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Some clients (in sample scope: a row of each) with today's parameters, at generic points of X."""
-    clients = oracles.data().clients
+    clients = oracles.laid_out().clients
     chosen = np.unique(np.linspace(0, clients.size - 1, CLIENTS).astype(int))
     points = _points_of_x(oracles, len(chosen), seed=0)
     return [_of_client(oracles, clients, int(client), x, from_data) for client, x in zip(chosen, points)]
@@ -46,7 +46,7 @@ def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
 
 def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
     """Two points without anything special in common."""
-    clients = replace(oracles.static_data.clients, public=oracles.data().clients.public)
+    clients = replace(oracles.static_data.clients, public=oracles.laid_out().clients.public)
     first, second = (
         Probe(x, *_generic_owner(oracles, clients, np.random.default_rng(seed), from_data))
         for seed, x in enumerate(_points_of_x(oracles, 2, seed=1))
@@ -56,7 +56,7 @@ def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
 
 def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[Array]:
     """Combinations of projections, in pairs on opposite sides of one: X may lie far from 0."""
-    rng, own = np.random.default_rng(seed), oracles.data().clients.party(0).environment
+    rng, own = np.random.default_rng(seed), oracles.laid_out().clients.party(0).environment
 
     program = oracles.programs.keep("public projection on X", lambda: quick_jit(oracles.project_upper))
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.held_values import copied, pickled, unpickled
 from hierfl.language.federation.parameter_values import parameter_value
 from hierfl.language.federation.sample_values import check_table, sample_value
@@ -31,11 +32,11 @@ class Client:
     Parameters
     ----------
     samples
-        ``{sample: array (N, *sample.shape) | frozen scipy.stats distribution}``, or a sequence of such mappings, one for
+        ``{sample: array (N, *sample.shape) | frozen scipy.stats distribution | hf.Elsewhere(N)}``, or a sequence of such mappings, one for
         each table. Samples that one ``E`` mentions are paired rows; separate tables may differ in length. Exact values look
         at a distribution out to tails of probability 1e-16: where the model ends before, give one that is truncated.
     parameters
-        ``{client parameter: value}``.
+        ``{client parameter: value | hf.Elsewhere()}``.
     name
         Name in messages.
 
@@ -47,7 +48,7 @@ class Client:
     """
 
     samples: Mapping[Sample, Any]
-    parameters: Mapping[ClientParameter, np.ndarray]
+    parameters: Mapping[ClientParameter, np.ndarray | Elsewhere]
     tables: tuple[tuple[Sample, ...], ...]
     name: str | None
     marks: Mapping[Sample, int]  # what tells whether an array in memory is still what it was when it was checked

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.value_checks import check_array, check_attributes, described
 from hierfl.language.sample import ClientParameter
 
 
-def parameter_value(parameter: ClientParameter, value: Any, who: str) -> np.ndarray:
-    """One client's value of a parameter: a read-only copy in double precision, of the parameter's shape.
+def parameter_value(parameter: ClientParameter, value: Any, who: str) -> np.ndarray | Elsewhere:
+    """One client's value of a parameter: a read-only copy in double precision, of the parameter's shape; or that it is elsewhere.
 
     Raises
     ------
@@ -29,6 +30,10 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> np.ndar
             f"{who}: {described(parameter)} is not a hf.ClientParameter; parameters= takes {{hf.ClientParameter: value}}."
         )
     what = f"client parameter {parameter.name()!r} of {who}"
+    if isinstance(value, Elsewhere):
+        if value.rows is not None:
+            raise DataError(f"{what} has no rows: write hf.Elsewhere() for a value that is held there.")
+        return value
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -44,7 +49,7 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> np.ndar
 
 def parameters_by_client(
     parameters: Mapping[ClientParameter, Any], clients: int
-) -> list[dict[ClientParameter, np.ndarray]]:
+) -> list[dict[ClientParameter, np.ndarray | Elsewhere]]:
     """The parameters of each of ``clients`` clients, checked under the client's index.
 
     Raises
@@ -54,7 +59,7 @@ def parameters_by_client(
     """
     if not isinstance(parameters, Mapping):
         raise DataError(f"parameters= takes a mapping {{hf.ClientParameter: value}}, not {type(parameters).__name__}.")
-    per_client: list[dict[ClientParameter, np.ndarray]] = [{} for _ in range(clients)]
+    per_client: list[dict[ClientParameter, np.ndarray | Elsewhere]] = [{} for _ in range(clients)]
     for parameter, given in parameters.items():
         if not isinstance(parameter, ClientParameter):
             raise DataError(f"{described(parameter)} is not a hf.ClientParameter, the only key that parameters= takes.")
@@ -65,6 +70,8 @@ def parameters_by_client(
 
 def _values(parameter: ClientParameter, given: Any, clients: int) -> list[Any]:
     """One value per client, from one value for all, one per client, or a callable."""
+    if isinstance(given, Elsewhere):
+        return [given] * clients
     if callable(given):
         return [given(index) for index in range(clients)]
     name = f"client parameter {parameter.name()!r}"

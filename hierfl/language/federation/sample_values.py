@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.mapped_rows import MappedRows, require_whole
 from hierfl.language.federation.value_checks import (
     check_array,
@@ -34,6 +35,10 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
         check_distribution(sample, value, who)
         return value
     what = f"sample {sample.name()!r} of {who}"
+    if isinstance(value, Elsewhere):
+        if value.rows is None:
+            raise DataError(f"{what}: say how many rows are held there, hf.Elsewhere(120).")
+        return value
     try:
         array: Any = value if isinstance(value, np.ndarray | MappedRows) else np.asarray(value)
     except (TypeError, ValueError) as error:

@@ -71,7 +71,10 @@ class ClientProcess:
     def declare(self, address: str, case: str, rounds: int, x0: np.ndarray) -> None:
         """Begin a run: forget the last one."""
         problem, self.algorithm = declared(address, case, self.place, rounds)
-        self.data, self.memory = problem.data(), self.algorithm.memory(jnp.asarray(x0))
+        federation = problem.declaration.federation
+        assert federation is not None
+        self.data = problem.population_of({self.place: federation.clients[self.place]})
+        self.memory = self.algorithm.memory(jnp.asarray(x0))
         self.programs: dict[str, Callable[..., Any]] = {}
 
     def map(self, name: str, broadcast: Any, own: Any, round_index: np.ndarray, key: np.ndarray) -> Message:
@@ -96,7 +99,7 @@ class ClientProcess:
         """The step of a name, compiled once in a run."""
         if name not in self.programs:
             step = attrgetter(name)(self.algorithm)
-            self.programs[name] = jax.jit(lambda data, *given: step(data.clients.party(self.place), *given))
+            self.programs[name] = jax.jit(lambda data, *given: step(data.party(0), *given))
         return self.programs[name]
 
 

@@ -99,7 +99,9 @@ class Processes:
                 clients = server.clients(key, done - 1)
                 return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
-        return Outcome(state, None, _stacked(records), own_value if problem.lower.size and done else None)
+        return Outcome(
+            state, None, _stacked(records), own_value if done and (problem.lower.size or problem.elsewhere) else None
+        )
 
 
 def _stacked(records: Sequence[dict[str, Any]]) -> History:

@@ -48,7 +48,7 @@ class ServerSide:
         name = step_name(step, self.algorithm)
         if name not in self.programs:
             self.programs[name] = jax.jit(lambda data, *given: step(data.server_party, *given))
-        return self.programs[name](self.problem.data(), received, key)
+        return self.programs[name](self.problem.laid_out(), received, key)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class RemoteClients:
         """Ask every participant, from compiled code too. Its answer, one array, has no derivative here."""
         server, places = self.server_side, self._places
         leaves, tree = jax.tree.flatten(broadcast)
-        shape = jax.eval_shape(lambda data: question(data.clients.party(0), broadcast), server.problem.data())
+        shape = jax.eval_shape(lambda data: question(data.clients.party(0), broadcast), server.problem.laid_out())
 
         def ask(*arrays: np.ndarray) -> np.ndarray:
             given = (jax.tree.unflatten(tree, arrays),)
@@ -130,7 +130,7 @@ class RemoteClients:
 
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over participants; weights are public."""
-        everybody = jnp.asarray(self.server_side.problem.data().clients.weights)
+        everybody = jnp.asarray(self.server_side.problem.laid_out().clients.weights)
         weights = jnp.where(self.present, everybody[self.participants], 0.0)
         absent = self.server_side.algorithm.absent
         if absent == "unbiased":

@@ -2,7 +2,7 @@
 
 Every solver on every class of problem runs twice: in this process, and with each client in a process of its own. There, a
 holder of data knows its own rows and constants; everybody else's, of which the numbers of rows alone are public, are
-invented (the language refuses NaN), differently by each holder. Whatever reads them leaves the path.
+elsewhere (``hf.Elsewhere``), laws invented, differently by each holder. Whatever reads them leaves the path.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def known(party: int, holder: int) -> np.random.Generator:
 
 def client(party: int, holder: int, u: hf.Sample, **parameters: hf.ClientParameter) -> hf.Client:
     rng = known(party, holder)
+    if holder not in (EVERYBODY, party):
+        return hf.Client({u: hf.Elsewhere(SIZES[party])}, dict.fromkeys(parameters.values(), hf.Elsewhere()))
     return hf.Client(
         {u: rng.standard_normal((SIZES[party], 2))}, {p: rng.uniform(0.2, 0.4) for p in parameters.values()}
     )
@@ -334,9 +336,27 @@ def test_a_run_goes_on_with_what_the_clients_remember(pool: ProcessPool, tmp_pat
 
 
 @pytest.mark.parametrize("holder", [0, SERVER])
-def test_an_invented_row_would_show(holder: int, x64: None) -> None:
-    paths = [run(InProcess(), *bound("FedAvg, server", known_to)).path for known_to in (holder, EVERYBODY)]
-    assert np.abs(paths[0] - paths[1]).max() > 1e-3
+def test_rows_elsewhere_are_no_data_of_this_process(holder: int, x64: None) -> None:
+    with pytest.raises(
+        hf.DataError, match="needs everybody's data in this process, and those of client . are elsewhere"
+    ):
+        run(InProcess(), *bound("FedAvg, server", holder))
+
+
+@pytest.mark.slow
+def test_the_value_of_a_run_is_what_the_clients_say_it_is(pool: ProcessPool) -> None:
+    """Without a lower level that is f(x): the processes evaluate all rows, of which the server has none but its own."""
+    solver, settings = CASES["FedAvg, server"].solver, {"x0": START, "rounds": 2, "progress": False}
+    runtime = Processes(pool, ADDRESS, "FedAvg, server")
+    found = flat_with_server(SERVER).solve(solver, runtime=runtime, **settings)
+    assert found.value == pytest.approx(flat_with_server(EVERYBODY).implicit(found.x), rel=1e-10)
+    assert str(found.certificate) == "no lower level"
+    below = public_term(SERVER).solve(
+        FedRZO(**LOCAL, lower=ProjectedSGD(steps=3)),
+        runtime=Processes(pool, ADDRESS, "FedRZO, client scope"),
+        **settings,
+    )
+    assert below.value == below.own_value and below.certificate.error_bound == np.inf
 
 
 def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
