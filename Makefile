@@ -71,7 +71,7 @@ $(VENV)/.docs: $(VENV)/bin/python pyproject.toml
 
 bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks
-	$(BIN)/python -m tests.benchmarks.projections --readme
+	$(BIN)/python -m tests.benchmarks.projections --docs
 	$(BIN)/python -m tests.benchmarks.estimators
 	$(BIN)/python -m tests.benchmarks.first_answer
 	$(BIN)/python -m tests.benchmarks.untuned

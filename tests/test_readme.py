@@ -1,4 +1,4 @@
-"""Every Python snippet of the README runs, in order, and prints what the README says."""
+"""Every Python snippet of the README runs, in order, and prints what the README says; so does the site's example of a command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=r
 
 @pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
 def test_snippets_print_what_the_readme_says() -> None:
-    assert len(BLOCKS) == README.count("```python") == 9
+    assert len(BLOCKS) == README.count("```python") == 3
     names: dict[str, object] = {}
     for code, expected in BLOCKS:
         printed = io.StringIO()
@@ -28,8 +28,9 @@ def test_snippets_print_what_the_readme_says() -> None:
         assert [line.rstrip() for line in lines] == expected.rstrip("\n").splitlines()
 
 
-def test_commands_print_what_the_readme_says(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```console\n\$ hierfl (.*)\n((?:.*\n)*?)```", README)
+def test_the_command_prints_what_its_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "guide" / "command_line.md").read_text()
+    blocks = re.findall(r"```console\n\$ hierfl (inspect .*)\n((?:.*\n)*?)```", page)
     assert len(blocks) == 1
     for command, expected in blocks:
         assert main(shlex.split(command)) == 0

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from cvxpy.atoms.affine.affine_atom import AffAtom
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
@@ -40,9 +41,9 @@ def _row(cells: Sequence[str]) -> nodes.row:
     return row
 
 
-def first_sentence(documented: Any) -> str:
-    """The first line of a docstring, without the marks of reStructuredText."""
-    return (inspect.getdoc(documented) or "").split("\n")[0].replace("``", "`")
+def opening(documented: Any) -> str:
+    """The first line of the module in which a class is defined, without the marks of reStructuredText."""
+    return (inspect.getdoc(inspect.getmodule(documented)) or "").split("\n")[0].replace("``", "`")
 
 
 class AtomTable(Directive):
@@ -71,12 +72,14 @@ def _names(row: AtomRow) -> str:
 
 def _known(row: AtomRow) -> Iterator[str]:
     """What rows say of kinks, of curvature, and of formulas."""
-    if not row.kinked:
+    affine = all(issubclass(kind, AffAtom) for kind in row.classes)
+    if not (row.kinked or row.opaque):
         yield "none"
     else:
         yield "told by their cause" if row.switches is not None else "found by search"
-    yield "bounded" if row.curvature is not None or row.second_derivative is not None else ""
-    yield "yes" if row.formula is not None else ""
+    bounded = row.curvature is not None or row.second_derivative is not None
+    yield "bounded" if bounded else "affine" if affine else ""
+    yield "yes" if affine or row.formula is not None else ""
 
 
 class FamilyTable(Directive):
@@ -84,7 +87,7 @@ class FamilyTable(Directive):
 
     def run(self) -> list[nodes.Node]:
         """One row for each family of the compiler's catalogue."""
-        rows = [(family.name, first_sentence(family), family.cost) for family in FAMILIES]
+        rows = [(family.name, opening(family), family.cost) for family in FAMILIES]
         return [table_of(("set", "what it is", "cost of a projection"), rows, (20, 50, 30))]
 
 
@@ -99,7 +102,7 @@ class ProjectionTable(Directive):
         for place, kind in enumerate(KINDS, 1):
             block: Any = kind.of.__self__  # type: ignore[attr-defined]  # a class method of the block
             together = "each by itself" if isinstance(kind, Alone) else "all that are alike in one"
-            rows.append((str(place), first_sentence(block), together))
+            rows.append((str(place), opening(block), together))
         return [table_of(("tried", "what it projects on, and how", "several of them"), rows, (10, 65, 25))]
 
 

@@ -1,4 +1,4 @@
-"""Each family of projections against a CVXPY re-solve: ``python -m tests.benchmarks.projections [--n 100] [--readme]``.
+"""Each family of projections against a CVXPY re-solve: ``python -m tests.benchmarks.projections [--n 100] [--docs]``.
 
 Both sides project the same 20 points on sets that move with a parameter. hierfl runs them as one compiled batch; CVXPY sets
 the parameters of a problem that it has canonicalised before (DPP) and solves it 20 times, with Clarabel and, for polyhedra,
@@ -27,7 +27,7 @@ from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set
 
 BATCH = 20
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 START, END = "<!-- projections benchmark -->", "<!-- end -->"
 
 Build = Callable[[int, cp.Variable, cp.Parameter, cp.Parameter], list[Any]]
@@ -205,7 +205,7 @@ def _cvxpy(
 
 
 def markdown(rows: list[Row], n: int) -> str:
-    """The table of the README."""
+    """The table of the site's page of benchmarks."""
     lines = [
         f"| set, n = {n}, batch of {BATCH} | hierfl | CVXPY, Clarabel | CVXPY, OSQP | faster by |",
         "|---|---:|---:|---:|---:|",
@@ -232,7 +232,7 @@ def with_table(text: str, table: str) -> str:
     _, end, tail = rest.partition(END)
     if not (start and end):
         raise ValueError(
-            f"{README.name} has no section between {START} and {END}: add the two lines where the table goes."
+            f"{PAGE.name} has no section between {START} and {END}: add the two lines where the table goes."
         )
     return f"{head}{START}\n{table}\n{END}{tail}"
 
@@ -244,13 +244,13 @@ def _rounded(ratio: float) -> str:
 
 
 def main() -> None:
-    """Measure, print, and write the JSON file and (if asked) the README's table."""
+    """Measure, print, and write the JSON file and (if asked) the table of the site."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=100, help="number of entries")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="families whose name contains this")
     parser.add_argument("--json", type=Path, default=Path("results/bench_projections.json"))
-    parser.add_argument("--readme", action="store_true", help="put the table into the README")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
     options = parser.parse_args()
     chosen = [family for family in FAMILIES if options.only in family.name]
     rows = [measure(family, options.n, options.repeats) for family in track(chosen, "projections", transient=True)]
@@ -262,8 +262,8 @@ def main() -> None:
     Console(width=140).print(table)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps([{**asdict(row), "ratio": row.ratio} for row in rows], indent=1))
-    if options.readme:
-        README.write_text(with_table(README.read_text(), markdown(rows, options.n)))
+    if options.docs:
+        PAGE.write_text(with_table(PAGE.read_text(), markdown(rows, options.n)))
 
 
 if __name__ == "__main__":

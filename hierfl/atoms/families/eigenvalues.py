@@ -97,11 +97,14 @@ ROWS = (
     AtomRow(
         (gen_lambda_max,),
         lower=_generalised_eigenvalue,
+        kinked=True,
+        opaque=True,
         spellings=(Spelling("gen_lambda_max", latex=r"\lambda_{\max}"),),
     ),
     AtomRow(
         (condition_number,),
         lower=_condition_number,
+        kinked=True,
         opaque=True,
         spellings=(Spelling("condition_number", latex=r"\kappa"),),
     ),
