@@ -11,6 +11,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["HIERFL_PROGRESS"] = "off"
 
 from hierfl.version import VERSION  # noqa: E402
 

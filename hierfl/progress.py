@@ -1,8 +1,12 @@
-"""Progress bars for what lasts longer than two seconds: counted units, steps of unknown length, questions asked again and again."""
+"""Progress bars for what lasts longer than two seconds: counted units, steps of unknown length, questions asked again and again.
+
+The environment variable ``HIERFL_PROGRESS=off`` shows none, for logs and for pages that are built of notebooks.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -69,7 +73,8 @@ class _Bar:
     """
 
     def __init__(self, label: str, total: int | None, enabled: bool) -> None:
-        self._label, self._total, self._enabled = label, total, enabled
+        self._label, self._total = label, total
+        self._enabled = enabled and os.environ.get("HIERFL_PROGRESS", "").lower() != "off"
         self._bar: Progress | None = None
         self._display: Progress | _InNotebook | None = None
         self._showing, self._entered = Lock(), time.monotonic()

@@ -106,7 +106,11 @@ def test_a_bar_appears_although_nothing_is_reported(
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     with make(False):
         pass
+    monkeypatch.setenv("HIERFL_PROGRESS", "off")
+    with make(True):
+        time.sleep(0.1)
     assert not terminal.getvalue()
+    monkeypatch.delenv("HIERFL_PROGRESS")
     bar = make(True)
     with pytest.raises(KeyError), bar:
         assert appears(label, terminal)

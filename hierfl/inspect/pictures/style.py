@@ -19,8 +19,10 @@ GAPS = (("0.88", ""), ("0.80", "///"), ("0.72", "..."), ("0.64", "xxx"))
 def house_style() -> Iterator[None]:
     """Matplotlib settings of hierfl within the block."""
     import matplotlib as mpl
+    import matplotlib.pyplot as plt
     from cycler import cycler
 
+    plt.draw_if_interactive()  # loads the backend: a notebook's turns "interactive" on, which the block's end would turn off again
     settings = {
         "axes.prop_cycle": cycler(color=COLOURS),
         "axes.grid": True,
