@@ -97,10 +97,14 @@ __all__ = [
     "TheoryWarning",
     "UnknownNameError",
     "UnsupportedAtomError",
+    "complexity",
     "errors",
     "sweep",
     "total",
 ]
+
+if TYPE_CHECKING:
+    from hierfl.complexities import complexity as complexity
 
 if not TYPE_CHECKING:  # type-checkers know the names above
 
@@ -108,5 +112,7 @@ if not TYPE_CHECKING:  # type-checkers know the names above
         """``hf.solvers`` and ``hf.models`` without an import of their own; the nearest name for a misspelt one."""
         if name in ("models", "solvers"):
             return import_module(f"hierfl.{name}")
+        if name == "complexity":  # imports all solvers, which ``import hierfl`` need not wait for
+            return import_module("hierfl.complexities").complexity
         elsewhere = () if name.startswith("_") else import_module("hierfl.solvers").__all__
         raise no_such_name("hierfl", name, [*__all__, "models", "solvers", *(f"solvers.{one}" for one in elsewhere)])

@@ -27,7 +27,7 @@ def _step(own: Sequences, g: Array, t: Array, sizes: Array) -> Sequences:
     return (1 - 1 / alpha) * y + middle / alpha - gamma * g, middle - eta * g
 
 
-ACCELERATED = Rule(lambda y: (y, y), _point, _step, lambda own: own[1], by_round=True)
+ACCELERATED = Rule(lambda y: (y, y), _point, _step, lambda own: own[1], by_round=True, sequences=2)
 
 
 @suggests_names

@@ -23,9 +23,9 @@ from hierfl.compiler.expressions.program import Environment
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients, Known, Message, Received
-from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
+from hierfl.solvers.lower.lower_solver import Clock, Effort, LowerAnswer
 from hierfl.solvers.parts.step_schedules import MOST, Schedule, tabulate, whole
-from hierfl.solvers.parts.step_tables import Tabulated, row
+from hierfl.solvers.parts.step_tables import Tabulated, row, rows
 
 STARTS = ("warm", "zero")
 Sequences = tuple[Array, ...]
@@ -46,7 +46,7 @@ class Rule(NamedTuple):
     """``start(y)`` gives the sequences, ``point(sequences, sizes)`` says where to take g, ``step(sequences, g, t, sizes)``
     moves them, ``answer(sequences)`` is y.
 
-    ``sizes``: the table of step sizes; where they change with the round and not with t, the round's.
+    ``sizes``: the table of step sizes; where they change with the round and not with t, the round's. ``sequences``: how many.
     """
 
     start: Callable[[Array], Sequences]
@@ -54,6 +54,7 @@ class Rule(NamedTuple):
     step: Callable[[Sequences, Array, Array, Array], Sequences]
     answer: Callable[[Sequences], Array]
     by_round: bool
+    sequences: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +89,12 @@ class BoundFederated(Tabulated):
         count = row(self.lower_rounds, clock.round)
         y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
+
+    def effort(self, r: int, k: int = 0, client: int = 0) -> Effort:
+        """A call's in round r of the upper level, by the tables: every local step projects each sequence that a client carries."""
+        m, rounds = self.problem.num_clients, int(rows(self.lower_rounds, r, r + 1)[0])
+        steps = m * rounds * int(rows(self.local_steps, r, r + 1)[0])
+        return Effort(steps + m, steps * self.rule.sequences + 2, rounds)
 
     def local_round(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """H local steps of one client at every point, with the same minibatches, or those of each call."""

@@ -21,7 +21,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Environment, Rows
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.lower_solver import Clock, require_scope
+from hierfl.solvers.lower.lower_solver import Clock, Effort, require_scope
 from hierfl.solvers.papers.theory import SCHEDULES, lower_constants, require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count
 from hierfl.solvers.parts.step_schedules import (
@@ -33,7 +33,7 @@ from hierfl.solvers.parts.step_schedules import (
     tabulate,
     tabulate_steps,
 )
-from hierfl.solvers.parts.step_tables import Tabulated, constant
+from hierfl.solvers.parts.step_tables import Tabulated, constant, rows
 
 PAPER_STEP = Decay(0.1, 1.0)
 Value = TypeVar("Value")
@@ -136,6 +136,12 @@ class BoundProjectedSGD(Tabulated):
 
         y = jax.lax.fori_loop(0, count, lambda t, y: moved(y, sizes[t]), self._first(x, start, own))
         return y, jnp.linalg.norm(y - moved(y, 1.0))
+
+    def effort(self, r: int, k: int, client: int) -> Effort:
+        """A call's of one client in round r."""
+        own = rows(self.counts, r, r + 1)[0]
+        steps = int(own[0] if own.shape == (1,) else own[client])
+        return Effort(steps + 1, steps + 2)
 
     def _first(self, x: Array, start: Array, own: Environment) -> Array:
         """Where the steps begin, in Y(x)."""

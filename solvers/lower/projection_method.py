@@ -21,11 +21,11 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Environment
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.lower_solver import Clock, require_scope
+from hierfl.solvers.lower.lower_solver import Clock, Effort, require_scope
 from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.requirements import require_choice, require_number
 from hierfl.solvers.parts.step_schedules import LogGrowth, Schedule, require_schedule, tabulate, whole
-from hierfl.solvers.parts.step_tables import Tabulated, constant, row
+from hierfl.solvers.parts.step_tables import Tabulated, constant, row, rows
 
 Mapping = Callable[[Array], Array]
 
@@ -54,6 +54,7 @@ class ProjectionMethod:
     steps: Schedule | str = 50
     step_size: float | str = "theory"
     start: str = "warm"
+    evaluations: ClassVar[int] = 1  # of F in a step, each with a projection
 
     def __post_init__(self) -> None:
         if isinstance(self.steps, str):
@@ -110,6 +111,8 @@ class ProjectionMethod:
 class Extragradient(ProjectionMethod):
     """Extragradient steps on F; parameters as for :class:`ProjectionMethod`, ``"theory"`` is 1 / (2 L)."""
 
+    evaluations: ClassVar[int] = 2
+
     @staticmethod
     def _safe_step(mu: float, size: float) -> float:
         return 0.5 / size
@@ -146,6 +149,11 @@ class BoundProjections(Tabulated):
         """(y, natural residual) of one sample's y."""
         own = {**party.environment, **row}
         return self._advance(x, own, lambda y: self.problem.operator(x, y, own, NO_ROWS), start, clock)
+
+    def effort(self, r: int, k: int, client: int = 0) -> Effort:
+        """A call's at local step k, counted over all rounds."""
+        steps = int(rows(self.counts, k, k + 1)[0]) * self.settings.evaluations
+        return Effort(steps + 1, steps + 2)
 
     def _advance(self, x: Array, own: Environment, force: Mapping, start: Array, clock: Clock) -> tuple[Array, Array]:
         def project(z: Array) -> Array:

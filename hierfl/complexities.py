@@ -1,0 +1,282 @@
+"""``complexity``: what the papers' tables say of a problem, and what a short run of it takes, for several lower solvers side by side."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.compiler.counted_problem import GRADIENTS, PROJECTIONS, CountedProblem
+from hierfl.errors import LowerLevelWarning, SettingError
+from hierfl.language.printing.card import Card, Shown, call_text
+from hierfl.result import Result
+from hierfl.run_settings import RunSettings
+from hierfl.runs import aligned
+from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.run import run
+from hierfl.runtime.stopping import Limits
+from hierfl.solvers import ZOHFL, FedRZO
+from hierfl.solvers.lower import LFD, Exact, FedAC, LocalSGD, ProjectedSGD, ProjectionMethod
+from hierfl.solvers.lower.lower_solver import Effort
+from hierfl.solvers.papers import orders
+from hierfl.solvers.papers.predicted_effort import predicted_effort
+from hierfl.solvers.papers.theory import report
+
+if TYPE_CHECKING:
+    from hierfl.inspect.assumptions.findings import Theorem
+    from hierfl.problem import Problem
+
+UNKNOWN = "not known beforehand"
+BY_SCOPE: dict[str | None, tuple[Any, ...]] = {
+    "federation": (LocalSGD(), FedAC(), LFD()),
+    "client": (ProjectedSGD(),),
+    "sample": (ProjectionMethod(),),
+    None: (None,),
+}
+
+
+@dataclass(frozen=True)
+class MeasuredEffort:
+    """What a run of ``rounds`` rounds took: counted while it went on.
+
+    Attributes
+    ----------
+    gradients, projections
+        Evaluations of the lower level's F, each on a minibatch or on all of a client's data, and projections on Y(x), one owner of y
+        and one point at a time; None with ``Exact()``, whose method is the compiler's.
+    scalars, lower_scalars
+        Sent down and up, by the upper level and by the lower solver.
+    residual
+        The lower level's natural residual in the last round, None where there is no lower level: counts compare only where answers are alike.
+    """
+
+    gradients: int | None
+    projections: int | None
+    scalars: int
+    lower_scalars: int
+    residual: float | None
+
+
+@dataclass(frozen=True)
+class SolverComplexity:
+    """One lower solver: ``printed`` by what (the papers' orders, with their values where K is known), ``predicted`` by its tables, ``measured``."""
+
+    lower: Any
+    printed: dict[str, str]
+    predicted: Effort | None
+    measured: MeasuredEffort
+
+    @property
+    def name(self) -> str:
+        """The lower solver as it is written."""
+        return "no lower level" if self.lower is None else call_text(self.lower)
+
+
+@dataclass(frozen=True, repr=False)
+class Complexity(Shown):
+    """A column for each lower solver; prints as a table.
+
+    Attributes
+    ----------
+    solver
+        The upper level's, with its settings.
+    theorem
+        The class's theorem for the solver's smoothing and accuracy; its numbers are there where all hypotheses are proved.
+    rounds
+        Rounds of the upper level that were counted.
+    columns
+        A ``SolverComplexity`` for each lower solver.
+    """
+
+    solver: Any
+    theorem: Theorem
+    rounds: int
+    columns: tuple[SolverComplexity, ...]
+
+    def __getitem__(self, place: int) -> SolverComplexity:
+        return self.columns[place]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def table(self) -> str:
+        """Write the papers' orders, then predicted and measured counts, a row each."""
+        rows = [["", *(column.name for column in self.columns)]]
+        for what in dict.fromkeys(what for column in self.columns for what in column.printed):
+            rows.append([what, *(column.printed.get(what, "not in the papers") for column in self.columns)])
+        rows.append([f"in {self.rounds} rounds", *("" for _ in self.columns)])
+        for label, count in _counts():
+            rows.append([f"  {label}", *(count(column) for column in self.columns)])
+        return aligned(rows)
+
+    def __str__(self) -> str:
+        title = f"Complexity of {call_text(self.solver)}, its lower level solved by each of {len(self)}"
+        return "\n".join([title, self._horizon, "", self.table(), "", LEGEND])
+
+    @property
+    def _horizon(self) -> str:
+        printed, name = self.theorem.printed, self.theorem.name.split(":")[0]
+        if printed is None:
+            missing = ", ".join(self.theorem.missing) or "a bound on f(x_0) - inf f"
+            return f"{name} gives no K for this problem: not proved is {missing}"
+        k = "" if printed.iterations is None else f"K = {printed.iterations:.3g} local steps, "
+        return f"{name} as printed, for accuracy {self.solver.accuracy:g}: {k}R = {printed.rounds:.3g} rounds, H = {printed.local_steps:.3g}"
+
+    def _card(self) -> Card:
+        rows = [
+            (
+                column.name,
+                f"{_number(column.measured.gradients)} gradients, {_number(column.measured.projections)} projections, "
+                f"{column.measured.scalars + column.measured.lower_scalars:,} scalars, residual {_residual(column)}",
+            )
+            for column in self.columns
+        ]
+        return Card(f"What {self.rounds} rounds of {call_text(self.solver)} took", rows, [("the table", str(self))])
+
+
+LEGEND = (
+    "O(.): as the papers print it, constants and logarithms left out; the number is the order's own, without them. Predicted: by the\n"
+    "tables of the lower solver. MeasuredEffort: counted while a run went on. A gradient is one of F, on a minibatch or on all of a client's\n"
+    "rows; with them are counted those that look at the residual. Counts compare only where the residuals are alike."
+)
+
+
+def complexity(
+    problem: Problem,
+    solver: Any = None,
+    *,
+    lower: Sequence[Any] | None = None,
+    rounds: int = 10,
+    seed: int = 0,
+    x0: Any = None,
+) -> Complexity:
+    """Put the papers' orders, predicted and measured work of several lower solvers into one table.
+
+    The orders are those of [NN] Table 1, [2S] Tables 1 to 3 and [HFL] Theorem 1 (iii), (iv). Each lower solver is run for ``rounds`` rounds
+    with a count of every evaluation of F and every projection on Y(x), which is slow: take few rounds.
+
+    Parameters
+    ----------
+    problem
+        What is to be solved.
+    solver
+        ``FedRZO(...)`` or ``ZOHFL(...)``; its ``smoothing`` and ``accuracy`` are the theorem's. By default ``ZOHFL()`` where every client has a
+        y of its own, else ``FedRZO()``.
+    lower
+        Lower solvers. By default those of the papers for the scope: ``LocalSGD()``, ``FedAC()`` and ``LFD()`` in federation scope.
+    rounds
+        Rounds to count, at least 1.
+    seed, x0
+        Of the runs, as for :meth:`hierfl.Problem.solve`.
+
+    Raises
+    ------
+    SettingError
+        For another solver, no lower solver, or a constant that a lower solver needs and that could not be proved.
+    IncompatibleSolverError
+        For a lower solver of another scope.
+    """
+    compiled = problem.compile()
+    asked = solver if solver is not None else ZOHFL() if compiled.scope == "client" else FedRZO()
+    if not isinstance(asked, (FedRZO, ZOHFL)):
+        raise SettingError(
+            f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write one of these."
+        )
+    lowers = tuple(BY_SCOPE[compiled.scope] if lower is None else lower)
+    if not lowers:
+        raise SettingError("lower=[]: give at least one lower solver, such as lower=[LocalSGD(), FedAC(), LFD()].")
+    if compiled.scope is None and lowers != (None,):
+        raise SettingError("lower=[...]: the problem has no lower level. Leave lower out.")
+    settings = RunSettings.of(
+        {
+            "rounds": rounds,
+            "seed": seed,
+            "x0": x0,
+            "evaluate_every": max(1, rounds),
+            "runtime": InProcess(schedule="map"),
+            "progress": False,
+        }
+    )
+    if rounds < 1:
+        raise SettingError(f"rounds={rounds}: count at least 1 round.")
+    theorem = report(compiled, float(asked.smoothing), float(asked.accuracy), asked.starts).theorems[0]
+    columns = tuple(_column(compiled, asked, one, theorem, settings) for one in lowers)
+    return Complexity(asked, theorem, rounds, columns)
+
+
+def _column(compiled: Any, solver: Any, lower: Any, theorem: Theorem, settings: RunSettings) -> SolverComplexity:
+    by_it = replace(solver, lower=lower) if lower is not None else solver
+    counted, seen = CountedProblem.of(compiled), {}
+
+    def after_the_rounds(done: int, *_: Any) -> None:
+        seen.update(counted.counts)  # what comes later is no part of the rounds
+
+    callback = replace(settings, callback=after_the_rounds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LowerLevelWarning)  # the residual is told instead
+        result = run(counted, by_it, callback, Limits())
+    assert isinstance(result, Result)
+    predicted = predicted_effort(by_it.bind(counted, settings.most_rounds, settings.queries), settings.most_rounds)
+    return SolverComplexity(lower, _printed(compiled, by_it, lower, theorem), predicted, _measured(result, lower, seen))
+
+
+def _measured(result: Result, lower: Any, seen: dict[str, int]) -> MeasuredEffort:
+    sent = result.communication
+    own, level = (int(sum(sent.get(f"{which}scalars_{way}", 0) for way in ("down", "up"))) for which in ("", "lower_"))
+    residuals = result.history.get("lower_residual", np.zeros(0))
+    exact = isinstance(lower, Exact)
+    return MeasuredEffort(
+        None if exact else seen.get(GRADIENTS, 0),
+        None if exact else seen.get(PROJECTIONS, 0),
+        own,
+        level,
+        None if lower is None or not len(residuals) else float(residuals[-1]),
+    )
+
+
+def _printed(compiled: Any, solver: Any, lower: Any, theorem: Theorem) -> dict[str, str]:
+    """The papers' orders for this class and lower solver."""
+    m, horizon = compiled.num_clients, orders.horizon_of(theorem.printed)
+    if isinstance(solver, ZOHFL):
+        return {"rounds": orders.HFL_ROUNDS, "lower steps of a client": orders.HFL_STEPS}
+    constants = report(compiled, float(solver.smoothing), float(solver.accuracy), solver.starts).constants
+    mu, smooth = (float(constants.get(f"{name}_F", constants.get(f"{name}_h", 0.0))) for name in ("mu", "L"))
+    known = {
+        "rounds of the upper level": orders.UPPER_ROUNDS,
+        "rounds of a lower call": orders.lower_rounds(lower),
+        "rounds in all": orders.total_rounds(lower),
+        "lower projections": orders.lower_projections(lower, mu, smooth),
+    }
+    return {what: order.said(m, horizon) for what, order in known.items() if order is not None}
+
+
+def _counts() -> list[tuple[str, Any]]:
+    """The rows of counts: what they are, and a column's entry."""
+    rows: list[tuple[str, Any]] = []
+    for name in Effort._fields:
+        rows.append((f"lower {name}, predicted", lambda column, name=name: _predicted(column, name)))
+        if name != "rounds":
+            rows.append(("  measured", lambda column, name=name: _number(getattr(column.measured, name))))
+    rows += [
+        ("scalars sent by the upper level", lambda column: f"{column.measured.scalars:,}"),
+        ("scalars sent by the lower solver", lambda column: f"{column.measured.lower_scalars:,}"),
+        ("residual of y at the end", _residual),
+    ]
+    return rows
+
+
+def _predicted(column: SolverComplexity, name: str) -> str:
+    if column.lower is None:
+        return "0"
+    return UNKNOWN if column.predicted is None else f"{getattr(column.predicted, name):,}"
+
+
+def _number(count: int | None) -> str:
+    return "not counted" if count is None else f"{count:,}"
+
+
+def _residual(column: SolverComplexity) -> str:
+    return "-" if column.measured.residual is None else f"{column.measured.residual:.2g}"
