@@ -215,7 +215,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--data", help="folder with MNIST's four idx.gz files (default: the environment variable HIERFL_DATA)"
     )
-    parser.add_argument("--download", action="store_true", help="fetch MNIST with scikit-learn's fetch_openml")
+    parser.add_argument("--download", action="store_true", help="fetch MNIST where it is not there")
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--tau", type=float, default=20, help="local steps are ceil(tau * sqrt(round + 1))")

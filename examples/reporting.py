@@ -27,7 +27,7 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Where MNIST comes from."""
     parser.add_argument("--data", help="folder with MNIST's four idx.gz files (default: the environment's HIERFL_DATA)")
-    parser.add_argument("--download", action="store_true", help="fetch MNIST with scikit-learn's fetch_openml")
+    parser.add_argument("--download", action="store_true", help="fetch MNIST where it is not there")
 
 
 def console() -> Console:

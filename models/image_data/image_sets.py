@@ -1,0 +1,223 @@
+"""The image data of the papers by name: where their files lie, how they are read, and where they are published.
+
+Training and test files are pooled, as the papers split data anew. Pixels stay bytes, with the scale that brings them to [0, 1].
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from hierfl.errors import DataError, MissingPackageError, SettingError
+from hierfl.models.heterogeneous_classification import ClassificationData
+from hierfl.models.image_data.cifar_batches import ARCHIVE, BATCHES, FOLDER, read_cifar
+from hierfl.models.image_data.downloads import fetch_published
+from hierfl.models.image_data.idx_files import IMAGES, LABELS, read_idx
+from hierfl.near_names import near_names
+
+DATA_VARIABLE = "HIERFL_DATA"
+PARTS = ("train", "t10k")
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A published data set.
+
+    Parameters
+    ----------
+    name
+        As the papers write it.
+    folders
+        Names of its own folder, any of which may lie in the folder for data.
+    files
+        Its published files with their MD5 sums.
+    places
+        Addresses before the names of the files.
+    known_by
+        Names of which one at least is in a folder that has it.
+    unpacked
+        Names of which one stands for all files.
+    read
+        Reads it from its folder.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    files: Mapping[str, str]
+    places: tuple[str, ...]
+    known_by: tuple[str, ...]
+    read: Callable[[Path], ClassificationData]
+    unpacked: tuple[str, ...] = ()
+
+    def home(self, folder: Path) -> Path:
+        """Where in ``folder`` it lies: in a folder of its own name, or in ``folder`` itself if that has such a name or any file of it.
+
+        Where it is not there, its first name in ``folder``.
+        """
+        own = [folder / name for name in self.folders]
+        here = [folder] if folder.name in self.folders or not _belongs_to_another(folder, self.name) else []
+        for place in (*own, *here):
+            if self.holds(place):
+                return place
+        return folder if folder.name in self.folders else own[0]
+
+    def holds(self, home: Path) -> bool:
+        """Whether anything of it lies there."""
+        return any((home / file).exists() for file in self.known_by)
+
+    def missing(self, home: Path) -> list[str]:
+        """The published files that are not there, unzipped ones counted as there."""
+        if any((home / name).exists() for name in self.unpacked):
+            return []
+        return [f for f in self.files if not (home / f).exists() and not (home / f.removesuffix(".gz")).exists()]
+
+
+def load_images(name: str, folder: str | Path | None = None, download: bool = False) -> ClassificationData:
+    """A published data set, training and test images pooled.
+
+    Parameters
+    ----------
+    name
+        ``"MNIST"``, ``"Fashion-MNIST"``, ``"CIFAR-10"``, or ``"digits"``, which comes with scikit-learn.
+    folder
+        The folder for data, in which each set may have a folder of its own (``mnist``, ``fashion-mnist``, ``cifar-10``). Left out: the
+        environment variable ``HIERFL_DATA``, or else a folder for data of yours. Files are the published ones: idx (gzipped or not) of
+        MNIST and Fashion-MNIST, the binary batches or their tar.gz of CIFAR-10.
+    download
+        Fetch the files that are not there, and compare them with their published MD5 sums.
+
+    Returns
+    -------
+    ClassificationData
+        Features ``(N, pixels)`` in bytes with their scale, labels ``(N,)``.
+
+    Raises
+    ------
+    SettingError
+        For another name, with the nearest.
+    DataError
+        Naming the file that is missing, cut short or malformed, or could not be fetched.
+    MissingPackageError
+        For ``"digits"`` without scikit-learn.
+    """
+    if name == "digits":
+        return _bundled_digits()
+    if name not in IMAGE_SETS:
+        raise SettingError(f"image data {name!r}: {near_names(name, [*IMAGE_SETS, 'digits'])}")
+    images = IMAGE_SETS[name]
+    chosen = folder or os.environ.get(DATA_VARIABLE) or platformdirs.user_data_path("hierfl")
+    home = images.home(Path(chosen))
+    for file in images.missing(home) if download else ():
+        fetch_published(file, images.files[file], images.places, home)
+    try:
+        return images.read(home)
+    except DataError as error:
+        if images.holds(home):
+            raise
+        raise DataError(
+            f"{name} is not in {chosen}: put {', '.join(images.files)} in {home}, or have them fetched by download=True (--download)."
+        ) from error
+
+
+def _belongs_to_another(folder: Path, name: str) -> bool:
+    """Whether a folder has the name of another set's; MNIST and Fashion-MNIST name their files alike, and one without a name is MNIST's."""
+    if name == "Fashion-MNIST":
+        return True
+    return any(folder.name in other.folders for other in IMAGE_SETS.values() if other.name != name)
+
+
+def _read_idx_set(home: Path) -> ClassificationData:
+    images = [read_idx(_zipped_or_not(home, f"{part}-images-idx3-ubyte"), IMAGES) for part in PARTS]
+    labels = [read_idx(_zipped_or_not(home, f"{part}-labels-idx1-ubyte"), LABELS) for part in PARTS]
+    for part, shown, told in zip(PARTS, images, labels):
+        if len(shown) != len(told):
+            raise DataError(
+                f"{home} has {len(shown):,} images but {len(told):,} labels in its files {part}-*: they do not belong together."
+            )
+        if told.size and told.max() > 9:
+            raise DataError(
+                f"{home} has a class {told.max()} in {part}-labels-idx1-ubyte, but there are 0 to 9: it is something else."
+            )
+    if images[0].shape[1:] != images[1].shape[1:]:
+        raise DataError(f"{home} has images of {images[0].shape[1:]} and of {images[1].shape[1:]} pixels.")
+    pooled = np.concatenate(images)
+    return ClassificationData(pooled.reshape(len(pooled), -1), np.concatenate(labels).astype(int), scale=255.0)
+
+
+def _zipped_or_not(home: Path, file: str) -> Path:
+    plain = home / file
+    return plain if plain.exists() else home / f"{file}.gz"
+
+
+def _read_cifar_set(home: Path) -> ClassificationData:
+    return ClassificationData(*read_cifar(home), scale=255.0)
+
+
+def _bundled_digits() -> ClassificationData:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingPackageError('the bundled digits need scikit-learn: pip install "hierfl[examples]".') from error
+    images, labels = load_digits(return_X_y=True)
+    return ClassificationData(np.asarray(images).astype(np.uint8), np.asarray(labels), scale=16.0)
+
+
+def _idx_files(*sums: str) -> dict[str, str]:
+    named = [f"{part}-{kind}-ubyte.gz" for part in PARTS for kind in ("images-idx3", "labels-idx1")]
+    return dict(zip(named, sums, strict=True))
+
+
+_IDX_FILES = tuple(
+    f"{part}-{kind}-ubyte{ending}"
+    for part in PARTS
+    for kind in ("images-idx3", "labels-idx1")
+    for ending in ("", ".gz")
+)
+IMAGE_SETS = {
+    one.name: one
+    for one in (
+        ImageSet(
+            "MNIST",
+            ("mnist", "MNIST", "MNIST/raw"),
+            _idx_files(
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "d53e105ee54ea40749a09fcbcd1e9432",
+                "9fb629c4189551a2d022fa330f9573f3",
+                "ec29112dd5afa0611ce80d1b7f02629c",
+            ),
+            ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
+            _IDX_FILES,
+            _read_idx_set,
+        ),
+        ImageSet(
+            "Fashion-MNIST",
+            ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw"),
+            _idx_files(
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79",
+                "bb300cfdad3c16e7a12a480ee83cd310",
+            ),
+            (
+                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            ),
+            _IDX_FILES,
+            _read_idx_set,
+        ),
+        ImageSet(
+            "CIFAR-10",
+            ("cifar-10", "cifar10", "CIFAR-10"),
+            {ARCHIVE: "c32a1d4ab5d03f1284b67883e8d87530"},
+            ("https://www.cs.toronto.edu/~kriz/",),
+            (FOLDER, BATCHES[0], ARCHIVE),
+            _read_cifar_set,
+            (FOLDER, BATCHES[0]),
+        ),
+    )
+}
