@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SAME_PLACE = 1e-6  # in radii: a point so near to a jump is on it
 ON_THE_LINE = 1e-12  # of a unit vector's entry
+SHOWN_ENTRIES = 4  # of a direction in a title
 
 
 class BrokenCurve(NamedTuple):
@@ -49,6 +50,17 @@ def entries(layout: Layout) -> Iterable[str]:
     for variable in layout.variables:
         for index in np.ndindex(variable.shape):
             yield f"{variable.name()}[{', '.join(map(str, index))}]" if index else variable.name()
+
+
+def line_title(shown: DrawableSlice) -> str:
+    """Along which line f is drawn: by name where one scalar moves, by the unit vector where x is small, else how it was chosen."""
+    layout = shown.compiled.upper
+    (moving,) = np.nonzero(np.abs(shown.line.direction) > ON_THE_LINE)
+    if len(moving) == 1:
+        return f"f along {list(entries(layout))[moving[0]]}"
+    if layout.size <= SHOWN_ENTRIES:
+        return f"f along ({', '.join(f'{entry:.3g}' for entry in shown.line.direction)})"
+    return f"f along {shown.chosen}"
 
 
 def line_label(shown: DrawableSlice) -> str:

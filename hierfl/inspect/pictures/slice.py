@@ -146,24 +146,26 @@ class Slice(Shown):
             return ()
         return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
 
-    def plot(self, ax: Axes | None = None, **style: Any) -> Figure:
-        """f on the line with its kinks, one-sided tangents, gaps and smoothings; returns the figure.
+    def plot(self, ax: Axes | None = None, *, response: bool | None = None, **style: Any) -> Figure:
+        """f on the line with its kinks, one-sided tangents, gaps and smoothings, and y(x) below; returns the figure.
 
         Parameters
         ----------
         ax
             Axes of matplotlib to draw on; a new figure by default.
+        response
+            Whether y(x) has a panel below f; by default where y has at most 8 scalars and ``ax`` is left out.
         style
             Of the line of f: keywords of matplotlib's lines, such as ``color``, ``linestyle``, ``linewidth``.
 
         Raises
         ------
         SettingError
-            If ``ax`` is something else, or for an unknown keyword.
+            If ``ax`` is something else, for an unknown keyword, and for a response that there is not, or on ``ax``.
         """
         from hierfl.inspect.pictures.slice_plot import plot_slice
 
-        return plot_slice(self, ax, **style)
+        return plot_slice(self, ax, response, **style)
 
     def __str__(self) -> str:
         where = f"f on {len(self.t)} points, t in [{self.t[0]:.4g}, {self.t[-1]:.4g}], along {self.chosen}"

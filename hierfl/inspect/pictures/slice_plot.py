@@ -1,4 +1,4 @@
-"""The picture of a slice: f, its kinks with one-sided tangents, gaps, smoothings, and a run's iterates."""
+"""The picture of a slice: f, its kinks with one-sided tangents, gaps, smoothings, a run's iterates, and y(x) below."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hierfl.inspect.pictures.curves import curve, line_label
+from hierfl.inspect.pictures.curves import curve, line_label, line_title
 from hierfl.inspect.pictures.drawable import DrawableSlice
+from hierfl.inspect.pictures.response_panel import draw_response, shows_response
 from hierfl.inspect.pictures.style import COLOURS, GAPS, house_style, line_style, require_axes
 
 if TYPE_CHECKING:
@@ -20,14 +21,19 @@ DOT, FAINT_DOT = 4.5, 2.0  # sizes of dots
 FAINT = 1e-3  # of the sharpest kink's leap of slope, below which a kink has a small dot
 
 
-def plot_slice(shown: DrawableSlice, ax: Axes | None = None, **style: Any) -> Figure:
+def plot_slice(shown: DrawableSlice, ax: Axes | None = None, response: bool | None = None, **style: Any) -> Figure:
     """Draw a slice; ``style`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
     import matplotlib.pyplot as plt
 
     require_axes(ax)
     look = line_style(style)
+    below = None
+    with_response = shows_response(shown, response, ax is not None)
     with house_style():
-        figure, panel = plt.subplots(figsize=(6.4, 4.0)) if ax is None else (ax.figure, ax)
+        if with_response:
+            figure, (panel, below) = plt.subplots(2, 1, sharex=True, figsize=(6.4, 5.4), height_ratios=(3, 2))
+        else:
+            figure, panel = plt.subplots(figsize=(6.4, 4.0)) if ax is None else (ax.figure, ax)
         drawn = curve(shown)
         panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
         for place, smooth in enumerate(shown.smoothed):
@@ -40,7 +46,10 @@ def plot_slice(shown: DrawableSlice, ax: Axes | None = None, **style: Any) -> Fi
         if len(shown.iterates):
             inside = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
             panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
-        panel.set(xlabel=line_label(shown), ylabel="f", title="implicit function")
+        panel.set(ylabel="f", title=line_title(shown))
+        if below is not None:
+            draw_response(below, shown)
+        (panel if below is None else below).set_xlabel(line_label(shown))
         panel.legend(fontsize=8, frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
     return cast("Figure", figure)
 

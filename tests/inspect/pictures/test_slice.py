@@ -55,12 +55,32 @@ def test_a_runs_iterates_choose_the_direction() -> None:
 
 def test_the_figure_names_what_it_shows() -> None:
     shown = cournot(1.5).implicit.slice(8.0, radius=9, points=101, smoothing=[0.5, 1.0], samples=16, progress=False)
-    figure = shown.plot()
+    figure = shown.plot(response=False)
     (panel,) = figure.axes
-    assert panel.get_xlabel() == "t   (x = 8 + t)"
+    assert panel.get_xlabel() == "t   (x = 8 + t)" and panel.get_title() == "f along x"
     named = [text.get_text() for text in panel.get_legend().get_texts()]
     assert "f" in named and "2 kinks" in named and any("η = 0.5" in text for text in named)
     assert any("outside X" in text for text in named)
+
+
+def test_the_answers_are_drawn_below_where_they_are_few() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0], scope="client")
+    toy = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, federation=hf.Federation([hf.Client(), hf.Client()]))
+    shown = toy.implicit.slice(np.array([0.5, 0.0]), np.array([1.0, 0.0]), points=41, progress=False)
+    value, answer = shown.plot().axes
+    assert (
+        value.get_title() == "f along x[0]" and value.get_xlabel() == "" and answer.get_xlabel().startswith("t   (x[0]")
+    )
+    assert [text.get_text() for text in answer.texts] == ["y[1], 0", "y[1], 1", "y[0], 0", "y[0], 1"]
+    heights = [text.get_position()[1] for text in answer.texts]
+    assert np.all(np.diff(heights) > 0.08)  # names of curves that lie on each other can be read
+    np.testing.assert_allclose(answer.lines[0].get_ydata(), np.maximum(shown.t + 0.5, 0), atol=1e-12)
+    assert len(shown.plot(response=False).axes) == 1
+    with pytest.raises(hf.SettingError, match="a panel of its own"):
+        shown.plot(ax=value, response=True)
+    with pytest.raises(hf.SettingError, match="holds no y"):
+        hf.Problem(hf.Minimize(clients=cp.norm1(x))).implicit.slice(points=5, progress=False).plot(response=True)
 
 
 def jumping() -> hf.Problem:
@@ -94,7 +114,7 @@ def test_the_axis_says_what_t_is() -> None:
     scalar, plane = hf.Problem(hf.Minimize(clients=cp.abs(x))), hf.Problem(hf.Minimize(clients=cp.norm1(pair)))
 
     def label(problem: hf.Problem, center: Any, direction: Any) -> str:
-        return problem.implicit.slice(center, direction, points=5, progress=False).plot().axes[0].get_xlabel()
+        return problem.implicit.slice(center, direction, points=5, progress=False).plot().axes[-1].get_xlabel()
 
     assert label(scalar, 0.3, None) == "t   (price = 0.3 + t)"
     assert label(scalar, 0.0, -2.0) == "t   (price = −t)"

@@ -1,0 +1,87 @@
+"""The panel below a slice: y(x) along the same line, one curve for each scalar, with its name at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.errors import SettingError
+from hierfl.inspect.pictures.curves import broken, entries
+from hierfl.inspect.pictures.drawable import DrawableSlice
+from hierfl.inspect.pictures.style import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FEW = 8  # scalars of y that are drawn without being asked for
+NAMED = 12  # curves that have a name at their end
+LINES = ("-", "--", ":", "-.")  # of the owners, where an entry of y has several
+LINE_HEIGHT = 0.085  # of a name, in heights of the panel
+
+
+def shows_response(shown: DrawableSlice, asked: bool | None, own_axes: bool) -> bool:
+    """Whether to draw y(x) as well: where asked for, or where y is small and there is room for a panel.
+
+    Raises
+    ------
+    SettingError
+        If it is asked for where there is none, or on axes of the caller's.
+    """
+    scalars = int(np.prod(shown.answers.shape[1:]))
+    if asked and not scalars:
+        raise SettingError("response=True: this slice holds no y(x): no lower level, or over 100,000 scalars.")
+    if asked and own_axes:
+        raise SettingError(
+            "response=True draws a panel of its own: leave out ax=, or draw slice.response() on axes of yours."
+        )
+    return not own_axes and 0 < scalars <= FEW if asked is None else asked
+
+
+def draw_response(panel: Axes, shown: DrawableSlice) -> None:
+    """Draw the curves of all scalars of y, and their names where they are few."""
+    owners, size = shown.answers.shape[1:]
+    names = list(entries(shown.compiled.lower))
+    ends: dict[str, tuple[float, str]] = {}
+    for owner in range(owners):
+        for place in range(size):
+            t, values = broken(shown, shown.answers[:, owner, place])
+            alone = size == 1
+            colour = COLOURS[(owner if alone else place) % len(COLOURS)]
+            look: dict[str, Any] = {"color": colour, "linestyle": "-" if alone else LINES[owner % len(LINES)]}
+            label = names[place] if owners == 1 else f"{names[place]}, {owner}"
+            panel.plot(t, values, label=label, linewidth=1.4, **look)
+            finite = np.flatnonzero(np.isfinite(values))
+            if len(finite):
+                ends[label] = (float(values[finite[-1]]), colour)
+    panel.set_ylabel("y(x)")
+    panel.margins(y=0.08)
+    if len(ends) <= NAMED:
+        _name_the_ends(panel, ends)
+
+
+def _name_the_ends(panel: Axes, ends: dict[str, tuple[float, str]]) -> None:
+    """Write each curve's name to its right, moved up or down where names would meet."""
+    low, high = panel.get_ylim()
+    panel.set_ylim(low, high)
+    labels = sorted(ends, key=lambda label: ends[label][0])
+    at = apart(np.array([(ends[label][0] - low) / (high - low) for label in labels]), LINE_HEIGHT)
+    for label, height in zip(labels, at):
+        panel.text(
+            1.015,
+            height,
+            label,
+            transform=panel.transAxes,
+            color=ends[label][1],
+            va="center",
+            fontsize="small",
+            clip_on=False,
+        )
+
+
+def apart(places: np.ndarray, least: float) -> np.ndarray:
+    """Sorted places moved as little as pushing neighbours apart by ``least`` takes, kept around where they were."""
+    pushed = places.copy()
+    for k in range(1, len(pushed)):
+        pushed[k] = max(pushed[k], pushed[k - 1] + least)
+    return pushed - np.mean(pushed - places) if len(pushed) else pushed
