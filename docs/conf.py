@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -20,6 +21,13 @@ author = "the hierfl developers"
 copyright = "the hierfl developers, Apache-2.0"
 version = release = VERSION
 
+
+def digest_of_the_code() -> str:
+    """What cells printed is kept for as long as no file of hierfl changes."""
+    files = sorted(path for folder in ("hierfl", "solvers", "models") for path in (HERE.parent / folder).rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -27,6 +35,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "code_tables",
+    "gallery",
     "mathml",
 ]
 exclude_patterns = ["_build", "_ext"]
@@ -36,7 +45,7 @@ myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "
 myst_heading_anchors = 3
 
 nb_execution_mode = "cache"  # what has not changed is not run again; `make docs` on a clean clone runs everything
-nb_execution_cache_path = str(HERE / "_build" / "cells")
+nb_execution_cache_path = str(HERE / "_build" / "cells" / digest_of_the_code())
 nb_execution_raise_on_error = True
 nb_execution_timeout = 240
 nb_merge_streams = True
@@ -60,7 +69,7 @@ html_theme_options = {
     "logo": {"text": "hierfl"},
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "tango",

@@ -9,11 +9,12 @@ import numpy as np
 from hierfl.errors import SettingError
 from hierfl.inspect.pictures.curves import broken, entries
 from hierfl.inspect.pictures.drawable import DrawableSlice
-from hierfl.inspect.pictures.style import COLOURS
+from hierfl.inspect.pictures.style import COLOURS as ALL_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+COLOURS = ALL_COLOURS[:-1]  # names in yellow cannot be read
 FEW = 8  # scalars of y that are drawn without being asked for
 NAMED = 12  # curves that have a name at their end
 LINES = ("-", "--", ":", "-.")  # of the owners, where an entry of y has several
@@ -80,8 +81,13 @@ def _name_the_ends(panel: Axes, ends: dict[str, tuple[float, str]]) -> None:
 
 
 def apart(places: np.ndarray, least: float) -> np.ndarray:
-    """Sorted places moved as little as pushing neighbours apart by ``least`` takes, kept around where they were."""
+    """Sorted places (k,) pushed apart by ``least``, kept around where they were, and on [0, 1] where there is room."""
+    if not len(places):
+        return places
     pushed = places.copy()
     for k in range(1, len(pushed)):
         pushed[k] = max(pushed[k], pushed[k - 1] + least)
-    return pushed - np.mean(pushed - places) if len(pushed) else pushed
+    pushed -= np.mean(pushed - places)
+    pushed -= max(0.0, pushed[-1] - 1.0)
+    pushed += max(0.0, -pushed[0])
+    return pushed
