@@ -37,6 +37,7 @@ extensions = [
     "code_tables",
     "gallery",
     "mathml",
+    "public_names",
 ]
 exclude_patterns = ["_build", "_ext"]
 nitpicky = False
