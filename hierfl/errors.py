@@ -80,6 +80,10 @@ class ForkedProcessError(HierflError):
     """The process was forked after hierfl had computed, and would hang; says how to start it instead."""
 
 
+class SiteError(HierflError):
+    """A run over sites cannot begin: sites are missing, or refuse; says which, and why."""
+
+
 class CheckpointError(HierflError):
     """A checkpoint cannot be written, read, or belongs to another run; names the folder and what differs."""
 

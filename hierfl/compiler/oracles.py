@@ -26,7 +26,7 @@ from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.party_constraints import constraints_of_all_clients
 from hierfl.compiler.sets import CompiledSet, compile_set
-from hierfl.errors import DeclarationError
+from hierfl.errors import DataError, DeclarationError
 from hierfl.jaxtools.precision import is_double, renewed
 from hierfl.jaxtools.program_cache import ProgramCache
 from hierfl.language.declaration import Declaration
@@ -134,6 +134,20 @@ class Oracles:
         federation = self.declaration.federation
         return federation is not None and any_elsewhere(federation.clients)
 
+    def require_server_here(self) -> None:
+        """Require the server's own data, where it has a term: a run is where they are.
+
+        Raises
+        ------
+        DataError
+            If they are elsewhere.
+        """
+        federation = self.declaration.federation
+        if self.server_program is not None and federation and federation.server and any_elsewhere([federation.server]):
+            raise DataError(
+                "the server's own data are elsewhere (hf.Elsewhere): a run is made where the server's data are."
+            )
+
     def data(self) -> Data:
         """The parties' data, with the present values of plain ``cp.Parameter`` constants.
 
@@ -156,6 +170,7 @@ class Oracles:
         if self.elsewhere:
             assert self.declaration.federation is not None
             require_all_here(self.declaration.federation.clients, what)
+        self.require_server_here()
 
     def laid_out(self) -> Data:
         """``data``, with invented rows and constants where clients hold theirs elsewhere: to choose programs by, never to report."""

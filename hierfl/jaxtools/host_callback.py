@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 
 from hierfl.errors import IncompatibleSolverError
 
@@ -99,6 +100,47 @@ def _called(
 
     words = jax.pure_callback(on_host, result, *(array for array, _ in packed), vmap_method="expand_dims")
     return jax.lax.bitcast_convert_type(words, jnp.float64) if wide else words
+
+
+def exchange_on_host(function: Callable[..., Any], expected: Any, given: Any) -> Any:
+    """``function(given)`` on the host from compiled code: once each time that the program comes by, in the program's order.
+
+    Parameters
+    ----------
+    function
+        Called with ``given``, a tree of NumPy arrays; returns a tree of arrays like ``expected``.
+    expected
+        A tree of ``jax.ShapeDtypeStruct``.
+    given
+        A tree of arrays; integers arrive as 32-bit.
+    """
+    leaves, structure = jax.tree.flatten(given)
+    packed = [_pack(jnp.asarray(leaf)) for leaf in leaves]
+    shapes, result = jax.tree.flatten(expected)
+    wide = [shape.dtype == jnp.float64 for shape in shapes]
+    words = [
+        jax.ShapeDtypeStruct((*shape.shape, 2), jnp.uint32)
+        if is_wide
+        else jax.ShapeDtypeStruct(shape.shape, jnp.int32 if jnp.issubdtype(shape.dtype, jnp.integer) else shape.dtype)
+        for shape, is_wide in zip(shapes, wide)
+    ]
+
+    def on_host(*arrays: Any) -> list[np.ndarray]:
+        arrived = [_unpack(np.asarray(a), is_wide) for a, (_, is_wide) in zip(arrays, packed)]
+        answers = jax.tree.leaves(function(jax.tree.unflatten(structure, arrived)))
+        return [
+            np.ascontiguousarray(a, np.float64).reshape(-1).view(np.uint32).reshape(word.shape)
+            if is_wide
+            else np.asarray(a, word.dtype)
+            for a, word, is_wide in zip(answers, words, wide)
+        ]
+
+    answered = io_callback(on_host, words, *(array for array, _ in packed), ordered=True)
+    back = [
+        jax.lax.bitcast_convert_type(a, jnp.float64) if is_wide else a.astype(shape.dtype)
+        for a, shape, is_wide in zip(answered, shapes, wide)
+    ]
+    return jax.tree.unflatten(result, back)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Where the clients run."""
 
 from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.on_dask.dask_runtime import Dask
 
-__all__ = ["InProcess"]
+__all__ = ["Dask", "InProcess"]

@@ -227,6 +227,14 @@ class Algorithm(Method, Protocol):
     """A solver bound to a problem, as runtimes see it: rounds that reach clients by messages."""
 
     @property
+    def settings(self) -> Any:
+        """The solver that was bound; bound to the same declaration elsewhere it is the same algorithm, on other tables."""
+
+    @property
+    def queries(self) -> str:
+        """The word on queried points that it was bound with."""
+
+    @property
     def absent(self) -> str:
         """How absent clients count."""
 

@@ -67,12 +67,12 @@ def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[R
 def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings: dict[str, Any]) -> Result:
     """Put a run's result together, its exact value included; without one, where data are elsewhere, by the run's own value."""
     compiled, algorithm, sign = watch.compiled, watch.algorithm, watch.compiled.sign
-    state, memory, history, own, _ = end.outcome
+    state, memory, history, own, _, told = end.outcome
     if watch.error is None:
         watch.measure(end.rounds, state, memory)
     if watch.error is None:
         watch.follow(end.rounds, end.iterate)
-    participants = algorithm.cohorts.counts(end.rounds)
+    participants = history["answered"] if "answered" in history else algorithm.cohorts.counts(end.rounds)
     extra: dict[str, Any] = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
     extra |= _slope_at_the_end(watch, end)
     if isinstance(algorithm, Visitor):
@@ -117,6 +117,7 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings
             "solver_given": call_text(watch.solver),
             "rounds_done": end.rounds,
             **extra,
+            **told,
         },
         trajectory=watch.trajectory,
     )

@@ -20,7 +20,8 @@ MOTION = ("move", "extent")
 class Outcome(NamedTuple):
     """The final state, the clients' memories (leading axis m), the history per round, and the run's own value at any x.
 
-    ``ended`` says why a method has ended by itself; None where its rounds were made, or something else ended it.
+    ``ended`` says why a run has ended by itself; None where its rounds were made, or something else ended it. ``told`` is what a
+    runtime has to tell of the run, for the result's settings.
     """
 
     state: Any
@@ -28,6 +29,7 @@ class Outcome(NamedTuple):
     history: History
     own_value: Callable[[Array], Array] | None
     ended: str | None = None
+    told: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Begun(NamedTuple):

@@ -52,7 +52,8 @@ def run(
         )
     rounds, seeds, asked = settings.most_rounds, settings.all_seeds, solver
     compiled.laid_out()  # every plain parameter has a value
-    if isinstance(settings.runtime or InProcess(), InProcess):
+    compiled.require_server_here()
+    if settings.runtime is None or isinstance(settings.runtime, InProcess):
         compiled.require_all_here("a run in this process")
     if getattr(solver, "schedule", "practical") != "practical" and hasattr(solver, "starts"):
         solver = _from_its_starts(compiled, solver, settings)
@@ -252,7 +253,7 @@ def _together(
 def _assign(compiled: CompiledProblem, result: Result) -> None:
     """Set ``.value`` of the upper, and of the federation's lower variables."""
     compiled.upper.assign(compiled.upper.flatten(result.x, "x"))
-    if compiled.scope == "federation":
+    if compiled.scope == "federation" and result.y is not None:
         compiled.lower.assign(compiled.lower.flatten(result.y, "y"))
 
 

@@ -38,6 +38,11 @@ class Bound(Tabulated):
         return self.oracle.lower
 
     @property
+    def queries(self) -> str:
+        """The word on queried points that it was bound with."""
+        return self.oracle.queries
+
+    @property
     def known_by_tables(self) -> tuple[str, ...]:
         """Settings that are no part of the key: the lower solver too, which has a key of its own."""
         lower = ("lower",) if isinstance(self.lower, Tabulated) else ()

@@ -12,7 +12,6 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.client_weights import checked_weights
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.held_values import copied, pickled, unpickled
 from hierfl.language.federation.partition_schemes import Scheme
 from hierfl.language.federation.splitting import split_data
@@ -75,11 +74,6 @@ class Federation:
                 raise DataError(f"clients[{place}] is {type(client).__name__}, not a hf.Client.")
         if server is not None and not isinstance(server, Client):
             raise DataError(f"server is {type(server).__name__}, not a hf.Client.")
-        away = [] if server is None else [leaf for leaf, value in _held_by(server) if isinstance(value, Elsewhere)]
-        if away:
-            raise DataError(
-                f"the server's {away[0].name()!r} cannot be elsewhere: the server is where the run is; give it its data."
-            )
         self._check_names()
         self._check_same_holdings()
         object.__setattr__(self, "weights", checked_weights(weights, self.clients))
@@ -191,10 +185,6 @@ class Federation:
                         raise DataError(
                             f"{label} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
                         )
-
-
-def _held_by(party: Client) -> list[tuple[Any, Any]]:
-    return [*party.samples.items(), *party.parameters.items()]
 
 
 def _held_out_rows(test: Mapping[Sample, Any]) -> Mapping[Sample, Any]:

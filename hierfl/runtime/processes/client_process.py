@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import traceback
-from collections import deque
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Any
@@ -19,6 +17,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm, Message, Received
+from hierfl.runtime.sites.step_names import as_numpy
 
 
 def declared(address: str, case: str, holder: int, rounds: int) -> tuple[CompiledProblem, Algorithm]:
@@ -30,30 +29,6 @@ def declared(address: str, case: str, holder: int, rounds: int) -> tuple[Compile
     problem, solver = getattr(importlib.import_module(module), function)(case, holder)
     compiled = problem.compile()
     return compiled, solver.bind(compiled, rounds)
-
-
-def step_name(step: Callable[..., Any], algorithm: Algorithm) -> str:
-    """Where the algorithm has a step, such as ``lower.local_round``: the way to it in any process.
-
-    Raises
-    ------
-    TypeError
-        For anything but a method of the bound algorithm, or of an object in its fields.
-    """
-    owner = getattr(step, "__self__", None)
-    places: deque[tuple[str, Any]] = deque([("", algorithm)])
-    while owner is not None and places:
-        path, place = places.popleft()
-        if place is owner:
-            return f"{path}{step.__name__}"
-        if is_dataclass(place):
-            places.extend((f"{path}{f.name}.", getattr(place, f.name)) for f in fields(place))
-    raise TypeError(f"{step!r} is no method of {type(algorithm).__name__} or of an object in its fields.")
-
-
-def as_numpy(tree: Any) -> Any:
-    """The arrays of a message as NumPy's, which any process can unpickle."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
 class ClientProcess:

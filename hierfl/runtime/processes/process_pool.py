@@ -8,7 +8,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from hierfl.runtime.processes.client_process import as_numpy, serve
+from hierfl.runtime.processes.client_process import serve
+from hierfl.runtime.sites.step_names import as_numpy
 
 PATIENCE = 120.0  # seconds that a client may take to answer
 

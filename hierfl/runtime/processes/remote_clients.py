@@ -17,9 +17,9 @@ from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.cohort import Cohort
 from hierfl.runtime.contract import Algorithm, Known, Message, Question, Received, Step
-from hierfl.runtime.processes.client_process import step_name
 from hierfl.runtime.processes.process_pool import ProcessPool
 from hierfl.runtime.records import TRAFFIC
+from hierfl.runtime.sites.step_names import step_name
 from hierfl.runtime.streams import SERVER_STREAM
 
 

@@ -62,10 +62,6 @@ def test_what_needs_data_is_refused_and_says_whose() -> None:
         (lambda: hf.Elsewhere(2.5), "number of rows"),
         (lambda: hf.Client({U: hf.Elsewhere()}), "say how many rows"),
         (lambda: hf.Client({U: np.ones((1, 2))}, {RHO: hf.Elsewhere(3)}), "has no rows"),
-        (
-            lambda: hf.Federation([hf.Client()], server=hf.Client({U: hf.Elsewhere(3)})),
-            "the server is where the run is",
-        ),
     ],
 )
 def test_a_wrong_word_on_where_data_are(make: object, said: str) -> None:

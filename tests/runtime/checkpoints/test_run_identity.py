@@ -17,8 +17,8 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
+from hierfl.compiler.content_marks import content_mark
 from hierfl.run_settings import RunSettings
-from hierfl.runtime.checkpoints.content_marks import content_mark
 from hierfl.runtime.checkpoints.run_identity import differences, identity_of, stored_identity
 from hierfl.solvers import ZOHFL, FedAvg
 

@@ -1,0 +1,224 @@
+"""``hf.runtime.Dask``: runs whose clients are at sites, workers of a Dask cluster, each with its own data."""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.errors import MissingPackageError, SettingError, SiteError
+from hierfl.jaxtools.precision import computing
+from hierfl.near_names import suggests_names
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
+from hierfl.runtime.sites.exchange import Exchange, require_everybody, require_known
+from hierfl.runtime.sites.parcels import Start
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_answers
+from hierfl.version import VERSION
+
+JOINING = 60.0  # seconds for the workers of a cluster to be there
+LOCAL_SITES = 3
+
+
+@suggests_names
+@dataclass(frozen=True)
+class Dask:
+    """Run with clients at sites: the workers of a Dask cluster.
+
+    With ``scheduler`` the sites are processes that their owners started by ``hierfl site``, each with its own data: declare these as
+    ``hf.Elsewhere``. Without it a cluster of ``sites`` processes is started on this machine and handed the clients' data, which is a
+    simulation of one. Same seed, same iterates as in process: keys are folded from (round, client, step).
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler's address, such as ``"tls://server:8786"``.
+    sites
+        How many processes to start without one.
+    timeout
+        Seconds that a site may take to answer. One that takes longer is left out until it has answered.
+    minimum
+        The fewest clients that a round is made with (of those drawn for it). With fewer the run ends, as ``"paused: ..."``.
+    patience
+        Seconds to wait at the beginning of a round for that many to be there.
+    largest
+        The largest entry of a message that is believed.
+    security
+        A ``distributed.Security`` with this side's certificate, for a ``tls://`` scheduler (docs/real_federations.md).
+    watcher
+        Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
+
+    Raises
+    ------
+    SettingError
+        For settings out of range.
+    MissingPackageError
+        If ``distributed`` is not installed.
+    SiteError
+        When a run begins, if sites are missing or refuse.
+    """
+
+    scheduler: str | None = None
+    sites: int | None = None
+    timeout: float = 120.0
+    minimum: int = 1
+    patience: float = 30.0
+    largest: float = 1e15
+    security: Any = field(default=None, repr=False)
+    watcher: Any = field(default=None, repr=False)
+    _session: _Session = field(default_factory=lambda: _Session(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.scheduler is not None and self.sites is not None:
+            raise SettingError(
+                "Dask(scheduler=..., sites=...): the scheduler's sites are those that have joined it; leave sites out."
+            )
+        for name, least in (("sites", 1), ("minimum", 1), ("patience", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SettingError(f"Dask({name}={value!r}): at least {least}.")
+        for name in ("timeout", "largest"):
+            if not getattr(self, name) > 0:
+                raise SettingError(f"Dask({name}={getattr(self, name)!r}): above 0.")
+
+    def execute(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+        begun: Begun | None = None,
+    ) -> Outcome:
+        """Run as ``InProcess.execute`` does, in double precision; the memories stay at the sites: None here."""
+        with computing(double=True):
+            self._session.remembers = _scalars_remembered(algorithm, x0)
+            if begun is not None:
+                self.memories()  # refuses
+            links = self._session.links(self, problem)
+            clients_of = require_known(links.held(), problem.num_clients)
+            start = _start(problem, algorithm, x0, rounds, self.largest)
+            exchange = Exchange(links, start, clients_of, self.timeout, self.watcher)
+            federation = problem.declaration.federation
+            names = [client.name for client in federation.clients] if federation else [None]
+            if self.minimum >= problem.num_clients or not clients_of:
+                require_everybody(problem.num_clients, exchange.site_of, names)
+            require_answers(exchange, problem.num_clients, self.minimum)
+            making = SiteRounds(problem, algorithm, exchange, Attendance(self.minimum, self.patience), seed)
+            return making.run(x0, rounds, block, at_end, begun)
+
+    def memories(self) -> list[np.ndarray]:
+        """What a checkpoint keeps of the clients' memories: nothing, where they have none.
+
+        Raises
+        ------
+        SettingError
+            Where clients remember something, which stays with them.
+        """
+        if self._session.remembers:
+            raise SettingError(
+                "a checkpoint needs what clients remember from round to round (control variates, their last y), and on Dask that stays with "
+                "them: leave checkpoint=... out, or take a solver whose clients remember nothing."
+            )
+        return []
+
+    def close(self) -> None:
+        """End the connection, and the processes of a cluster that was started here. The next run starts again."""
+        self._session.close()
+
+    def __enter__(self) -> Dask:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Session:
+    """A connection, kept from run to run with what is compiled at the sites, until it is closed or nobody has it any more."""
+
+    def __init__(self) -> None:
+        self.remembers = 0
+        self._open = ExitStack()
+        self._client: Any = None
+        self._of: tuple[CompiledProblem, Any] | None = None
+        weakref.finalize(self, self._open.close)
+
+    def links(self, runtime: Dask, problem: CompiledProblem) -> Any:
+        """The ways to the sites that have a problem."""
+        if self._of is not None and self._of[0] is problem:
+            self._of[1].look()
+            return self._of[1]
+        handed = None
+        if runtime.scheduler is None:
+            problem.require_all_here("a cluster of Dask's on this machine")
+            handed = _handed(problem, runtime.sites or min(LOCAL_SITES, problem.num_clients))
+        self._of = None
+        if self._client is None:
+            self._client = self._connected(runtime)
+        from hierfl.runtime.on_dask.desk_links import DeskLinks
+
+        links = DeskLinks(self._client, handed)
+        links.look()
+        if links.refusals:
+            raise SiteError("; ".join(f"{site}: {reason}" for site, reason in links.refusals.items()))
+        self._of = (problem, links)
+        return links
+
+    def _connected(self, runtime: Dask) -> Any:
+        try:
+            from distributed import Client, LocalCluster
+        except ImportError as error:
+            raise MissingPackageError(
+                "hf.runtime.Dask needs the package distributed: pip install 'hierfl[dask]'."
+            ) from error
+        if runtime.scheduler is not None:
+            connected = Client(runtime.scheduler, security=runtime.security, set_as_default=False, timeout=JOINING)
+            return self._open.enter_context(connected)
+        sites = runtime.sites or LOCAL_SITES
+        quiet = {"dashboard_address": None, "worker_dashboard_address": None}
+        cluster = self._open.enter_context(LocalCluster(n_workers=sites, threads_per_worker=1, **quiet))
+        client = self._open.enter_context(Client(cluster, set_as_default=False))
+        client.wait_for_workers(sites, timeout=JOINING)
+        return client
+
+    def close(self) -> None:
+        """End it."""
+        self._of = self._client = None
+        self._open.close()
+
+
+def _scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:
+    shapes = jax.eval_shape(algorithm.memory, jax.ShapeDtypeStruct(x0.shape, float))
+    return sum(int(np.prod(shape.shape)) for shape in jax.tree.leaves(shapes))
+
+
+def _start(problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, largest: float) -> Start:
+    """What a site is told of a run."""
+    import cloudpickle
+
+    tables = jax.tree.map(np.asarray, algorithm.tables)
+    mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
+    solver = cloudpickle.dumps(algorithm.settings)
+    name = type(algorithm.settings).__name__
+    return Start(VERSION, mark, text, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
+
+
+def _handed(problem: CompiledProblem, sites: int) -> dict[str, bytes]:
+    """What each site of a cluster of one's own is handed: the declaration without data, and its own clients' data."""
+    bare, federation = without_data(problem.declaration), problem.declaration.federation
+    if federation is None:
+        raise SiteError("the problem has no federation: there is nobody to be at a site.")
+    shares = np.array_split(np.arange(problem.num_clients), min(sites, problem.num_clients))
+    return {
+        str(name): pickle.dumps((f"site {name}", bare, {int(place): federation.clients[place] for place in share}))
+        for name, share in enumerate(shares)
+    }

@@ -1,0 +1,139 @@
+"""The ways to the sites of a Dask cluster: an actor at each, asked side by side, and looked for again when its worker is gone.
+
+Messages go by the scheduler, so that a site needs to reach nobody but the scheduler. A worker that has left the scheduler is
+noticed within a second or so; one that does not answer in time is not asked again before it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client
+
+from hierfl.runtime.on_dask.desk import Desk
+from hierfl.runtime.sites.links import Lost
+
+LOOK = 0.5  # seconds between looks whether workers are there
+STARTING = 60.0  # seconds that an actor may take to be there
+
+
+class DeskLinks:
+    """The links of one run.
+
+    Parameters
+    ----------
+    client
+        Connected to the scheduler.
+    handed
+        What each site is handed, by the name of its worker; None for sites that have their own data.
+    """
+
+    def __init__(self, client: Client, handed: Mapping[str, bytes] | None) -> None:
+        self.client, self.handed = client, handed
+        self.desks: dict[str, Any] = {}
+        self.refusals: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
+        self._births: dict[str, int] = {}
+        self._held: dict[str, tuple[int, ...]] = {}
+        self._late: dict[str, asyncio.Task[Any]] = {}
+        self._looked = -LOOK
+
+    # --- who is there --------------------------------------------------------------------------------------------------
+
+    def ready(self) -> frozenset[str]:
+        """The sites that can be asked."""
+        missing = bool(self._wanted() - self.desks.keys()) or self.handed is None
+        if missing and time.monotonic() - self._looked >= LOOK:
+            self.look()
+        late = {site for site, task in self._late.items() if not task.done()}
+        return frozenset(self.desks.keys() - late)
+
+    def look(self) -> None:
+        """Look for workers that came, or went, and put an actor at each that has none."""
+        self._looked = time.monotonic()
+        there = self._workers()
+        for site in [site for site, address in self._addresses.items() if there.get(site) != address]:
+            self._forget(site)
+        for site, address in there.items():
+            if site in self.desks or (self.handed is not None and site not in self.handed):
+                continue
+            handed = None if self.handed is None else self.handed[site]
+            future = self.client.submit(
+                Desk, handed, actor=True, workers=[address], allow_other_workers=False, pure=False
+            )
+            try:
+                with self.client.as_current():  # actors take the client that is current when they are first asked
+                    desk = future.result(timeout=STARTING)
+                    self._held[site] = tuple(desk.holds().result(timeout=STARTING))
+            except Exception as error:  # whatever keeps a worker from having a desk, the others do
+                self.refusals[site] = f"{type(error).__name__}: {error}"
+                continue
+            self.desks[site] = desk
+            self._addresses[site] = address
+            self._births[site] = self._births.get(site, 0) + 1
+
+    def born(self, site: str) -> int:
+        """How many processes this site has had."""
+        return self._births.get(site, 0)
+
+    def held(self) -> dict[str, tuple[int, ...]]:
+        """Whose data each site holds."""
+        return {site: self._held[site] for site in self.desks}
+
+    def _wanted(self) -> set[str]:
+        return set(self.handed) if self.handed is not None else set()
+
+    def _workers(self) -> dict[str, str]:
+        """The addresses of the cluster's workers, by name."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        return {str(worker["name"]): address for address, worker in workers.items()}
+
+    def _forget(self, site: str) -> None:
+        for known in (self.desks, self._addresses, self._late):
+            known.pop(site, None)
+
+    # --- messages -------------------------------------------------------------------------------------------------------
+
+    def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        """Ask them all at once."""
+        found: dict[str, bytes | Lost] = self.client.sync(self._exchange, parcels, timeout)
+        for site, reply in found.items():
+            if isinstance(reply, Lost) and not reply.late:
+                self._forget(site)
+        return found
+
+    async def _exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        until = time.monotonic() + timeout
+        tasks = {site: asyncio.ensure_future(self._ask(site, parcel)) for site, parcel in parcels.items()}
+        gone: set[str] = set()
+        while True:
+            waiting = {task for site, task in tasks.items() if not task.done() and site not in gone}
+            left = until - time.monotonic()
+            if not waiting or left <= 0:
+                break
+            done, _ = await asyncio.wait(waiting, timeout=min(LOOK, left))
+            if not done:
+                identity = await self.client.scheduler.identity(n_workers=-1)
+                gone |= {site for site in tasks if self._addresses.get(site) not in identity["workers"]}
+        return {site: self._reply(site, task, timeout) for site, task in tasks.items()}
+
+    async def _ask(self, site: str, parcel: bytes) -> bytes:
+        answer: bytes = await self.desks[site].answer(parcel)
+        return answer
+
+    def _reply(self, site: str, task: asyncio.Task[bytes], timeout: float) -> bytes | Lost:
+        if not task.done():
+            if self._addresses.get(site) in self.client._scheduler_identity.get("workers", {}):
+                self._late[site] = task
+                return Lost(f"no answer within {timeout:g} s", late=True)
+            task.cancel()
+            return Lost("its process is gone")
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if isinstance(error, OSError):
+            return Lost("its process is gone")
+        return Lost(f"{type(error).__name__}: {error}")

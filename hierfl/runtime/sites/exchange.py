@@ -1,0 +1,281 @@
+"""The server's side of the messages of one run: who holds whose data, what is sent, what comes back, and what of it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from hierfl.errors import SiteError
+from hierfl.runtime.sites.links import Links, Lost
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, items_of, packed, unpacked
+from hierfl.runtime.sites.site_reports import Crossing, SiteReport
+
+Shapes = Any  # a tree of jax.ShapeDtypeStruct
+
+
+@dataclass
+class Call:
+    """What one site was asked in the present turn, and what it answered."""
+
+    parcel: bytes
+    answer: Answered
+
+
+@dataclass
+class Exchange:
+    """The messages of a run.
+
+    ``timeout`` is in seconds; ``largest`` bounds the entries of what clients send; ``watcher`` is told of everything that crosses.
+    """
+
+    links: Links
+    start: Start
+    clients_of: dict[str, tuple[int, ...]]
+    timeout: float
+    watcher: Callable[[Crossing], None] | None = None
+    reports: dict[str, SiteReport] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)  # clients that do not count in this turn
+    turn: int = -1
+    round: int = 0
+    away: set[str] = field(default_factory=set)  # the sites that cannot be asked in this round
+    failed: bool = False
+    _place: int = 0
+    _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
+    _calls: dict[str, list[Call]] = field(default_factory=dict)
+    _settled: dict[str, Settled] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.site_of = {client: site for site, clients in self.clients_of.items() for client in clients}
+        self.reports = {site: SiteReport(len(clients)) for site, clients in self.clients_of.items()}
+
+    # --- who is there --------------------------------------------------------------------------------------------------
+
+    def begin(self, sites: Sequence[str]) -> None:
+        """Tell sites of the run that do not know of it: at its start, and when their process is another one."""
+        strangers = [site for site in sites if self._began.get(site) != self.links.born(site)]
+        if not strangers:
+            return
+        parcel = packed(self.start)
+        for site, reply in self._sent(dict.fromkeys(strangers, parcel), "start").items():
+            if isinstance(reply, Welcome):
+                self._began[site] = self.links.born(site)
+                self._settled.pop(site, None)
+                self._calls.pop(site, None)
+            else:
+                self._fault(site, reply.reason)
+
+    def present(self) -> np.ndarray:
+        """The clients that can be asked now, in the order of their indices."""
+        ready = [site for site in self.clients_of if site in self.links.ready()]
+        self.begin(ready)
+        there = [site for site in ready if self._began.get(site) == self.links.born(site)]
+        self.away = self.clients_of.keys() - set(there)
+        return np.sort(np.array([client for site in there for client in self.clients_of[site]], int))
+
+    # --- a turn ---------------------------------------------------------------------------------------------------------
+
+    def open(self, round_index: int) -> None:
+        """Begin a round."""
+        self.turn, self.round, self.lost = self.turn + 1, round_index, {}
+        self._calls = {site: [] for site in self.clients_of}
+        self._asked = set()
+        self.again()
+
+    def again(self) -> None:
+        """Make the same round once more, without those who were lost: what was asked of others before is not asked again."""
+        self._place = 0
+        self.failed = False
+
+    def close(self) -> None:
+        """The round counts: what its clients remember of it is kept."""
+        for site in self._asked:
+            own = self.clients_of[site]
+            undone = tuple(client for client in own if client in self.lost)
+            self._settled[site] = Settled(self.turn, len(undone) < len(own), undone)
+        for site, report in self.reports.items():
+            if site in self._asked and len(self._settled[site].undone) < len(self.clients_of[site]):
+                report.rounds += 1
+            elif site in self._asked or site in self.away:
+                report.silent.append(self.round)
+
+    def ask(
+        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
+    ) -> Any:
+        """Stacked answers ``(len(clients), ...)`` of a step; zeros, and ``failed``, where somebody did not answer as expected."""
+        place, self._place = self._place, self._place + 1
+        zeros = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
+        if self.failed:
+            return zeros
+        parcels, rows = {}, {}
+        for site, own in self.clients_of.items():
+            mine = np.flatnonzero(np.isin(clients, own))
+            if mine.size:
+                part = jax.tree.map(lambda a, mine=mine: a[mine], each)
+                asked = Asked(
+                    self.turn,
+                    self.round,
+                    place,
+                    self._settled.get(site),
+                    kind,
+                    step,
+                    clients[mine],
+                    seed,
+                    broadcast,
+                    part,
+                )
+                parcels[site], rows[site] = packed(asked), mine
+        answers = self._answers(place, parcels, f"{step}")
+        for site, answer in answers.items():
+            problem = None if answer is None else _misshapen(answer, rows[site].size, expected)
+            if answer is None or problem is not None:
+                self._lose(site, clients[rows[site]], problem)
+        if not self.failed:
+            self._refuse_wild(clients, rows, answers)
+        if self.failed:
+            return zeros
+
+        def joined(zero: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+            for mine, part in zip(rows.values(), parts):
+                zero[mine] = part
+            return zero
+
+        told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
+        return jax.tree.map(joined, zeros, *told)
+
+    def _answers(self, place: int, parcels: dict[str, bytes], step: str) -> dict[str, Answered | None]:
+        """By site; those that were asked the very same before in this turn are not asked again."""
+        known, fresh = {}, {}
+        for site, parcel in parcels.items():
+            calls = self._calls[site]
+            if place < len(calls) and calls[place].parcel == parcel:
+                known[site] = calls[place].answer
+            else:
+                del calls[place:]
+                fresh[site] = parcel
+        self._asked |= fresh.keys()
+        replies: dict[str, Any] = self._sent(fresh, step) if fresh else {}
+        for site, reply in replies.items():
+            if isinstance(reply, Answered):
+                self._calls[site].append(Call(fresh[site], reply))
+                self.reports[site].answered += 1
+                self.reports[site].seconds += reply.seconds
+            else:
+                self._fault(site, reply.reason)
+                if isinstance(reply, Refusal) and not reply.failed:
+                    self._began.pop(site, None)
+        found = known | {site: reply if isinstance(reply, Answered) else None for site, reply in replies.items()}
+        return {site: found[site] for site in parcels}
+
+    def _sent(self, parcels: dict[str, bytes], step: str) -> dict[str, Any]:
+        """Send, and unpack what comes back; both are counted."""
+        back = self.links.exchange(parcels, self.timeout)
+        replies: dict[str, Any] = {}
+        for site, parcel in parcels.items():
+            self.reports[site].bytes_down += len(parcel)
+            self._watch(site, "down", step, unpacked(parcel) if self.watcher else None, len(parcel))
+            reply = back[site]
+            if isinstance(reply, Lost):
+                replies[site] = reply
+                continue
+            replies[site] = unpacked(reply)
+            self.reports[site].bytes_up += len(reply)
+            self._watch(site, "up", step, replies[site], len(reply))
+        return replies
+
+    def _watch(self, site: str, way: str, step: str, message: Any, size: int) -> None:
+        if self.watcher is not None:
+            self.watcher(Crossing(site, way, step, tuple(items_of(message._asdict())), size))
+
+    # --- what is not believed -------------------------------------------------------------------------------------------
+
+    def _lose(self, site: str, clients: np.ndarray, problem: str | None) -> None:
+        """Go on without these clients."""
+        if problem is not None:
+            self._fault(site, problem)
+        self.lost |= dict.fromkeys(clients.tolist(), site)
+        self.failed = True
+
+    def _fault(self, site: str, what: str) -> None:
+        self.reports[site].fault(self.round, what)
+
+    def _refuse_wild(self, clients: np.ndarray, rows: dict[str, np.ndarray], answers: dict[str, Any]) -> None:
+        """Refuse messages that are not finite, or beyond ``largest``, unless all of them are: then it is the run that diverges."""
+        wild = {site: _wild(answer, self.start.largest) for site, answer in answers.items()}
+        if all(found.all() for found in wild.values()):
+            return
+        for site, found in wild.items():
+            for place in np.flatnonzero(found):
+                client = int(clients[rows[site][place]])
+                self._lose(
+                    site, np.array([client]), f"client {client} sent NaN, infinity or more than {self.start.largest:g}"
+                )
+
+
+def _misshapen(answer: Answered, count: int, expected: Shapes) -> str | None:
+    """What is wrong with the shapes of an answer."""
+    told, wanted = (answer.payload, answer.monitor), expected
+    kinds: list[Any] = [jax.tree.structure(told), jax.tree.structure(wanted)]
+    if kinds[0] != kinds[1]:
+        return "sent another kind of message than the step's"
+    for (path, leaf), shape in zip(jax.tree_util.tree_flatten_with_path(told)[0], jax.tree.leaves(wanted)):
+        array = np.asarray(leaf)
+        if array.shape != (count, *shape.shape) or array.dtype.kind != np.dtype(shape.dtype).kind:
+            name = jax.tree_util.keystr(path)
+            return f"sent {name} of shape {array.shape} and type {array.dtype}, not {(count, *shape.shape)} and {shape.dtype}"
+    return None
+
+
+def _wild(answer: Answered, largest: float) -> np.ndarray:
+    """Which of the clients' messages are NaN, infinite or too large: what they send, and what they say of their objective."""
+    count = len(jax.tree.leaves((answer.payload, answer.monitor))[0]) if jax.tree.leaves(answer.payload) else 0
+    found = np.zeros(count, bool)
+    value = answer.monitor.get("value") if isinstance(answer.monitor, dict) else None
+    for leaf in [*jax.tree.leaves(answer.payload), *([] if value is None else [value])]:
+        flat = np.asarray(leaf).reshape(count, -1)
+        if flat.dtype.kind == "f" and flat.size:
+            found |= ~(np.abs(flat) <= largest).all(axis=1)
+    return found
+
+
+def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, tuple[int, ...]]:
+    """Whose data the sites hold, each client's at one site.
+
+    Raises
+    ------
+    SiteError
+        If two sites say that they hold the same client's, or one an unknown client's.
+    """
+    holder: dict[int, str] = {}
+    for site, own in held.items():
+        for client in own:
+            if client in holder:
+                raise SiteError(
+                    f"sites {holder[client]!r} and {site!r} both say that they hold the data of client {client}: stop one."
+                )
+            if client >= clients:
+                raise SiteError(
+                    f"site {site!r} holds the data of client {client}, but the problem has {clients} clients."
+                )
+            holder[client] = site
+    return held
+
+
+def require_everybody(clients: int, site_of: dict[int, str], names: Sequence[str | None]) -> None:
+    """Require that somebody holds each client's data.
+
+    Raises
+    ------
+    SiteError
+        Naming the clients of whom nobody does.
+    """
+    missing = [str(names[client] or client) for client in range(clients) if client not in site_of]
+    if missing:
+        raise SiteError(
+            f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}: start one for each client, "
+            f"hierfl site --problem ... --data ... --scheduler ...."
+        )

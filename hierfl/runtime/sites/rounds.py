@@ -1,0 +1,176 @@
+"""A run over sites: round after round with those that answer, until it is done, or too few are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.errors import SiteError
+from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.jaxtools.precision import computing
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.site_clients import Present
+from hierfl.runtime.sites.site_programs import SitePrograms
+
+LOOK = 0.2  # seconds between looks for sites that are missing
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """How many clients must answer in a round, and how long to wait for so many to be there (seconds)."""
+
+    minimum: int
+    patience: float
+
+
+class TooFewError(Exception):
+    """Fewer clients answered than have to; says how many."""
+
+
+class SiteRounds:
+    """Makes the rounds of one run."""
+
+    def __init__(
+        self, problem: CompiledProblem, algorithm: Algorithm, exchange: Exchange, attendance: Attendance, seed: int
+    ) -> None:
+        self.problem, self.algorithm, self.exchange, self.attendance = problem, algorithm, exchange, attendance
+        self.programs = SitePrograms(problem, algorithm)
+        self.programs.wire.exchange = exchange
+        self.told: dict[str, Any] = {}
+        self.key, self.tables, self.data = key_of(seed), self.programs.tables, problem.laid_out()
+
+    def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None) -> Outcome:
+        """Make them."""
+        state = self.algorithm.init(jnp.asarray(x0))
+        records: list[dict[str, Any]] = []
+        first = done = 0
+        if begun is not None:
+            first = done = begun.rounds
+            state = jax.tree.map(jnp.asarray, begun.state)
+        told, ended = first, None
+        while done < rounds and ended is None:
+            began = time.perf_counter()
+            try:
+                state, record = self.round(state, done)
+            except TooFewError as reason:
+                if done == first:
+                    raise SiteError(f"no round could be made: {reason}") from None
+                ended = f"paused: {reason}"
+            else:
+                done += 1
+                records.append(record | {"seconds": time.perf_counter() - began})
+            if done == told or (ended is None and done % block and done < rounds):
+                continue
+            ending = at_end(done, state, None, stacked(records[told - first :]))
+            told = done
+            if ending is not None:
+                break
+        exists = done and (self.problem.lower.size or self.problem.elsewhere)
+        own_value = self._own_value(state, done) if exists else None
+        return Outcome(state, None, stacked(records), own_value, ended, self._told())
+
+    def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
+        """One round, made again without those who were lost in it."""
+        exchange, key = self.exchange, fold_in(self.key, index)
+        drawn, count = self.programs.participants()(key, jnp.asarray(index))
+        wanted, size = np.asarray(drawn)[: int(count)], len(drawn)
+        exchange.round = index
+        there = self._gathered(index, wanted)
+        exchange.open(index)
+        while True:
+            there = there[~np.isin(there, list(exchange.lost))]
+            chosen = wanted[np.isin(wanted, there)]
+            chosen = (
+                chosen if chosen.size else there[:size]
+            )  # of others that are there, if none of those who were drawn
+            if len(chosen) < min(self.attendance.minimum, len(wanted)):
+                exchange.close()
+                raise TooFewError(_too_few(len(chosen), len(wanted), index, self.attendance.minimum, exchange))
+            given = (_present(chosen, size), _present(there, self.problem.num_clients), key, jnp.asarray(index))
+            after, record = jax.block_until_ready(self.programs.round()(self.tables, state, self.data, *given))
+            if not exchange.failed:
+                exchange.close()
+                return after, {**record, "answered": len(chosen)}
+            exchange.again()
+
+    def _gathered(self, index: int, wanted: np.ndarray) -> np.ndarray:
+        """The clients that are there, once enough of those that are wanted are; waits for them as long as it may."""
+        until = time.monotonic() + self.attendance.patience
+        while True:
+            there = self.exchange.present()
+            enough = len(there) >= min(self.attendance.minimum, len(wanted))
+            if enough or time.monotonic() >= until:
+                return there
+            time.sleep(LOOK)
+
+    def _told(self) -> dict[str, Any]:
+        """What the run tells of each site; what its value asks of them is added."""
+        self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
+        return self.told
+
+    def _own_value(self, state: Any, done: int) -> Any:
+        key, index = fold_in(self.key, done - 1), jnp.asarray(done - 1)
+
+        def value(x: Array) -> Array:
+            with computing(double=True):
+                exchange = self.exchange
+                there = exchange.present()
+                if len(there) < self.problem.num_clients:
+                    return jnp.asarray(jnp.nan)  # f is the sum over all clients
+                exchange.open(done)
+                everyone = _present(there, self.problem.num_clients)
+                given = (self.tables, state, self.data, everyone, key, index, jnp.asarray(x))
+                found = jax.block_until_ready(self.programs.own_value()(*given))
+                self._told()
+                return jnp.asarray(jnp.nan) if exchange.failed else found
+
+        return value
+
+
+def stacked(records: Sequence[dict[str, Any]]) -> History:
+    """The rounds' records as one array for each of their numbers."""
+    return {name: np.stack([np.asarray(record[name]) for record in records]) for name in (records or [{}])[0]}
+
+
+def _present(clients: np.ndarray, size: int) -> Present:
+    """Those clients in so many places, the first again in places of nobody."""
+    filled = np.full(size, clients[0] if len(clients) else 0)
+    filled[: len(clients)] = clients
+    return Present(jnp.asarray(filled), jnp.asarray(len(clients)))
+
+
+def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exchange) -> str:
+    why = [
+        f"{site}: {report.faults[-1][1].splitlines()[0]}"
+        for site, report in exchange.reports.items()
+        if report.faults and report.faults[-1][0] == index
+    ]
+    because = f" ({'; '.join(why)})" if why else ""
+    return f"{answered} of {wanted} clients answered in round {index}, fewer than minimum={minimum}{because}"
+
+
+def require_answers(exchange: Exchange, num_clients: int, minimum: int) -> None:
+    """Require that a run can begin.
+
+    Raises
+    ------
+    SiteError
+        With what each site that is missing said.
+    """
+    there = exchange.present()
+    if len(there) >= min(minimum, num_clients):
+        return
+    said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
+    raise SiteError(
+        f"{len(there)} of {num_clients} clients can take part, fewer than minimum={minimum}. " + "\n".join(said)
+    )

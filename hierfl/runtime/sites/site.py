@@ -1,0 +1,197 @@
+"""A site: the data of its clients, their memories, and the algorithm's steps, compiled once and run by name.
+
+What a turn does to memories is settled by the next message: the server keeps a turn, or drops it, or keeps it but for clients whose
+messages it refused. A client whose message did not count is then as if it had been absent.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
+from hierfl.errors import HierflError
+from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.jaxtools.precision import computing
+from hierfl.language.declaration import Declaration
+from hierfl.language.federation.client import Client
+from hierfl.runtime.contract import Received
+from hierfl.runtime.in_process.schedule import choose_schedule
+from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, items_of, packed, unpacked
+from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.step_names import as_numpy, as_tables
+from hierfl.version import VERSION
+
+LOG = logging.getLogger("hierfl.site")
+
+
+class Site:
+    """What a site's process holds, and how it answers.
+
+    Parameters
+    ----------
+    name
+        As its owner's log calls it.
+    declaration
+        The problem; what it says of these clients' data is that they are elsewhere, or the data themselves.
+    held
+        The data of its clients, by their index in the federation.
+    rules
+        What the owner allows.
+    """
+
+    def __init__(self, name: str, declaration: Declaration, held: Mapping[int, Client], rules: SiteRules) -> None:
+        self.name, self.declaration, self.held, self.rules = name, declaration, dict(sorted(held.items())), rules
+        self.mark = declaration_mark(declaration)
+        self.rounds = 0  # answered, of all runs
+        self._compiled: CompiledProblem | None = None
+        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._run: _SiteRun | None = None
+
+    def answer(self, parcel: bytes) -> bytes:
+        """Answer one message; whatever goes wrong is told by its kind, and in full in this site's own log."""
+        message = unpacked(parcel)
+        try:
+            with computing(double=True):
+                reply = self._begin(message) if isinstance(message, Start) else self._step(message)
+        except HierflError as error:
+            LOG.warning("%s: refused: %s", self.name, error)
+            reply = Refusal(str(error))
+        except Exception as error:
+            LOG.exception("%s: failed", self.name)
+            reply = Refusal(f"{type(error).__name__}, which the site's own log has in full", failed=True)
+        sent = packed(reply)
+        self._tell(reply, len(sent))
+        return sent
+
+    def _begin(self, start: Start) -> Welcome | Refusal:
+        """Begin a run, or say why not: another version, another declaration, or the owner's rules."""
+        reason = self._against(start)
+        if reason is not None:
+            LOG.warning("%s: refused a run of %s: %s", self.name, start.algorithm, reason)
+            return Refusal(reason)
+        if self._compiled is None:
+            self._compiled = compile_problem(self.declaration)
+        algorithm = pickle.loads(start.solver).bind(self._compiled, start.rounds, start.queries)
+        self._run = _SiteRun(self._compiled, algorithm, start, self.held, self._programs)
+        LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
+        return Welcome(tuple(self.held))
+
+    def _against(self, start: Start) -> str | None:
+        if start.version != VERSION:
+            return f"the server runs hierfl {start.version}, this site hierfl {VERSION}"
+        if start.mark != self.mark:
+            return (
+                f"another problem is declared here than at the server (mathematics, values of parameters, clients' names, or numbers of "
+                f"rows). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
+            )
+        return self.rules.against(start.algorithm, self.held) or self.rules.against_round(self.rounds)
+
+    def _step(self, asked: Asked) -> Answered | Refusal:
+        if self._run is None:
+            return Refusal("no run has begun here: this process is new")
+        if asked.turn != self._run.turn and asked.kind == "map":
+            reason = self.rules.against_round(self.rounds)
+            if reason is not None:
+                return Refusal(reason)
+            self.rounds += 1
+        return self._run.answer(asked)
+
+    def _tell(self, reply: Any, size: int) -> None:
+        """The owner's log has every array that leaves: its name, shape and bytes."""
+        if isinstance(reply, Answered):
+            for item in items_of({"payload": reply.payload, "monitor": reply.monitor}):
+                LOG.info("%s: sent %s %s %s, %d bytes", self.name, item.name, item.shape, item.dtype, item.bytes)
+        LOG.info("%s: sent %s, %d bytes in all", self.name, type(reply).__name__, size)
+
+
+class _SiteRun:
+    """One run at a site: the memories of its clients before the present turn, and after each call in it."""
+
+    def __init__(
+        self,
+        problem: CompiledProblem,
+        algorithm: Any,
+        start: Start,
+        held: Mapping[int, Client],
+        programs: dict[Any, Callable[..., Any]],
+    ) -> None:
+        self.problem, self.algorithm, self.programs = problem, algorithm, programs
+        self.places = {client: place for place, client in enumerate(held)}
+        self.data = problem.population_of(held)
+        self.tables = as_tables(start.tables)
+        first = algorithm.memory(jnp.asarray(start.x0))
+        self.memories = [jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)]
+        self.turn = -1
+
+    def answer(self, asked: Asked) -> Answered:
+        """Run a step for some clients, side by side or one after another."""
+        began = time.perf_counter()
+        if asked.turn != self.turn:
+            self._settle(asked.settled)
+            self.turn = asked.turn
+        del self.memories[asked.place + 1 :]
+        chosen = np.array([self.places[client] for client in asked.clients.tolist()])
+        size, count = self._padded(len(chosen)), len(chosen)
+        filled = np.concatenate([np.arange(count), np.zeros(size - count, int)])
+        each = jax.tree.map(lambda a: np.asarray(a)[filled], asked.each)
+        given = (self.tables, self.data, self.memories[-1], chosen[filled], asked.broadcast, each)
+        program = self._program(asked.kind, asked.step, size)
+        memory, (payload, monitor) = program(*given, np.asarray(asked.round), asked.seed)
+        self.memories.append(memory)
+        payload, monitor = jax.tree.map(lambda a: np.asarray(a)[:count], as_numpy((payload, monitor)))
+        return Answered(payload, monitor, time.perf_counter() - began)
+
+    def _settle(self, settled: Settled | None) -> None:
+        """Keep the last turn's memories, or not."""
+        first, last = self.memories[0], self.memories[-1]
+        if settled is None or settled.turn != self.turn or not settled.kept:
+            self.memories = [first]
+            return
+        undone = np.array([self.places[client] for client in settled.undone], int)
+        self.memories = [
+            jax.tree.map(lambda new, old: new.at[undone].set(old[undone]), last, first) if undone.size else last
+        ]
+
+    def _padded(self, count: int) -> int:
+        """A program for so many clients serves fewer as well."""
+        return min(len(self.places), 1 << max(count - 1, 0).bit_length())
+
+    def _program(self, kind: str, step: str, size: int) -> Callable[..., Any]:
+        key = (self.algorithm.program_key, kind, step, size)
+        if key not in self.programs:
+            together = choose_schedule(self.problem, size, None, self.algorithm.work).side_by_side
+            self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
+        return self.programs[key]
+
+
+def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:
+    """The program of a step for several clients of a site, as a function of everything that changes."""
+
+    def run(
+        tables: Any, data: Any, memory: Any, chosen: Any, broadcast: Any, each: Any, index: Any, seed: Any
+    ) -> tuple[Any, tuple[Any, Any]]:
+        step, key = attrgetter(name)(algorithm.with_tables(tables)), jax.random.wrap_key_data(seed)
+
+        def one(job: tuple[Any, Any, Any]) -> tuple[Any, tuple[Any, Any]]:
+            place, own, sent = job
+            party = data.party(place)
+            if kind == "query":
+                return own, (step(party, broadcast), {})
+            after, message = step(party, own, Received(broadcast, sent, index), fold_in(key, party.index))
+            return after, (message.payload, message.monitor)
+
+        jobs = (chosen, jax.tree.map(lambda a: a[chosen], memory), each)
+        changed, answers = (jax.vmap(one) if together else lambda given: jax.lax.map(one, given))(jobs)
+        return jax.tree.map(lambda a, new: a.at[chosen].set(new), memory, changed), answers
+
+    return run

@@ -1,0 +1,81 @@
+"""The server's programs of a run over sites: who takes part, a round, the run's own value; compiled once, messages and all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.records import TRAFFIC, motion
+from hierfl.runtime.sites.site_clients import Present, SiteClients, TracedRound, Wire
+from hierfl.runtime.sites.step_names import as_tables
+from hierfl.runtime.streams import ROUND_STREAM, VALUE_STREAM
+
+
+@dataclass(frozen=True)
+class SitePrograms:
+    """What an algorithm's server does, on one problem."""
+
+    problem: CompiledProblem
+    algorithm: Algorithm
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The algorithm's tables as programs take them."""
+        tables: dict[str, Any] = as_tables(self.algorithm.tables)
+        return tables
+
+    @property
+    def wire(self) -> Wire:
+        """Where the programs' messages go, one for all of them."""
+        wire: Wire = self.problem.programs.keep("wire to sites", Wire)
+        return wire
+
+    def participants(self) -> Callable[..., tuple[Array, Array]]:
+        """``(round key, index)`` to a round's participants and how many they are."""
+
+        def drawn(key: Array, index: Array) -> tuple[Array, Array]:
+            cohort = self.algorithm.cohorts.of(key, index)
+            return cohort.participants, jnp.asarray(cohort.count)
+
+        return self._keep("participants", lambda: jax.jit(drawn))
+
+    def round(self) -> Callable[..., tuple[Any, dict[str, Array]]]:
+        """``(tables, state, data, present, all present, round key, index)`` to the new state and the round's record."""
+
+        def one(
+            tables: Any, state: Any, data: Any, present: Present, everyone: Present, key: Array, index: Array
+        ) -> tuple[Any, dict[str, Array]]:
+            algorithm = self.algorithm.with_tables(tables)
+            traffic: dict[str, Any] = dict.fromkeys(TRAFFIC, 0)
+            setting = TracedRound(self.wire, self.problem, algorithm, data, everyone, key, index, traffic)
+            after, record = algorithm.round(SiteClients(setting, present), state, fold_in(key, ROUND_STREAM))
+            counted = {name: jnp.asarray(count, int) for name, count in traffic.items()}
+            return after, {**record, **counted, **motion(algorithm, state, after)}
+
+        return self._keep("round", lambda: jax.jit(one))
+
+    def own_value(self) -> Callable[..., Array]:
+        """``(tables, state, data, all present, round key, index, x)`` to all terms at x, with y by the run's own lower solver."""
+
+        def value(tables: Any, state: Any, data: Any, everyone: Present, key: Array, index: Array, x: Array) -> Array:
+            algorithm = self.algorithm.with_tables(tables)
+            traffic: dict[str, Any] = dict.fromkeys(TRAFFIC, 0)
+            setting = TracedRound(self.wire, self.problem, algorithm, data, everyone, key, index, traffic)
+            clients = SiteClients(setting, everyone).everyone
+            return algorithm.own_value(clients, state, x, fold_in(key, VALUE_STREAM))
+
+        return self._keep("own value", lambda: jax.jit(value))
+
+    def _keep(self, name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        kept: Callable[..., Any] = self.problem.programs.keep(
+            ("sites", name, self.algorithm.program_key), make, of_run=True
+        )
+        return kept

@@ -1,0 +1,57 @@
+"""What a site's owner allows: which algorithms, how few rows a client may have, for how many rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hierfl.errors import SettingError
+from hierfl.language.federation.client import Client
+from hierfl.near_names import suggests_names
+
+
+@suggests_names
+@dataclass(frozen=True)
+class SiteRules:
+    """A site's rules.
+
+    Parameters
+    ----------
+    algorithms
+        The names of solvers, such as ``("FedAvg", "SCAFFOLD")``; None allows all.
+    min_samples
+        The fewest rows that each client must hold in every table.
+    max_rounds
+        The most rounds that are answered, of all runs together; None for no limit.
+
+    Raises
+    ------
+    SettingError
+        For numbers below zero.
+    """
+
+    algorithms: tuple[str, ...] | None = None
+    min_samples: int = 1
+    max_rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_samples < 0 or (self.max_rounds is not None and self.max_rounds < 0):
+            raise SettingError("SiteRules: min_samples and max_rounds are numbers from 0 on.")
+
+    def against(self, algorithm: str, held: Mapping[int, Client]) -> str | None:
+        """What speaks against a run of an algorithm; None where nothing does."""
+        if self.algorithms is not None and algorithm not in self.algorithms:
+            return f"{algorithm} is not among the algorithms that this site allows: {', '.join(self.algorithms)}"
+        for place, client in held.items():
+            for sample in client.samples:
+                count = client.num_samples(sample)
+                if count is not None and count < self.min_samples:
+                    name = f"client {place}" if client.name is None else f"client {client.name!r}"
+                    return f"{name} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
+        return None
+
+    def against_round(self, answered: int) -> str | None:
+        """What speaks against one more round after so many; None where nothing does."""
+        if self.max_rounds is not None and answered >= self.max_rounds:
+            return f"this site has answered the {self.max_rounds} rounds that it allows"
+        return None

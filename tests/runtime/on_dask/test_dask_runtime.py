@@ -1,0 +1,187 @@
+"""Sites on a Dask cluster: the same seed gives the iterates of a run in process, and nothing but named messages crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from distributed.comm import tcp
+from tornado.iostream import IOStream
+
+import hierfl as hf
+from hierfl.runtime.sites.site_reports import Crossing
+from hierfl.solvers import (
+    LFD,
+    SCAFFOLD,
+    ZOHFL,
+    FedAvg,
+    FedRZO,
+    ImplicitGradient,
+    LocalSGD,
+    ProjectedSGD,
+    ProjectionMethod,
+)
+
+SIZES, START = (4, 7, 1, 5), np.array([0.3, -0.4])
+LOCAL = {"smoothing": 0.1, "step_size": 0.02, "local_steps": 3, "batch_size": 2}
+
+
+def leaves() -> tuple[cp.Variable, cp.Variable, hf.Sample]:
+    return cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+
+
+def federation(u: hf.Sample, **parameters: hf.ClientParameter) -> hf.Federation:
+    """Four clients with rows and constants of their own, on three sites: one site holds two."""
+    rng = np.random.default_rng(3)
+    clients = [
+        hf.Client({u: rng.standard_normal((size, 2))}, {p: rng.uniform(0.2, 0.4) for p in parameters.values()})
+        for size in SIZES
+    ]
+    return hf.Federation(clients, hf.Client({u: rng.standard_normal((5, 2))}), weights="samples")
+
+
+def flat() -> hf.Problem:
+    x, _, u = leaves()
+    objective = hf.Minimize(clients=hf.E(cp.square(u @ x - 1)), server=hf.E(cp.square(u @ x)))
+    return hf.Problem(objective, constraints=[cp.abs(x) <= 0.5], federation=federation(u))
+
+
+def clients_alone() -> hf.Problem:
+    x, _, u = leaves()
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - 1))), federation=federation(u))
+
+
+def personal() -> hf.Problem:
+    """A lower level at each client, on a private set."""
+    x, y, u = leaves()
+    rho = hf.ClientParameter(nonneg=True, name="rho")
+    lower = hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x)
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.abs(u @ y - 1))),
+        lower=hf.ArgMin(y, lower, [cp.norm(y - x) <= rho], scope="client"),
+        constraints=[cp.abs(x) <= 0.5],
+        federation=federation(u, rho=rho),
+    )
+
+
+def common() -> hf.Problem:
+    """A lower level of the federation."""
+    x, y, u = leaves()
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.abs(u @ y - 1)) + 0.5 * cp.sum_squares(x)),
+        lower=hf.ArgMin(y, hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x), [y <= x + 0.2]),
+        constraints=[cp.abs(x) <= 0.35],
+        federation=federation(u),
+    )
+
+
+def samples() -> hf.Problem:
+    """An equilibrium for each sample."""
+    x, y, u = leaves()
+    skew = np.array([[2.0, 1.0], [-1.0, 2.0]])
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(y - u)) + cp.sum(x)),
+        lower=hf.Equilibrium(y, skew @ y - u + x, [y >= 0, y <= 1], scope="sample"),
+        constraints=[cp.abs(x) <= 0.35],
+        federation=federation(u),
+    )
+
+
+CASES: dict[str, tuple[Callable[[], hf.Problem], Any]] = {
+    "ZO-HFL": (personal, ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, participation=0.5)),
+    "FedRZO_nn": (flat, FedRZO(**LOCAL, participation=0.75)),
+    "FedRZO_bl": (common, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2))),
+    "FedRZO_bl, steps of LFD": (common, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3), participation=0.5)),
+    "FedRZO_2s": (samples, FedRZO(**LOCAL, lower=ProjectionMethod(steps=4, step_size=0.1))),
+    "FedAvg": (flat, FedAvg(step_size=0.1, local_steps=3, batch_size=2)),
+    "SCAFFOLD": (clients_alone, SCAFFOLD(step_size=0.1, local_steps=3, batch_size=2, participation=0.5)),
+    "ImplicitGradient": (personal, ImplicitGradient(step_size=0.05)),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[hf.runtime.Dask]:
+    with hf.runtime.Dask(sites=3, timeout=120.0) as runtime:
+        yield runtime
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", list(CASES))
+def test_fifty_rounds_are_those_of_a_run_in_process(case: str, cluster: hf.runtime.Dask) -> None:
+    make, solver = CASES[case]
+    problem, settings = make(), {"rounds": 50, "x0": START, "seed": 5, "progress": False}
+    here, there = problem.solve(solver, **settings), problem.solve(solver, runtime=cluster, **settings)
+    assert np.abs(np.diff(here.trajectory["x"], axis=0)).max() > 1e-6  # it goes somewhere
+    np.testing.assert_allclose(there.trajectory["x"], here.trajectory["x"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(there.history["objective"], here.history["objective"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(there.own_value or 0.0, here.own_value or 0.0, rtol=0, atol=1e-10)
+    assert there.communication == here.communication and there.status == "completed"
+    assert sum(site["clients"] for site in there.settings["sites"].values()) == len(SIZES)
+
+
+class Heard:
+    """Everything that this process wrote to sockets of the cluster, or read from them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.parts: list[bytes] = []
+        write, read = IOStream.write, tcp.read_bytes_rw
+
+        def written(stream: Any, data: Any) -> Any:
+            self.parts.append(bytes(data))
+            return write(stream, data)
+
+        async def arrived(stream: Any, size: int) -> Any:
+            frame = await read(stream, size)
+            self.parts.append(bytes(frame))
+            return frame
+
+        patch.setattr(IOStream, "write", written)
+        patch.setattr(tcp, "read_bytes_rw", arrived)
+
+
+def words(values: Any) -> list[bytes]:
+    """The numbers as they would stand in a message."""
+    return [word.tobytes() for word in np.asarray(values, float).ravel()]
+
+
+@pytest.mark.slow
+def test_nothing_but_named_messages_crosses(cluster: hf.runtime.Dask, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, solver = CASES["ZO-HFL"]
+    problem, crossed = make(), list[Crossing]()
+    settings = {"rounds": 5, "x0": START, "progress": False}
+    problem.solve(solver, runtime=cluster, **settings)  # the data are handed over once, since the sites are simulated
+    object.__setattr__(cluster, "watcher", crossed.append)
+    heard = Heard(monkeypatch)
+    result = problem.solve(solver, runtime=cluster, **settings)
+    object.__setattr__(cluster, "watcher", None)
+    monkeypatch.undo()
+
+    steps = {(c.way, c.step) for c in crossed}
+    assert steps == {(way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")}
+    up = {item.name for c in crossed if c.way == "up" for item in c.items}
+    monitored = {"monitor['value']", "monitor['residual']", "monitor['gap']"}
+    assert up == {"clients[0]", "clients[1]", "payload", "seconds", *monitored}
+
+    secret = [
+        word
+        for client in problem.federation.clients
+        for held in (client.samples, client.parameters)
+        for value in held.values()
+        for word in words(value)
+    ]
+    for client in problem.federation.clients:
+        rows = next(iter(client.samples.values()))
+        secret += words(np.abs(rows @ START - 1)) if len(rows) > 1 else []
+    raw = b"".join(heard.parts)
+    assert words(START)[0] in raw  # x is sent, so that what is looked for would be found
+    assert not [word for word in secret if word in raw]
+
+    counted = sum(c.bytes for c in crossed)
+    sites = result.settings["sites"].values()
+    assert counted == sum(site["bytes_down"] + site["bytes_up"] for site in sites)
+    assert (
+        2 * counted <= len(raw) <= 2 * counted + 2000 * len(crossed)
+    )  # by the scheduler, so twice; and how messages are framed
