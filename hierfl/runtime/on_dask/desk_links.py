@@ -101,7 +101,7 @@ class DeskLinks:
         """Ask them all at once."""
         found: dict[str, bytes | Lost] = self.client.sync(self._exchange, parcels, timeout)
         for site, reply in found.items():
-            if isinstance(reply, Lost) and not reply.late:
+            if isinstance(reply, Lost) and reply.gone:
                 self._forget(site)
         return found
 
@@ -128,12 +128,12 @@ class DeskLinks:
         if not task.done():
             if self._addresses.get(site) in self.client._scheduler_identity.get("workers", {}):
                 self._late[site] = task
-                return Lost(f"no answer within {timeout:g} s", late=True)
+                return Lost(f"no answer within {timeout:g} s")
             task.cancel()
-            return Lost("its process is gone")
+            return Lost("its process is gone", gone=True)
         error = task.exception()
         if error is None:
             return task.result()
         if isinstance(error, OSError):
-            return Lost("its process is gone")
+            return Lost("its process is gone", gone=True)
         return Lost(f"{type(error).__name__}: {error}")

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 
 class Lost(NamedTuple):
-    """No answer of a site, and why; ``late`` if one may come yet."""
+    """No answer of a site, and why; ``gone`` if its process is."""
 
     reason: str
-    late: bool = False
+    gone: bool = False
 
 
 class Links(Protocol):

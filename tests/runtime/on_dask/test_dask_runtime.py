@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -14,7 +14,6 @@ from tornado.iostream import IOStream
 import hierfl as hf
 from hierfl.runtime.sites.site_reports import Crossing
 from hierfl.solvers import (
-    LFD,
     SCAFFOLD,
     ZOHFL,
     FedAvg,
@@ -94,18 +93,11 @@ CASES: dict[str, tuple[Callable[[], hf.Problem], Any]] = {
     "ZO-HFL": (personal, ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, participation=0.5)),
     "FedRZO_nn": (flat, FedRZO(**LOCAL, participation=0.75)),
     "FedRZO_bl": (common, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2))),
-    "FedRZO_bl, steps of LFD": (common, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3), participation=0.5)),
     "FedRZO_2s": (samples, FedRZO(**LOCAL, lower=ProjectionMethod(steps=4, step_size=0.1))),
     "FedAvg": (flat, FedAvg(step_size=0.1, local_steps=3, batch_size=2)),
     "SCAFFOLD": (clients_alone, SCAFFOLD(step_size=0.1, local_steps=3, batch_size=2, participation=0.5)),
     "ImplicitGradient": (personal, ImplicitGradient(step_size=0.05)),
 }
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[hf.runtime.Dask]:
-    with hf.runtime.Dask(sites=3, timeout=120.0) as runtime:
-        yield runtime
 
 
 @pytest.mark.slow

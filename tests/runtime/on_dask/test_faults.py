@@ -1,0 +1,165 @@
+"""Sites that die, are slow, or send what cannot be: the run is the one in process in which they were absent, and it says who was when."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.runtime.sites.parcels import Answered, packed, unpacked
+from hierfl.runtime.sites.site import Site
+from hierfl.solvers import SCAFFOLD
+from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+
+ROUNDS, TIMEOUT = 8, 1.0
+PLAIN = Site.answer
+HELD = {"0": [0, 1], "1": [2], "2": [3]}
+SOLVER = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients remember, and must not remember what did not count
+
+
+def spoil(kind: str, rounds: list[int]) -> None:
+    """In a worker's process: answer wrongly in some rounds."""
+
+    def answer(site: Site, parcel: bytes) -> bytes:
+        asked, reply = unpacked(parcel), PLAIN(site, parcel)
+        message = unpacked(reply)
+        if not isinstance(message, Answered) or asked.round not in rounds:
+            return reply
+        if kind == "slow":
+            time.sleep(2.5 * TIMEOUT)
+            return reply
+        if kind == "failing":
+            raise RuntimeError("no")
+        changed = {"NaN": lambda a: a * np.nan, "1e30": lambda a: a + 1e30, "shape": lambda a: a[..., :1]}[kind]
+        return packed(message._replace(payload=jax.tree.map(changed, message.payload)))
+
+    Site.answer = answer
+
+
+def mend() -> None:
+    Site.answer = PLAIN
+
+
+@contextmanager
+def spoilt(cluster: hf.runtime.Dask, site: str, kind: str, rounds: list[int]) -> Iterator[None]:
+    session = cluster._session
+    where = {"workers": [session._of[1]._addresses[site]]}
+    session._client.run(spoil, kind, rounds, **where)
+    try:
+        yield
+    finally:
+        session._client.run(mend, **where)
+
+
+@contextmanager
+def settings_of(cluster: hf.runtime.Dask, **settings: Any) -> Iterator[None]:
+    before = {name: getattr(cluster, name) for name in settings}
+    for name, value in settings.items():
+        object.__setattr__(cluster, name, value)
+    yield
+    for name, value in before.items():
+        object.__setattr__(cluster, name, value)
+
+
+@pytest.fixture(scope="module")
+def problem() -> hf.Problem:
+    return clients_alone()
+
+
+def solved(problem: hf.Problem, solver: Any, rounds: int = ROUNDS, **settings: Any) -> hf.Result:
+    return problem.solve(solver, rounds=rounds, x0=START, seed=5, evaluate_every=1, progress=False, **settings)
+
+
+def without(problem: hf.Problem, absent: dict[str, list[int]], rounds: int = ROUNDS) -> hf.Result:
+    """The run in process in which the clients of some sites are absent in some rounds."""
+
+    def who(r: int) -> list[int]:
+        return [client for site, held in HELD.items() for client in held if r not in absent.get(site, [])]
+
+    return solved(problem, SCAFFOLD(step_size=0.1, local_steps=3, participation=who), rounds)
+
+
+def spans(rounds: list[int]) -> list[list[int]]:
+    return [[rounds[0], rounds[-1]]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("NaN", "client 3 sent NaN, infinity or more than 1e.15"),
+        ("1e30", "client 3 sent NaN"),
+        ("shape", "of shape .1, 1."),
+        ("failing", "RuntimeError"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_told(kind: str, said: str, cluster: Any, problem: Any) -> None:
+    solved(problem, SOLVER, 1, runtime=cluster)
+    with spoilt(cluster, "2", kind, [2, 3]):
+        found = solved(problem, SOLVER, runtime=cluster)
+    expected = without(problem, {"2": [2, 3]})
+    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+    assert found.history["answered"].tolist() == [4, 4, 3, 3, 4, 4, 4, 4]
+    told = found.settings["sites"]["2"]
+    assert told["rounds_without"] == [[2, 3]] and [r for r, _ in told["faults"]] == [2, 3]
+    assert re.search(said, told["faults"][0][1])
+
+
+@pytest.mark.slow
+def test_nobody_waits_longer_than_the_timeout_and_a_slow_site_comes_back(cluster: Any, problem: Any) -> None:
+    solved(problem, SOLVER, 1, runtime=cluster)
+    with spoilt(cluster, "1", "slow", [2]), settings_of(cluster, timeout=TIMEOUT):
+        found = solved(problem, SOLVER, 60, runtime=cluster, callback=lambda *_: time.sleep(0.06))
+    away = [r for first, last in found.settings["sites"]["1"]["rounds_without"] for r in range(first, last + 1)]
+    assert away[0] == 2 and 5 < len(away) < 50 and away == list(range(2, 2 + len(away)))
+    expected = without(problem, {"1": away}, 60)
+    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+    assert TIMEOUT < found.history["seconds"].max() < TIMEOUT + 1.0
+    assert found.settings["sites"]["1"]["faults"] == [[2, f"no answer within {TIMEOUT:g} s"]]
+
+
+@pytest.mark.slow
+def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: Any, problem: Any) -> None:
+    solved(problem, SOLVER, 1, runtime=cluster)
+    client, links = cluster._session._client, cluster._session._of[1]
+    address = links._addresses["1"]
+    pid = client.run(os.getpid, workers=[address])[address]
+
+    def kill_and_wait(done: int, *_: Any) -> None:
+        if done == 3:
+            os.kill(pid, signal.SIGKILL)
+        if done == 6:
+            until = time.monotonic() + 60
+            while links._workers().get("1", address) == address and time.monotonic() < until:
+                time.sleep(0.2)
+            time.sleep(1.0)
+
+    found = solved(problem, SOLVER, 10, runtime=cluster, callback=kill_and_wait)
+    assert found.status == "completed" and found.history["answered"].tolist() == [4, 4, 4, 3, 3, 3, 4, 4, 4, 4]
+    assert found.settings["sites"]["1"]["faults"][0] == [3, "its process is gone"]
+    np.testing.assert_array_less(found.history["seconds"][3:6], 5.0)  # and not the timeout of two minutes
+    expected = without(problem, {"1": [3, 4, 5]}, 6)
+    np.testing.assert_allclose(found.trajectory["x"][:7], expected.trajectory["x"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_a_run_with_too_few_pauses_and_one_without_a_round_says_why(cluster: Any, problem: Any) -> None:
+    solved(problem, SOLVER, 1, runtime=cluster)
+    with settings_of(cluster, minimum=4, patience=0.5):
+        with spoilt(cluster, "2", "NaN", [3]):
+            found = solved(problem, SOLVER, runtime=cluster)
+        assert found.status.startswith(
+            "paused: 3 of 4 clients answered in round 3, fewer than minimum=4 (2: client 3 sent NaN"
+        )
+        assert len(found.history["objective"]) == 3
+        with spoilt(cluster, "2", "NaN", [0]), pytest.raises(hf.SiteError, match="no round could be made: 3 of 4"):
+            solved(problem, SOLVER, runtime=cluster)
