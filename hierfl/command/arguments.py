@@ -139,6 +139,10 @@ def _add_reproduce(commands: Commands) -> None:
         metavar="DIR",
         help="where to write, in DIR/NAME (reproductions)",
     )
+    reproduce.add_argument(
+        "--data", type=Path, metavar="DIR", help="where image data are (the environment variable HIERFL_DATA)"
+    )
+    reproduce.add_argument("--download", action="store_true", help="fetch image data that are not there")
     reproduce.add_argument("--anew", action="store_true", help="do not go on from what is kept there")
     reproduce.add_argument("--quiet", action="store_true", help="do not tell each cell as it ends")
 

@@ -6,8 +6,7 @@ import argparse
 import sys
 
 from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.listing import every_reproduction, reproduction_of
-from hierfl.reproduce.reproduction import DataSets
+from hierfl.reproduce.listing import every_reproduction, find_data, reproduction_of
 
 
 def reproduce(chosen: argparse.Namespace) -> None:
@@ -27,10 +26,9 @@ def reproduce(chosen: argparse.Namespace) -> None:
         return
     reproduction = reproduction_of(chosen.name)
     folder = chosen.out / reproduction.name
+    data = find_data(reproduction, chosen.data, chosen.download)
     try:
-        _, text = conduct(
-            reproduction, DataSets(), folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet
-        )
+        _, text = conduct(reproduction, data, folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet)
     except KeyboardInterrupt:
         print(
             f"\ninterrupted; the cells that are done are kept in {folder}, and the same command goes on.",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
-from hierfl.errors import SettingError
+from hierfl.errors import DataError, SettingError
+from hierfl.models.image_data import load_images
 from hierfl.near_names import near_names
-from hierfl.reproduce.reproduction import Reproduction
+from hierfl.reproduce.reproduction import DataSets, Reproduction
 
 MODULES = {
+    "hfl-table1": "heterogeneous_table",
     "2s-table4": "cournot_table",
     "2s-fig5": "cournot_figure",
 }
@@ -31,3 +34,17 @@ def reproduction_of(name: str) -> Reproduction:
 def every_reproduction() -> list[Reproduction]:
     """All of them, in the order of the list."""
     return [reproduction_of(name) for name in MODULES]
+
+
+def find_data(reproduction: Reproduction, folder: Path | None, download: bool) -> DataSets:
+    """The data sets that a reproduction would use and that are there, with scikit-learn's digits, and why others are absent.
+
+    Files that are there but cannot be read are told among the absent; nothing is fetched unless ``download``.
+    """
+    found, absent = {}, {}
+    for name in (*reproduction.data, *(["digits"] if reproduction.data else [])):
+        try:
+            found[name] = load_images(name, folder, download)
+        except DataError as error:
+            absent[name] = str(error)
+    return DataSets(found, absent)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hierfl.models import ClassificationData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Made = TypeVar("Made")
 Plain = Mapping[str, Any]  # numbers, texts, lists and mappings, as JSON has them
 
 
@@ -50,10 +51,19 @@ class TextTable:
 
 @dataclass(frozen=True)
 class DataSets:
-    """The image data that were found, by name, and why others were not."""
+    """The image data that were found, by name, and why others were not; what cells that stand together share is made of them once."""
 
     found: Mapping[str, ClassificationData] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
+    _made: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, kind: str, key: Any, make: Callable[[], Made]) -> Made:
+        """What ``make()`` returned for this key, if the latest question of its kind had the same one; made now if not."""
+        if kind not in self._made or self._made[kind][0] != key:
+            self._made.pop(kind, None)
+            self._made[kind] = key, make()
+        made: Made = self._made[kind][1]
+        return made
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,172 @@
+"""The classification problem of [HFL] §IV and the methods of its Table I, each a run of its own from what its settings say."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hierfl.errors import LowerLevelWarning
+from hierfl.language.federation.partition_schemes import Dirichlet
+from hierfl.models import ClassificationData, heterogeneous_classification
+from hierfl.problem import Problem
+from hierfl.reproduce.linear_models import accuracy, clients_training, rows_of, server_training
+from hierfl.reproduce.reproduction import Cell, DataSets
+from hierfl.result import Result
+from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedProx, ProjectedSGD
+
+PAPER = "[HFL] (Qiu, Kim, Yousefian, 2025)"
+HETEROGENEITIES = ((1000.0, 0.9), (1.0, 0.5), (0.1, 0.1))  # alpha of the Dirichlet split, beta of the participation
+CLIENTS, SERVER, TEST = 10, 0.3, 0.1
+MU = 0.1
+SERVER_BATCH, LOCAL_BATCH = 128, 32
+PRETRAINING = {"pretraining": 2000, "pretraining_step": 0.1}
+LEFT_OPEN = (
+    "the start of ZO-HFL: the server's own training, 2000 steps of 0.1 on minibatches of 128 ('start'), because its steps "
+    "0.01 / sqrt(r + 1) add up to 0.44 in 500 rounds and cannot go far; 'server only' goes on from there with the same steps, without clients",
+    f"lambda, which enters as a product with n and the weights: both 1 and 0.01 are run; mu = {MU:g}",
+    "rho_i = N_i over the clients' samples; pixels in [0, 1], no bias; at least 10 samples a client",
+    f"minibatches: {SERVER_BATCH} for f_1; one sample for Algorithm 2 (zeta), begun at the queried point; {LOCAL_BATCH} for the baselines",
+    "the baselines minimise the clients' losses alone, from x = 0, with steps of 0.01, H as ZO-HFL's, the mean of those who take part; mu = 1 of FedProx",
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The parties' rows of a split, and the server's own model where the runs start."""
+
+    test: ClassificationData
+    server: ClassificationData
+    clients: tuple[ClassificationData, ...]
+    classes: int
+    start: np.ndarray
+
+
+def prepared(cell: Cell, data: DataSets) -> Prepared:
+    """The split of a cell and its start, made once for all cells of one data set, heterogeneity and seed that stand together."""
+    settings = cell.settings
+    key = (cell.data, settings["alpha"], settings["seed"], settings["server"], settings["pretraining"])
+    return data.once("heterogeneous", key, lambda: _prepare(data.found[cell.data or ""], settings))
+
+
+def declared(cell: Cell, data: DataSets) -> Problem:
+    """The problem of a cell, whose split is that of :func:`prepared`."""
+    return _declare(data.found[cell.data or ""], cell.settings)
+
+
+def _declare(held: ClassificationData, settings: Mapping[str, Any]) -> Problem:
+    return heterogeneous_classification(
+        held,
+        clients=CLIENTS,
+        scheme=Dirichlet(settings["alpha"], labels=held.labels, min_samples=10),
+        server_fraction=settings["server"],
+        test_fraction=TEST,
+        lam=settings["lam"],
+        mu=MU,
+        seed=settings["seed"],
+        weights="samples",
+    )
+
+
+def _prepare(held: ClassificationData, settings: Mapping[str, Any]) -> Prepared:
+    federation = _declare(held, settings).federation
+    assert federation is not None and federation.server is not None and federation.test is not None
+    test, server = rows_of(held, federation.test), rows_of(held, federation.server.samples)
+    clients = tuple(rows_of(held, client.samples) for client in federation.clients)
+    classes = held.onehot.shape[1]
+    pretraining = ZOHFL(step_size=settings["pretraining_step"], batch_size=SERVER_BATCH)
+    start = server_training(server, classes).solve(
+        pretraining, rounds=settings["pretraining"], seed=settings["seed"], progress=False
+    )
+    assert isinstance(start, Result)
+    return Prepared(test, server, clients, classes, start.x)
+
+
+def zohfl_solver(settings: Mapping[str, Any], published: bool) -> ZOHFL:
+    """ZO-HFL in its published mode, or with what hierfl changes: samples that the two evaluations share, and warm starts."""
+    if published:
+        return ZOHFL.published(tau=settings["tau"], participation=settings["beta"], batch_size=SERVER_BATCH)
+    lower = ProjectedSGD(steps=Decay(settings["tau"], -0.5), step_size=Decay(0.1, 1.0), batch_size=1)
+    return ZOHFL(
+        smoothing=0.1,
+        step_size=Decay(0.01, 0.5),
+        participation=settings["beta"],
+        batch_size=SERVER_BATCH,
+        lower=lower,
+    )
+
+
+def run_start(cell: Cell, data: DataSets) -> dict[str, Any]:
+    """The accuracies of the start, and of the server alone that goes on with ZO-HFL's steps."""
+    ready = prepared(cell, data)
+    solver = ZOHFL(step_size=Decay(0.01, 0.5), batch_size=SERVER_BATCH)
+    alone = server_training(ready.server, ready.classes).solve(
+        solver, rounds=cell.settings["rounds"], seed=cell.settings["seed"], x0=ready.start, progress=False
+    )
+    return {"start": accuracy(ready.start, ready.test), "accuracy": accuracy(alone.x, ready.test)}
+
+
+def run_pooled(cell: Cell, data: DataSets) -> dict[str, Any]:
+    """The accuracy of training on everybody's pooled data from the start: the ceiling."""
+    ready = prepared(cell, data)
+    pooled = ClassificationData(
+        *(
+            np.concatenate([getattr(part, name) for part in (ready.server, *ready.clients)])
+            for name in ("features", "labels")
+        ),
+        scale=ready.test.scale,
+    )
+    solver = ZOHFL(step_size=Decay(0.5, 0.25), batch_size=SERVER_BATCH)
+    best = server_training(pooled, ready.classes).solve(
+        solver, rounds=5 * cell.settings["pretraining"], seed=cell.settings["seed"], x0=ready.start, progress=False
+    )
+    return {"accuracy": accuracy(best.x, ready.test)}
+
+
+def run_baseline(cell: Cell, data: DataSets) -> dict[str, Any]:
+    """FedAvg, FedProx or SCAFFOLD on the clients' data."""
+    ready, settings = prepared(cell, data), cell.settings
+    common: dict[str, Any] = {
+        "step_size": 0.01,
+        "local_steps": Decay(settings["tau"], -0.5),
+        "participation": settings["beta"],
+        "batch_size": LOCAL_BATCH,
+    }
+    solver = {
+        "FedAvg": lambda: FedAvg(**common, absent="renormalise"),
+        "FedProx": lambda: FedProx(**common, absent="renormalise"),
+        "SCAFFOLD": lambda: SCAFFOLD(**common),
+    }[settings["method"]]()
+    problem = clients_training(ready.clients, ready.classes)
+    return _judged(problem, solver, settings, ready, None)[1]
+
+
+def run_zohfl(cell: Cell, data: DataSets) -> dict[str, Any]:
+    """ZO-HFL from the start; ``objective`` is the loss by round with the run's own y, ``value`` f at the end with y solved."""
+    ready = prepared(cell, data)
+    solver = zohfl_solver(cell.settings, not cell.settings["shared"])
+    result, numbers = _judged(declared(cell, data), solver, cell.settings, ready, ready.start)
+    return {**numbers, "value": result.value, "own": result.own_value, "objective": result.history["objective"]}
+
+
+def _judged(
+    problem: Problem, solver: Any, settings: Mapping[str, Any], ready: Prepared, x0: Any
+) -> tuple[Result, dict[str, Any]]:
+    """A run with its accuracy on the test data by rounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LowerLevelWarning)  # the numbers say it: value beside own
+        result = problem.solve(
+            solver,
+            rounds=settings["rounds"],
+            seed=settings["seed"],
+            x0=x0,
+            metrics={"accuracy": lambda x, y: accuracy(x, ready.test)},
+            evaluate_every=max(1, settings["rounds"] // 10),
+            progress=False,
+        )
+    assert isinstance(result, Result)
+    by_round = {name: result.metrics[name] for name in ("round", "accuracy")}
+    return result, {"accuracy": accuracy(result.x, ready.test), "by_round": by_round}
