@@ -65,7 +65,8 @@ def _declare(held: ClassificationData, settings: Mapping[str, Any]) -> Problem:
         server_fraction=settings["server"],
         test_fraction=TEST,
         lam=settings["lam"],
-        mu=MU,
+        mu=settings.get("mu", MU),
+        envelope=settings.get("envelope", False),
         seed=settings["seed"],
         weights="samples",
     )
@@ -112,13 +113,9 @@ def run_start(cell: Cell, data: DataSets) -> dict[str, Any]:
 def run_pooled(cell: Cell, data: DataSets) -> dict[str, Any]:
     """The accuracy of training on everybody's pooled data from the start: the ceiling."""
     ready = prepared(cell, data)
-    pooled = ClassificationData(
-        *(
-            np.concatenate([getattr(part, name) for part in (ready.server, *ready.clients)])
-            for name in ("features", "labels")
-        ),
-        scale=ready.test.scale,
-    )
+    parts = (ready.server, *ready.clients)
+    features, labels = np.concatenate([p.features for p in parts]), np.concatenate([p.labels for p in parts])
+    pooled = ClassificationData(features, labels, ready.test.scale)
     solver = ZOHFL(step_size=Decay(0.5, 0.25), batch_size=SERVER_BATCH)
     best = server_training(pooled, ready.classes).solve(
         solver, rounds=5 * cell.settings["pretraining"], seed=cell.settings["seed"], x0=ready.start, progress=False
@@ -141,18 +138,18 @@ def run_baseline(cell: Cell, data: DataSets) -> dict[str, Any]:
         "SCAFFOLD": lambda: SCAFFOLD(**common),
     }[settings["method"]]()
     problem = clients_training(ready.clients, ready.classes)
-    return _judged(problem, solver, settings, ready, None)[1]
+    return judged(problem, solver, settings, ready, None)[1]
 
 
 def run_zohfl(cell: Cell, data: DataSets) -> dict[str, Any]:
     """ZO-HFL from the start; ``objective`` is the loss by round with the run's own y, ``value`` f at the end with y solved."""
     ready = prepared(cell, data)
     solver = zohfl_solver(cell.settings, not cell.settings["shared"])
-    result, numbers = _judged(declared(cell, data), solver, cell.settings, ready, ready.start)
+    result, numbers = judged(declared(cell, data), solver, cell.settings, ready, ready.start)
     return {**numbers, "value": result.value, "own": result.own_value, "objective": result.history["objective"]}
 
 
-def _judged(
+def judged(
     problem: Problem, solver: Any, settings: Mapping[str, Any], ready: Prepared, x0: Any
 ) -> tuple[Result, dict[str, Any]]:
     """A run with its accuracy on the test data by rounds."""

@@ -106,7 +106,7 @@ def _tables(measured: Measured) -> Sequence[TextTable]:
         ["data", "method", *(f"({a:g}, {b:g}) {what}" for a, b in pairs for what in ("printed", "ours", "difference"))]
     ]
     for data in measured.each("data"):
-        begun = [_interval([one["start"] for one in _of(measured, data, pair, ALONE)]) for pair in pairs]
+        begun = [interval([one["start"] for one in _of(measured, data, pair, ALONE)]) for pair in pairs]
         rows.append([data, "start", *(text for one in begun for text in ("", one or "no data", ""))])
         for method in RUNS:
             entries = []
@@ -116,7 +116,7 @@ def _tables(measured: Measured) -> Sequence[TextTable]:
                 printed = PRINTED[PRINTED_OF[method]][data][place] if method in PRINTED_OF and data in SETS else None
                 entries += [
                     "" if printed is None else f"{printed:.2f}",
-                    _interval(ours) or "no data",
+                    interval(ours) or "no data",
                     f"{np.mean(ours) - printed:+.2f}" if ours and printed is not None else "",
                 ]
             rows.append([data, method, *entries])
@@ -131,12 +131,12 @@ def _of(measured: Measured, data: str, pair: tuple[float, float], method: str | 
     return measured.of(data=data, alpha=pair[0], beta=pair[1], **named)
 
 
-def _interval(values: list[float]) -> str:
-    """The mean with half its interval; empty where there are none."""
-    if not values:
+def interval(values: Sequence[float], digits: int = 2) -> str:
+    """The mean with half its 95 % interval; empty where there are none."""
+    if not len(values):
         return ""
-    half = f" ± {half_width(np.asarray(values)):.2f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.2f}{half}"
+    half = f" ± {half_width(np.asarray(values)):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{half}"
 
 
 REPRODUCTION = Reproduction(
