@@ -61,6 +61,14 @@ SHOWN = {  # what public calls return, and runtimes: documented under the names 
 }
 
 
+def test_every_class_of_error_and_warning_has_an_entry() -> None:
+    page = (DOCS / "troubleshooting.md").read_text()
+    told = {
+        name for name, thing in vars(hierfl.errors).items() if isinstance(thing, type) and issubclass(thing, Exception)
+    }
+    assert told == set(re.findall(r"^## (\w+)$", page, flags=re.MULTILINE))
+
+
 def test_every_cell_is_python() -> None:
     found = [(page, code) for page in PAGES for code in code_of(page)]
     assert len(found) > 40
