@@ -70,13 +70,13 @@ html_theme_options = {
     "logo": {"text": "hierfl"},
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 5,
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "troubleshooting": [], "benchmarks": []}
 copybutton_prompt_text = r">>> |\$ "
 copybutton_prompt_is_regexp = True
 
