@@ -13,7 +13,7 @@ from hierfl.errors import LowerLevelWarning
 from hierfl.language.federation.partition_schemes import Dirichlet
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.problem import Problem
-from hierfl.reproduce.linear_models import accuracy, clients_training, rows_of, server_training
+from hierfl.reproduce.linear_models import accuracy, clients_training, mean_loss, rows_of, server_training
 from hierfl.reproduce.reproduction import Cell, DataSets
 from hierfl.result import Result
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedProx, ProjectedSGD
@@ -23,6 +23,7 @@ HETEROGENEITIES = ((1000.0, 0.9), (1.0, 0.5), (0.1, 0.1))  # alpha of the Dirich
 CLIENTS, SERVER, TEST = 10, 0.3, 0.1
 MU = 0.1
 SERVER_BATCH, LOCAL_BATCH = 128, 32
+JUDGED = 10_000  # rows
 PRETRAINING = {"pretraining": 2000, "pretraining_step": 0.1}
 LEFT_OPEN = (
     "the start of ZO-HFL: the server's own training, 2000 steps of 0.1 on minibatches of 128 ('start'), because its steps "
@@ -78,6 +79,8 @@ def _prepare(held: ClassificationData, settings: Mapping[str, Any]) -> Prepared:
     test, server = rows_of(held, federation.test), rows_of(held, federation.server.samples)
     clients = tuple(rows_of(held, client.samples) for client in federation.clients)
     classes = held.onehot.shape[1]
+    if not settings["pretraining"]:
+        return Prepared(test, server, clients, classes, np.zeros((classes, held.features.shape[1])))
     pretraining = ZOHFL(step_size=settings["pretraining_step"], batch_size=SERVER_BATCH)
     start = server_training(server, classes).solve(
         pretraining, rounds=settings["pretraining"], seed=settings["seed"], progress=False
@@ -110,12 +113,19 @@ def run_start(cell: Cell, data: DataSets) -> dict[str, Any]:
     return {"start": accuracy(ready.start, ready.test), "accuracy": accuracy(alone.x, ready.test)}
 
 
+def pooled_rows(ready: Prepared, about: int | None = None) -> ClassificationData:
+    """The training rows of the server and all clients; given ``about``, every k-th row, so that there are about so many."""
+    parts = (ready.server, *ready.clients)
+    total = sum(len(part.labels) for part in parts)
+    step = 1 if about is None else max(1, total // about)
+    features = np.concatenate([part.features for part in parts])[::step]
+    return ClassificationData(features, np.concatenate([part.labels for part in parts])[::step], ready.test.scale)
+
+
 def run_pooled(cell: Cell, data: DataSets) -> dict[str, Any]:
     """The accuracy of training on everybody's pooled data from the start: the ceiling."""
     ready = prepared(cell, data)
-    parts = (ready.server, *ready.clients)
-    features, labels = np.concatenate([p.features for p in parts]), np.concatenate([p.labels for p in parts])
-    pooled = ClassificationData(features, labels, ready.test.scale)
+    pooled = pooled_rows(ready)
     solver = ZOHFL(step_size=Decay(0.5, 0.25), batch_size=SERVER_BATCH)
     best = server_training(pooled, ready.classes).solve(
         solver, rounds=5 * cell.settings["pretraining"], seed=cell.settings["seed"], x0=ready.start, progress=False
@@ -152,7 +162,11 @@ def run_zohfl(cell: Cell, data: DataSets) -> dict[str, Any]:
 def judged(
     problem: Problem, solver: Any, settings: Mapping[str, Any], ready: Prepared, x0: Any
 ) -> tuple[Result, dict[str, Any]]:
-    """A run with its accuracy on the test data by rounds."""
+    """A run with its accuracy on the test data, and its mean loss over everybody's training data, by rounds.
+
+    The loss is that of every k-th row, so that there are about 10,000.
+    """
+    everybody = pooled_rows(ready, JUDGED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LowerLevelWarning)  # the numbers say it: value beside own
         result = problem.solve(
@@ -160,10 +174,13 @@ def judged(
             rounds=settings["rounds"],
             seed=settings["seed"],
             x0=x0,
-            metrics={"accuracy": lambda x, y: accuracy(x, ready.test)},
+            metrics={
+                "accuracy": lambda x, y: accuracy(x, ready.test),
+                "loss": lambda x, y: mean_loss(x, everybody),
+            },
             evaluate_every=max(1, settings["rounds"] // 10),
             progress=False,
         )
     assert isinstance(result, Result)
-    by_round = {name: result.metrics[name] for name in ("round", "accuracy")}
+    by_round = {name: result.metrics[name] for name in ("round", "accuracy", "loss")}
     return result, {"accuracy": accuracy(result.x, ready.test), "by_round": by_round}

@@ -12,6 +12,8 @@ from hierfl.reproduce.reproduction import DataSets, Reproduction
 
 MODULES = {
     "hfl-table1": "heterogeneous_table",
+    "hfl-fig2": "heterogeneous_figure",
+    "hfl-few-samples": "few_samples",
     "2s-table4": "cournot_table",
     "2s-fig5": "cournot_figure",
 }

@@ -2,7 +2,7 @@
 
 Against the same steps in NumPy, naive (a loop over clients and signs) and the best by hand (both signs in one product, in
 place, on quotients or bytes, whichever is faster), and against BLAS for the step's two products alone (with the same batch
-for both signs) and nothing else. hierfl has the pixels in bytes, as MNIST's files and ``examples/datasets.py`` do, or as
+for both signs) and nothing else. hierfl has the pixels in bytes, as MNIST's files and ``hierfl.models.image_data`` do, or as
 quotients in the working precision. ``python -m tests.benchmarks.lower_level``; the figures are for one step of all twenty
 runs.
 """

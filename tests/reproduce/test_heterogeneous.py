@@ -13,6 +13,9 @@ from sklearn.metrics import log_loss
 from hierfl.models import ClassificationData
 from hierfl.models.image_data import load_images
 from hierfl.reproduce.conducting import conduct
+from hierfl.reproduce.few_samples import ALONE, ENVELOPE, POOLED
+from hierfl.reproduce.few_samples import REPRODUCTION as FEW_SAMPLES
+from hierfl.reproduce.heterogeneous_figure import REPRODUCTION as FIGURE
 from hierfl.reproduce.heterogeneous_table import PRINTED, REPRODUCTION, SETS
 from hierfl.reproduce.linear_models import accuracy, mean_loss
 from hierfl.reproduce.listing import find_data
@@ -53,3 +56,35 @@ def test_every_method_has_its_row_and_absent_data_theirs(tmp_path: Path, monkeyp
     assert ours["pooled data"] > ours["server only"] - 1 and len(scores["FedAvg"]["by_round"]["accuracy"]) > 5
     assert text.count("no data") == 3 * 9 and "Fashion-MNIST is not in" in text and "77.33" in text
     assert np.isfinite(scores["ZO-HFL, lambda = 1"]["value"])
+
+
+@pytest.mark.slow
+def test_clients_close_the_gap_of_a_server_with_few_samples_as_an_envelope(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HIERFL_DATA", str(tmp_path / "nowhere"))
+    data = find_data(FEW_SAMPLES, None, False)
+    cells = [c for c in FEW_SAMPLES.plan(False, data) if c.settings["seed"] == 0]
+    for cell in cells:  # one seed; the methods that need many steps of clients, fewer rounds
+        assert cell.settings["server"] * round(1797 * 0.9) == pytest.approx(60)
+    slow = {"rounds": 3, "tau": 1}
+    small = [
+        c if c.settings["method"] in (ALONE, ENVELOPE, POOLED) else replace(c, settings={**c.settings, **slow})
+        for c in cells
+    ]
+    record = replace(FEW_SAMPLES, plan=lambda full, data: small)
+    measured, text = conduct(record, data, tmp_path, progress=False)
+    alone, envelope, pooled = (measured.of(method=method)[0]["accuracy"] for method in (ALONE, ENVELOPE, POOLED))
+    assert envelope > alone + 3 and (envelope - alone) / (pooled - alone) > 0.6
+    assert "60 samples at the server" in text and (tmp_path / "default.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_global_loss_falls_faster_with_more_local_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIERFL_DATA", str(tmp_path / "nowhere"))
+    data = find_data(FIGURE, None, False)
+    measured, text = conduct(FIGURE, data, tmp_path, progress=False)
+    curves = {tau: measured.of(data="digits", tau=tau)[0]["by_round"]["loss"] for tau in (5, 50)}
+    assert curves[5][0] == curves[50][0] == pytest.approx(np.log(10))  # x = 0: all classes are alike
+    assert curves[50][-1] < curves[5][-1] < np.log(10)
+    assert "Figure 2" in text and (tmp_path / "default.png").stat().st_size > 10_000
