@@ -145,6 +145,12 @@ def _text(x: Any) -> str:
     return np.array2string(np.asarray(x), precision=6, threshold=20)
 
 
+def _site(chosen: argparse.Namespace) -> None:
+    from hierfl.command.serving import serve_site
+
+    serve_site(chosen)
+
+
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": _demo,
     "show": _show,
@@ -155,4 +161,5 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "report": _report,
     "models": _models,
     "reproduce": _reproduce,
+    "site": _site,
 }

@@ -22,6 +22,7 @@ EPILOG = """examples:
   hierfl solve game.py --save run.npz
   hierfl solve game.py:problem --solver "FedRZO(smoothing=0.05, local_steps=5)" --rounds 200 --report run.html
   hierfl report run.npz game.py
+  hierfl site --problem study.py --data rows.py:load --scheduler tls://server:8786 --tls-ca ca.pem --tls-cert north.pem --tls-key north.key
   hierfl reproduce 2s-table4
 """
 
@@ -41,6 +42,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     _add_demo(commands)
     for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
+    _add_site(commands)
     commands.add_parser("models", help="list the ready declarations")
     _add_reproduce(commands)
     return whole
@@ -145,6 +147,31 @@ def _add_reproduce(commands: Commands) -> None:
     reproduce.add_argument("--download", action="store_true", help="fetch image data that are not there")
     reproduce.add_argument("--anew", action="store_true", help="do not go on from what is kept there")
     reproduce.add_argument("--quiet", action="store_true", help="do not tell each cell as it ends")
+
+
+def _add_site(commands: Commands) -> None:
+    site = commands.add_parser("site", help="hold clients' data, and answer the server of a run (hf.runtime.Dask)")
+    site.add_argument(
+        "--problem", required=True, metavar="PLACE", help=f"the problem, as the server declares it: {PLACE}"
+    )
+    site.add_argument(
+        "--data",
+        required=True,
+        metavar="PLACE",
+        help="module:name or file.py:name of a function that returns {client: {sample or constant: values}}",
+    )
+    site.add_argument("--scheduler", required=True, metavar="ADDRESS", help="tcp://host:port or tls://host:port")
+    site.add_argument("--name", help="of this site; by default its clients' names")
+    site.add_argument("--host", metavar="ADDRESS", help="under which the scheduler reaches this machine")
+    site.add_argument("--tls-ca", metavar="PEM", help="the authority that both sides trust")
+    site.add_argument("--tls-cert", metavar="PEM", help="this site's certificate")
+    site.add_argument("--tls-key", metavar="PEM", help="its key")
+    site.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
+    site.add_argument(
+        "--min-samples", type=int, default=1, metavar="N", help="refuse where a client holds fewer rows (1)"
+    )
+    site.add_argument("--max-rounds", type=int, metavar="N", help="answer so many rounds at most, of all runs together")
+    site.add_argument("--log", metavar="FILE", help="what was sent, array by array (standard error if left out)")
 
 
 def _version() -> str:

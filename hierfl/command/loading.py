@@ -57,6 +57,27 @@ def load_problem(place: str) -> Problem:
     return problem
 
 
+def load_rows(place: str) -> Any:
+    """What the function without arguments at ``module:name`` or ``path/to/file.py:name`` returns.
+
+    Raises
+    ------
+    SettingError
+        If there is no such function.
+    """
+    where, _, name = place.partition(":")
+    if not where or not name:
+        raise SettingError(f"{place!r}: write module:name or file.py:name of a function without arguments.")
+    module = _module_of_file(Path(where)) if where.endswith(".py") else _module_of_name(where)
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = [
+            key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")
+        ]
+        raise SettingError(f"{where} has no function {name!r}: {near_names(name, functions)}")
+    return function()
+
+
 def load_solver(text: str) -> Any:
     """A solver as it is written in Python, such as ``FedRZO(smoothing=0.05, lower=LocalSGD(rounds=3))``; nothing else is run.
 

@@ -17,10 +17,11 @@ from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.sites.causes import last_cause
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
 from hierfl.runtime.sites.exchange import Exchange, require_everybody, require_known
 from hierfl.runtime.sites.parcels import Start
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_answers
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_answers, wait_for_everybody
 from hierfl.version import VERSION
 
 JOINING = 60.0  # seconds for the workers of a cluster to be there
@@ -47,7 +48,7 @@ class Dask:
     minimum
         The fewest clients that a round is made with (of those drawn for it). With fewer the run ends, as ``"paused: ..."``.
     patience
-        Seconds to wait at the beginning of a round for that many to be there.
+        Seconds to wait at the start for everybody, and at the beginning of a round for that many to be there.
     largest
         The largest entry of a message that is believed.
     security
@@ -110,6 +111,7 @@ class Dask:
             exchange = Exchange(links, start, clients_of, self.timeout, self.watcher)
             federation = problem.declaration.federation
             names = [client.name for client in federation.clients] if federation else [None]
+            wait_for_everybody(exchange, problem.num_clients, self.patience)
             if self.minimum >= problem.num_clients or not clients_of:
                 require_everybody(problem.num_clients, exchange.site_of, names)
             require_answers(exchange, problem.num_clients, self.minimum)
@@ -168,7 +170,7 @@ class _Session:
 
         links = DeskLinks(self._client, handed)
         links.look()
-        if links.refusals:
+        if links.refusals and not links.desks:
             raise SiteError("; ".join(f"{site}: {reason}" for site, reason in links.refusals.items()))
         self._of = (problem, links)
         return links
@@ -181,7 +183,10 @@ class _Session:
                 "hf.runtime.Dask needs the package distributed: pip install 'hierfl[dask]'."
             ) from error
         if runtime.scheduler is not None:
-            connected = Client(runtime.scheduler, security=runtime.security, set_as_default=False, timeout=JOINING)
+            try:
+                connected = Client(runtime.scheduler, security=runtime.security, set_as_default=False, timeout=JOINING)
+            except (OSError, TimeoutError) as error:
+                raise SiteError(f"cannot reach the scheduler {runtime.scheduler}: {last_cause(error)}") from error
             return self._open.enter_context(connected)
         sites = runtime.sites or LOCAL_SITES
         quiet = {"dashboard_address": None, "worker_dashboard_address": None}

@@ -71,11 +71,21 @@ class Exchange:
 
     def present(self) -> np.ndarray:
         """The clients that can be asked now, in the order of their indices."""
-        ready = [site for site in self.clients_of if site in self.links.ready()]
+        there_now = self.links.ready()
+        self._learn(there_now)
+        ready = [site for site in self.clients_of if site in there_now]
         self.begin(ready)
         there = [site for site in ready if self._began.get(site) == self.links.born(site)]
         self.away = self.clients_of.keys() - set(there)
         return np.sort(np.array([client for site in there for client in self.clients_of[site]], int))
+
+    def _learn(self, ready: frozenset[str]) -> None:
+        """Take sites in that came later, unless they say that they hold others' clients."""
+        for site, clients in self.links.held().items():
+            if site in ready and site not in self.clients_of and not self.site_of.keys() & set(clients):
+                self.clients_of[site] = clients
+                self.site_of |= dict.fromkeys(clients, site)
+                self.reports[site] = SiteReport(len(clients))
 
     # --- a turn ---------------------------------------------------------------------------------------------------------
 

@@ -22,5 +22,8 @@ class Links(Protocol):
     def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
         """Send to some sites at once, and collect their answers; none takes longer than the timeout (seconds)."""
 
+    def held(self) -> dict[str, tuple[int, ...]]:
+        """Whose data each site that is there holds, by the clients' indices."""
+
     def born(self, site: str) -> int:
         """A number that is another one when the site's process is another one: a new process knows of no run."""

@@ -159,6 +159,15 @@ def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exc
     return f"{answered} of {wanted} clients answered in round {index}, fewer than minimum={minimum}{because}"
 
 
+def wait_for_everybody(exchange: Exchange, num_clients: int, patience: float) -> None:
+    """Wait for sites that are still to come; those that refuse do not."""
+    until = time.monotonic() + patience
+    while len(exchange.present()) < num_clients and time.monotonic() < until:
+        if sum(map(len, exchange.clients_of.values())) >= num_clients:
+            return
+        time.sleep(LOOK)
+
+
 def require_answers(exchange: Exchange, num_clients: int, minimum: int) -> None:
     """Require that a run can begin.
 

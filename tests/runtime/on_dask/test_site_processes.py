@@ -1,0 +1,177 @@
+"""``hierfl site``: processes with data of their own, mutual certificates, and refusals that are told on both sides."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import LocalCluster
+
+import hierfl as hf
+from hierfl.command.loading import load_problem
+from hierfl.runtime.on_dask import dask_runtime
+from hierfl.runtime.on_dask.site_process import TLSFiles
+from hierfl.runtime.sites.site_data import held_of
+from hierfl.solvers import SCAFFOLD, FedAvg
+from tests.runtime.on_dask.certificates import DAY, Authority
+
+STUDY = """
+import cvxpy as cp
+import hierfl as hf
+
+def study(level=1.0, held=None):
+    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
+    rows = {"north": 6, "south": 4}
+    clients = [hf.Client([{u: hf.Elsewhere(n), b: hf.Elsewhere(n)}] if held is None else [{u: held[name]["u"], b: held[name]["b"]}],
+                         name=name) for name, n in rows.items()]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - level * b))), federation=hf.Federation(clients, weights="samples"))
+
+def declared() -> hf.Problem:
+    return study()
+"""
+ROWS = """
+import numpy as np
+
+def rows(seed, n):
+    rng = np.random.default_rng(seed)
+    return {"u": rng.standard_normal((n, 2)), "b": rng.standard_normal(n)}
+
+def north(): return {"north": rows(1, 6)}
+def south(): return {"south": rows(2, 4)}
+"""
+SETTINGS: dict[str, Any] = {"rounds": 20, "x0": np.array([0.5, -0.5]), "seed": 3, "progress": False}
+SOLVER = FedAvg(step_size=0.05, local_steps=2, batch_size=2)
+
+
+class Study:
+    """A folder with the declaration, the rows and certificates, a scheduler, and the processes of two sites."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, text in (("study.py", STUDY), ("rows.py", ROWS)):
+            (folder / name).write_text(text)
+        self.trusted, self.stranger = Authority(folder, "ca"), Authority(folder, "other")
+        self.server = self.trusted.files("server")
+        self.problem = load_problem(f"{folder / 'study.py'}:declared")
+        self.module = sys.modules["study"]
+
+    def command(self, address: str, name: str, files: TLSFiles, *more: str) -> list[str]:
+        tls = ["--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key]
+        data = f"{self.folder / 'rows.py'}:{name}"
+        place = ["--problem", f"{self.folder / 'study.py'}:declared", "--data", data, "--scheduler", address]
+        log = ["--log", str(self.folder / f"{name}.log")]
+        return [sys.executable, "-m", "hierfl.command.main", "site", *place, *tls, *log, *more]
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return Study(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def address(study: Study) -> Iterator[str]:
+    """The scheduler's, with a site that allows anything and one that does not."""
+    with LocalCluster(
+        n_workers=0, protocol="tls://", security=study.server.security(), dashboard_address=None
+    ) as cluster:
+        where = cluster.scheduler_address
+        north = study.command(where, "north", study.trusted.files("of_north"))
+        south = study.command(
+            where, "south", study.trusted.files("of_south"), "--algorithms", "FedAvg", "--max-rounds", "45"
+        )
+        sites = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (north, south)]
+        yield where
+        for site in sites:
+            site.terminate()
+            site.wait(20)
+
+
+@pytest.fixture(scope="module")
+def runtime(address: str, study: Study) -> Iterator[hf.runtime.Dask]:
+    with hf.runtime.Dask(address, security=study.server.security(), patience=60.0, minimum=2) as runtime:
+        until = time.monotonic() + 90
+        while True:  # for the sites to come
+            try:
+                study.problem.solve(SOLVER, runtime=runtime, rounds=1, progress=False)
+                break
+            except hf.SiteError:
+                assert time.monotonic() < until
+        yield runtime
+
+
+@pytest.mark.slow
+def test_data_that_the_server_never_sees_give_the_run_in_process(runtime: Any, study: Study) -> None:
+    import rows  # beside study.py, in the folder that was put on the path
+
+    here = study.module.study(held={**rows.north(), **rows.south()})
+    expected, found = here.solve(SOLVER, **SETTINGS), study.problem.solve(SOLVER, runtime=runtime, **SETTINGS)
+    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+    assert found.value == pytest.approx(expected.value, rel=1e-10) and str(found.certificate) == "no lower level"
+    assert set(found.settings["sites"]) == {"north", "south"}
+    sent = [line for line in study.log("south").splitlines() if ": sent " in line]
+    assert sum("sent payload (1, 2) <f8, 16 bytes" in line for line in sent) >= 20
+    assert {line.split(": sent ")[1].split()[0] for line in sent} == {
+        "payload",
+        "monitor['value']",
+        "Answered,",
+        "Welcome,",
+    }
+
+
+@pytest.mark.slow
+def test_refusals_are_told_on_both_sides(runtime: Any, study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    object.__setattr__(runtime, "patience", 0.5)
+    with pytest.raises(hf.SiteError, match="south: SCAFFOLD is not among the algorithms that this site allows: FedAvg"):
+        study.problem.solve(SCAFFOLD(step_size=0.05), runtime=runtime, **SETTINGS)
+    assert "SCAFFOLD is not among the algorithms" in study.log("south")
+    with pytest.raises(hf.SiteError, match="another problem is declared here than at the server"):
+        study.module.study(level=2.0).solve(SOLVER, runtime=runtime, **SETTINGS)
+    assert "another problem is declared" in study.log("north")
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(hf.SiteError, match="the server runs hierfl 9.9.9, this site hierfl"),
+    ):
+        patch.setattr(dask_runtime, "VERSION", "9.9.9")
+        study.problem.solve(SOLVER, runtime=runtime, **SETTINGS)
+    assert "the server runs hierfl 9.9.9" in study.log("north")
+    paused = study.problem.solve(SOLVER, runtime=runtime, **{**SETTINGS, "rounds": 60})
+    assert paused.status.startswith("paused: 1 of 2") and "has answered the 45 rounds that it allows" in paused.status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stranger", "expired"])
+def test_a_wrong_certificate_is_refused_with_the_reason(
+    kind: str, address: str, study: Study, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = study.stranger.files("stranger") if kind == "stranger" else study.trusted.files("expired", -DAY)
+    tried = subprocess.run(study.command(address, "north", files), capture_output=True, text=True, timeout=60)
+    assert tried.returncode == 2 and "cannot join tls://" in tried.stderr
+    assert "One side does not accept the other's certificate" in tried.stderr
+    told = {"stranger": "ALERT_UNKNOWN_CA", "expired": "certificate has expired"}[kind]
+    assert told in caplog.text  # the scheduler's log
+    with pytest.raises(hf.SiteError, match="cannot reach the scheduler"):
+        study.problem.solve(SOLVER, runtime=hf.runtime.Dask(address, security=files.security()), **SETTINGS)
+
+
+def test_names_in_a_sites_data_are_those_of_the_declaration(study: Study) -> None:
+    declaration, own = study.problem.declaration, {"u": np.ones((6, 2)), "b": np.ones(6)}
+    assert list(held_of(declaration, {"north": own})) == [0]
+    for loaded, said in (
+        ({"nort": own}, "did you mean 'north'"),
+        ({"north": {"u": own["u"], "bb": own["b"]}}, "'bb' of client 'north'"),
+        ({"north": {"u": own["u"]}}, "lack b"),
+        ([own], "a site's data are"),
+    ):
+        with pytest.raises(hf.DataError, match=said):
+            held_of(declaration, loaded)
+    with pytest.raises(hf.SettingError, match="TLS needs all of"):
+        TLSFiles(ca="ca.pem")
