@@ -221,11 +221,13 @@ class Result(Shown):
                 frame[name] = column.reindex(frame.index)
         return frame
 
-    def plot(self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear") -> Figure:
-        """Draw the convergence, the objective's estimate and the metrics; ``axis`` and ``scale`` as for ``Runs.plot``. Returns the figure."""
+    def plot(
+        self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
+    ) -> Figure:
+        """Draw the convergence, the objective's estimate and the metrics; ``axis``, ``scale`` and ``style`` as for ``Runs.plot``. Returns the figure."""
         from hierfl.inspect.pictures.convergence import plot_result
 
-        return plot_result(self, ax, axis, scale)
+        return plot_result(self, ax, axis, scale, style)
 
     def report(
         self,

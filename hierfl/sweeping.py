@@ -73,15 +73,18 @@ class Sweep(Shown):
         ]
         return pd.DataFrame(rows)
 
-    def plot(self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear") -> Figure:
+    def plot(
+        self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
+    ) -> Figure:
         """Draw one line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure.
 
         ``axis`` is ``"rounds"``, ``"communication"`` or ``"seconds"``; ``scale`` ``"linear"``, ``"log"`` or ``"gap"``, the distance to
-        ``problem.reference()`` on a logarithmic axis. A ``SettingError`` names what there is for anything else.
+        ``problem.reference()`` on a logarithmic axis; ``style`` ``"screen"`` or ``"paper"``, a column of 3.4 inches in type of 8 points.
+        A ``SettingError`` names what there is for anything else.
         """
         from hierfl.inspect.pictures.convergence import plot_runs
 
-        return plot_runs(self.runs, ax, axis, scale)
+        return plot_runs(self.runs, ax, axis, scale, style)
 
     def _card(self) -> Card:
         best_first = sorted(self.runs.items(), key=lambda item: _rank(item[1]))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points
 from hierfl.inspect.pictures.convergence_axes import ConvergenceAxes
-from hierfl.inspect.pictures.style import COLOURS, house_style, require_axes
+from hierfl.inspect.pictures.style import COLOURS, house_style, panels, require_axes, require_style
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import SAME
 from hierfl.runs import half_width
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 EVALUATED = 25  # points of a trajectory at which f is computed for its figure
 
 
-def plot_result(result: Result, ax: Axes | None = None, axis: str = "rounds", scale: str = "linear") -> Figure:
+def plot_result(
+    result: Result, ax: Axes | None = None, axis: str = "rounds", scale: str = "linear", style: str = "screen"
+) -> Figure:
     """Draw the objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
 
     Where the run's own y is not the exact one, f with the lower level solved is drawn along the trajectory, and the run's own
@@ -35,22 +37,19 @@ def plot_result(result: Result, ax: Axes | None = None, axis: str = "rounds", sc
     Raises
     ------
     SettingError
-        If ``ax`` is no matplotlib axes; for an axis or a scale that there is not, and a gap without a reference.
+        If ``ax`` is no matplotlib axes; for an axis, a scale or a style that there is not, and a gap without a reference.
     """
-    import matplotlib.pyplot as plt
-
     require_axes(ax)
     how = ConvergenceAxes(axis, scale)
     least = how.least([result])
     names = [name for name in result.metrics if name != "round"]
-    with house_style():
+    with house_style(require_style(style)):
         if ax is None:
-            figure, axes = plt.subplots(1, 1 + len(names), figsize=(4.6 * (1 + len(names)), 3.4), squeeze=False)
-            panels = list(axes[0])
+            figure, drawn = panels(1 + len(names), 4.6, 3.4, style)
         else:
-            figure, panels, names = ax.figure, [ax], []
-        _objective(panels[0], result, how, least)
-        for panel, name in zip(panels[1:], names):
+            figure, drawn, names = cast("Figure", ax.figure), [ax], []
+        _objective(drawn[0], result, how, least)
+        for panel, name in zip(drawn[1:], names):
             panel.plot(how.at([result], result.metrics["round"]), result.metrics[name], marker="o", markersize=3)
             panel.set_title(name)
             how.finish(panel, name, objective=False)
@@ -84,7 +83,7 @@ def _objective(panel: Axes, result: Result, how: ConvergenceAxes, least: float |
         panel.axhline(end, color=COLOURS[1], linestyle="--", label=said)
     panel.set_title("objective")
     how.finish(panel, "objective", objective=True)
-    panel.legend(fontsize=8)
+    panel.legend()
 
 
 def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -109,29 +108,29 @@ def exact_along(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def plot_runs(
-    groups: Mapping[str, Runs], ax: Axes | None = None, axis: str = "rounds", scale: str = "linear"
+    groups: Mapping[str, Runs],
+    ax: Axes | None = None,
+    axis: str = "rounds",
+    scale: str = "linear",
+    style: str = "screen",
 ) -> Figure:
     """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure.
 
     Raises
     ------
     SettingError
-        If ``ax`` is no matplotlib axes; for an axis or a scale that there is not, and a gap without a reference.
+        If ``ax`` is no matplotlib axes; for an axis, a scale or a style that there is not, and a gap without a reference.
     """
-    import matplotlib.pyplot as plt
-
     require_axes(ax)
     how = ConvergenceAxes(axis, scale)
     shown = {name: runs for name, runs in groups.items() if runs.finished}
     metrics = {name: None for runs in shown.values() for name in runs.finished[0].metrics if name != "round"}
-    with house_style():
+    with house_style(require_style(style)):
         if ax is None:
-            columns = 1 + len(metrics)
-            figure, axes = plt.subplots(1, columns, figsize=(4.8 * columns, 3.6), squeeze=False)
-            panels = list(axes[0])
+            figure, drawn = panels(1 + len(metrics), 4.8, 3.6, style)
         else:
-            figure, panels = ax.figure, [ax]
-        for panel, name in zip(panels, ("objective", *metrics)):
+            figure, drawn = cast("Figure", ax.figure), [ax]
+        for panel, name in zip(drawn, ("objective", *metrics)):
             windows = [
                 _band(panel, runs, name, label or f"mean of {len(runs.finished)} seeds, 95% band", how)
                 for label, runs in shown.items()
@@ -140,7 +139,7 @@ def plot_runs(
             panel.set_title(title)
             how.finish(panel, name, objective=name == "objective")
         if shown:
-            panels[0].legend(fontsize=8)
+            drawn[0].legend()
     return figure
 
 
@@ -157,5 +156,8 @@ def _band(panel: Axes, runs: Runs, name: str, label: str, how: ConvergenceAxes) 
         values = how.scaled(values, how.least(runs.finished))
     middle, half, at = np.mean(values, axis=0), half_width(values), how.at(runs.finished, rounds)
     (line,) = panel.plot(at, middle, label=label)
-    panel.fill_between(at, middle - half, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)
+    low = middle - half
+    if how.scale != "linear":  # what has no logarithm is drawn to a tenth of the least mean
+        low = np.maximum(low, np.nanmin(np.where(middle > 0, middle, np.nan)) / 10) if (middle > 0).any() else low
+    panel.fill_between(at, low, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)
     return window

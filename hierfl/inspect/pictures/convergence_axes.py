@@ -77,6 +77,6 @@ class ConvergenceAxes:
     def finish(self, panel: Axes, name: str, *, objective: bool) -> None:
         """Label a panel and scale its axes."""
         gap = objective and self.scale == "gap"
-        panel.set(xlabel=AXES[self.axis], ylabel="distance of the objective to reference()" if gap else name)
+        panel.set(xlabel=AXES[self.axis], ylabel="distance to reference()" if gap else name)
         if gap or self.scale == "log":
             panel.set_yscale("log", nonpositive="mask")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hierfl.errors import DataError
-from hierfl.inspect.pictures.style import house_style, require_axes
+from hierfl.inspect.pictures.style import COLUMN, house_figure, house_style, require_axes, require_style
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.sample import Sample
 
@@ -53,7 +53,9 @@ def label_counts(federation: Federation, label: Sample, classes: Any = None) -> 
     return counts
 
 
-def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: Axes | None = None) -> Figure:
+def plot_partition(
+    counts: Any, class_names: Sequence[str] | None = None, ax: Axes | None = None, style: str = "screen"
+) -> Figure:
     """Draw stacked horizontal bars, one per client; the classes run from dark to light, readable without colour vision.
 
     Parameters
@@ -64,6 +66,8 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: Ax
         Names in the legend; default the class indices.
     ax
         Axes to draw on; a new figure by default.
+    style
+        ``"screen"``, or ``"paper"`` for a column of 3.4 inches.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: Ax
     DataError
         If ``counts`` is not a matrix of nonnegative numbers, or ``class_names`` differ in number from its columns.
     SettingError
-        If ``ax`` is no matplotlib axes.
+        If ``ax`` is no matplotlib axes; for a style that there is not.
     """
     import matplotlib.pyplot as plt
 
@@ -84,10 +88,11 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: Ax
     names = [str(c) for c in range(classes)] if class_names is None else [str(name) for name in class_names]
     if len(names) != classes:
         raise DataError(f"class_names has {len(names)} names for {classes} classes, the columns of counts.")
-    with house_style():
+    with house_style(require_style(style)):
         if ax is None:
             height = max(2.2, 0.8 + min(0.3 * clients, 9.0))
-            _, ax = plt.subplots(figsize=(6.5, height))
+            size = (COLUMN, min(height, 4.0)) if style == "paper" else (6.5, height)
+            _, ax = plt.subplots(figsize=size, FigureClass=house_figure())
         shades = plt.get_cmap("viridis")(np.linspace(0, 1, classes))
         edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5} if clients <= _TICKS else {}
         left = np.zeros(clients)
@@ -101,8 +106,7 @@ def plot_partition(counts: Any, class_names: Sequence[str] | None = None, ax: Ax
         ax.set_axisbelow(True)
         ax.legend(
             title="class",
-            fontsize=7,
-            title_fontsize=8,
+            title_fontsize=plt.rcParams["legend.fontsize"],
             loc="center left",
             bbox_to_anchor=(1.0, 0.5),
             ncols=-(-classes // _ROWS),

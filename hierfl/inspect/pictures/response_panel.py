@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from hierfl.inspect.pictures.style import COLOURS as ALL_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ALL_COLOURS[:-1]  # names in yellow cannot be read
 FEW = 8  # scalars of y that are drawn without being asked for
 NAMED = 12  # curves that have a name at their end
 LINES = ("-", "--", ":", "-.")  # of the owners, where an entry of y has several
-LINE_HEIGHT = 0.085  # of a name, in heights of the panel
 
 
 def shows_response(shown: DrawableSlice, asked: bool | None, own_axes: bool) -> bool:
@@ -41,6 +41,8 @@ def shows_response(shown: DrawableSlice, asked: bool | None, own_axes: bool) -> 
 
 def draw_response(panel: Axes, shown: DrawableSlice) -> None:
     """Draw the curves of all scalars of y, and their names where they are few."""
+    import matplotlib as mpl
+
     owners, size = shown.answers.shape[1:]
     names = list(entries(shown.compiled.lower))
     ends: dict[str, tuple[float, str]] = {}
@@ -51,7 +53,7 @@ def draw_response(panel: Axes, shown: DrawableSlice) -> None:
             colour = COLOURS[(owner if alone else place) % len(COLOURS)]
             look: dict[str, Any] = {"color": colour, "linestyle": "-" if alone else LINES[owner % len(LINES)]}
             label = names[place] if owners == 1 else f"{names[place]}, {owner}"
-            panel.plot(t, values, label=label, linewidth=1.4, **look)
+            panel.plot(t, values, label=label, linewidth=0.9 * mpl.rcParams["lines.linewidth"], **look)
             finite = np.flatnonzero(np.isfinite(values))
             if len(finite):
                 ends[label] = (float(values[finite[-1]]), colour)
@@ -63,10 +65,13 @@ def draw_response(panel: Axes, shown: DrawableSlice) -> None:
 
 def _name_the_ends(panel: Axes, ends: dict[str, tuple[float, str]]) -> None:
     """Write each curve's name to its right, moved up or down where names would meet."""
+    import matplotlib as mpl
+
     low, high = panel.get_ylim()
     panel.set_ylim(low, high)
     labels = sorted(ends, key=lambda label: ends[label][0])
-    at = apart(np.array([(ends[label][0] - low) / (high - low) for label in labels]), LINE_HEIGHT)
+    at = apart(np.array([(ends[label][0] - low) / (high - low) for label in labels]), _line_height(panel))
+    fontsize = mpl.rcParams["legend.fontsize"]
     for label, height in zip(labels, at):
         panel.text(
             1.015,
@@ -75,7 +80,7 @@ def _name_the_ends(panel: Axes, ends: dict[str, tuple[float, str]]) -> None:
             transform=panel.transAxes,
             color=ends[label][1],
             va="center",
-            fontsize="small",
+            fontsize=fontsize,
             clip_on=False,
         )
 
@@ -91,3 +96,13 @@ def apart(places: np.ndarray, least: float) -> np.ndarray:
     pushed -= max(0.0, pushed[-1] - 1.0)
     pushed += max(0.0, -pushed[0])
     return pushed
+
+
+def _line_height(panel: Axes) -> float:
+    """What a name takes, in heights of the panel as it will be laid out: about two fifths of the figure's, less its axis."""
+    import matplotlib as mpl
+    from matplotlib.font_manager import FontProperties
+
+    points = FontProperties(size=mpl.rcParams["legend.fontsize"]).get_size_in_points()
+    figure = cast("Figure", panel.get_figure(root=True))
+    return float(1.15 * points / (72 * 0.3 * figure.get_figheight()))

@@ -146,7 +146,9 @@ class Slice(Shown):
             return ()
         return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
 
-    def plot(self, ax: Axes | None = None, *, response: bool | None = None, **style: Any) -> Figure:
+    def plot(
+        self, ax: Axes | None = None, *, response: bool | None = None, style: str = "screen", **line: Any
+    ) -> Figure:
         """f on the line with its kinks, one-sided tangents, gaps and smoothings, and y(x) below; returns the figure.
 
         Parameters
@@ -156,16 +158,18 @@ class Slice(Shown):
         response
             Whether y(x) has a panel below f; by default where y has at most 8 scalars and ``ax`` is left out.
         style
+            ``"screen"``, or ``"paper"``: a column of 3.4 inches, type of 8 points, fonts that publishers take.
+        line
             Of the line of f: keywords of matplotlib's lines, such as ``color``, ``linestyle``, ``linewidth``.
 
         Raises
         ------
         SettingError
-            If ``ax`` is something else, for an unknown keyword, and for a response that there is not, or on ``ax``.
+            If ``ax`` is something else, for an unknown keyword or style, and for a response that there is not, or on ``ax``.
         """
         from hierfl.inspect.pictures.slice_plot import plot_slice
 
-        return plot_slice(self, ax, response, **style)
+        return plot_slice(self, ax, response, style, **line)
 
     def __str__(self) -> str:
         where = f"f on {len(self.t)} points, t in [{self.t[0]:.4g}, {self.t[-1]:.4g}], along {self.chosen}"

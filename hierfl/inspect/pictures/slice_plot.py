@@ -9,7 +9,16 @@ import numpy as np
 from hierfl.inspect.pictures.curves import curve, line_label, line_title
 from hierfl.inspect.pictures.drawable import DrawableSlice
 from hierfl.inspect.pictures.response_panel import draw_response, shows_response
-from hierfl.inspect.pictures.style import COLOURS, GAPS, house_style, line_style, require_axes
+from hierfl.inspect.pictures.style import (
+    COLOURS,
+    COLUMN,
+    GAPS,
+    house_figure,
+    house_style,
+    line_style,
+    require_axes,
+    require_style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,22 +27,31 @@ if TYPE_CHECKING:
 TANGENT = 0.08  # half the length of a tangent, in radii
 KINKS_SHOWN = 40
 DOT, FAINT_DOT = 4.5, 2.0  # sizes of dots
+SCREEN_MARKER = 6.0  # matplotlib's own size
 FAINT = 1e-3  # of the sharpest kink's leap of slope, below which a kink has a small dot
 
 
-def plot_slice(shown: DrawableSlice, ax: Axes | None = None, response: bool | None = None, **style: Any) -> Figure:
-    """Draw a slice; ``style`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
+def plot_slice(
+    shown: DrawableSlice, ax: Axes | None = None, response: bool | None = None, style: str = "screen", **line: Any
+) -> Figure:
+    """Draw a slice; ``line`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
     import matplotlib.pyplot as plt
 
     require_axes(ax)
-    look = line_style(style)
+    look = line_style(line)
     below = None
     with_response = shows_response(shown, response, ax is not None)
-    with house_style():
+    with house_style(require_style(style)):
         if with_response:
-            figure, (panel, below) = plt.subplots(2, 1, sharex=True, figsize=(6.4, 5.4), height_ratios=(3, 2))
+            tall = (COLUMN, 3.2) if style == "paper" else (6.4, 5.4)
+            figure, (panel, below) = plt.subplots(
+                2, 1, sharex=True, figsize=tall, height_ratios=(3, 2), FigureClass=house_figure()
+            )
+        elif ax is None:
+            flat = (COLUMN, 2.2) if style == "paper" else (6.4, 4.0)
+            figure, panel = plt.subplots(figsize=flat, FigureClass=house_figure())
         else:
-            figure, panel = plt.subplots(figsize=(6.4, 4.0)) if ax is None else (ax.figure, ax)
+            figure, panel = ax.figure, ax
         drawn = curve(shown)
         panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
         for place, smooth in enumerate(shown.smoothed):
@@ -50,18 +68,21 @@ def plot_slice(shown: DrawableSlice, ax: Axes | None = None, response: bool | No
         if below is not None:
             draw_response(below, shown)
         (panel if below is None else below).set_xlabel(line_label(shown))
-        panel.legend(fontsize=8, frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
+        panel.legend(frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
     return cast("Figure", figure)
 
 
 def _draw_kinks(panel: Axes, shown: DrawableSlice) -> None:
     """Draw dots, and the tangents on either side; where there are very many, those of the sharpest kinks."""
+    import matplotlib as mpl
+
     kinks = sorted(shown.kinks, key=lambda kink: -kink.sharpness)[:KINKS_SHOWN]
     apart = np.diff([kink.t for kink in shown.kinks])
+    scale = mpl.rcParams["lines.markersize"] / SCREEN_MARKER
     reach = min(TANGENT * shown.line.radius, max(2 * float(np.min(apart, initial=np.inf)), 0.02 * shown.line.radius))
     for number, kink in enumerate(kinks):
         label: dict[str, Any] = {"label": _kink_label(shown)} if number == 0 else {}
-        size = DOT if kink.sharpness >= FAINT * kinks[0].sharpness else FAINT_DOT
+        size = scale * (DOT if kink.sharpness >= FAINT * kinks[0].sharpness else FAINT_DOT)
         panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=size, zorder=4, **label)
         for slope, far in ((kink.left_slope, reach), (kink.right_slope, -reach)):
             if np.isinf(slope):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import SettingError
+from hierfl.near_names import near_names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, reordered: neighbours differ in lightness as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -15,30 +21,100 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 GAPS = (("0.88", ""), ("0.80", "///"), ("0.72", "..."), ("0.64", "xxx"))
 
 
+SCREEN = {
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 150,
+    "savefig.bbox": "tight",
+    "font.size": 10,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "figure.constrained_layout.use": True,
+}
+# a column of a paper, in the type of its captions; Type 42 fonts, which publishers ask for; saved at the width that it has
+PAPER = SCREEN | {
+    "savefig.dpi": 300,
+    "savefig.bbox": None,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "figure.titlesize": 8,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3,
+    "axes.linewidth": 0.6,
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+}
+STYLES = {"screen": SCREEN, "paper": PAPER}
+COLUMN = 3.4  # inches, of a paper's column
+KEPT = ("savefig.dpi", "savefig.bbox", "pdf.fonttype", "ps.fonttype")  # of a style, asked for when a figure is saved
+
+
+def require_style(style: Any) -> str:
+    """Require a style that there is.
+
+    Raises
+    ------
+    SettingError
+        Naming those.
+    """
+    if style not in STYLES:
+        raise SettingError(f"style={style!r}: {near_names(style, tuple(STYLES))}")
+    return str(style)
+
+
 @contextmanager
-def house_style() -> Iterator[None]:
-    """Matplotlib settings of hierfl within the block."""
+def house_style(style: str = "screen") -> Iterator[None]:
+    """Matplotlib settings of hierfl within the block: ``"screen"``, or ``"paper"`` for a column of 3.4 inches."""
     import matplotlib as mpl
     import matplotlib.pyplot as plt
     from cycler import cycler
 
     plt.draw_if_interactive()  # loads the backend: a notebook's turns "interactive" on, which the block's end would turn off again
-    settings = {
-        "axes.prop_cycle": cycler(color=COLOURS),
-        "axes.grid": True,
-        "grid.alpha": 0.25,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "figure.dpi": 110,
-        "savefig.dpi": 150,
-        "savefig.bbox": "tight",
-        "font.size": 10,
-        "legend.frameon": False,
-        "lines.linewidth": 1.6,
-        "figure.constrained_layout.use": True,
-    }
-    with mpl.rc_context(settings):
+    with mpl.rc_context({"axes.prop_cycle": cycler(color=COLOURS), **STYLES[require_style(style)]}):
         yield
+
+
+def panels(count: int, width: float, height: float, style: str = "screen") -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels of that size in inches side by side, or, for a paper, below each other in a column.
+
+    It is saved in its style, whenever that is.
+    """
+    import matplotlib.pyplot as plt
+
+    if style == "paper":
+        size, grid = (COLUMN, COLUMN * min(height / width, 0.7) * count), (count, 1)
+    else:
+        size, grid = (width * count, height), (1, count)
+    figure, axes = plt.subplots(*grid, figsize=size, squeeze=False, FigureClass=house_figure())
+    return figure, list(axes.ravel())
+
+
+@cache
+def house_figure() -> type[Figure]:
+    """The class of hierfl's figures: made once, since matplotlib is loaded when it is needed."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    class HouseFigure(Figure):
+        """A figure that is saved as the style says in which it was drawn, after that style's block as well."""
+
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            self._kept = {name: mpl.rcParams[name] for name in KEPT}
+
+        def savefig(self, *args: Any, **settings: Any) -> None:
+            with mpl.rc_context(self._kept):
+                super().savefig(*args, **settings)
+
+    return HouseFigure
 
 
 def require_axes(ax: Any, projection: str = "rectilinear") -> None:

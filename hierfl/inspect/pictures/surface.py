@@ -85,7 +85,7 @@ class Surface(Shown):
             return np.zeros(0)
         return self._points.values(self.plane.at(self.kink_points)).value
 
-    def plot(self, ax: Axes | None = None, kind: str = "contour", **style: Any) -> Figure:
+    def plot(self, ax: Axes | None = None, kind: str = "contour", *, style: str = "screen", **look: Any) -> Figure:
         """Contours with the kink curves, or the surface in space with them, ``kind="3d"``; returns the figure.
 
         Parameters
@@ -95,16 +95,18 @@ class Surface(Shown):
         kind
             ``"contour"`` or ``"3d"``.
         style
+            ``"screen"``, or ``"paper"``, as for slices.
+        look
             Keywords of matplotlib's ``contourf`` or ``plot_surface``, such as ``cmap`` and ``alpha``.
 
         Raises
         ------
         SettingError
-            For another kind, other axes, or an unknown keyword.
+            For another kind, other axes, or an unknown keyword or style.
         """
         from hierfl.inspect.pictures.surface_plot import plot_surface
 
-        return plot_surface(self, ax, kind, **style)
+        return plot_surface(self, ax, kind, style, **look)
 
     def __str__(self) -> str:
         where, finite = f"f on {len(self.s)} x {len(self.s)} points", self.value[np.isfinite(self.value)]

@@ -8,7 +8,15 @@ import numpy as np
 
 from hierfl.errors import SettingError
 from hierfl.inspect.pictures.drawable import DrawableSurface
-from hierfl.inspect.pictures.style import COLOURS, house_style, require_axes, require_known
+from hierfl.inspect.pictures.style import (
+    COLOURS,
+    COLUMN,
+    house_figure,
+    house_style,
+    require_axes,
+    require_known,
+    require_style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,23 +32,26 @@ STYLE = {
 }  # fmt: skip
 
 
-def plot_surface(shown: DrawableSurface, ax: Axes | None = None, kind: str = "contour", **style: Any) -> Figure:
-    """Draw a surface; ``style`` goes to matplotlib's ``contourf`` or ``plot_surface``. Returns the figure."""
+def plot_surface(
+    shown: DrawableSurface, ax: Axes | None = None, kind: str = "contour", style: str = "screen", **look: Any
+) -> Figure:
+    """Draw a surface; ``look`` goes to matplotlib's ``contourf`` or ``plot_surface``. Returns the figure."""
     import matplotlib.pyplot as plt
 
     if kind not in ("contour", "3d"):
         raise SettingError(f"kind={kind!r}: write 'contour' or '3d'.")
     require_axes(ax, "3d" if kind == "3d" else "rectilinear")
-    require_known(style, STYLE[kind], STYLE[kind][:5])
-    with house_style():
+    require_known(look, STYLE[kind], STYLE[kind][:5])
+    with house_style(require_style(style)):
         if ax is None:
             projection = {"subplot_kw": {"projection": "3d"}} if kind == "3d" else {}
-            figure, panel = plt.subplots(figsize=(6.0, 4.8), **projection)
+            size = (COLUMN, 2.9) if style == "paper" else (6.0, 4.8)
+            figure, panel = plt.subplots(figsize=size, FigureClass=house_figure(), **projection)
         else:
             figure, panel = ax.figure, ax
         first, second = axis_names(shown)
         panel.set(xlabel=first, ylabel=second, title="implicit function")
-        (_contours if kind == "contour" else _in_space)(figure, panel, shown, style)
+        (_contours if kind == "contour" else _in_space)(figure, panel, shown, look)
     return figure
 
 
@@ -87,7 +98,7 @@ def _contours(figure: Figure, panel: Axes, shown: DrawableSurface, style: dict[s
     if shown.gaps:
         panel.plot([], [], "s", color="0.85", label="no value: " + ", ".join(shown.gaps))
     if len(shown.kink_points) or len(shown.iterates) or shown.gaps:
-        panel.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
+        panel.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
     panel.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
 
 
@@ -110,7 +121,7 @@ def _in_space(figure: Figure, panel: Axes3D, shown: DrawableSurface, style: dict
     if shown.gaps:
         panel.plot([], [], [], " ", label="no value: " + ", ".join(shown.gaps))
     if len(shown.kink_points) or shown.gaps:
-        panel.legend(fontsize=8, loc="upper left")
+        panel.legend(loc="upper left")
     panel.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]), zlabel="f")
     panel.view_init(elev=28, azim=-128)
 

@@ -74,7 +74,7 @@ def test_the_answers_are_drawn_below_where_they_are_few() -> None:
     )
     assert [text.get_text() for text in answer.texts] == ["y[1], 0", "y[1], 1", "y[0], 0", "y[0], 1"]
     heights = [text.get_position()[1] for text in answer.texts]
-    assert np.all(np.diff(heights) > 0.08)  # names of curves that lie on each other can be read
+    assert np.all(np.diff(heights) > 0.07)  # names of curves that lie on each other can be read
     np.testing.assert_allclose(answer.lines[0].get_ydata(), np.maximum(shown.t + 0.5, 0), atol=1e-12)
     assert len(shown.plot(response=False).axes) == 1
     with pytest.raises(hf.SettingError, match="a panel of its own"):
