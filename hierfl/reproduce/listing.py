@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from hierfl.errors import DataError, SettingError
+from hierfl.errors import DataError, MissingPackageError, SettingError
 from hierfl.models.image_data import load_images
 from hierfl.near_names import near_names
 from hierfl.reproduce.reproduction import DataSets, Reproduction
@@ -14,6 +14,9 @@ MODULES = {
     "hfl-table1": "heterogeneous_table",
     "hfl-fig2": "heterogeneous_figure",
     "hfl-few-samples": "few_samples",
+    "nn-fig1": "relu_steps_figure",
+    "2s-fig2": "softplus_figure",
+    "2s-fig3": "neurons_figure",
     "2s-table4": "cournot_table",
     "2s-fig5": "cournot_figure",
 }
@@ -47,6 +50,6 @@ def find_data(reproduction: Reproduction, folder: Path | None, download: bool) -
     for name in (*reproduction.data, *(["digits"] if reproduction.data else [])):
         try:
             found[name] = load_images(name, folder, download)
-        except DataError as error:
+        except (DataError, MissingPackageError) as error:
             absent[name] = str(error)
     return DataSets(found, absent)
