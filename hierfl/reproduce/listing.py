@@ -11,14 +11,14 @@ from hierfl.near_names import near_names
 from hierfl.reproduce.reproduction import DataSets, Reproduction
 
 MODULES = {
-    "hfl-table1": "heterogeneous_table",
-    "hfl-fig2": "heterogeneous_figure",
-    "hfl-few-samples": "few_samples",
-    "nn-fig1": "relu_steps_figure",
-    "2s-fig2": "softplus_figure",
-    "2s-fig3": "neurons_figure",
-    "2s-table4": "cournot_table",
-    "2s-fig5": "cournot_figure",
+    "hfl-table1": "heterogeneous.heterogeneous_table",
+    "hfl-fig2": "heterogeneous.heterogeneous_figure",
+    "hfl-few-samples": "heterogeneous.few_samples",
+    "nn-fig1": "networks.relu_steps_figure",
+    "2s-fig2": "networks.softplus_figure",
+    "2s-fig3": "networks.neurons_figure",
+    "2s-table4": "market.cournot_table",
+    "2s-fig5": "market.cournot_figure",
 }
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from hierfl.command.main import main
 from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.cournot_figure import REPRODUCTION as FIGURE
-from hierfl.reproduce.cournot_runs import cournot_cell
-from hierfl.reproduce.cournot_table import PRINTED, REPRODUCTION, printed_value
+from hierfl.reproduce.market.cournot_figure import REPRODUCTION as FIGURE
+from hierfl.reproduce.market.cournot_runs import cournot_cell
+from hierfl.reproduce.market.cournot_table import PRINTED, REPRODUCTION, printed_value
 from hierfl.reproduce.reproduction import DataSets
 
 

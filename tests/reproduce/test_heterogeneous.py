@@ -13,11 +13,11 @@ from sklearn.metrics import log_loss
 from hierfl.models import ClassificationData
 from hierfl.models.image_data import load_images
 from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.few_samples import ALONE, ENVELOPE, POOLED
-from hierfl.reproduce.few_samples import REPRODUCTION as FEW_SAMPLES
-from hierfl.reproduce.heterogeneous_figure import REPRODUCTION as FIGURE
-from hierfl.reproduce.heterogeneous_table import PRINTED, REPRODUCTION, SETS
-from hierfl.reproduce.linear_models import accuracy, mean_loss
+from hierfl.reproduce.heterogeneous.few_samples import ALONE, ENVELOPE, POOLED
+from hierfl.reproduce.heterogeneous.few_samples import REPRODUCTION as FEW_SAMPLES
+from hierfl.reproduce.heterogeneous.heterogeneous_figure import REPRODUCTION as FIGURE
+from hierfl.reproduce.heterogeneous.heterogeneous_table import PRINTED, REPRODUCTION, SETS
+from hierfl.reproduce.heterogeneous.linear_models import accuracy, mean_loss
 from hierfl.reproduce.listing import find_data
 from hierfl.reproduce.reproduction import Cell, DataSets
 

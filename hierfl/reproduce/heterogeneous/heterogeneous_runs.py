@@ -13,7 +13,7 @@ from hierfl.errors import LowerLevelWarning
 from hierfl.language.federation.partition_schemes import Dirichlet
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.problem import Problem
-from hierfl.reproduce.linear_models import accuracy, clients_training, mean_loss, rows_of, server_training
+from hierfl.reproduce.heterogeneous.linear_models import accuracy, clients_training, mean_loss, rows_of, server_training
 from hierfl.reproduce.reproduction import Cell, DataSets
 from hierfl.result import Result
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedProx, ProjectedSGD

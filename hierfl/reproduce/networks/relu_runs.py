@@ -11,7 +11,7 @@ from hierfl.errors import DivergedError
 from hierfl.models import relu_network
 from hierfl.models.relu_network import initial_weights
 from hierfl.problem import Problem
-from hierfl.reproduce.heterogeneous_table import interval
+from hierfl.reproduce.heterogeneous.heterogeneous_table import interval
 from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain
 from hierfl.runs import half_width
 from hierfl.solvers import FedAvg, FedMSPP, FedProx, FedRZO, Scaffnew

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hierfl.reproduce.relu_runs import (
+from hierfl.reproduce.networks.relu_runs import (
     LEFT_OPEN,
     PRINTS_CURVES,
     draw_runs,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hierfl.inspect.pictures.convergence import moving_mean
-from hierfl.reproduce.cournot_runs import DIFFERS, LEFT_OPEN, STEPS, cournot_cell, run_cournot
-from hierfl.reproduce.cournot_table import printed_value
+from hierfl.reproduce.market.cournot_runs import DIFFERS, LEFT_OPEN, STEPS, cournot_cell, run_cournot
+from hierfl.reproduce.market.cournot_table import printed_value
 from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Reproduction, TextTable
 
 if TYPE_CHECKING:

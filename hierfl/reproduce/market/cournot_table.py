@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierfl.reproduce.cournot_runs import (
+from hierfl.reproduce.market.cournot_runs import (
     DIFFERS,
     LEFT_OPEN,
     SLOPES,

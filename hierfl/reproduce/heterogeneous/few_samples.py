@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.reproduce.heterogeneous_runs import (
+from hierfl.reproduce.heterogeneous.heterogeneous_runs import (
     MU,
     PAPER,
     PRETRAINING,
@@ -24,8 +24,8 @@ from hierfl.reproduce.heterogeneous_runs import (
     run_pooled,
     run_zohfl,
 )
-from hierfl.reproduce.heterogeneous_table import interval
-from hierfl.reproduce.linear_models import server_training
+from hierfl.reproduce.heterogeneous.heterogeneous_table import interval
+from hierfl.reproduce.heterogeneous.linear_models import server_training
 from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
 from hierfl.runs import half_width
 from hierfl.solvers import ZOHFL, ImplicitGradient, ProjectedSGD

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.reproduce.heterogeneous_runs import HETEROGENEITIES, LEFT_OPEN, PAPER, SERVER, run_zohfl
+from hierfl.reproduce.heterogeneous.heterogeneous_runs import HETEROGENEITIES, LEFT_OPEN, PAPER, SERVER, run_zohfl
 from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
 
 if TYPE_CHECKING:

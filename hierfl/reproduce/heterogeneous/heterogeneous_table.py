@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hierfl.reproduce.heterogeneous_runs import (
+from hierfl.reproduce.heterogeneous.heterogeneous_runs import (
     HETEROGENEITIES,
     LEFT_OPEN,
     PAPER,

@@ -1,0 +1,1 @@
+"""Heterogeneous classification, [HFL] §IV: Table I, Figure 2, and a server with few samples."""
