@@ -31,6 +31,11 @@ _SLOWEST = 20
 _seconds: Counter[str] = Counter()  # by file, fixtures included; in the process that reports
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Programs that run for a moment need not be good ones: unless a test is marked ``optimised``, XLA leaves most passes out."""
+    jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add what a test's setup, call or end took to its file."""
     _seconds[report.nodeid.split("::")[0]] += report.duration

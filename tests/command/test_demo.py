@@ -12,6 +12,8 @@ import pytest
 from hierfl.command.demo import DemoOutcome, headline, table
 from hierfl.command.main import main
 
+pytestmark = pytest.mark.optimised
+
 
 def test_the_demo_shows_mathematics_outcome_and_files_on_one_screen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ import relu_network
 import reporting
 import stackelberg_cournot
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ from hierfl.reproduce.market.cournot_runs import cournot_cell
 from hierfl.reproduce.market.cournot_table import PRINTED, REPRODUCTION, printed_value
 from hierfl.reproduce.reproduction import DataSets
 
+pytestmark = pytest.mark.optimised
+
 
 @pytest.mark.slow
 def test_table4_is_reproduced_and_every_such_run_is_warned(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from hierfl.reproduce.heterogeneous.linear_models import accuracy, mean_loss
 from hierfl.reproduce.listing import find_data
 from hierfl.reproduce.reproduction import Cell, DataSets
 
+pytestmark = pytest.mark.optimised
+
 
 def test_accuracy_and_loss_are_those_of_scikit_learn() -> None:
     data = load_images("digits")

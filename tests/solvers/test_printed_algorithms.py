@@ -370,10 +370,12 @@ def bilevel(cohort: Cohort, solver: Callable[..., Array]) -> tuple[hf.Problem, C
     return problem, f, partial(solver, gradient, LowerData(LOWER_ROWS, 1), cohort)
 
 
-@pytest.mark.parametrize("name", LOWER_SOLVERS)
-@every_cohort
-def test_fedrzo_bl(cohort: Cohort, name: str, x64: None) -> None:
-    settings, solver = LOWER_SOLVERS[name]
+BILEVEL = [("LocalSGD", cohort) for cohort in COHORTS] + [("FedAC", "absent-clients"), ("LFD", "absent-clients")]
+
+
+@pytest.mark.parametrize(("name", "clients"), BILEVEL)
+def test_fedrzo_bl(name: str, clients: str, x64: None) -> None:
+    cohort, (settings, solver) = COHORTS[clients], LOWER_SOLVERS[name]
     problem, f, lower = bilevel(cohort, solver)
     agrees(problem, fedrzo(cohort, settings), fedrzo_bl(f, lower, cohort, START))
 
@@ -566,8 +568,10 @@ def hierarchical(cohort: Cohort) -> hf.Problem:
     )
 
 
-@pytest.mark.parametrize(("common", "start"), [(False, "query"), (True, "warm")])
-@scripted_too
+HIERARCHICAL = [(cohort, False, "query") for cohort in [*COHORTS.values(), SCRIPTED]] + [(SCRIPTED, True, "warm")]
+
+
+@pytest.mark.parametrize(("cohort", "common", "start"), HIERARCHICAL, ids=[*COHORTS, "scripted", "scripted and shared"])
 def test_zo_hfl(cohort: Cohort, common: bool, start: str, x64: None) -> None:
     problem = hierarchical(cohort)
     solver = ZOHFL(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
-import jax
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.descent.answers import FAILURES, VALUE
-from hierfl.solvers import SCAFFOLD, FedAvg, FedRZO
+from hierfl.solvers import SCAFFOLD, FedAvg, FedMSPP, FedProx, FedRZO, FedZO
 from tests.runtime.checkpoints.resumed import by_and_by, outcome, require_same, stored_arrays, total
-from tests.runtime.processes.test_process_runtime import CASES, EVERYBODY, SEED, START
+from tests.runtime.processes.test_process_runtime import CASES, DESCENT, EVERYBODY, SEED, START, Case, flat
 from tests.small_declarations import quartic
 from tests.solvers.test_baselines import least_squares
 
@@ -34,19 +32,16 @@ EACH = {  # a case of every solver, those with memories among them; all others i
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Programs that run for a moment need not be good ones."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+ALL = CASES | {  # and those whose messages are the same as another's
+    "FedProx": Case(flat, FedProx(**DESCENT)),
+    "FedMSPP": Case(flat, FedMSPP(**DESCENT)),
+    "FedZO": Case(flat, FedZO(**DESCENT, directions=2)),
+}
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in EACH else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", [case if case in EACH else pytest.param(case, marks=pytest.mark.slow) for case in ALL])
 def test_every_solver_goes_on_bit_for_bit(case: str, tmp_path: Path) -> None:
-    problem, solver = CASES[case].problem(EVERYBODY), CASES[case].solver
+    problem, solver = ALL[case].problem(EVERYBODY), ALL[case].solver
     settings = {"rounds": 10, "evaluate_every": 2, "x0": START, "seed": SEED}
     found, stopped = by_and_by(problem, solver, tmp_path, 2, **settings)
     assert stopped == 2

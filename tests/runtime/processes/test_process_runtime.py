@@ -33,12 +33,8 @@ from hierfl.solvers import (
     ZOHFL,
     Exact,
     Extragradient,
-    FedAC,
     FedAvg,
-    FedMSPP,
-    FedProx,
     FedRZO,
-    FedZO,
     ImplicitGradient,
     LocalSGD,
     LocalSGDA,
@@ -222,23 +218,12 @@ CASES = {
     ),
     "ZOHFL, scalars": Case(flat, ZOHFL(communication="scalars", batch_size=2, **HALF)),
     "FedRZO, one level": Case(flat, FedRZO(**LOCAL, **HALF)),
-    "FedRZO, server": Case(flat_with_server, FedRZO(**LOCAL, absent="zero", **HALF)),
     "FedRZO, private sets": Case(private_sets, FedRZO(**LOCAL, estimator="central", directions=2)),
     "FedRZO, control variates": Case(flat, FedRZO(**LOCAL, control_variate=True, **HALF)),
     "FedRZO, client scope": Case(public_term, FedRZO(**LOCAL, lower=ProjectedSGD(steps=3, batch_size=2), **HALF), True),
     "FedRZO, sample scope": Case(samples, FedRZO(**LOCAL, lower=ProjectionMethod(**BY_PROJECTION)), True),
     "FedRZO, distributions": Case(distributions, FedRZO(**LOCAL, lower=Extragradient(**BY_PROJECTION))),
     "FedRZO, LocalSGD": Case(common, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2), **HALF)),
-    "FedRZO, own samples in each call": Case(
-        common,
-        FedRZO(
-            **LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2, start="zero"), common_random_numbers=False, **HALF
-        ),
-    ),
-    "FedAvg, epochs": Case(flat, FedAvg(step_size=0.1, batch_size=2, epochs=2, **HALF)),
-    "FedRZO, FedAC": Case(
-        common, FedRZO(**LOCAL, lower=FedAC(rounds=2, steps=3, step_size=0.2, strong_convexity=1.0, batch_size=2))
-    ),
     "FedRZO, LFD": Case(common, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3))),
     "FedRZO, Exact": Case(common, FedRZO(**LOCAL, lower=Exact()), True),
     "FedRZO, scalars": Case(coupled, FedRZO(**LOCAL, communication="scalars", lower=LFD(rounds=2, steps=3), **HALF)),
@@ -251,11 +236,8 @@ CASES = {
     "ImplicitGradient, a linear system": Case(coupled, ImplicitGradient()),
     "FedAvg": Case(flat, FedAvg(**DESCENT, **HALF)),
     "FedAvg, server": Case(flat_with_server, FedAvg(**DESCENT)),
-    "FedProx": Case(flat, FedProx(**DESCENT)),
     "SCAFFOLD": Case(flat, SCAFFOLD(**DESCENT, **HALF)),
     "Scaffnew": Case(flat, Scaffnew(step_size=0.1, probability=0.5, batch_size=2)),
-    "FedMSPP": Case(flat, FedMSPP(**DESCENT)),
-    "FedZO": Case(flat, FedZO(**DESCENT, directions=2)),
     "ZOHFL, a script": Case(private_term, ZOHFL(**SCRIPT, directions=2, direction_kind="orthonormal", local_steps=2)),
     "FedRZO, a script": Case(flat, FedRZO(**LOCAL, **SCRIPT, communication="scalars", absent="renormalise")),
     "LocalSGDA": Case(game, LocalSGDA(**DESCENT, **HALF), True),
@@ -294,14 +276,6 @@ def run(runtime: Any, problem: CompiledProblem, algorithm: Any, with_value: bool
         own_value = float(outcome.own_value(path[-1])) if with_value else 0.0
     sent = [outcome.history[way].tolist() for way in TRAFFIC]
     return Run(np.stack(path), outcome.history["objective"], sent, own_value)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Programs that run for a moment need not be good ones."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")

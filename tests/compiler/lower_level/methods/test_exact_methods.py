@@ -136,7 +136,7 @@ def test_diagonal_plus_low_rank_maps(seed: int, rank: int, symmetric: bool) -> N
         parts = skeleton.decompose(*products(j), n)
         assert float(parts.modulus()) <= np.linalg.eigvalsh(0.5 * (j + j.T))[0] + 1e-9
         assert float(parts.size()) >= np.linalg.norm(j, 2) - 1e-9
-        y, _ = solve_box(parts, jnp.asarray(q), jnp.full(n, -0.2), jnp.full(n, 0.3), jnp.zeros(rank))
+        y, _ = SOLVE_BOX(parts, jnp.asarray(q), jnp.full(n, -0.2), jnp.full(n, 0.3), jnp.zeros(rank))
     force = j @ np.asarray(y) + q
     np.testing.assert_allclose(np.clip(y - force, -0.2, 0.3), y, atol=1e-9)
 
