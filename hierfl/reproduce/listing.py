@@ -17,6 +17,7 @@ MODULES = {
     "nn-fig1": "networks.relu_steps_figure",
     "2s-fig2": "networks.softplus_figure",
     "2s-fig3": "networks.neurons_figure",
+    "2s-fig4": "networks.bilevel_figure",
     "2s-table4": "market.cournot_table",
     "2s-fig5": "market.cournot_figure",
 }

@@ -14,6 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import hierfl as hf
+from hierfl.command.main import main
 from hierfl.models import ClassificationData
 from hierfl.reproduce.conducting import conduct
 from hierfl.reproduce.kept_cells import KeptCells
@@ -166,3 +167,19 @@ def test_every_name_leads_to_its_record() -> None:
             assert len({cell.name for cell in cells}) == len(cells) > 0
     with pytest.raises(hf.SettingError, match="did you mean '2s-table4'"):
         reproduction_of("2s-tabel4")
+
+
+def test_the_command_tells_what_is_the_users_to_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["reproduce", "2s-table4", "--out", str(tmp_path / "file")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+    def interrupted(*given: object, **settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hierfl.command.reproducing.conduct", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "2s-table4", "--out", str(tmp_path)])
+    assert ended.value.code == 130 and "the same command goes on" in capsys.readouterr().err

@@ -154,7 +154,7 @@ def draw_runs(ax: Axes, runs: Sequence[Plain], label: str, **style: Any) -> None
     rounds = np.array(runs[0]["round"][:shortest])
     losses = np.array([one["loss"][:shortest] for one in runs], dtype=float)
     (line,) = ax.plot(rounds, losses.mean(axis=0), label=label, **style)
-    if len(losses) > 1:
+    if len(losses) > 2:  # the interval of two is wider than the figure
         half = half_width(losses)
         low, high = losses.mean(axis=0) - half, losses.mean(axis=0) + half
         ax.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
