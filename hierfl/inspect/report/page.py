@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
 from importlib import resources
 from string import Template
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hierfl.errors import MissingPackageError
+from hierfl.inspect.report.packing import ALPHABET, packed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -118,16 +120,28 @@ def number(value: Any) -> str:
 
 
 def drawn(figure: Figure, name: str) -> Html:
-    """Put a figure of Plotly into an element with that id; the library itself is in the page once."""
-    settings = {"full_html": False, "include_plotlyjs": False, "config": PLOT_SETTINGS, "div_id": name}
-    height = f"{figure.layout.height or 420}px"
-    return Html(plotly().io.to_html(figure, default_height=height, **settings))
+    """Make a place with that id for a figure of Plotly, and its numbers, packed; the page's script draws it there."""
+    place = element("div", "", id=name, class_="plot", style=f"height: {figure.layout.height or 420}px")
+    written = json.dumps(json.loads(figure.to_json()) | {"config": PLOT_SETTINGS}, separators=(",", ":"))
+    return joined([place, _packed_script(written, figure=name)])
+
+
+def _packed_script(text: str, **data_names: str) -> Html:
+    """An element that holds packed text, which the page's script finds by its ``data-`` attributes."""
+    characters, length = packed(text)
+    named = "".join(f' data-{name}="{escape(value)}"' for name, value in data_names.items())
+    return Html(f'<script type="text/plain" data-length="{length}"{named}>{characters}</script>')
+
+
+@cache
+def _plotly_script() -> Html:
+    """The library itself, once in a page; packed once in a process."""
+    return _packed_script(plotly().offline.get_plotlyjs(), library="plotly")
 
 
 def data(values: Any, name: str) -> Html:
-    """Hand values to the page's script, as JSON that cannot end its element."""
-    written = json.dumps(values).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return Html(f'<script type="application/json" id="{name}">{written}</script>')
+    """Hand values to the page's script, as packed JSON."""
+    return _packed_script(json.dumps(values), values=name)
 
 
 def page(title: str, summary: Html, sections: Sequence[Section]) -> str:
@@ -136,5 +150,10 @@ def page(title: str, summary: Html, sections: Sequence[Section]) -> str:
     contents = joined(element("li", element("a", s.title, href=f"#{s.name}")) for s in sections)
     body = joined(element("section", joined([element("h2", s.title), s.body]), id=s.name) for s in sections)
     return Template(template).substitute(
-        title=escaped(title), summary=summary, contents=contents, sections=body, plotly=plotly().offline.get_plotlyjs()
+        title=escaped(title),
+        summary=summary,
+        contents=contents,
+        sections=body,
+        plotly=_plotly_script(),
+        alphabet=json.dumps(ALPHABET),
     )

@@ -45,10 +45,10 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     radii(settings.smoothing, settings.samples)
     sections = [
         Section("mathematics", "Declared mathematics", mathematics(compiled.declaration)),
+        *_line_sections(result, settings),
+        Section("convergence", "Convergence", _convergence(result, runs)),
         Section("check", "Check of the assumptions", _check(compiled, settings)),
         Section("lowering", "Lowering", lowering(explain(compiled, how_clients_run(compiled)))),
-        Section("convergence", "Convergence", _convergence(result, runs)),
-        *_line_sections(result, settings),
         Section("communication", "Communication", run_part.communication(result)),
         Section("certificate", "Certificate", run_part.certificate(result)),
         Section("settings", "Settings and seeds", run_part.settings(result, runs, settings.seed)),

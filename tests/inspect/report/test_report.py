@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
 import sys
@@ -21,7 +22,7 @@ from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, ProjectedSGD
 
 SECTIONS = (
-    "mathematics", "check", "lowering", "convergence", "line", "kinks", "communication", "certificate", "settings",
+    "mathematics", "line", "kinks", "convergence", "check", "lowering", "communication", "certificate", "settings",
     "environment",
 )  # fmt: skip
 QUICK = {"points": 21, "samples": 8, "progress": False}
@@ -99,11 +100,22 @@ class Page(HTMLParser):
         return found
 
     def _drawn(self, name: str) -> tuple[Any, Any]:
-        found = re.search(rf'Plotly\.newPlot\(\s*"{name}",\s*', self.source)
+        figure = self.values(name, "figure")
+        return figure["data"], figure["layout"]
+
+    def values(self, name: str, kind: str = "values") -> Any:
+        """What is packed under a name."""
+        found = re.search(rf'data-length="(\d+)" data-{kind}="{name}">([^<]*)<', self.source)
         assert found is not None, name
-        traces, end = json.JSONDecoder().raw_decode(self.source, found.end())
-        start = self.source.index("{", end)
-        return traces, json.JSONDecoder().raw_decode(self.source, start)[0]
+        return json.loads(unpacked(found[2], int(found[1])))
+
+
+def unpacked(characters: str, length: int) -> str:
+    """Read thirteen bits from every two of the 91 characters, and undo gzip."""
+    alphabet = [chr(code) for code in range(33, 127) if chr(code) not in "<&\\"]
+    places = [alphabet.index(one) for one in characters]
+    whole = "".join(f"{high * 91 + low:013b}" for high, low in zip(places[::2], places[1::2]))
+    return gzip.decompress(int(whole[: 8 * length], 2).to_bytes(length)).decode()
 
 
 def decoded(values: Any) -> np.ndarray:
@@ -131,6 +143,7 @@ def toy_run(**settings: Any) -> hf.Result:
 
 def test_every_section_is_there_and_in_the_contents(tmp_path: Path) -> None:
     page = written(toy_run(), tmp_path)
+    assert (tmp_path / "run.html").stat().st_size < 2_000_000
     assert [link.removeprefix("#") for link in page.links[: len(SECTIONS)]] == list(SECTIONS)
     assert set(SECTIONS) <= set(page.ids) and len(page.headings) == len(SECTIONS)
     assert page.remote == [] and "<script src" not in page.source
@@ -184,7 +197,7 @@ def test_the_slice_and_its_kinks_are_those_of_the_implicit_function(tmp_path: Pa
         assert kink.cause in text.replace("&gt;", ">")
     smoothed = [t for t in page.figure("line-figure") if t.get("meta") == "smoothed"]
     assert [trace["visible"] for trace in smoothed] == [True, False]
-    said = json.loads(page.says("line-places"))
+    said = page.values("line-places")
     assert len(said) == 21
     np.testing.assert_allclose([float(place["f"]) for place in said], shown.value, rtol=1e-7)
     assert said[10]["x"].startswith("x[0] = ") and "y[1] = " in said[10]["y"]
@@ -243,7 +256,7 @@ def test_several_variables_and_a_gap(tmp_path: Path) -> None:
     page = written(result, tmp_path, radius=3.0)
     assert "x[1] = " in page.says("place-x") and "z = " in page.says("place-x")
     assert "x is outside X" in page.says("line")
-    said = json.loads(page.says("line-places"))
+    said = page.values("line-places")
     assert said[0]["f"] == "no value: x is outside X" and said[0]["y"] == "none"
 
 
