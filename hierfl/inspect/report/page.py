@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hierfl.errors import MissingPackageError
-from hierfl.inspect.report.packing import ALPHABET, packed
+from hierfl.inspect.packed_text import ALPHABET, packed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

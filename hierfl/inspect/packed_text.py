@@ -18,8 +18,8 @@ def packed(text: str) -> tuple[str, int]:
     """(the characters, the number of compressed bytes): the last pair of characters may hold bits beyond those bytes."""
     compressed = np.frombuffer(gzip.compress(text.encode(), 9, mtime=0), np.uint8)
     bits = np.unpackbits(compressed)
-    bits = np.append(bits, np.zeros(-len(bits) % BITS, np.uint8)).reshape(-1, BITS)
-    values = bits.astype(int) @ (1 << np.arange(BITS - 1, -1, -1))
+    groups = np.append(bits, np.zeros(-len(bits) % BITS, np.uint8)).reshape(-1, BITS)
+    values = groups.astype(int) @ (1 << np.arange(BITS - 1, -1, -1))
     codes = np.frombuffer(ALPHABET.encode(), np.uint8)
     return np.column_stack([codes[values // len(codes)], codes[values % len(codes)]]).tobytes().decode(), len(
         compressed
