@@ -123,7 +123,8 @@ class KeptCells:
             kept = json.loads(self.path.read_bytes())
         except (OSError, ValueError) as error:
             raise self._another(f"it cannot be read ({error})") from error
-        if not isinstance(kept, dict) or HEAD not in kept:
+        parts = ("cells", "data")
+        if not isinstance(kept, dict) or HEAD not in kept or not all(isinstance(kept.get(p), dict) for p in parts):
             raise self._another("it is none of a reproduction")
         for what, here in {HEAD: FORMAT, **self._identity}.items():
             if kept.get(what) != here:

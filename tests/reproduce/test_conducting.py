@@ -125,9 +125,10 @@ def test_numbers_of_other_runs_are_not_mixed_in(tmp_path: Path) -> None:
     kept.write_text(kept.read_text()[:-20])
     with pytest.raises(hf.CheckpointError, match="cannot be read"):
         go()
-    kept.write_text("[1, 2]")
-    with pytest.raises(hf.CheckpointError, match="none of a reproduction"):
-        go()
+    for other in ("[1, 2]", '{"hierfl reproduction": 1}'):
+        kept.write_text(other)
+        with pytest.raises(hf.CheckpointError, match="none of a reproduction"):
+            go()
     conduct(SQUARES, DataSets(), tmp_path, anew=True, progress=False)
     assert len(json.loads(kept.read_text())["cells"]) == 2
 

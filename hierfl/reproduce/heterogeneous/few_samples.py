@@ -140,7 +140,7 @@ REPRODUCTION = Reproduction(
     differs=(
         "The published mode loses what the server had on MNIST: it takes the difference of two evaluations with samples of their own times "
         "n / (2 eta), 39,200. On scikit-learn's digits, with n = 640, that noise is too weak to do so. Shared samples and warm starts keep what the server "
-        "had, and add nothing: the clients' term pulls x through the Jacobian of y_i(x) alone, which is nearly the identity.",
+        "had, and add little: the clients' term pulls x through the Jacobian of y_i(x) alone, which is nearly the identity.",
         "Declared as a Moreau envelope, the clients' losses themselves are in f; its gradient is lambda mu (x - y_i(x)), without noise of a direction, "
         "and closes most of the gap to everybody's data.",
     ),
