@@ -1,6 +1,7 @@
 """Where the clients run."""
 
+from hierfl.runtime.buffered.delayed_runtime import Delayed
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.on_dask.dask_runtime import Dask
 
-__all__ = ["Dask", "InProcess"]
+__all__ = ["Dask", "Delayed", "InProcess"]

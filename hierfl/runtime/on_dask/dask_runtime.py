@@ -15,12 +15,13 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
+from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.causes import last_cause
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
 from hierfl.runtime.sites.exchange import Exchange, require_everybody, require_known
-from hierfl.runtime.sites.parcels import Start
+from hierfl.runtime.sites.parcels import starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_answers, wait_for_everybody
 from hierfl.version import VERSION
 
@@ -55,6 +56,10 @@ class Dask:
         A ``distributed.Security`` with this side's certificate, for a ``tls://`` scheduler (docs/real_federations.md).
     watcher
         Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
+    asynchronous, buffer, staleness
+        Without rounds, after FedBuff: every site works at its own pace, and x steps when the moves of ``buffer`` sites have come, each times
+        (1 + tau)^(-staleness) where tau steps were made since it was given its x. For ``FedAvg``, ``ZOHFL`` and ``FedRZO`` without
+        cohorts and without a lower level that all answer together. The order of answers, and so the iterates, are the wire's.
 
     Raises
     ------
@@ -74,6 +79,9 @@ class Dask:
     largest: float = 1e15
     security: Any = field(default=None, repr=False)
     watcher: Any = field(default=None, repr=False)
+    asynchronous: bool = False
+    buffer: int = 1
+    staleness: float = 0.5
     _session: _Session = field(default_factory=lambda: _Session(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +93,10 @@ class Dask:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise SettingError(f"Dask({name}={value!r}): at least {least}.")
+        if self.buffer < 1 or not self.staleness >= 0:
+            raise SettingError(
+                f"Dask(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
+            )
         for name in ("timeout", "largest"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"Dask({name}={getattr(self, name)!r}): above 0.")
@@ -107,7 +119,8 @@ class Dask:
                 self.memories()  # refuses
             links = self._session.links(self, problem)
             clients_of = require_known(links.held(), problem.num_clients)
-            start = _start(problem, algorithm, x0, rounds, self.largest)
+            mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
+            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest)
             exchange = Exchange(links, start, clients_of, self.timeout, self.watcher)
             federation = problem.declaration.federation
             names = [client.name for client in federation.clients] if federation else [None]
@@ -115,6 +128,12 @@ class Dask:
             if self.minimum >= problem.num_clients or not clients_of:
                 require_everybody(problem.num_clients, exchange.site_of, names)
             require_answers(exchange, problem.num_clients, self.minimum)
+            if self.asynchronous:
+                if begun is not None:
+                    raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
+                buffering = Buffering(self.buffer, self.staleness)
+                without = BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
+                return without.run(x0, rounds, block, at_end)
             making = SiteRounds(problem, algorithm, exchange, Attendance(self.minimum, self.patience), seed)
             return making.run(x0, rounds, block, at_end, begun)
 
@@ -204,17 +223,6 @@ class _Session:
 def _scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:
     shapes = jax.eval_shape(algorithm.memory, jax.ShapeDtypeStruct(x0.shape, float))
     return sum(int(np.prod(shape.shape)) for shape in jax.tree.leaves(shapes))
-
-
-def _start(problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, largest: float) -> Start:
-    """What a site is told of a run."""
-    import cloudpickle
-
-    tables = jax.tree.map(np.asarray, algorithm.tables)
-    mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
-    solver = cloudpickle.dumps(algorithm.settings)
-    name = type(algorithm.settings).__name__
-    return Start(VERSION, mark, text, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
 
 
 def _handed(problem: CompiledProblem, sites: int) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from distributed import Client
@@ -39,6 +39,7 @@ class DeskLinks:
         self._births: dict[str, int] = {}
         self._held: dict[str, tuple[int, ...]] = {}
         self._late: dict[str, asyncio.Task[Any]] = {}
+        self._open: dict[str, asyncio.Task[bytes]] = {}  # sent for, answers to come one by one
         self._looked = -LOOK
 
     # --- who is there --------------------------------------------------------------------------------------------------
@@ -92,8 +93,10 @@ class DeskLinks:
         return {str(worker["name"]): address for address, worker in workers.items()}
 
     def _forget(self, site: str) -> None:
-        for known in (self.desks, self._addresses, self._late):
+        for known in (self.desks, self._addresses):
             known.pop(site, None)
+        if (late := self._late.pop(site, None)) is not None:
+            self.client.loop.add_callback(self._unwanted, late)
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
@@ -118,18 +121,67 @@ class DeskLinks:
             if not done:
                 identity = await self.client.scheduler.identity(n_workers=-1)
                 gone |= {site for site in tasks if self._addresses.get(site) not in identity["workers"]}
-        return {site: self._reply(site, task, timeout) for site, task in tasks.items()}
+        return {site: self._reply(site, task, timeout, gone) for site, task in tasks.items()}
+
+    # --- messages whose answers come one by one ----------------------------------------------------------------------------
+
+    def send(self, site: str, parcel: bytes) -> None:
+        """Ask one site, and do not wait."""
+        self._open[site] = self.client.sync(self._launched, site, parcel)
+
+    def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
+        """The next answer of those that were sent for, or None."""
+        arrived: tuple[str, bytes | Lost] | None = self.client.sync(self._arrival, timeout)
+        if arrived is not None and isinstance(arrived[1], Lost) and arrived[1].gone:
+            self._forget(arrived[0])
+        return arrived
+
+    @property
+    def clock(self) -> float:
+        """Seconds."""
+        return time.monotonic()
+
+    async def _launched(self, site: str, parcel: bytes) -> asyncio.Task[bytes]:
+        return asyncio.ensure_future(self._ask(site, parcel))
+
+    async def _arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
+        until = time.monotonic() + timeout
+        while self._open:
+            for site, task in list(self._open.items()):
+                if task.done():
+                    del self._open[site]
+                    return site, self._reply(site, task, timeout)
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            waiting = set(self._open.values())
+            done, _ = await asyncio.wait(waiting, timeout=min(LOOK, left), return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                identity = await self.client.scheduler.identity(n_workers=-1)
+                for site, task in list(self._open.items()):
+                    if self._addresses.get(site) not in identity["workers"] and not task.done():
+                        self._unwanted(task)
+                        del self._open[site]
+                        return site, Lost("its process is gone", gone=True)
+        await asyncio.sleep(timeout)  # nobody is at work
+        return None
 
     async def _ask(self, site: str, parcel: bytes) -> bytes:
         answer: bytes = await self.desks[site].answer(parcel)
         return answer
 
-    def _reply(self, site: str, task: asyncio.Task[bytes], timeout: float) -> bytes | Lost:
+    @staticmethod
+    def _unwanted(task: asyncio.Task[bytes]) -> None:
+        """Let go of an answer that nobody waits for any more, whatever it is."""
+        task.cancel()
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+    def _reply(self, site: str, task: asyncio.Task[bytes], timeout: float, gone: Collection[str] = ()) -> bytes | Lost:
         if not task.done():
-            if self._addresses.get(site) in self.client._scheduler_identity.get("workers", {}):
+            if site not in gone:
                 self._late[site] = task
                 return Lost(f"no answer within {timeout:g} s")
-            task.cancel()
+            self._unwanted(task)
             return Lost("its process is gone", gone=True)
         error = task.exception()
         if error is None:

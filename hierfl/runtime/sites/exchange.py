@@ -141,7 +141,7 @@ class Exchange:
                 parcels[site], rows[site] = packed(asked), mine
         answers = self._answers(place, parcels, f"{step}")
         for site, answer in answers.items():
-            problem = None if answer is None else _misshapen(answer, rows[site].size, expected)
+            problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
                 self._lose(site, clients[rows[site]], problem)
         if not self.failed:
@@ -172,8 +172,6 @@ class Exchange:
         for site, reply in replies.items():
             if isinstance(reply, Answered):
                 self._calls[site].append(Call(fresh[site], reply))
-                self.reports[site].answered += 1
-                self.reports[site].seconds += reply.seconds
             else:
                 self._fault(site, reply.reason)
                 if isinstance(reply, Refusal) and not reply.failed:
@@ -186,16 +184,35 @@ class Exchange:
         back = self.links.exchange(parcels, self.timeout)
         replies: dict[str, Any] = {}
         for site, parcel in parcels.items():
-            self.reports[site].bytes_down += len(parcel)
-            self._watch(site, "down", step, unpacked(parcel) if self.watcher else None, len(parcel))
+            self.note_sent(site, step, parcel)
             reply = back[site]
             if isinstance(reply, Lost):
                 replies[site] = reply
                 continue
             replies[site] = unpacked(reply)
-            self.reports[site].bytes_up += len(reply)
-            self._watch(site, "up", step, replies[site], len(reply))
+            self.note_received(site, step, replies[site], len(reply))
         return replies
+
+    def note_sent(self, site: str, step: str, parcel: bytes) -> None:
+        """Count what is sent by another way than ``ask``."""
+        self.reports[site].bytes_down += len(parcel)
+        self._watch(site, "down", step, unpacked(parcel) if self.watcher else None, len(parcel))
+
+    def note_received(self, site: str, step: str, message: Any, size: int) -> None:
+        """Count what came back by another way than ``ask``."""
+        self.reports[site].bytes_up += size
+        self._watch(site, "up", step, message, size)
+        if isinstance(message, Answered):
+            self.reports[site].answered += 1
+            self.reports[site].seconds += message.seconds
+
+    def go_on_from(self, turn: int, settled: dict[str, Settled]) -> None:
+        """Ask next what follows this turn, and say what became of those before."""
+        self.turn, self._settled = turn, dict(settled)
+
+    def forget(self, site: str) -> None:
+        """Take it that a site knows of no run."""
+        self._began.pop(site, None)
 
     def _watch(self, site: str, way: str, step: str, message: Any, size: int) -> None:
         if self.watcher is not None:
@@ -215,10 +232,10 @@ class Exchange:
 
     def _refuse_wild(self, clients: np.ndarray, rows: dict[str, np.ndarray], answers: dict[str, Any]) -> None:
         """Refuse messages that are not finite, or beyond ``largest``, unless all of them are: then it is the run that diverges."""
-        wild = {site: _wild(answer, self.start.largest) for site, answer in answers.items()}
-        if all(found.all() for found in wild.values()):
+        found_wild = {site: wild(answer, self.start.largest) for site, answer in answers.items()}
+        if all(found.all() for found in found_wild.values()):
             return
-        for site, found in wild.items():
+        for site, found in found_wild.items():
             for place in np.flatnonzero(found):
                 client = int(clients[rows[site][place]])
                 self._lose(
@@ -226,7 +243,7 @@ class Exchange:
                 )
 
 
-def _misshapen(answer: Answered, count: int, expected: Shapes) -> str | None:
+def misshapen(answer: Answered, count: int, expected: Shapes) -> str | None:
     """What is wrong with the shapes of an answer."""
     told, wanted = (answer.payload, answer.monitor), expected
     kinds: list[Any] = [jax.tree.structure(told), jax.tree.structure(wanted)]
@@ -240,7 +257,7 @@ def _misshapen(answer: Answered, count: int, expected: Shapes) -> str | None:
     return None
 
 
-def _wild(answer: Answered, largest: float) -> np.ndarray:
+def wild(answer: Answered, largest: float) -> np.ndarray:
     """Which of the clients' messages are NaN, infinite or too large: what they send, and what they say of their objective."""
     count = len(jax.tree.leaves((answer.payload, answer.monitor))[0]) if jax.tree.leaves(answer.payload) else 0
     found = np.zeros(count, bool)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hierfl.version import VERSION
+
 PROTOCOL = 5
 
 
@@ -98,3 +100,23 @@ def items_of(message: Any) -> list[Item]:
         array, name = np.asarray(leaf), jax.tree_util.keystr(path)
         listed.append(Item(name.removeprefix("['").replace("']", "", 1), array.shape, array.dtype.str, array.nbytes))
     return listed
+
+
+def starting(
+    algorithm: Any,
+    mark: str,
+    declared: str,
+    rounds: int,
+    x0: np.ndarray,
+    version: str = VERSION,
+    largest: float = float("inf"),
+) -> Start:
+    """What a site is told of a run of a bound algorithm."""
+    try:
+        import cloudpickle as pickler  # schedules may be functions of the user's own
+    except ImportError:
+        pickler = pickle  # and then have to be importable
+
+    tables, name = jax.tree.map(np.asarray, algorithm.tables), type(algorithm.settings).__name__
+    solver = pickler.dumps(algorithm.settings)
+    return Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)

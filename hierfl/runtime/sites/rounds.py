@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,15 @@ class SiteRounds:
     """Makes the rounds of one run."""
 
     def __init__(
-        self, problem: CompiledProblem, algorithm: Algorithm, exchange: Exchange, attendance: Attendance, seed: int
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        attendance: Attendance,
+        seed: int,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        self.clock = clock  # of a simulation, which is then recorded
         self.problem, self.algorithm, self.exchange, self.attendance = problem, algorithm, exchange, attendance
         self.programs = SitePrograms(problem, algorithm)
         self.programs.wire.exchange = exchange
@@ -68,7 +75,8 @@ class SiteRounds:
                 ended = f"paused: {reason}"
             else:
                 done += 1
-                records.append(record | {"seconds": time.perf_counter() - began})
+                simulated = {} if self.clock is None else {"clock": self.clock()}
+                records.append(record | simulated | {"seconds": time.perf_counter() - began})
             if done == told or (ended is None and done % block and done < rounds):
                 continue
             ending = at_end(done, state, None, stacked(records[told - first :]))
@@ -76,8 +84,8 @@ class SiteRounds:
             if ending is not None:
                 break
         exists = done and (self.problem.lower.size or self.problem.elsewhere)
-        own_value = self._own_value(state, done) if exists else None
-        return Outcome(state, None, stacked(records), own_value, ended, self._told())
+        own_value = own_value_of(self, state, done) if exists else None
+        return Outcome(state, None, stacked(records), own_value, ended, self.tell())
 
     def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
         """One round, made again without those who were lost in it."""
@@ -96,7 +104,7 @@ class SiteRounds:
             if len(chosen) < min(self.attendance.minimum, len(wanted)):
                 exchange.close()
                 raise TooFewError(_too_few(len(chosen), len(wanted), index, self.attendance.minimum, exchange))
-            given = (_present(chosen, size), _present(there, self.problem.num_clients), key, jnp.asarray(index))
+            given = (present_in(chosen, size), present_in(there, self.problem.num_clients), key, jnp.asarray(index))
             after, record = jax.block_until_ready(self.programs.round()(self.tables, state, self.data, *given))
             if not exchange.failed:
                 exchange.close()
@@ -113,28 +121,30 @@ class SiteRounds:
                 return there
             time.sleep(LOOK)
 
-    def _told(self) -> dict[str, Any]:
+    def tell(self) -> dict[str, Any]:
         """What the run tells of each site; what its value asks of them is added."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
         return self.told
 
-    def _own_value(self, state: Any, done: int) -> Any:
-        key, index = fold_in(self.key, done - 1), jnp.asarray(done - 1)
 
-        def value(x: Array) -> Array:
-            with computing(double=True):
-                exchange = self.exchange
-                there = exchange.present()
-                if len(there) < self.problem.num_clients:
-                    return jnp.asarray(jnp.nan)  # f is the sum over all clients
-                exchange.open(done)
-                everyone = _present(there, self.problem.num_clients)
-                given = (self.tables, state, self.data, everyone, key, index, jnp.asarray(x))
-                found = jax.block_until_ready(self.programs.own_value()(*given))
-                self._told()
-                return jnp.asarray(jnp.nan) if exchange.failed else found
+def own_value_of(making: Any, state: Any, done: int) -> Any:
+    """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients."""
+    key, index = fold_in(making.key, done - 1), jnp.asarray(done - 1)
 
-        return value
+    def value(x: Array) -> Array:
+        with computing(double=True):
+            exchange = making.exchange
+            there = exchange.present()
+            if len(there) < making.problem.num_clients:
+                return jnp.asarray(jnp.nan)
+            exchange.open(done)
+            everyone = present_in(there, making.problem.num_clients)
+            given = (making.tables, state, making.data, everyone, key, index, jnp.asarray(x))
+            found = jax.block_until_ready(making.programs.own_value()(*given))
+            making.tell()
+            return jnp.asarray(jnp.nan) if exchange.failed else found
+
+    return value
 
 
 def stacked(records: Sequence[dict[str, Any]]) -> History:
@@ -142,7 +152,7 @@ def stacked(records: Sequence[dict[str, Any]]) -> History:
     return {name: np.stack([np.asarray(record[name]) for record in records]) for name in (records or [{}])[0]}
 
 
-def _present(clients: np.ndarray, size: int) -> Present:
+def present_in(clients: np.ndarray, size: int) -> Present:
     """Those clients in so many places, the first again in places of nobody."""
     filled = np.full(size, clients[0] if len(clients) else 0)
     filled[: len(clients)] = clients

@@ -47,14 +47,24 @@ class Site:
         The data of its clients, by their index in the federation.
     rules
         What the owner allows.
+    compiled, programs
+        What simulated sites of one process share.
     """
 
-    def __init__(self, name: str, declaration: Declaration, held: Mapping[int, Client], rules: SiteRules) -> None:
+    def __init__(
+        self,
+        name: str,
+        declaration: Declaration,
+        held: Mapping[int, Client],
+        rules: SiteRules,
+        compiled: CompiledProblem | None = None,
+        programs: dict[Any, Any] | None = None,
+    ) -> None:
         self.name, self.declaration, self.held, self.rules = name, declaration, dict(sorted(held.items())), rules
         self.mark = declaration_mark(declaration)
         self.rounds = 0  # answered, of all runs
-        self._compiled: CompiledProblem | None = None
-        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._compiled = compiled
+        self._programs: dict[Any, Any] = {} if programs is None else programs
         self._run: _SiteRun | None = None
 
     def answer(self, parcel: bytes) -> bytes:
@@ -123,11 +133,14 @@ class _SiteRun:
         algorithm: Any,
         start: Start,
         held: Mapping[int, Client],
-        programs: dict[Any, Callable[..., Any]],
+        programs: dict[Any, Any],
     ) -> None:
         self.problem, self.algorithm, self.programs = problem, algorithm, programs
         self.places = {client: place for place, client in enumerate(held)}
-        self.data = problem.population_of(held)
+        key = ("data", tuple(held), problem.parameter_values)
+        if key not in programs:
+            programs[key] = problem.population_of(held)
+        self.data = programs[key]
         self.tables = as_tables(start.tables)
         first = algorithm.memory(jnp.asarray(start.x0))
         self.memories = [jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)]
@@ -171,7 +184,8 @@ class _SiteRun:
         if key not in self.programs:
             together = choose_schedule(self.problem, size, None, self.algorithm.work).side_by_side
             self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
-        return self.programs[key]
+        program: Callable[..., Any] = self.programs[key]
+        return program
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:

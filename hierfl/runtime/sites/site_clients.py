@@ -16,6 +16,7 @@ from hierfl.compiler.data.tables import Data, Party
 from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
+from hierfl.runtime.sites.conversations import Conversation
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.step_names import step_name
 from hierfl.runtime.streams import SERVER_STREAM
@@ -33,7 +34,7 @@ class Present:
 class Wire:
     """Where the calls of a compiled program find the messages of the run that it serves at present."""
 
-    exchange: Exchange | None = None
+    exchange: Exchange | Conversation | None = None
 
     def ask(self, kind: str, name: str, expected: Any, given: tuple[Any, ...]) -> Any:
         """Stacked answers of the participants; places of nobody repeat the first one's."""

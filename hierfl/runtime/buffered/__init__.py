@@ -1,0 +1,1 @@
+"""Runs without rounds, and the clock of drawn delays on which they are studied."""

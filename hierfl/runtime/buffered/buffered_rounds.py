@@ -1,0 +1,274 @@
+"""Runs without rounds, after FedBuff (Nguyen et al., 2022): every site works at its own pace, and the server steps when enough moves are there.
+
+A move is the difference that the algorithm's own round makes with the clients of one site alone, from the x that they were given. When
+``buffer`` moves have come, x takes their mean over clients, each times (1 + tau)^(-staleness), where tau counts the steps since the site was
+given its x. That is one round of the result.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.errors import IncompatibleSolverError, SettingError, SiteError
+from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.records import TRAFFIC, BlockEnd, Outcome
+from hierfl.runtime.sites.conversations import Conversation
+from hierfl.runtime.sites.exchange import Exchange, misshapen, wild
+from hierfl.runtime.sites.links import Links, Lost
+from hierfl.runtime.sites.parcels import Answered, Settled, unpacked
+from hierfl.runtime.sites.rounds import own_value_of, present_in, stacked
+from hierfl.runtime.sites.site_programs import SitePrograms
+
+SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
+SUMMED = TRAFFIC
+LARGEST = ("fault", "empty")
+
+
+class Arrivals(Links, Protocol):
+    """Links whose answers come one by one."""
+
+    def send(self, site: str, parcel: bytes) -> None:
+        """Send, and do not wait."""
+
+    def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
+        """The next answer, or None if none came in time."""
+
+    @property
+    def clock(self) -> float:
+        """Seconds, of the world or of a simulation."""
+
+
+@dataclass(frozen=True)
+class Buffering:
+    """How many sites' moves make a step, and how much an old one weighs: (1 + tau)^(-staleness)."""
+
+    buffer: int
+    staleness: float
+
+
+def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
+    """Require that a run without rounds is one of this algorithm.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        Saying what stands against it.
+    """
+    name = type(algorithm.settings).__name__
+    against = None
+    if name not in SOLVERS:
+        against = f"is about clients that answer together; {', '.join(SOLVERS)} can do without"
+    elif problem.scope == "federation":
+        against = "solves a lower level that all clients answer together"
+    elif getattr(algorithm.settings, "communication", "full") != "full":
+        against = "with communication='scalars' has clients rebuild x from everybody's scalars in their order"
+    elif not algorithm.cohorts.everybody:
+        against = "draws cohorts; who takes part is for the delays to say: leave participation out"
+    if against is not None:
+        raise IncompatibleSolverError(f"asynchronous=True: {name} {against}.")
+
+
+class BufferedRounds:
+    """Makes the steps of one run."""
+
+    def __init__(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        links: Arrivals,
+        buffering: Buffering,
+        patience: float,
+        seed: int,
+    ) -> None:
+        require_buffered(problem, algorithm)
+        self.problem, self.algorithm, self.exchange, self.links = problem, algorithm, exchange, links
+        self.buffering, self.patience = buffering, patience
+        self.programs = SitePrograms(problem, algorithm)
+        self.key, self.tables, self.data = key_of(seed), self.programs.tables, problem.laid_out()
+        self.told: dict[str, Any] = {}
+        self.size = max(map(len, exchange.clients_of.values()))
+        self.talking: dict[str, Conversation] = {}
+        self.last: dict[str, Settled] = {}
+        self.turns = 0
+
+    def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd) -> Outcome:
+        """Make them."""
+        if self.buffering.buffer > len(self.exchange.clients_of):
+            raise SettingError(f"buffer={self.buffering.buffer}: there are {len(self.exchange.clients_of)} sites.")
+        state, records = self.algorithm.init(jnp.asarray(x0)), list[dict[str, Any]]()
+        done = told = 0
+        ended = None
+        while done < rounds and ended is None:
+            began = self.links.clock
+            moves = self._moves(state, done)
+            if moves is None:
+                if not done:
+                    raise SiteError(f"no step could be made: {self._why()}")
+                ended = f"paused: {self._why()}"
+            else:
+                before, state = state, self._stepped(state, done, moves)
+                done += 1
+                records.append(self._record(before, state, done - 1, moves, began))
+            if done == told or (ended is None and done % block and done < rounds):
+                continue
+            ending = at_end(done, state, None, stacked(records[told:]))
+            told = done
+            if ending is not None:
+                break
+        self.programs.wire.exchange = self.exchange
+        exists = done and (self.problem.lower.size or self.problem.elsewhere)
+        if exists:
+            self._finish()
+        own_value = own_value_of(self, state, done) if exists else None
+        return Outcome(state, None, stacked(records), own_value, ended, self.tell())
+
+    def tell(self) -> dict[str, Any]:
+        """What the run tells of each site."""
+        self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
+        return self.told
+
+    def _finish(self) -> None:
+        """Wait for those who are still at work, as long as for anybody: they are asked for f next."""
+        until = time.monotonic() + self.patience
+        while self.talking and time.monotonic() < until:
+            arrived = self.links.arrival(1.0)
+            if arrived is not None and (conversation := self.talking.get(arrived[0])) is not None:
+                self._over(conversation, kept=False)
+        self.exchange.go_on_from(self.turns, self.last)
+
+    def _why(self) -> str:
+        """What keeps a step from being made."""
+        there = len(self.exchange.present())
+        faults = [f"{site}: {report.faults[-1][1]}" for site, report in self.exchange.reports.items() if report.faults]
+        said = f" ({'; '.join(faults)})" if faults else ""
+        return f"{there} of {self.problem.num_clients} clients are there, and no answer that counts came in time{said}"
+
+    # --- moves ----------------------------------------------------------------------------------------------------------
+
+    def _moves(self, state: Any, version: int) -> list[tuple[Conversation, Any, Any]] | None:
+        """As many moves as make a step: (the conversation, the state after it, its record); None if too few come."""
+        moves: list[tuple[Conversation, Any, Any]] = []
+        refused, until = 0, time.monotonic() + self.patience
+        while len(moves) < self.buffering.buffer:
+            self._dispatch(state, version)
+            arrived = self.links.arrival(min(1.0, max(0.05, until - time.monotonic())))
+            if arrived is None:
+                if time.monotonic() >= until:
+                    return None
+                continue
+            site, reply = arrived
+            conversation = self.talking.get(site)
+            if conversation is None or not self._believed(conversation, reply, version):
+                refused += 1
+                if refused > 2 * len(self.exchange.clients_of):
+                    return None
+                continue
+            until = time.monotonic() + self.patience
+            after, record = self._on(conversation)
+            if conversation.pending is None:
+                moves.append((conversation, after, record))
+                self._over(conversation, kept=True)
+        return moves
+
+    def _dispatch(self, state: Any, version: int) -> None:
+        """Give the present x to every site that is there and has nothing to do."""
+        exchange = self.exchange
+        exchange.round = version
+        there = set(exchange.present().tolist())
+        for site, clients in exchange.clients_of.items():
+            if site in self.talking or not set(clients) <= there:
+                continue
+            self.turns += 1
+            own = np.array(clients)
+            conversation = Conversation(site, own, version, state, self.turns, self.last.get(site))
+            self.talking[site] = conversation
+            self._on(conversation)
+
+    def _on(self, conversation: Conversation) -> tuple[Any, Any]:
+        """The server's program as far as it goes with the answers that are there; what it asks next is sent."""
+        conversation.again()
+        self.programs.wire.exchange = conversation
+        present = present_in(conversation.clients, self.size)
+        key, index = fold_in(self.key, conversation.turn), jnp.asarray(conversation.version)
+        given = (self.tables, conversation.state, self.data, present, present, key, index)
+        after, record = jax.block_until_ready(self.programs.round()(*given))
+        if conversation.pending is not None:
+            self.exchange.note_sent(conversation.site, conversation.step, conversation.pending)
+            self.links.send(conversation.site, conversation.pending)
+        return after, record
+
+    def _believed(self, conversation: Conversation, reply: bytes | Lost, version: int) -> bool:
+        """Whether an answer is one; it is then the conversation's, which is else over."""
+        site, exchange = conversation.site, self.exchange
+        problem: str | None
+        if isinstance(reply, Lost):
+            problem = reply.reason
+        else:
+            message = unpacked(reply)
+            exchange.note_received(site, conversation.step, message, len(reply))
+            if isinstance(message, Answered):
+                problem = misshapen(message, len(conversation.clients), conversation.expected)
+                if problem is None and wild(message, exchange.start.largest).any():
+                    problem = f"sent NaN, infinity or more than {exchange.start.largest:g}"
+                if problem is None:
+                    conversation.answers.append(message)
+                    return True
+            else:
+                problem = message.reason
+                if not message.failed:
+                    exchange.forget(site)
+        exchange.reports[site].fault(version, problem)
+        self._over(conversation, kept=False)
+        return False
+
+    def _over(self, conversation: Conversation, kept: bool) -> None:
+        self.talking.pop(conversation.site, None)
+        self.last[conversation.site] = Settled(conversation.turn, kept, ())
+        if kept:
+            self.exchange.reports[conversation.site].rounds += 1
+
+    # --- steps ----------------------------------------------------------------------------------------------------------
+
+    def _stepped(self, state: Any, version: int, moves: list[tuple[Conversation, Any, Any]]) -> Any:
+        """x plus the mean of the moves over clients, old ones weighing less; on X, where the algorithm stays there."""
+        sizes = np.array([len(talk.clients) for talk, _, _ in moves], float)
+        old = np.array([version - talk.version for talk, _, _ in moves], float)
+        weights = sizes / sizes.sum() * (1.0 + old) ** -self.buffering.staleness
+
+        def stepped(now: Any, *pairs: Any) -> Any:
+            if not jnp.issubdtype(now.dtype, jnp.floating):
+                return now
+            befores, afters = pairs[: len(moves)], pairs[len(moves) :]
+            return now + sum(w * (after - before) for w, before, after in zip(weights, befores, afters))
+
+        befores, afters = [talk.state for talk, _, _ in moves], [after for _, after, _ in moves]
+        new = jax.tree.map(stepped, state, *befores, *afters)
+        if not self.algorithm.stays_in_upper_set:
+            return new
+        public = self.data.clients.public
+        x = self.problem.project_upper(self.algorithm.decision(new), public)
+        return new._replace(x=x) if hasattr(new, "_replace") else x
+
+    def _record(self, before: Any, after: Any, version: int, moves: list[Any], began: float) -> dict[str, Any]:
+        """The round's record: means of what the moves' own records say."""
+        records = [record for _, _, record in moves]
+        shown = {}
+        for name in records[0]:
+            values = np.stack([np.asarray(record[name]) for record in records])
+            shown[name] = values.sum() if name in SUMMED else values.max() if name in LARGEST else values.mean()
+        old, new = (np.asarray(self.algorithm.decision(state)) for state in (before, after))
+        moved = {"move": np.linalg.norm(new - old), "extent": np.max(np.abs(new), initial=0.0)}
+        answered = sum(len(talk.clients) for talk, _, _ in moves)
+        staleness = float(np.mean([version - talk.version for talk, _, _ in moves]))
+        clock = self.links.clock
+        own = {"answered": answered, "staleness": staleness, "clock": clock, "seconds": clock - began}
+        return {**shown, **moved, **own}

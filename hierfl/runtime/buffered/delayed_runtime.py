@@ -1,0 +1,145 @@
+"""``hf.runtime.Delayed``: clients of this process that take drawn times to answer, to study who waits for whom."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.errors import SettingError
+from hierfl.jaxtools.precision import computing
+from hierfl.near_names import suggests_names
+from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.sites.declaration_mark import declaration_mark
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.links import Lost
+from hierfl.runtime.sites.parcels import starting
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
+
+STREAM = 77
+
+
+@suggests_names
+@dataclass(frozen=True)
+class Delayed:
+    """Run in this process, with a clock on which each client takes a drawn time for every answer: ``history["clock"]`` has its seconds.
+
+    In rounds (``asynchronous=False``) every exchange of messages takes as long as the slowest of its clients. Without rounds it is as for
+    :class:`hierfl.runtime.Dask`, each client a site. Same seed, same delays, same run.
+
+    Parameters
+    ----------
+    delays
+        The mean seconds that each client takes to answer, ``(m,)``.
+    spread
+        The standard deviation of the logarithm of a time over its mean: times are log-normal; 0 for times that are all alike.
+    asynchronous, buffer, staleness
+        As for :class:`hierfl.runtime.Dask`, the buffer in clients.
+
+    Raises
+    ------
+    SettingError
+        For delays that are not positive, or not one for each client, and settings out of range.
+    """
+
+    delays: Sequence[float]
+    spread: float = 0.25
+    asynchronous: bool = False
+    buffer: int = 1
+    staleness: float = 0.5
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.delays) != 1 or not np.all(np.asarray(self.delays, float) > 0) or not self.spread >= 0:
+            raise SettingError(
+                "Delayed(delays=..., spread=...): positive mean seconds, one for each client, and a spread from 0 on."
+            )
+        if self.buffer < 1 or not self.staleness >= 0:
+            raise SettingError(
+                f"Delayed(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
+            )
+
+    def execute(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+        begun: Begun | None = None,
+    ) -> Outcome:
+        """Run as ``InProcess.execute`` does, in double precision."""
+        problem.require_all_here("a simulation of delays")
+        if len(self.delays) != problem.num_clients:
+            raise SettingError(f"Delayed(delays=...): {len(self.delays)} of them for {problem.num_clients} clients.")
+        if begun is not None:
+            raise SettingError("Delayed: its clock does not go on from a checkpoint.")
+        with computing(double=True):
+            links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
+            mark = declaration_mark(problem.declaration)
+            start = starting(algorithm, mark, "", rounds, x0)
+            exchange = Exchange(links, start, links.held(), float("inf"))
+            if self.asynchronous:
+                buffering = Buffering(self.buffer, self.staleness)
+                buffered = BufferedRounds(problem, algorithm, exchange, links, buffering, 0.0, seed)
+                return buffered.run(x0, rounds, block, at_end)
+            making = SiteRounds(problem, algorithm, exchange, Attendance(1, 0.0), seed, lambda: links.clock)
+            return making.run(x0, rounds, block, at_end, None)
+
+
+class _DelayedLinks:
+    """Sites of one client each, which answer at once, and arrive when their time has passed on the clock."""
+
+    def __init__(self, problem: CompiledProblem, delays: np.ndarray, spread: float, seed: int) -> None:
+        declaration = problem.declaration
+        clients = dict(enumerate(declaration.federation.clients)) if declaration.federation else {}
+        programs: dict[Any, Any] = problem.programs.keep("simulated sites", dict)
+        rules = SiteRules()
+        self.sites = {str(i): Site(str(i), declaration, clients, rules, problem, programs) for i in clients}
+        self.delays, self.spread, self.clock = delays, spread, 0.0
+        self.draws = [np.random.default_rng([STREAM, seed, i]) for i in range(len(delays))]
+        self.waiting: list[tuple[float, str, bytes]] = []
+        self._started: set[str] = set()
+
+    def ready(self) -> frozenset[str]:
+        return frozenset(self.sites)
+
+    def held(self) -> dict[str, tuple[int, ...]]:
+        return {site: (int(site),) for site in self.sites}
+
+    def born(self, site: str) -> int:
+        return 1
+
+    def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        """All answers, when the slowest is there; that a run begins takes no time."""
+        answers: dict[str, bytes | Lost] = {site: self.sites[site].answer(parcel) for site, parcel in parcels.items()}
+        if not all(site in self._started for site in parcels):
+            self._started |= parcels.keys()
+            return answers
+        self.clock += max(self._delay(site) for site in parcels)
+        return answers
+
+    def send(self, site: str, parcel: bytes) -> None:
+        """The answer arrives after its time."""
+        heapq.heappush(self.waiting, (self.clock + self._delay(site), site, self.sites[site].answer(parcel)))
+
+    def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
+        """The next in time."""
+        if not self.waiting:
+            return None
+        self.clock, site, answer = heapq.heappop(self.waiting)
+        return site, answer
+
+    def _delay(self, site: str) -> float:
+        place = int(site)
+        drawn = self.draws[place].lognormal(-0.5 * self.spread**2, self.spread) if self.spread else 1.0
+        return float(self.delays[place] * drawn)
