@@ -152,7 +152,7 @@ REPRODUCTION = Reproduction(
     differs=(
         "FedAvg and FedProx come out better than printed, in every configuration that was tried; steps and minibatches of the baselines are not printed.",
         "What ZO-HFL ends with is decided by lambda, which the paper does not print: the estimator multiplies the difference of two evaluations by "
-        "n / (2 eta), 39,200 for MNIST, and each evaluation has samples of its own. With lambda = 1 that noise drives x away from its start; with 0.01 it "
+        "n / (2 eta), 39,200 for MNIST, and each evaluation has samples of its own. With lambda = 1 that noise drives x away from its start (on scikit-learn's digits, with 3,200, it is too weak to); with 0.01 it "
         "stays where 'server only' stays, with the same start, steps and samples. Printed figures lie between. With shared samples (and warm starts) the noise "
         "is gone, and what remains, the gradient of the clients' term, hardly moves x either: see hfl-few-samples for what does.",
         "CIFAR-10's printed accuracies are beyond a linear model of pixels (about 40 %), which §IV describes; the paper does not say what features it has.",
