@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hierfl.near_names import no_such_name
 from hierfl.solvers.fedavg import FedAvg
 from hierfl.solvers.fedmspp import FedMSPP
+from hierfl.solvers.fednest import FedNest
 from hierfl.solvers.fedprox import FedProx
 from hierfl.solvers.fedrzo import FedRZO
 from hierfl.solvers.fedzo import FedZO
@@ -35,6 +36,7 @@ __all__ = [
     "FedAC",
     "FedAvg",
     "FedMSPP",
+    "FedNest",
     "FedProx",
     "FedRZO",
     "FedZO",

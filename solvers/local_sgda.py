@@ -24,15 +24,15 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party, Population
+from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError
-from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.solvers.parts.opposition import is_opposed
 from hierfl.solvers.parts.requirements import require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, first_flagged, move_rate
 from hierfl.solvers.parts.step_schedules import Schedule, require_schedule, steps_of, tabulate
@@ -94,32 +94,11 @@ def _require_minimax(problem: CompiledProblem) -> None:
             "LocalSGDA needs y in the clients' terms alone, but the server term mentions it, and the lower level does not hold "
             "that term: use FedRZO, or give the term to the clients."
         )
-    if problem.client_program is None or not problem.programs.keep(
-        ("opposed", problem.parameter_values), lambda: _is_opposed(problem)
-    ):
+    if problem.client_program is None or not is_opposed(problem):
         raise IncompatibleSolverError(
             "LocalSGDA needs a minimax problem, in which y maximises what x minimises, but the lower level and the clients' "
             "terms have different objectives in y: use FedRZO or ImplicitGradient for bilevel problems."
         )
-
-
-def _is_opposed(problem: CompiledProblem) -> bool:
-    """Whether grad_y of every client's lower objective is that of its term, at random points of X and Y(x)."""
-
-    def difference(clients: Population, index: Array, key: Array) -> Array:
-        party, (x_key, y_key, row_key) = clients.party(index), jax.random.split(key, 3)
-        own, rows = party.environment, party.batch(row_key, 8)
-        x = problem.project_upper(jax.random.normal(x_key, (problem.upper.size,), float), own)
-        y = problem.project_lower(x, jax.random.normal(y_key, (problem.lower.size,), float), own)
-        ascent = jax.grad(lambda z: problem.client_value(x, z, own, rows))(y)
-        descent = problem.operator(x, y, own, rows)
-        return jnp.max(jnp.abs(ascent + descent)) / (1 + jnp.max(jnp.abs(ascent)))
-
-    every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
-    program = problem.programs.keep("opposition", lambda: quick_jit(jax.vmap(difference, (None, 0, 0))))
-    differences = program(problem.laid_out().clients, every, keys)
-    seen = differences[jnp.isfinite(differences)]
-    return bool(seen.size > 0 and jnp.all(seen <= 1e-9))
 
 
 class LocalSGDAState(NamedTuple):
