@@ -56,13 +56,13 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 
 # the site in docs/_build/html; every cell runs, and a warning is an error
 docs: $(VENV)/.docs
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/sphinx-build -j auto -W --keep-going -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 # every cell again, from nothing, and every link within the site
 docs-test: $(VENV)/.docs
 	rm -rf docs/_build
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/sphinx-build -j auto -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml
