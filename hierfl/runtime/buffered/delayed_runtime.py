@@ -16,6 +16,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.links import Lost
@@ -43,6 +44,8 @@ class Delayed:
         The standard deviation of the logarithm of a time over its mean: times are log-normal; 0 for times that are all alike.
     asynchronous, buffer, staleness
         As for :class:`hierfl.runtime.Dask`, the buffer in clients.
+    aggregation, adversaries
+        As for :class:`hierfl.runtime.Dask`.
 
     Raises
     ------
@@ -55,8 +58,14 @@ class Delayed:
     asynchronous: bool = False
     buffer: int = 1
     staleness: float = 0.5
+    aggregation: str | None = None
+    adversaries: float = 0.2
 
     def __post_init__(self) -> None:
+        if self.rule is not None and self.asynchronous:
+            raise SettingError(
+                "Dask(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
+            )
         if np.ndim(self.delays) != 1 or not np.all(np.asarray(self.delays, float) > 0) or not self.spread >= 0:
             raise SettingError(
                 "Delayed(delays=..., spread=...): positive mean seconds, one for each client, and a spread from 0 on."
@@ -65,6 +74,11 @@ class Delayed:
             raise SettingError(
                 f"Delayed(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
             )
+
+    @property
+    def rule(self) -> Aggregation | None:
+        """The robust aggregate, if one was asked for."""
+        return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
 
     def execute(
         self,
@@ -92,7 +106,7 @@ class Delayed:
                 buffering = Buffering(self.buffer, self.staleness)
                 buffered = BufferedRounds(problem, algorithm, exchange, links, buffering, 0.0, seed)
                 return buffered.run(x0, rounds, block, at_end)
-            making = SiteRounds(problem, algorithm, exchange, Attendance(1, 0.0), seed, lambda: links.clock)
+            making = SiteRounds(problem, algorithm, exchange, Attendance(1, 0.0), seed, lambda: links.clock, self.rule)
             return making.run(x0, rounds, block, at_end, None)
 
 

@@ -17,8 +17,9 @@ from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.on_dask.causes import last_cause
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
-from hierfl.runtime.sites.causes import last_cause
+from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
 from hierfl.runtime.sites.exchange import Exchange, require_everybody, require_known
 from hierfl.runtime.sites.parcels import starting
@@ -60,6 +61,9 @@ class Dask:
         Without rounds, after FedBuff: every site works at its own pace, and x steps when the moves of ``buffer`` sites have come, each times
         (1 + tau)^(-staleness) where tau steps were made since it was given its x. For ``FedAvg``, ``ZOHFL`` and ``FedRZO`` without
         cohorts and without a lower level that all answer together. The order of answers, and so the iterates, are the wire's.
+    aggregation, adversaries
+        ``"median"``, ``"trimmed mean"``, ``"geometric median"`` or ``"Krum"`` in place of the weighted mean of what clients send, for up to
+        that share of clients that send anything; it counts clients alike (:mod:`hierfl.runtime.sites.aggregation`).
 
     Raises
     ------
@@ -82,9 +86,15 @@ class Dask:
     asynchronous: bool = False
     buffer: int = 1
     staleness: float = 0.5
+    aggregation: str | None = None
+    adversaries: float = 0.2
     _session: _Session = field(default_factory=lambda: _Session(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.rule is not None and self.asynchronous:
+            raise SettingError(
+                "Dask(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
+            )
         if self.scheduler is not None and self.sites is not None:
             raise SettingError(
                 "Dask(scheduler=..., sites=...): the scheduler's sites are those that have joined it; leave sites out."
@@ -100,6 +110,11 @@ class Dask:
         for name in ("timeout", "largest"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"Dask({name}={getattr(self, name)!r}): above 0.")
+
+    @property
+    def rule(self) -> Aggregation | None:
+        """The robust aggregate, if one was asked for."""
+        return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
 
     def execute(
         self,
@@ -134,7 +149,8 @@ class Dask:
                 buffering = Buffering(self.buffer, self.staleness)
                 without = BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
                 return without.run(x0, rounds, block, at_end)
-            making = SiteRounds(problem, algorithm, exchange, Attendance(self.minimum, self.patience), seed)
+            attendance = Attendance(self.minimum, self.patience)
+            making = SiteRounds(problem, algorithm, exchange, attendance, seed, aggregation=self.rule)
             return making.run(x0, rounds, block, at_end, begun)
 
     def memories(self) -> list[np.ndarray]:

@@ -142,7 +142,9 @@ class DeskLinks:
         return time.monotonic()
 
     async def _launched(self, site: str, parcel: bytes) -> asyncio.Task[bytes]:
-        return asyncio.ensure_future(self._ask(site, parcel))
+        task = asyncio.ensure_future(self._ask(site, parcel))
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # a run may end before it
+        return task
 
     async def _arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
         until = time.monotonic() + timeout

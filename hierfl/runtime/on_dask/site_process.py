@@ -9,8 +9,8 @@ from typing import Any
 
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.near_names import suggests_names
+from hierfl.runtime.on_dask.causes import last_cause
 from hierfl.runtime.on_dask.desk import serve_here
-from hierfl.runtime.sites.causes import last_cause
 from hierfl.runtime.sites.site import Site
 
 LOG = logging.getLogger("hierfl.site")

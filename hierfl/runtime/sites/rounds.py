@@ -18,6 +18,7 @@ from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
+from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.site_clients import Present
 from hierfl.runtime.sites.site_programs import SitePrograms
@@ -48,12 +49,15 @@ class SiteRounds:
         attendance: Attendance,
         seed: int,
         clock: Callable[[], float] | None = None,
+        aggregation: Aggregation | None = None,
     ) -> None:
+        if aggregation is not None:
+            aggregation.require_fitting(problem, algorithm)
         self.clock = clock  # of a simulation, which is then recorded
         self.problem, self.algorithm, self.exchange, self.attendance = problem, algorithm, exchange, attendance
-        self.programs = SitePrograms(problem, algorithm)
+        self.programs = SitePrograms(problem, algorithm, aggregation)
         self.programs.wire.exchange = exchange
-        self.told: dict[str, Any] = {}
+        self.told: dict[str, Any] = {} if aggregation is None else {"aggregation": str(aggregation)}
         self.key, self.tables, self.data = key_of(seed), self.programs.tables, problem.laid_out()
 
     def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None) -> Outcome:

@@ -16,6 +16,7 @@ from hierfl.compiler.data.tables import Data, Party
 from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
+from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.conversations import Conversation
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.step_names import step_name
@@ -60,6 +61,7 @@ class TracedRound:
     key: Array
     round: Array
     traffic: dict[str, Any]
+    aggregation: Aggregation | None
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,9 @@ class SiteClients:
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over those that take part; weights are public."""
         everybody = jnp.asarray(self.setting.data.clients.weights)
+        if self.setting.aggregation is not None:
+            average = self.setting.aggregation.of(values, self.present)
+            return jax.tree.map(lambda v: jnp.sum(everybody) * v, average)
         weights = jnp.where(self.present, everybody[self.participants], 0.0)
         absent = self.setting.algorithm.absent
         if absent == "unbiased":

@@ -14,6 +14,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import TRAFFIC, motion
+from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.site_clients import Present, SiteClients, TracedRound, Wire
 from hierfl.runtime.sites.step_names import as_tables
 from hierfl.runtime.streams import ROUND_STREAM, VALUE_STREAM
@@ -25,6 +26,7 @@ class SitePrograms:
 
     problem: CompiledProblem
     algorithm: Algorithm
+    aggregation: Aggregation | None = None
 
     @property
     def tables(self) -> dict[str, Any]:
@@ -55,7 +57,9 @@ class SitePrograms:
         ) -> tuple[Any, dict[str, Array]]:
             algorithm = self.algorithm.with_tables(tables)
             traffic: dict[str, Any] = dict.fromkeys(TRAFFIC, 0)
-            setting = TracedRound(self.wire, self.problem, algorithm, data, everyone, key, index, traffic)
+            setting = TracedRound(
+                self.wire, self.problem, algorithm, data, everyone, key, index, traffic, self.aggregation
+            )
             after, record = algorithm.round(SiteClients(setting, present), state, fold_in(key, ROUND_STREAM))
             counted = {name: jnp.asarray(count, int) for name, count in traffic.items()}
             return after, {**record, **counted, **motion(algorithm, state, after)}
@@ -68,7 +72,7 @@ class SitePrograms:
         def value(tables: Any, state: Any, data: Any, everyone: Present, key: Array, index: Array, x: Array) -> Array:
             algorithm = self.algorithm.with_tables(tables)
             traffic: dict[str, Any] = dict.fromkeys(TRAFFIC, 0)
-            setting = TracedRound(self.wire, self.problem, algorithm, data, everyone, key, index, traffic)
+            setting = TracedRound(self.wire, self.problem, algorithm, data, everyone, key, index, traffic, None)
             clients = SiteClients(setting, everyone).everyone
             return algorithm.own_value(clients, state, x, fold_in(key, VALUE_STREAM))
 
@@ -76,6 +80,6 @@ class SitePrograms:
 
     def _keep(self, name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         kept: Callable[..., Any] = self.problem.programs.keep(
-            ("sites", name, self.algorithm.program_key), make, of_run=True
+            ("sites", name, self.algorithm.program_key, self.aggregation), make, of_run=True
         )
         return kept
