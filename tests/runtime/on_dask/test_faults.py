@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import cvxpy as cp
@@ -170,7 +170,7 @@ def test_a_run_with_too_few_pauses_and_one_without_a_round_says_why(cluster: Any
 
 @pytest.mark.slow
 def test_without_rounds_a_slow_site_sets_no_pace(cluster: Any) -> None:
-    """One site takes ten times as long as the others: nine tenths of the gain are there at least three times sooner."""
+    """The others step on while one site takes a second for an answer; how much sooner that is, simulated clocks tell (``buffered``)."""
     rng, truth = np.random.default_rng(0), np.array([1.0, -1.0])
     held = [(a, a @ truth + 0.1 * rng.standard_normal(20)) for a in rng.standard_normal((3, 20, 2))]
     x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
@@ -182,19 +182,8 @@ def test_without_rounds_a_slow_site_sets_no_pace(cluster: Any) -> None:
     def f(point: np.ndarray) -> float:
         return float(np.mean([np.mean((a @ point - c) ** 2) for a, c in held]))
 
-    target = f(truth) + 0.1 * (f(START) - f(truth))
-
-    def seconds(rounds: int) -> float:
-        found = problem.solve(solver, rounds=rounds, **settings)
-        reached = [f(point) <= target for point in found.trajectory["x"][1:]]
-        return float(np.cumsum(found.history["seconds"])[reached.index(True)])
-
-    problem.solve(solver, rounds=25, **settings)
-    with ExitStack() as stack:
-        for site, lag in (("0", 0.02), ("1", 0.02), ("2", 0.2)):
-            stack.enter_context(spoilt(cluster, site, "lagging", lag))
-        in_rounds = seconds(25)
-        with settings_of(cluster, asynchronous=True, buffer=1):
-            problem.solve(solver, rounds=60, **settings)  # compile
-            buffered = seconds(60)
-    assert in_rounds >= 3 * buffered
+    problem.solve(solver, rounds=1, **settings)  # the cluster is there
+    with spoilt(cluster, "2", "lagging", 1.0), settings_of(cluster, asynchronous=True, buffer=1):
+        found = problem.solve(solver, rounds=60, **settings)
+    assert f(found.x) <= f(truth) + 0.1 * (f(START) - f(truth))
+    assert found.history["staleness"].max() >= 3  # so many steps were made while the slow one was busy
