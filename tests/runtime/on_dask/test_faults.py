@@ -170,7 +170,7 @@ def test_a_run_with_too_few_pauses_and_one_without_a_round_says_why(cluster: Any
 
 @pytest.mark.slow
 def test_without_rounds_a_slow_site_sets_no_pace(cluster: Any) -> None:
-    """The others step on while one site takes a second for an answer; how much sooner that is, simulated clocks tell (``buffered``)."""
+    """The others step on while one site takes long for an answer; how much sooner that is, simulated clocks tell (``buffered``)."""
     rng, truth = np.random.default_rng(0), np.array([1.0, -1.0])
     held = [(a, a @ truth + 0.1 * rng.standard_normal(20)) for a in rng.standard_normal((3, 20, 2))]
     x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
@@ -183,7 +183,7 @@ def test_without_rounds_a_slow_site_sets_no_pace(cluster: Any) -> None:
         return float(np.mean([np.mean((a @ point - c) ** 2) for a, c in held]))
 
     problem.solve(solver, rounds=1, **settings)  # the cluster is there
-    with spoilt(cluster, "2", "lagging", 1.0), settings_of(cluster, asynchronous=True, buffer=1):
-        found = problem.solve(solver, rounds=60, **settings)
+    with spoilt(cluster, "2", "lagging", 0.3), settings_of(cluster, asynchronous=True, buffer=1):
+        found = problem.solve(solver, rounds=200, **settings)
     assert f(found.x) <= f(truth) + 0.1 * (f(START) - f(truth))
     assert found.history["staleness"].max() >= 3  # so many steps were made while the slow one was busy
