@@ -194,6 +194,7 @@ print(problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.t
 """
 
 
+@pytest.mark.optimised  # as the other process is
 def test_same_seed_same_bits_in_two_processes() -> None:
     apart = {**os.environ, "HIERFL_CACHE": "off"}  # which compiles its programs itself
     other = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=apart).stdout

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.checkpoints import killed_run
 from tests.runtime.checkpoints.resumed import require_same
 
 
+@pytest.mark.optimised  # as the other process is
 def test_a_run_that_is_killed_again_and_again_comes_to_the_same_end(tmp_path: Path) -> None:
     """Each process goes on from what the last one left."""
     reached = 0
