@@ -139,7 +139,7 @@ class Complexity(Shown):
 
 LEGEND = (
     "O(.): as the papers print it, constants and logarithms left out; the number is the order's own, without them. Predicted: by the\n"
-    "tables of the lower solver. MeasuredEffort: counted while a run went on. A gradient is one of F, on a minibatch or on all of a client's\n"
+    "tables of the lower solver. Measured: counted while a run went on. A gradient is one of F, on a minibatch or on all of a client's\n"
     "rows; with them are counted those that look at the residual. Counts compare only where the residuals are alike."
 )
 
@@ -184,6 +184,12 @@ def complexity(
     if not isinstance(asked, (FedRZO, ZOHFL)):
         raise SettingError(
             f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write one of these."
+        )
+    if lower is not None and not isinstance(lower, (list, tuple)):
+        raise SettingError(f"lower={lower!r}: a list of lower solvers, such as lower=[LocalSGD(), LFD()].")
+    if getattr(asked, "step_size", None) == "auto":
+        raise SettingError(
+            "step_size='auto' is found by trial runs, which would be counted too: give complexity() a solver with a step."
         )
     lowers = tuple(BY_SCOPE[compiled.scope] if lower is None else lower)
     if not lowers:

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
-from hierfl.errors import IncompatibleSolverError
+from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
@@ -122,7 +122,7 @@ class FedNest:
         require_public_set(self, problem)
         m = problem.num_clients
         minimax = is_opposed(problem)
-        size = 1.0 if minimax else self.lipschitz or lower_constants(problem, "FedNest", of_each=True)[1]
+        size = 1.0 if minimax else self.lipschitz or _certified(problem)
         return BoundFedNest(
             problem,
             self,
@@ -135,6 +135,17 @@ class FedNest:
             minimax,
             cohorts=cohorts_of(self, problem, rounds),
         )
+
+
+def _certified(problem: CompiledProblem) -> float:
+    """l of every client."""
+    try:
+        return lower_constants(problem, "FedNest", of_each=True)[1]
+    except SettingError as error:
+        raise SettingError(
+            "FedNest needs l, at least the Lipschitz constant of grad_y g_i in y, of a strongly convex lower level, and it could not be "
+            "proved: give lipschitz=..., if the lower level is smooth and strongly convex, or use FedRZO."
+        ) from error
 
 
 def _require_nested(problem: CompiledProblem) -> None:

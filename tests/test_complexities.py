@@ -98,6 +98,8 @@ def test_where_nothing_is_known_or_counted_it_is_said() -> None:
         ({"solver": FedAvg(0.1)}, "FedRZO"),
         ({"lower": []}, "at least one"),
         ({"rounds": 0}, "at least 1 round"),
+        ({"lower": LFD()}, "a list of lower solvers"),
+        ({"solver": FedRZO(step_size="auto")}, "trial runs"),
     ],
 )
 def test_what_it_cannot_do_is_refused(arguments: dict[str, Any], said: str) -> None:

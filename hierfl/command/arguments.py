@@ -30,6 +30,7 @@ EPILOG = """examples:
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The parser of the command line; it stores the name of the command under ``command``."""
     whole = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="hierfl",
         description=(description or "").replace("``", ""),
         epilog=EPILOG,
@@ -43,13 +44,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
     _add_site(commands)
-    commands.add_parser("models", help="list the ready declarations")
+    commands.add_parser("models", allow_abbrev=False, help="list the ready declarations")
     _add_reproduce(commands)
     return whole
 
 
 def _add_demo(commands: Commands) -> None:
-    demo = commands.add_parser("demo", help="the first minute: one problem, its outcome, a figure and a report")
+    demo = commands.add_parser(
+        "demo", allow_abbrev=False, help="the first minute: one problem, its outcome, a figure and a report"
+    )
     demo.add_argument("--no-open", dest="open", action="store_false", help="do not open the report in a browser")
     demo.add_argument(
         "--out", type=Path, default=Path("hierfl-demo"), metavar="DIR", help="where to write (hierfl-demo)"
@@ -60,25 +63,30 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _add_show(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    show = commands.add_parser("show", parents=[problem], help="print the mathematics")
+    show = commands.add_parser("show", allow_abbrev=False, parents=[problem], help="print the mathematics")
     show.add_argument("--latex", action="store_true", help="as LaTeX")
 
 
 def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
     check = commands.add_parser(
-        "check", parents=[problem], help="print which assumptions hold, and what the theorems prescribe"
+        "check",
+        allow_abbrev=False,
+        parents=[problem],
+        help="print which assumptions hold, and what the theorems prescribe",
     )
     check.add_argument("--smoothing", type=float, default=0.1, metavar="ETA", help="radius of the smoothing (0.1)")
     check.add_argument("--accuracy", type=float, default=1e-2, metavar="EPS", help="bound on E|grad f^eta|^2 (0.01)")
 
 
 def _add_explain(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    commands.add_parser("explain", parents=[problem], help="print how each piece was compiled, and why")
+    commands.add_parser(
+        "explain", allow_abbrev=False, parents=[problem], help="print how each piece was compiled, and why"
+    )
 
 
 def _add_inspect(commands: Commands, problem: argparse.ArgumentParser) -> None:
     inspect = commands.add_parser(
-        "inspect", parents=[problem], help="look at the implicit function: values, kinks, figures"
+        "inspect", allow_abbrev=False, parents=[problem], help="look at the implicit function: values, kinks, figures"
     )
     inspect.add_argument("--center", metavar="JSON", help="a point of X; the projection of 0 on X if left out")
     inspect.add_argument(
@@ -99,7 +107,7 @@ def _add_inspect(commands: Commands, problem: argparse.ArgumentParser) -> None:
 
 
 def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    solve = commands.add_parser("solve", parents=[problem], help="run a federated algorithm")
+    solve = commands.add_parser("solve", allow_abbrev=False, parents=[problem], help="run a federated algorithm")
     solve.add_argument(
         "--solver", metavar="CALL", help='as in Python, "ZOHFL(smoothing=0.1)"; by default the class\'s own'
     )
@@ -118,7 +126,9 @@ def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
 
 
 def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    report = commands.add_parser("report", help="write everything about a saved result to one HTML file")
+    report = commands.add_parser(
+        "report", allow_abbrev=False, help="write everything about a saved result to one HTML file"
+    )
     report.add_argument("result", type=Path, metavar="NPZ", help="as saved by solve --save, or by result.save")
     report.add_argument("problem", help=f"the problem that it belongs to: {PLACE}")
     report.add_argument("--out", type=Path, metavar="HTML", help="the file (beside the result, .html)")
@@ -128,7 +138,9 @@ def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
 
 def _add_reproduce(commands: Commands) -> None:
     reproduce = commands.add_parser(
-        "reproduce", help="run a table or figure of the papers and print it beside the published one"
+        "reproduce",
+        allow_abbrev=False,
+        help="run a table or figure of the papers and print it beside the published one",
     )
     reproduce.add_argument(
         "name", nargs="?", metavar="NAME", help="such as 2s-table4; without it, all names are listed"
@@ -150,7 +162,9 @@ def _add_reproduce(commands: Commands) -> None:
 
 
 def _add_site(commands: Commands) -> None:
-    site = commands.add_parser("site", help="hold clients' data, and answer the server of a run (hf.runtime.Dask)")
+    site = commands.add_parser(
+        "site", allow_abbrev=False, help="hold clients' data, and answer the server of a run (hf.runtime.Dask)"
+    )
     site.add_argument(
         "--problem", required=True, metavar="PLACE", help=f"the problem, as the server declares it: {PLACE}"
     )

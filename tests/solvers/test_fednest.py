@@ -160,3 +160,6 @@ def test_other_problems_are_refused() -> None:
             problem.solve(FedNest(), rounds=1, progress=False)
     with pytest.raises(SettingError, match="neumann"):
         FedNest(neumann=0)
+    rough = hf.Problem(hf.Minimize(clients=term), hf.ArgMin(y, cp.sum(cp.exp(y - x)) + square), federation=federation)
+    with pytest.raises(SettingError, match="lipschitz="):
+        rough.solve(FedNest(), rounds=1, progress=False)
