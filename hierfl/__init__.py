@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hierfl import errors
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import (
+    AbsentDataError,
     CheckpointError,
     CheckpointWarning,
     DataError,
@@ -54,6 +55,7 @@ __version__ = VERSION
 
 __all__ = [
     "IID",
+    "AbsentDataError",
     "ArgMax",
     "ArgMin",
     "BlackBox",

@@ -21,6 +21,10 @@ class DataError(HierflError):
     """The data of a party do not fit the declaration: missing, misshapen, empty or not finite."""
 
 
+class AbsentDataError(DataError):
+    """Published data are not where they were looked for, or could not be fetched; names the folder and the files."""
+
+
 class NotConvexError(HierflError):
     """A lower level or a constraint set is not convex under CVXPY's rules; names the subexpression."""
 

@@ -16,6 +16,8 @@ def reproduce(chosen: argparse.Namespace) -> None:
     ------
     SettingError
         For a name that there is not.
+    DataError
+        If files of data are there and cannot be read.
     CheckpointError
         If the folder cannot be written, or holds other numbers.
     """

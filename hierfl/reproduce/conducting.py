@@ -156,7 +156,11 @@ def _size(reproduction: Reproduction, measured: Measured, seconds: float) -> str
 
 
 def _remarks(reproduction: Reproduction, measured: Measured) -> list[tuple[str, Sequence[str]]]:
-    absent = [f"{name}: {measured.absent[name]}" for name in _needed(measured.cells) if name in measured.absent]
+    needed = _needed(measured.cells)
+    wanted = dict.fromkeys([*needed, *reproduction.data])
+    absent = [f"{name}: {measured.absent[name]}" for name in wanted if name in measured.absent]
+    if "digits" in needed and "digits" not in reproduction.data:
+        absent.append("scikit-learn's digits stand in: figures of the paper's own data cannot be expected of them")
     titled = {
         "data that are absent": absent,
         "expected to differ, and why": reproduction.differs,

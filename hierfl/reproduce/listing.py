@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from hierfl.errors import DataError, MissingPackageError, SettingError
+from hierfl.errors import AbsentDataError, MissingPackageError, SettingError
 from hierfl.models.image_data import load_images
 from hierfl.near_names import near_names
 from hierfl.reproduce.reproduction import DataSets, Reproduction
@@ -45,12 +45,17 @@ def every_reproduction() -> list[Reproduction]:
 def find_data(reproduction: Reproduction, folder: Path | None, download: bool) -> DataSets:
     """The data sets that a reproduction would use and that are there, with scikit-learn's digits, and why others are absent.
 
-    Files that are there but cannot be read are told among the absent; nothing is fetched unless ``download``.
+    Nothing is fetched unless ``download``.
+
+    Raises
+    ------
+    DataError
+        If files are there and cannot be read.
     """
     found, absent = {}, {}
     for name in (*reproduction.data, *(["digits"] if reproduction.data else [])):
         try:
             found[name] = load_images(name, folder, download)
-        except (DataError, MissingPackageError) as error:
+        except (AbsentDataError, MissingPackageError) as error:
             absent[name] = str(error)
     return DataSets(found, absent)

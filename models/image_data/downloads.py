@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from hierfl.errors import DataError
+from hierfl.errors import AbsentDataError, DataError
 
 SECONDS = 60  # without an answer
 
@@ -19,8 +19,10 @@ def fetch_published(file: str, md5: str, places: Sequence[str], folder: Path) ->
 
     Raises
     ------
+    AbsentDataError
+        If no place has it.
     DataError
-        If no place has it, or the folder cannot be written.
+        If the folder cannot be made.
     """
     path = folder / file
     if path.exists():
@@ -37,7 +39,7 @@ def fetch_published(file: str, md5: str, places: Sequence[str], folder: Path) ->
         if fault is None:
             return path
         faults.append(f"{place + file}: {fault}")
-    raise DataError(f"{file} could not be fetched. {'; '.join(faults)}. Put it in {folder} by hand.")
+    raise AbsentDataError(f"{file} could not be fetched. {'; '.join(faults)}. Put it in {folder} by hand.")
 
 
 def _fetched(address: str, md5: str, path: Path) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
-from hierfl.errors import DataError, MissingPackageError, SettingError
+from hierfl.errors import AbsentDataError, DataError, MissingPackageError, SettingError
 from hierfl.models.heterogeneous_classification import ClassificationData
 from hierfl.models.image_data.cifar_batches import ARCHIVE, BATCHES, FOLDER, read_cifar
 from hierfl.models.image_data.downloads import fetch_published
@@ -100,8 +100,10 @@ def load_images(name: str, folder: str | Path | None = None, download: bool = Fa
     ------
     SettingError
         For another name, with the nearest.
+    AbsentDataError
+        If none of its files is there, or one could not be fetched.
     DataError
-        Naming the file that is missing, cut short or malformed, or could not be fetched.
+        Naming the file that is missing beside others, cut short or malformed.
     MissingPackageError
         For ``"digits"`` without scikit-learn.
     """
@@ -119,7 +121,7 @@ def load_images(name: str, folder: str | Path | None = None, download: bool = Fa
     except DataError as error:
         if images.holds(home):
             raise
-        raise DataError(
+        raise AbsentDataError(
             f"{name} is not in {chosen}: put {', '.join(images.files)} in {home}, or have them fetched by download=True (--download)."
         ) from error
 

@@ -184,3 +184,21 @@ def test_the_command_tells_what_is_the_users_to_mend(
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "2s-table4", "--out", str(tmp_path)])
     assert ended.value.code == 130 and "the same command goes on" in capsys.readouterr().err
+
+
+def test_files_that_are_there_and_cannot_be_read_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "mnist"
+    home.mkdir()
+    (home / "train-images-idx3-ubyte").write_bytes(b"\0\0\10\3")
+    assert main(["reproduce", "hfl-few-samples", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "train-images-idx3-ubyte says no size" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_that_stand_in_are_told(tmp_path: Path) -> None:
+    digits = ClassificationData(np.eye(2, dtype=np.uint8), np.arange(2))
+    record = replace(SQUARES, plan=lambda full, data: [Cell("n = 1", {"n": 1}, "digits")], data=("MNIST",))
+    _, text = conduct(record, DataSets({"digits": digits}, {"MNIST": "not here"}), tmp_path, progress=False)
+    assert "MNIST: not here" in text and "digits stand in" in text
