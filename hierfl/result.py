@@ -56,7 +56,9 @@ class Result(Shown):
         ``rounds=None`` also ``"stagnated"``; of ``ImplicitBundle`` ``"at rest"`` (nothing more to gain by its model and by gradients
         nearby), ``"at the edge of where f has values"``, ``"no descent found"`` and ``"f seems unbounded below"``.
     history
-        Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds, scalars (sent).
+        Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds, scalars (sent); of
+        methods that solve lower levels lower_solves, each of one y at one point: in client scope for one client, in sample scope for
+        one sample, in federation scope by all clients together.
     metrics
         ``round`` and one array per user metric.
     communication

@@ -17,7 +17,16 @@ from hierfl.near_names import near_names, require_names
 MOST_ROUNDS = 100_000_000
 OPEN_ENDED = 100_000  # rounds, at most, of a run that goes on until it stagnates
 SEEDS = 2**64  # so many there are
-HISTORY_COLUMNS = {"round", "objective", "gradient_norm", "lower_residual", "step_size", "seconds", "participants"}
+HISTORY_COLUMNS = {
+    "round",
+    "objective",
+    "gradient_norm",
+    "lower_residual",
+    "lower_solves",
+    "step_size",
+    "seconds",
+    "participants",
+}
 Metrics = Mapping[str, Callable[..., float]]
 
 

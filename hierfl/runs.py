@@ -156,7 +156,7 @@ class Runs(Shown):
     ) -> Figure:
         """Draw the mean over the seeds with its 95% band: the objective's estimate and the metrics. Returns the figure.
 
-        ``axis`` is ``"rounds"``, ``"communication"`` or ``"seconds"``; ``scale`` ``"linear"``, ``"log"`` or ``"gap"``, the distance to
+        ``axis`` is ``"rounds"``, ``"communication"``, ``"seconds"`` or ``"lower solves"``; ``scale`` ``"linear"``, ``"log"`` or ``"gap"``, the distance to
         ``problem.reference()`` on a logarithmic axis; ``style`` ``"screen"`` or ``"paper"``, a column of 3.4 inches in type of 8 points.
         A ``SettingError`` names what there is for anything else.
         """

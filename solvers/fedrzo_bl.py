@@ -42,7 +42,7 @@ class BoundFedRZObl(ZerothOrderSteps):
         answers = self._answers(clients, x, v, y, y_key)  # line 4
         ledger = self.uplink.charge(clients, ledger, self.steps)
         delayed = DelayedAnswers(Known((x, v)), answers.y)  # line 5
-        monitor = RoundMonitor.quiet(x).with_federation(jnp.max(answers.residual), jnp.max(answers.gap))
+        monitor = RoundMonitor.quiet(x).with_federation(answers.residual, answers.gap)
         x, record = self.averaged(clients, x, delayed, monitor, v)  # lines 6 to 11
         return FedRZOState(x, answers.y[0], ledger), record
 

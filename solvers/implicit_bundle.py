@@ -145,18 +145,19 @@ class BoundImplicitBundle:
             error.add_note("The run begins there: give x0, a point of X where f has a value and a gradient.")
             raise
         descent = Descent(oracle, self.rows, first, self.settings.accuracy)
-        asks, answer = descent.asks(), None
+        asks, answer, told = descent.asks(), None, 0
         while True:
             try:
                 x = asks.send(answer)
             except StopIteration as end:
-                yield self._visit(descent, end.value)
+                yield self._visit(descent, end.value, oracle.asked - told)
                 return
-            yield self._visit(descent, None)
+            yield self._visit(descent, None, oracle.asked - told)
+            told = oracle.asked
             answer = oracle(x)
 
-    def _visit(self, descent: Descent, ended: str | None) -> Visit:
-        """What the latest answer has come to."""
+    def _visit(self, descent: Descent, ended: str | None, asked: int) -> Visit:
+        """What the latest answer has come to, for which the lower level was solved at so many points."""
         best, problem = descent.bundle.centre, self.problem
         if descent.oracle.answers is not None and descent.oracle.answers.replaying:
             return Visit(BundleState(best.x, None), {}, ended)
@@ -167,6 +168,7 @@ class BoundImplicitBundle:
             "gradient_norm": descent.steepness,
             "step_size": descent.share,
             "lower_residual": 0.0 if solution is None else float(np.max(solution.residual)),
+            "lower_solves": 0 if solution is None else asked * np.size(solution.residual),
             "scalars_down": problem.num_clients * best.x.size,
             "scalars_up": problem.num_clients * (best.x.size + 1),
             "monitor_scalars": problem.num_clients,

@@ -157,7 +157,7 @@ class BoundImplicitGradient(Bound):
         in_x, in_y = jnp.zeros_like(x), jnp.zeros_like(y)  # gradients of the terms, in the federation's y too
         if self.federated:
             answer = self.lower.federation(clients.everyone, Known(at[None]), y, _clock(clients.round), key)
-            y, monitor = answer.y[0], monitor.with_federation(answer.residual[0], answer.gap[0])
+            y, monitor = answer.y[0], monitor.with_federation(answer.residual, answer.gap)
         if problem.client_program is not None:
             messages = clients.map(self.client_gradient, (at, y))
             in_x, in_y = clients.mean(messages.payload)
@@ -178,7 +178,12 @@ class BoundImplicitGradient(Bound):
         problem, (x, y) = self.problem, received.broadcast
         lower_key, upper_key = split(key)
         clock = _clock(received.round)
-        residual, gap, in_y = jnp.zeros(()), jnp.zeros(()), jnp.zeros_like(y)
+        residual, gap, in_y, solves = (
+            jnp.zeros(()),
+            jnp.zeros(()),
+            jnp.zeros_like(y),
+            jnp.full((), int(self.oracle.alone)),
+        )
 
         def mean(function: Callable[[Rows], Value]) -> Value:
             estimate: Value = party.estimate(function, problem.upper_samples, upper_key, self.settings.batch_size)
@@ -187,10 +192,11 @@ class BoundImplicitGradient(Bound):
         if problem.scope == "sample":
             zero = jnp.zeros(problem.lower.size, x.dtype)
 
-            def answered(rows: Rows) -> tuple[Array, Array]:
-                return self.hyper.rows(x, party, rows, lambda row: self.lower.sample(x, party, row, zero, clock)[0])
+            def answered(rows: Rows) -> tuple[Array, Array, Array]:
+                found = self.hyper.rows(x, party, rows, lambda row: self.lower.sample(x, party, row, zero, clock)[0])
+                return *found, self.oracle.answers_of(rows)
 
-            value, gradient = mean(answered)
+            value, gradient, solves = mean(answered)
         elif self.federated:
             value, gradient, in_y = self.hyper.partials(x, y, party, mean)
         else:
@@ -198,7 +204,7 @@ class BoundImplicitGradient(Bound):
                 memory, residual = self.lower.client(x, party, memory, clock, lower_key)
                 gap = problem.lower_gap(x, party.environment)
             value, gradient = self.hyper.client(x, memory, party, mean)
-        return memory, Message((gradient, in_y), LocalMonitor(value, residual, gap)._asdict())
+        return memory, Message((gradient, in_y), LocalMonitor(value, residual, gap, solves)._asdict())
 
     def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array, Array]:
         """(value, gradient in x, gradient in the federation's y) of the server's term."""

@@ -299,7 +299,7 @@ class BoundZOHFL(Bound):
 
         pairs: Evaluated = v.each(pair, range(v.count), split(key, v.count))  # leading axes (q, 2)
         warm_start = jnp.mean(pairs.y, axis=(0, 1)) if memory.size else memory
-        seen = LocalMonitor(jnp.mean(pairs.value), jnp.max(pairs.residual), jnp.max(pairs.gap))
+        seen = LocalMonitor(jnp.mean(pairs.value), jnp.max(pairs.residual), jnp.max(pairs.gap), jnp.sum(pairs.solves))
         payload = pairs.y if self._server_evaluates else pairs.value[:, 0] - pairs.value[:, 1]
         return warm_start, Message(payload, seen._asdict())
 

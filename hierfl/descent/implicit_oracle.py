@@ -31,7 +31,8 @@ class KnownPoint(NamedTuple):
 class ImplicitOracle:
     """Answers with f and its gradient; ``failure`` is the last error, and ``empty`` whether it was that Y(x) is empty.
 
-    ``answers`` keeps what was answered; those that it has already are given again.
+    ``answers`` keeps what was answered; those that it has already are given again. ``asked`` counts the points at which the lower level
+    was solved for an answer, those next to a kink among them.
     """
 
     def __init__(self, problem: CompiledProblem, seed: int, answers: Answers | None = None) -> None:
@@ -39,6 +40,7 @@ class ImplicitOracle:
         self.random = np.random.default_rng(seed)
         self.failure: HierflError | None = None
         self.answers = answers
+        self.asked = 0
         self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property
@@ -110,6 +112,7 @@ class ImplicitOracle:
         return point
 
     def _required(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
+        self.asked += 1
         evaluation, slope = evaluated_with_gradient(self.problem, x)
         if not abs(float(evaluation.value)) <= LARGEST:
             raise DivergedError(f"f is {float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}.")
@@ -121,6 +124,7 @@ class ImplicitOracle:
         """The gradient next to a kink: almost every point has one."""
         for radius in NEARBY:
             near = np.mean([self.around(x, radius) for _ in range(AVERAGED)], axis=0)  # off the bounds that x is on
+            self.asked += 1
             try:
                 slope = evaluated_with_gradient(self.problem, near)[1]
             except (EmptyLowerSetError, LowerLevelError):

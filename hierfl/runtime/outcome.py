@@ -105,7 +105,7 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings
         value=value,
         own_value=own_value,
         status=watch.status,
-        history=_shown(history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
+        history=_shown(compiled, history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),
         certificate=Certificate.elsewhere(compiled)
@@ -153,9 +153,10 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
     return np.linalg.norm(iterate - np.stack(nearest), axis=1)
 
 
-def _shown(history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _shown(compiled: CompiledProblem, history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The columns of a result's history."""
-    kept = {name: values for name, values in history.items() if name not in ("fault", "empty", *TRAFFIC, *MOTION)}
+    hidden = ("fault", "empty", *TRAFFIC, *MOTION, *(() if compiled.lower.size else ("lower_solves",)))
+    kept = {name: values for name, values in history.items() if name not in hidden}
     return kept | {"scalars": scalars_sent(history)}
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
@@ -30,12 +30,13 @@ Value = TypeVar("Value")
 
 
 class Evaluated(NamedTuple):
-    """A client's answer y (empty where it keeps none), its value, and how well the lower level was solved."""
+    """A client's answer y (empty where it keeps none), its value, how well the lower level was solved, and how often by the client."""
 
     y: Float[Array, " size"]
     value: Float[Array, ""]
     residual: Float[Array, ""]
     gap: Float[Array, ""]
+    solves: Int[Array, ""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,14 +95,24 @@ class ClientOracle(Tabulated):
             upper_key,
             self.batch_size,
         )
-        return Evaluated(kept, value, residual, gap)
+        return Evaluated(kept, value, residual, gap, jnp.full((), int(self.alone)))
 
     def _at_samples(self, x: Array, party: Party, clock: Clock, key: Array) -> Evaluated:
         """f_i with y(x, sample) answered for each drawn sample."""
-        value, residual, gap = party.estimate(
-            lambda rows: self._answered(x, party, clock, rows), self.problem.upper_samples, key, self.batch_size
+        value, residual, gap, solves = party.estimate(
+            lambda rows: (*self._answered(x, party, clock, rows), self.answers_of(rows)),
+            self.problem.upper_samples,
+            key,
+            self.batch_size,
         )
-        return Evaluated(jnp.zeros(0), value, residual, gap)
+        return Evaluated(jnp.zeros(0), value, residual, gap, solves)
+
+    def answers_of(self, rows: Rows) -> Int[Array, ""]:
+        """How many y(x, sample) rows ask for: one each, where they are of the lower level's table; what fills up a piece has no weight."""
+        table = self.problem.row_samples
+        if not set(table) & set(rows.values):
+            return jnp.zeros((), int)
+        return jnp.sum(rows.weights[table[0]] != 0, dtype=int)
 
     def _answered(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Array, Array]:
         """(value, weighted residual, weighted gap) of rows with their answers."""

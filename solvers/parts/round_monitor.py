@@ -17,22 +17,24 @@ from hierfl.runtime.contract import Clients, Message
 
 
 class LocalMonitor(NamedTuple):
-    """A client's value of f_i where it began, and the largest natural residual and gap of Y(x) in its lower levels."""
+    """A client's value of f_i where it began, the largest natural residual and gap of Y(x) in its lower levels, and how many it solved."""
 
     value: Float[Array, ""]
     residual: Float[Array, ""]
     gap: Float[Array, ""]
+    solves: Int[Array, ""]
 
     @classmethod
     def before_steps(cls, x: Float[Array, " n"]) -> LocalMonitor:
         """Nothing has been evaluated yet."""
         zero = jnp.zeros((), x.dtype)
-        return cls(zero, zero, zero - jnp.inf)
+        return cls(zero, zero, zero - jnp.inf, jnp.zeros((), int))
 
     def after(self, t: Int[Array, ""], now: LocalMonitor) -> LocalMonitor:
         """The monitor with what local step t saw; the value is that of step 0."""
         value = jnp.where(t == 0, now.value, self.value)
-        return LocalMonitor(value, jnp.maximum(self.residual, now.residual), jnp.maximum(self.gap, now.gap))
+        worst = jnp.maximum(self.residual, now.residual), jnp.maximum(self.gap, now.gap)
+        return LocalMonitor(value, *worst, self.solves + now.solves)
 
 
 class RoundMonitor(NamedTuple):
@@ -40,7 +42,8 @@ class RoundMonitor(NamedTuple):
 
     ``value`` estimates the objective; ``residual`` is the largest natural residual of a lower level; ``gap`` is positive where
     the federation's own Y(x) is empty; ``fault`` and ``empty`` are the first participant whose message is not finite, and whose
-    Y(x) is empty, or -1.
+    Y(x) is empty, or -1. ``solves`` counts the lower levels that were solved, one y at one point each; None where a method moves y
+    along with x and solves none.
     """
 
     value: Float[Array, ""]
@@ -48,26 +51,29 @@ class RoundMonitor(NamedTuple):
     gap: Float[Array, ""]
     fault: Int[Array, ""]
     empty: Int[Array, ""]
+    solves: Int[Array, ""] | None = None
 
     @classmethod
     def quiet(cls, x: Float[Array, " n"]) -> RoundMonitor:
         """There is nothing to report yet."""
         nobody = jnp.full((), -1)
-        return cls(jnp.zeros((), x.dtype), jnp.zeros(()), jnp.zeros(()), nobody, nobody)
+        return cls(jnp.zeros((), x.dtype), jnp.zeros(()), jnp.zeros(()), nobody, nobody, jnp.zeros((), int))
 
-    def with_federation(self, residual: Float[Array, ""], gap: Float[Array, ""]) -> RoundMonitor:
-        """The monitor with how well all clients together have solved their common lower level."""
-        return self._replace(residual=residual, gap=gap)
+    def with_federation(self, residual: Float[Array, " points"], gap: Float[Array, " points"]) -> RoundMonitor:
+        """The monitor with how well all clients together have solved their common lower level, at each of some points."""
+        return self._replace(residual=jnp.max(residual), gap=jnp.max(gap), solves=jnp.full((), residual.size))
 
     def with_clients(
         self, clients: Clients, finite: Bool[Array, " participants"], told: dict[str, Array]
     ) -> RoundMonitor:
         """The monitor with what the participants told (their ``LocalMonitor`` as a dictionary), and whose messages are ``finite``."""
+        solves = jnp.sum(jnp.where(clients.present, told["solves"], 0))
         return self._replace(
             value=clients.mean(told["value"]),
             residual=jnp.maximum(self.residual, jnp.max(told["residual"])),
             fault=first_flagged(clients.participants, ~finite),
             empty=first_flagged(clients.participants, ~(jnp.maximum(told["gap"], self.gap) <= 0)),
+            solves=solves if self.solves is None else self.solves + solves,
         )
 
     def with_server(self, value: Float[Array, ""]) -> RoundMonitor:
@@ -77,11 +83,13 @@ class RoundMonitor(NamedTuple):
 
     def record(self, sign: float, step_size: Array, gradient_norm: Array) -> dict[str, Array]:
         """The round's record; ``sign`` is -1 where the declaration maximises."""
+        counted = {} if self.solves is None else {"lower_solves": self.solves}
         return {
             "objective": sign * self.value,
             "gradient_norm": gradient_norm,
             "step_size": step_size,
             "lower_residual": self.residual,
+            **counted,
             "fault": self.fault,
             "empty": self.empty,
         }

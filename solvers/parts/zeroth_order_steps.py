@@ -149,7 +149,7 @@ class ZerothOrderSteps(Bound):
         measured = slopes(values, self.steps.smoothing, settings.estimator)
         gradient, control = estimate(v, measured, memory.control, settings.direction_kind)
         value = central_value(values, settings.estimator)
-        seen = LocalMonitor(value, jnp.max(evaluated.residual), jnp.max(evaluated.gap))
+        seen = LocalMonitor(value, jnp.max(evaluated.residual), jnp.max(evaluated.gap), jnp.sum(evaluated.solves))
         return LocalGradient(gradient, measured, memory._replace(control=control), seen)
 
     def descend(

@@ -15,9 +15,14 @@ from hierfl.result import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-AXES = {"rounds": "round", "communication": "scalars sent, down and up", "seconds": "seconds"}
+AXES = {
+    "rounds": "round",
+    "communication": "scalars sent, down and up",
+    "seconds": "seconds",
+    "lower solves": "lower solves",
+}
 SCALES = ("linear", "log", "gap")
-_PER_ROUND = {"communication": "scalars", "seconds": "seconds"}
+_PER_ROUND = {"communication": "scalars", "seconds": "seconds", "lower solves": "lower_solves"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,8 @@ class ConvergenceAxes:
     Parameters
     ----------
     axis
-        ``"rounds"``, ``"communication"`` (scalars sent up to a round) or ``"seconds"`` (that rounds took up to it, compilation left out).
+        ``"rounds"``, ``"communication"`` (scalars sent up to a round), ``"seconds"`` (that rounds took up to it, compilation left out) or
+        ``"lower solves"`` (one y at one point each, as the run counted them).
     scale
         ``"linear"``, ``"log"``, or ``"gap"``: the distance of objectives to ``problem.reference()``, on a logarithmic axis.
 
@@ -51,10 +57,20 @@ class ConvergenceAxes:
         if self.axis == "rounds":
             return rounds
         name = _PER_ROUND[self.axis]
-        if any(name not in result.history for result in results):
-            raise SettingError(f"axis={self.axis!r}: this run was saved before its history had {name!r}.")
+        for result in results:
+            if name not in result.history:
+                raise SettingError(f"axis={self.axis!r}: {self._why_missing(name, result)}")
         spent = [np.concatenate([[0.0], np.cumsum(result.history[name])])[rounds] for result in results]
         return np.asarray(np.mean(spent, axis=0))
+
+    def _why_missing(self, name: str, result: Result) -> str:
+        instead = "Write axis='rounds', 'communication' or 'seconds'."
+        if name != "lower_solves":
+            return f"this run was saved before its history had {name!r}."
+        if result.y is None:
+            return f"the problem has no lower level to solve. {instead}"
+        solver = result.settings.get("solver_given", "this run")
+        return f"{solver} counted none: it moves y along with x, or was saved before solves were counted. {instead}"
 
     def least(self, results: Sequence[Result]) -> float | None:
         """The value of the reference, of a gap; None for other scales.

@@ -28,7 +28,7 @@ from hierfl.runtime.sites.rounds import own_value_of, present_in, stacked
 from hierfl.runtime.sites.site_programs import SitePrograms
 
 SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
-SUMMED = TRAFFIC
+SUMMED = (*TRAFFIC, "lower_solves")
 LARGEST = ("fault", "empty")
 
 
