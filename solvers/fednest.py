@@ -210,6 +210,21 @@ class BoundFedNest(Bound):
     )
     advice: ClassVar[str] = "Take more inner_rounds or inner_steps, or a larger inner_step."
 
+    def caveat(self, rounds: int) -> str | None:
+        """The series, and the theorems, are those of a smooth and strongly convex lower level."""
+        try:
+            _, smooth = lower_constants(self.problem, "FedNest", of_each=True)
+        except SettingError:
+            return (
+                "the lower level is not proved smooth and strongly convex for every client; where it is not, neither the theorems hold nor is "
+                "the move of x a step along the gradient of f (compare result.gap or problem.implicit.gradient)."
+            )
+        if self.minimax or self.smooth >= smooth:
+            return None
+        return (
+            f"lipschitz={float(self.smooth):g} is less than the certified {smooth:.3g}: the Neumann series may diverge."
+        )
+
     def init(self, x0: Array) -> NestedState:
         """The server begins at x0, and at y = 0."""
         return NestedState(x0, jnp.zeros(self.problem.lower.size, x0.dtype))

@@ -43,6 +43,13 @@ class PaperMode:
     def __str__(self) -> str:
         return f"{self.source}, {self.name}"
 
+    def departure(self, problem: CompiledProblem, queries: str) -> str | None:
+        """What a run does that the paper does not, though its solver is as published."""
+        printed = {name: value for name, value, *_ in self.run}.get("queries", repr(queries))
+        if problem.upper_set.kind == "free" or printed == repr(queries):
+            return None
+        return f"{self} has queries={printed}, but this run has queries={queries!r}: write solve(..., queries={printed}), or the runs are not the paper's."
+
     def require_fitting(self, problem: CompiledProblem) -> None:
         """Check that the problem is of the class that the paper's algorithm is for.
 
@@ -112,7 +119,11 @@ class PublishedSettings:
             for name, text in here.items()
             if text != default[name] or paper.get(name, text) != text
         ]
-        rows += [Difference(f"solve({name}=...)", *rest) for name, *rest in mode.run]
+        rows += [
+            Difference(f"solve({name}=...)", value, default, line)
+            for name, value, default, line in mode.run
+            if value != default
+        ]
         return Differences(f"{type(self).__name__} as published: {mode}", tuple(rows), mode.note)
 
 

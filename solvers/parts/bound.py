@@ -58,7 +58,10 @@ class Bound(Tabulated):
         raise AssertionError(f"{type(self).__name__} has no theorem about local steps")
 
     def caveat(self, rounds: int) -> str | None:
-        """What keeps the method's theory from holding in a run of so many rounds."""
+        """What keeps the method's theory from holding in a run of so many rounds, or a published mode from being the paper's."""
+        mode = getattr(self.settings, "published_as", None)
+        if mode is not None and (departure := mode.departure(self.problem, self.queries)) is not None:
+            return str(departure)
         if self.theory is None or rounds >= self.theory.rounds:
             return None
         what = "proved" if self.settings.schedule == "theory" else "reached, by what is printed,"

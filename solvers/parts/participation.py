@@ -44,8 +44,14 @@ def require_participation(value: Any) -> None:
     """
     if callable(value) and not isinstance(value, type):
         return
-    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) and np.ndim(value):
-        array = np.asarray(value)
+    if (isinstance(value, Sequence) and not isinstance(value, str)) or (isinstance(value, np.ndarray) and value.ndim):
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise SettingError(
+                f"participation={value!r} has rows of several lengths: write an array of booleans (rounds, clients), or, for lists of "
+                f"clients by round, a callable such as lambda r: lists[r]."
+            ) from error
         if array.ndim != 2 or array.dtype != bool:
             raise SettingError(
                 f"participation is an array of {array.dtype} of shape {array.shape}: a script is one of booleans, of shape (rounds, "

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.errors import IncompatibleSolverError, SettingError, TheoryWarning
 from hierfl.solvers import FedNest
 from tests.draws import chosen, row_numbers, split
 from tests.draws import fold_in as fold
@@ -163,3 +163,12 @@ def test_other_problems_are_refused() -> None:
     rough = hf.Problem(hf.Minimize(clients=term), hf.ArgMin(y, cp.sum(cp.exp(y - x)) + square), federation=federation)
     with pytest.raises(SettingError, match="lipschitz="):
         rough.solve(FedNest(), rounds=1, progress=False)
+    with pytest.warns(TheoryWarning, match="FedNest: the lower level is not proved smooth and strongly convex"):
+        rough.solve(FedNest(lipschitz=10.0), rounds=1, progress=False)
+
+
+def test_a_lipschitz_constant_below_the_certified_one_is_told() -> None:
+    """That of the client whose mean of u u' is largest, plus one of |y - x|^2 / 2."""
+    largest = max(np.linalg.norm(rows.T @ rows / len(rows), 2) for rows in DATA) + 1
+    with pytest.warns(TheoryWarning, match=f"lipschitz={0.9 * largest:g} is less than the certified {largest:.3g}"):
+        solve(ridge(), FedNest(lipschitz=0.9 * largest), rounds=1)

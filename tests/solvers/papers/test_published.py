@@ -5,10 +5,12 @@ The transcriptions are those of ``tests/solvers/test_printed_algorithms.py``, wh
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -88,7 +90,7 @@ def test_the_tables_name_every_difference_with_the_papers_line(tmp_path: Path) -
     for solver in modes:
         told = rows(solver)
         assert all(line and line != "not printed" for _, _, line in told.values())
-        assert all(here != default for name, (here, default, _) in told.items() if not name.startswith("solve("))
+        assert all(here != default for here, default, _ in told.values())
         for name in ("smoothing", "step_size", "local_steps", "batch_size", "common_random_numbers", "absent"):
             assert (name in told) == (getattr(solver, name) != getattr(type(solver)(), name))
     text = str(FedRZO.published("2s", followers=1000).differences()).splitlines()
@@ -105,6 +107,18 @@ def test_what_is_changed_is_told_from_what_the_paper_varies() -> None:
     assert rows(replace(FedRZO.published("nn"), step_size=0.1))["step_size"][2].endswith("printed is 1e-05")
     assert rows(FedRZO(smoothing=0.3)) == {"smoothing": ("0.3", "0.1", "")}
     assert rows(ZOHFL()) == {}
+
+
+def test_a_run_that_does_not_query_as_the_paper_is_told() -> None:
+    x, a = cp.Variable(2, name="x"), hf.Sample(2, name="a")
+    federation = hf.Federation([hf.Client({a: np.eye(2)})])
+    boxed = hf.Problem(hf.Minimize(clients=hf.E(cp.norm1(x - a))), constraints=[x <= 1], federation=federation)
+    settings: dict[str, Any] = {"rounds": 1, "x0": [0, 0], "progress": False}
+    with pytest.warns(hf.TheoryWarning, match="has queries='raw', but this run has queries='projected'"):
+        boxed.solve(FedRZO.published("nn"), **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", hf.TheoryWarning)
+        boxed.solve(FedRZO.published("nn"), **settings, queries="raw")
 
 
 def test_followers_choose_tau_and_alpha_of_table_4() -> None:

@@ -86,6 +86,7 @@ def test_another_script_of_as_many_clients_compiles_nothing(programs: list[str])
         (lambda: [0], r"participation is called with the round"),
         ("all", "participation='all': a fraction"),
         (None, "participation=None: a fraction"),
+        ([[0], [1, 2]], r"participation=\[\[0\], \[1, 2\]\] has rows of several lengths"),
         (0, "participation=0"),
     ],
 )
