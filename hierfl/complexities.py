@@ -22,7 +22,7 @@ from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import LFD, Exact, FedAC, LocalSGD, ProjectedSGD, ProjectionMethod
 from hierfl.solvers.lower.lower_solver import Effort
 from hierfl.solvers.papers import orders
-from hierfl.solvers.papers.predicted_effort import predicted_effort
+from hierfl.solvers.papers.predicted_effort import points_of, predicted_effort
 from hierfl.solvers.papers.theory import report
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class MeasuredEffort:
     gradients, projections
         Evaluations of the lower level's F, each on a minibatch or on all of a client's data, and projections on Y(x), one owner of y
         and one point at a time; None with ``Exact()``, whose method is the compiler's.
+    rounds
+        Rounds of communication of the lower solver, by what clients sent; None with ``Exact()``, 0 where none is needed.
     scalars, lower_scalars
         Sent down and up, by the upper level and by the lower solver.
     residual
@@ -55,6 +57,7 @@ class MeasuredEffort:
 
     gradients: int | None
     projections: int | None
+    rounds: int | None
     scalars: int
     lower_scalars: int
     residual: float | None
@@ -107,14 +110,20 @@ class Complexity(Shown):
         rows = [["", *(column.name for column in self.columns)]]
         for what in dict.fromkeys(what for column in self.columns for what in column.printed):
             rows.append([what, *(column.printed.get(what, "not in the papers") for column in self.columns)])
-        rows.append([f"in {self.rounds} rounds", *("" for _ in self.columns)])
+        rows.append([f"in {_rounds(self.rounds)}", *("" for _ in self.columns)])
         for label, count in _counts():
             rows.append([f"  {label}", *(count(column) for column in self.columns)])
         return aligned(rows)
 
     def __str__(self) -> str:
-        title = f"Complexity of {call_text(self.solver)}, its lower level solved by each of {len(self)}"
+        title = f"Complexity of {call_text(self.solver)}{self._lower}"
         return "\n".join([title, self._horizon, "", self.table(), "", LEGEND])
+
+    @property
+    def _lower(self) -> str:
+        if len(self) > 1:
+            return f", its lower level solved by each of {len(self)}"
+        return "" if self[0].lower is None else f", its lower level solved by {self[0].name}"
 
     @property
     def _horizon(self) -> str:
@@ -134,12 +143,12 @@ class Complexity(Shown):
             )
             for column in self.columns
         ]
-        return Card(f"What {self.rounds} rounds of {call_text(self.solver)} took", rows, [("the table", str(self))])
+        return Card(f"What {_rounds(self.rounds)} of {call_text(self.solver)} took", rows, [("the table", str(self))])
 
 
 LEGEND = (
     "O(.): as the papers print it, constants and logarithms left out; the number is the order's own, without them. Predicted: by the\n"
-    "tables of the lower solver. Measured: counted while a run went on. A gradient is one of F, on a minibatch or on all of a client's\n"
+    "tables of the lower solver. Measured: counted while a run went on, rounds by what clients sent. A gradient is one of F, on a minibatch or on all of a client's\n"
     "rows; with them are counted those that look at the residual. Counts compare only where the residuals are alike."
 )
 
@@ -166,7 +175,8 @@ def complexity(
         ``FedRZO(...)`` or ``ZOHFL(...)``; its ``smoothing`` and ``accuracy`` are the theorem's. By default ``ZOHFL()`` where every client has a
         y of its own, else ``FedRZO()``.
     lower
-        Lower solvers. By default those of the papers for the scope: ``LocalSGD()``, ``FedAC()`` and ``LFD()`` in federation scope.
+        Lower solvers. By default the solver's own, and where it has none those of the papers for the scope: ``LocalSGD()``, ``FedAC()`` and
+        ``LFD()`` in federation scope.
     rounds
         Rounds to count, at least 1.
     seed, x0
@@ -175,10 +185,14 @@ def complexity(
     Raises
     ------
     SettingError
-        For another solver, no lower solver, or a constant that a lower solver needs and that could not be proved.
+        For what is no problem, another solver, no lower solver, or a constant that a lower solver needs and that could not be proved.
     IncompatibleSolverError
         For a lower solver of another scope.
     """
+    if not hasattr(problem, "compile"):
+        raise SettingError(
+            f"problem={problem!r}: complexity() is asked of a hf.Problem, hf.complexity(problem, solver)."
+        )
     compiled = problem.compile()
     asked = solver if solver is not None else ZOHFL() if compiled.scope == "client" else FedRZO()
     if not isinstance(asked, (FedRZO, ZOHFL)):
@@ -191,7 +205,8 @@ def complexity(
         raise SettingError(
             "step_size='auto' is found by trial runs, which would be counted too: give complexity() a solver with a step."
         )
-    lowers = tuple(BY_SCOPE[compiled.scope] if lower is None else lower)
+    own = None if compiled.scope is None else asked.lower
+    lowers = tuple(lower if lower is not None else BY_SCOPE[compiled.scope] if own is None else (own,))
     if not lowers:
         raise SettingError("lower=[]: give at least one lower solver, such as lower=[LocalSGD(), FedAC(), LFD()].")
     if compiled.scope is None and lowers != (None,):
@@ -225,18 +240,24 @@ def _column(compiled: Any, solver: Any, lower: Any, theorem: Theorem, settings: 
         warnings.simplefilter("ignore", LowerLevelWarning)  # the residual is told instead
         result = run(counted, by_it, callback, Limits())
     assert isinstance(result, Result)
-    predicted = predicted_effort(by_it.bind(counted, settings.most_rounds, settings.queries), settings.most_rounds)
-    return SolverComplexity(lower, _printed(compiled, by_it, lower, theorem), predicted, _measured(result, lower, seen))
+    algorithm = by_it.bind(counted, settings.most_rounds, settings.queries)
+    predicted = predicted_effort(algorithm, settings.most_rounds)
+    return SolverComplexity(
+        lower, _printed(compiled, by_it, lower, theorem), predicted, _measured(result, algorithm, lower, seen)
+    )
 
 
-def _measured(result: Result, lower: Any, seen: dict[str, int]) -> MeasuredEffort:
+def _measured(result: Result, algorithm: Any, lower: Any, seen: dict[str, int]) -> MeasuredEffort:
     sent = result.communication
     own, level = (int(sum(sent.get(f"{which}scalars_{way}", 0) for way in ("down", "up"))) for which in ("", "lower_"))
     residuals = result.history.get("lower_residual", np.zeros(0))
     exact = isinstance(lower, Exact)
+    counted = level > 0 and not exact
+    rounds = algorithm.lower.rounds_of(sent["lower_scalars_up"], points_of(algorithm.settings)) if counted else 0
     return MeasuredEffort(
         None if exact else seen.get(GRADIENTS, 0),
         None if exact else seen.get(PROJECTIONS, 0),
+        None if exact else rounds,
         own,
         level,
         None if lower is None or not len(residuals) else float(residuals[-1]),
@@ -264,8 +285,7 @@ def _counts() -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for name in Effort._fields:
         rows.append((f"lower {name}, predicted", lambda column, name=name: _predicted(column, name)))
-        if name != "rounds":
-            rows.append(("  measured", lambda column, name=name: _number(getattr(column.measured, name))))
+        rows.append(("  measured", lambda column, name=name: _number(getattr(column.measured, name))))
     rows += [
         ("scalars sent by the upper level", lambda column: f"{column.measured.scalars:,}"),
         ("scalars sent by the lower solver", lambda column: f"{column.measured.lower_scalars:,}"),
@@ -278,6 +298,10 @@ def _predicted(column: SolverComplexity, name: str) -> str:
     if column.lower is None:
         return "0"
     return UNKNOWN if column.predicted is None else f"{getattr(column.predicted, name):,}"
+
+
+def _rounds(number: int) -> str:
+    return f"{number} round" + ("" if number == 1 else "s")
 
 
 def _number(count: int | None) -> str:

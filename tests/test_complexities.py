@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import cvxpy as cp
@@ -47,7 +48,8 @@ def test_three_federated_solvers_against_counts_by_hand() -> None:
     gradients = 4 * 2 * (3 * 2 * 5 + 3)
     assert counted(table) == [(gradients, 4 * 2 * (30 + 2)), (gradients, 4 * 2 * (2 * 30 + 2)), (gradients, 4 * 2 * 32)]
     assert predicted(table) == counted(table)
-    assert [column.predicted.rounds for column in table.columns] == [8, 8, 8]  # type: ignore[union-attr]
+    for found in ([column.predicted for column in table.columns], [column.measured for column in table.columns]):
+        assert [one.rounds for one in found] == [8, 8, 8]  # type: ignore[union-attr]
     # for each client y at both points down and its move up; below x and v once, then y of each sequence at both points, down and up
     assert [column.measured.scalars for column in table.columns] == [4 * 3 * (4 + 2)] * 3
     assert [column.measured.lower_scalars for column in table.columns] == [4 * 3 * (4 + 2 * s * 8) for s in (1, 2, 1)]
@@ -62,7 +64,7 @@ def test_schedules_of_the_theory_and_several_directions() -> None:
     solver = FedRZO(directions=3, estimator="central")
     table = hf.complexity(declared("federation"), solver, lower=[LocalSGD(schedule="theory")], rounds=2)
     assert counted(table) == predicted(table) == [(2 * 6 * (9 * steps + 3), 2 * 6 * (9 * steps + 2))]
-    assert table[0].predicted.rounds == 6  # type: ignore[union-attr]
+    assert table[0].predicted.rounds == table[0].measured.rounds == 2 * 3  # type: ignore[union-attr]
 
 
 def test_clients_that_answer_themselves() -> None:
@@ -72,6 +74,12 @@ def test_clients_that_answer_themselves() -> None:
     uneven = FedRZO(local_steps=np.array([2, 0, 1]))
     found = hf.complexity(declared("client"), uneven, lower=[Extragradient(steps=3, step_size=0.1)], rounds=2)
     assert counted(found) == predicted(found) == [(2 * 2 * (2 + 1 + 1) * 7, 2 * 2 * (2 + 1 + 1) * 8)]
+
+
+def test_the_solvers_own_lower_solver_is_the_default() -> None:
+    table = hf.complexity(declared("federation"), FedRZO(lower=LFD(steps=7)), rounds=1)
+    assert [column.lower for column in table.columns] == [LFD(steps=7)]
+    assert "its lower level solved by LFD(steps=7)" in str(table) and "in 1 round\n" in re.sub(" +", " ", str(table))
 
 
 def test_samples_that_are_answered_one_by_one() -> None:
@@ -88,6 +96,7 @@ def test_where_nothing_is_known_or_counted_it_is_said() -> None:
     assert table[0].predicted is None
     assert "not known beforehand" in str(table) and "not counted" in str(table) and "not in the papers" in str(table)
     drawn = hf.complexity(declared("client"), ZOHFL(participation=0.5), rounds=1)
+    assert table[0].measured.rounds is None and drawn[0].measured.rounds == 0
     assert drawn[0].predicted is None and drawn[0].measured.gradients == 2 * 2 * (20 + 1)
     assert len(repr(table).splitlines()) <= 12
 
@@ -97,6 +106,7 @@ def test_where_nothing_is_known_or_counted_it_is_said() -> None:
     [
         ({"solver": FedAvg(0.1)}, "FedRZO"),
         ({"lower": []}, "at least one"),
+        ({"problem": 3}, "problem=3: .* hf.Problem"),
         ({"rounds": 0}, "at least 1 round"),
         ({"lower": LFD()}, "a list of lower solvers"),
         ({"solver": FedRZO(step_size="auto")}, "trial runs"),
@@ -104,7 +114,7 @@ def test_where_nothing_is_known_or_counted_it_is_said() -> None:
 )
 def test_what_it_cannot_do_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        hf.complexity(declared("federation"), **arguments)
+        hf.complexity(**{"problem": declared("federation"), **arguments})
 
 
 def test_without_a_lower_level() -> None:

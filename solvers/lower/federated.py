@@ -96,6 +96,10 @@ class BoundFederated(Tabulated):
         steps = m * rounds * int(rows(self.local_steps, r, r + 1)[0])
         return Effort(steps + m, steps * self.rule.sequences + 2, rounds)
 
+    def rounds_of(self, scalars_up: int, points: int) -> int:
+        """The lower rounds in which all clients sent so many scalars up, for y at so many points."""
+        return scalars_up // (self.problem.num_clients * self.rule.sequences * points * self.problem.lower.size)
+
     def local_round(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """H local steps of one client at every point, with the same minibatches, or those of each call."""
         points, sequences, known = received.broadcast

@@ -21,7 +21,7 @@ def predicted_effort(algorithm: Any, rounds: int) -> Effort | None:
     lower, problem = algorithm.lower, algorithm.problem
     if not hasattr(lower, "effort") or not algorithm.cohorts.everybody:
         return None
-    points = _points(algorithm.settings)
+    points = points_of(algorithm.settings)
     if algorithm.federated:
         calls = [lower.effort(r) for r in range(rounds)]
         return Effort(
@@ -39,7 +39,7 @@ def predicted_effort(algorithm: Any, rounds: int) -> Effort | None:
     )
 
 
-def _points(settings: Any) -> int:
+def points_of(settings: Any) -> int:
     """At how many points an estimate asks for y."""
     estimator = getattr(settings, "estimator", "central")  # ZO-HFL's
     return len(shifts_of(settings.directions, 1.0, estimator)[0])
