@@ -16,7 +16,7 @@ from datasets import load
 from reporting import add_data_options, command_line, console, print_table, save
 
 import hierfl as hf
-from hierfl.inspect.pictures.style import house_style
+from hierfl.house_style import house_style
 from hierfl.models import ClassificationData, fair_classification, relu_network
 from hierfl.models.relu_network import initial_weights
 from hierfl.solvers import FedRZO, LocalSGD

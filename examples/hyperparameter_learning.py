@@ -18,7 +18,7 @@ from datasets import load
 from reporting import add_data_options, band, command_line, console, draw_band, print_table, save
 
 import hierfl as hf
-from hierfl.inspect.pictures.style import house_style
+from hierfl.house_style import house_style
 from hierfl.models import hyperparameter_learning
 from hierfl.models.relu_network import parity
 from hierfl.solvers import LFD, FedRZO

@@ -13,7 +13,7 @@ import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
-from hierfl.inspect.pictures.style import house_style
+from hierfl.house_style import house_style
 from hierfl.models import coupled_minimax, nonsmooth_toy
 
 

@@ -18,7 +18,7 @@ from reporting import command_line, console, print_table, save
 from scipy.optimize import minimize_scalar
 
 import hierfl as hf
-from hierfl.inspect.pictures.style import house_style
+from hierfl.house_style import house_style
 from hierfl.models import stackelberg_cournot
 from hierfl.solvers import Exact, Extragradient, FedRZO, LogGrowth, ProjectionMethod
 

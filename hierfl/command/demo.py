@@ -186,7 +186,7 @@ def _draw(outcomes: Sequence[DemoOutcome], path: Path) -> None:
     """Draw the accuracy by round between the two yardsticks, named beside their lines."""
     from matplotlib.figure import Figure
 
-    from hierfl.inspect.pictures.style import COLOURS, house_style
+    from hierfl.house_style import COLOURS, house_style
 
     curves = np.array([o.result.metrics[ACCURACY] for o in outcomes])
     rounds, middle = outcomes[0].result.metrics["round"], curves.mean(axis=0)

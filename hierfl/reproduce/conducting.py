@@ -139,7 +139,7 @@ def _forget_programs() -> None:
 
 
 def _draw(reproduction: Reproduction, measured: Measured, path: Path) -> None:
-    from hierfl.inspect.pictures.style import house_style
+    from hierfl.house_style import house_style
 
     assert reproduction.draw is not None
     picture = io.BytesIO()

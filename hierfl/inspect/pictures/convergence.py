@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from hierfl.house_style import COLOURS, house_style, panels, require_axes, require_style
 from hierfl.inspect.implicit.points import Points
 from hierfl.inspect.pictures.convergence_axes import ConvergenceAxes
-from hierfl.inspect.pictures.style import COLOURS, house_style, panels, require_axes, require_style
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import SAME
 from hierfl.runs import half_width

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hierfl.errors import SettingError
+from hierfl.house_style import COLOURS as ALL_COLOURS
 from hierfl.inspect.pictures.curves import broken, entries
 from hierfl.inspect.pictures.drawable import DrawableSlice
-from hierfl.inspect.pictures.style import COLOURS as ALL_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

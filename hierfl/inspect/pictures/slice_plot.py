@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hierfl.inspect.pictures.curves import curve, line_label, line_title
-from hierfl.inspect.pictures.drawable import DrawableSlice
-from hierfl.inspect.pictures.response_panel import draw_response, shows_response
-from hierfl.inspect.pictures.style import (
+from hierfl.house_style import (
     COLOURS,
     COLUMN,
     GAPS,
@@ -19,6 +16,9 @@ from hierfl.inspect.pictures.style import (
     require_axes,
     require_style,
 )
+from hierfl.inspect.pictures.curves import curve, line_label, line_title
+from hierfl.inspect.pictures.drawable import DrawableSlice
+from hierfl.inspect.pictures.response_panel import draw_response, shows_response
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

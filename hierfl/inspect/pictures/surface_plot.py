@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.errors import SettingError
-from hierfl.inspect.pictures.drawable import DrawableSurface
-from hierfl.inspect.pictures.style import (
+from hierfl.house_style import (
     COLOURS,
     COLUMN,
     house_figure,
@@ -17,6 +16,7 @@ from hierfl.inspect.pictures.style import (
     require_known,
     require_style,
 )
+from hierfl.inspect.pictures.drawable import DrawableSurface
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

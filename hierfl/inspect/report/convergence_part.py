@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hierfl.inspect.pictures.style import COLOURS
+from hierfl.house_style import COLOURS
 from hierfl.inspect.report.page import escaped, plotly
 from hierfl.inspect.report.page_style import faint, outline, styled
 from hierfl.runs import half_width

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hierfl.house_style import COLOURS
 from hierfl.inspect.pictures.curves import broken, line_label
-from hierfl.inspect.pictures.style import COLOURS
 from hierfl.inspect.report.page import escaped, plotly
 from hierfl.inspect.report.page_style import faint, outline, styled
 

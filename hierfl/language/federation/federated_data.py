@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from hierfl.language.federation.splitting import split_data
 from hierfl.language.federation.value_checks import is_frozen_distribution
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import suggests_names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 POINTS, LEAST_POINTS, MOST_POINTS = 1024, 64, 2**20
 SUM_TOLERANCE = 1e-6
@@ -151,6 +155,38 @@ class Federation:
         """
         split = split_data(samples, clients, scheme, server_fraction, test_fraction, parameters, seed, min_samples)
         return cls(split.clients, server=split.server, weights=weights, test=split.test)
+
+    def plot(self, sample: Sample | None = None, ax: Axes | None = None, *, style: str = "screen") -> Figure:
+        """Draw what each client holds: its number of rows and, where there are class labels, the shares of the classes.
+
+        Of data that are not numbers of a class, such as prices or distributions, the median of a scalar ``sample`` and the middle 90 %
+        are drawn for each client. Rows that are :class:`hierfl.Elsewhere` are grey: their number is known, and no more. Where nobody
+        has rows or a scalar distribution, the clients' weights are drawn.
+
+        Parameters
+        ----------
+        sample
+            The sample to be drawn. By default the first that is a class label: one-hot, or a scalar of whole numbers of which there are at
+            most 20; numbers of rows where there is none.
+        ax
+            Axes to draw on; a new figure by default.
+        style
+            ``"screen"``, or ``"paper"`` for a column of 3.4 inches.
+
+        Returns
+        -------
+        The matplotlib figure.
+
+        Raises
+        ------
+        DataError
+            If the clients do not hold the sample, or it is neither a class label nor a scalar, or all of its rows are elsewhere.
+        SettingError
+            If ``ax`` is no matplotlib axes; for a style that there is not.
+        """
+        from hierfl.language.federation.federation_plot import plot_federation
+
+        return plot_federation(self.clients, self.weights, repr(self), sample, ax, style)
 
     def __repr__(self) -> str:
         held = _amounts(self.clients)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.house_style import COLOURS
 from hierfl.inspect.pictures.convergence import moving_mean
-from hierfl.inspect.pictures.style import COLOURS
 from hierfl.solvers import ZOHFL, Exact, FedRZO, ProjectedSGD
 
 

@@ -8,13 +8,14 @@ import cvxpy as cp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import scipy.stats
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import hierfl as hf
-from hierfl.inspect.pictures.partition_plot import plot_partition
-from hierfl.inspect.pictures.style import COLOURS
+from hierfl.house_style import COLOURS
+from hierfl.language.federation.partition_plot import plot_partition
 from hierfl.solvers import FedAvg
 
 
@@ -35,7 +36,19 @@ def figures() -> dict[str, Figure]:
         "run": runs.best.plot(style="paper"),
         "runs": runs.plot(style="paper", scale="log"),
         "partition": plot_partition([[5, 2], [1, 9]], style="paper"),
+        **federations(),
     }
+
+
+def federations() -> dict[str, Figure]:
+    label, demand = hf.Sample(name="label"), hf.Sample(name="demand")
+    held = {
+        "classes": [hf.Client({label: np.arange(12) % k}, name=f"a long name, {k}") for k in (2, 8, 12)],
+        "rows elsewhere": [hf.Client({label: hf.Elsewhere(5)}), hf.Client({label: [0, 1]})],
+        "spreads": [hf.Client({demand: scipy.stats.norm(k)}) for k in range(3)],
+        "weights": [hf.Client() for _ in range(150)],
+    }
+    return {f"federation, {name}": hf.Federation(clients).plot(style="paper") for name, clients in held.items()}
 
 
 def test_figures_of_a_paper_have_its_width_its_type_and_its_fonts() -> None:

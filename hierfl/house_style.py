@@ -101,10 +101,11 @@ def panels(count: int, width: float, height: float, style: str = "screen") -> tu
 def house_figure() -> type[Figure]:
     """The class of hierfl's figures: made once, since matplotlib is loaded when it is needed."""
     import matplotlib as mpl
+    import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
     class HouseFigure(Figure):
-        """A figure that is saved as the style says in which it was drawn, after that style's block as well."""
+        """A figure that is saved as the style says in which it was drawn, after that style's block as well, and that a notebook draws once."""
 
         def __init__(self, *args: Any, **settings: Any) -> None:
             super().__init__(*args, **settings)
@@ -113,6 +114,12 @@ def house_figure() -> type[Figure]:
         def savefig(self, *args: Any, **settings: Any) -> None:
             with mpl.rc_context(self._kept):
                 super().savefig(*args, **settings)
+
+        def _ipython_display_(self) -> None:
+            """Be closed before a notebook draws it as the value of a cell: at the cell's end it draws all that are open."""
+            if "inline" in mpl.get_backend():
+                plt.close(self)
+            raise NotImplementedError  # which lets IPython draw it as it draws any figure
 
     return HouseFigure
 

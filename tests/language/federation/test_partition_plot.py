@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.inspect.pictures.partition_plot import label_counts, plot_partition
+from hierfl.language.federation.partition_plot import label_counts, plot_partition
 
 matplotlib.use("Agg")
 
