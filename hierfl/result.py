@@ -154,6 +154,7 @@ class Result(Shown):
             f"f(x) = {self._value_text}",
             f"{self.certificate}",
             self._traffic(),
+            *self._privacy(),
             *self.where(),
         ]
         lines += [self.standing] if self.standing else []
@@ -204,6 +205,14 @@ class Result(Shown):
         slope = self.settings.get("slope")
         lines = [] if slope is None else [f"slope {slope:.2g} {self.settings['slope_of']}"]
         return lines if self.problem is None else [*lines, *self.problem.where(self, self._parameters)]
+
+    def _privacy(self) -> list[str]:
+        """What the run's noise guarantees, in a line."""
+        told = self.settings.get("privacy")
+        if told is None:
+            return []
+        epsilon, delta = told["epsilon"], told["delta"]
+        return [f"differential privacy: ({epsilon:.3g}, {delta:.3g}), {told['relation']}"]
 
     def _traffic(self) -> str:
         sent = self.communication

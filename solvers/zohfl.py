@@ -300,7 +300,7 @@ class BoundZOHFL(Bound):
         pairs: Evaluated = v.each(pair, range(v.count), split(key, v.count))  # leading axes (q, 2)
         warm_start = jnp.mean(pairs.y, axis=(0, 1)) if memory.size else memory
         seen = LocalMonitor(jnp.mean(pairs.value), jnp.max(pairs.residual), jnp.max(pairs.gap), jnp.sum(pairs.solves))
-        payload = pairs.y if self._server_evaluates else pairs.value[:, 0] - pairs.value[:, 1]
+        payload = pairs.y if self.sends_answers else pairs.value[:, 0] - pairs.value[:, 1]
         return warm_start, Message(payload, seen._asdict())
 
     def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
@@ -330,7 +330,7 @@ class BoundZOHFL(Bound):
         self, x: Array, v: Directions, payload: Array, public: Environment
     ) -> Float[Array, "participants q"]:
         """The differences f_2(x + eta v, y+) - f_2(x - eta v, y-): sent by the clients, or computed from the y+ and y- that they sent."""
-        if not self._server_evaluates:
+        if not self.sends_answers:
             return payload
 
         def difference(direction: Array, answers: Array) -> Array:
@@ -354,7 +354,7 @@ class BoundZOHFL(Bound):
         return v.combination(factor * (weights[:, None] * differences).ravel())
 
     @property
-    def _server_evaluates(self) -> bool:
+    def sends_answers(self) -> bool:
         """As printed: clients send y+ and y-, and the server evaluates f_2, which holds nothing private."""
         return self.problem.client_term_is_public and self.oracle.alone and self.uplink.vectors
 

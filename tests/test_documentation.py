@@ -52,6 +52,7 @@ SHOWN = {  # what public calls return, and runtimes: documented under the names 
     "Dask",
     "Explanation",
     "Finding",
+    "GaussianNoise",
     "ImplicitFunction",
     "InProcess",
     "Processes",

@@ -185,6 +185,9 @@ def _add_site(commands: Commands) -> None:
         "--min-samples", type=int, default=1, metavar="N", help="refuse where a client holds fewer rows (1)"
     )
     site.add_argument("--max-rounds", type=int, metavar="N", help="answer so many rounds at most, of all runs together")
+    site.add_argument(
+        "--min-noise", type=float, metavar="M", help="answer runs alone whose GaussianNoise has this multiplier or more"
+    )
     site.add_argument("--log", metavar="FILE", help="what was sent, array by array (standard error if left out)")
 
 

@@ -125,6 +125,8 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings
 
 def _slope_at_the_end(watch: Watch, end: RunEnd) -> dict[str, Any]:
     """How steep what the run descends on was over the last quarter of its rounds; nothing where that is not known."""
+    if {"privacy", "aggregation"} & end.outcome.told.keys():
+        return {}  # clipped moves, and those of a median, are no gradient steps
     first = max((done for done in watch.path if 4 * done <= 3 * end.rounds), default=None)
     if watch.error is not None or first is None or not end.rounds or not watch.algorithm.descends(end.rounds):
         return {}

@@ -15,6 +15,7 @@ TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_dow
 History = dict[str, np.ndarray]
 BlockEnd = Callable[[int, Any, Any, History], Ending | None]
 MOTION = ("move", "extent")
+WITHHELD = "withheld"  # a column of rounds in which clients told nothing of their objectives
 
 
 class Outcome(NamedTuple):

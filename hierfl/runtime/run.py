@@ -26,6 +26,7 @@ from hierfl.runtime.drawn_step import DrawnStep, theorem_point
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.in_process.visiting import execute_visits, require_here
 from hierfl.runtime.outcome import RunEnd, evaluations_at, result_of
+from hierfl.runtime.privacy.gaussian_noise import require_one_run
 from hierfl.runtime.records import BlockEnd, Outcome
 from hierfl.runtime.step_search import FoundStep, find_step, wants_step
 from hierfl.runtime.stopping import Limits
@@ -53,6 +54,7 @@ def run(
     rounds, seeds, asked = settings.most_rounds, settings.all_seeds, solver
     compiled.laid_out()  # every plain parameter has a value
     compiled.require_server_here()
+    require_one_run(getattr(settings.runtime, "noise", None), solver, settings)
     if settings.runtime is None or isinstance(settings.runtime, InProcess):
         compiled.require_all_here("a run in this process")
     if getattr(solver, "schedule", "practical") != "practical" and hasattr(solver, "starts"):

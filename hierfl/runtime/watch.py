@@ -18,7 +18,7 @@ from hierfl.run_settings import RunSettings
 from hierfl.run_standing import still_improving
 from hierfl.runtime.contract import Ending, Method
 from hierfl.runtime.interruption import Interruption
-from hierfl.runtime.records import History
+from hierfl.runtime.records import WITHHELD, History
 from hierfl.runtime.stopping import Limits, scalars_sent
 
 TOO_LARGE = 1e50
@@ -66,7 +66,7 @@ class Watch:
         if kept < count or (self.spent == self.limits.communication and done < self.settings.most_rounds):
             return self._end("communication limit reached", first + kept)
         self.follow(done, x)
-        self.progress.update(done, f"objective {history['objective'][-1]:.4g}")
+        self.progress.update(done, "" if WITHHELD in history else f"objective {history['objective'][-1]:.4g}")
         self.measure(done, state, memory)
         if self.settings.callback is not None and self.settings.callback(done, *self._public(state, memory)):
             return self._end("stopped by callback", done)

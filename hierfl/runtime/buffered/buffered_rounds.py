@@ -54,6 +54,26 @@ class Buffering:
     staleness: float
 
 
+def require_rounds(runtime: Any) -> None:
+    """Require of a runtime's settings that what is about the messages of one round is asked for in runs that have rounds.
+
+    Raises
+    ------
+    SettingError
+        Naming the two that exclude each other.
+    """
+    name = type(runtime).__name__
+    if runtime.rule is not None and runtime.asynchronous:
+        raise SettingError(
+            f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
+        )
+    if runtime.noise is not None and runtime.asynchronous:
+        raise SettingError(
+            f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "
+            f"choose one of the two."
+        )
+
+
 def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
     """Require that a run without rounds is one of this algorithm.
 

@@ -13,8 +13,9 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
+from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering, require_rounds
 from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark
@@ -44,7 +45,7 @@ class Delayed:
         The standard deviation of the logarithm of a time over its mean: times are log-normal; 0 for times that are all alike.
     asynchronous, buffer, staleness
         As for :class:`hierfl.runtime.Dask`, the buffer in clients.
-    aggregation, adversaries
+    aggregation, adversaries, noise
         As for :class:`hierfl.runtime.Dask`.
 
     Raises
@@ -60,12 +61,10 @@ class Delayed:
     staleness: float = 0.5
     aggregation: str | None = None
     adversaries: float = 0.2
+    noise: GaussianNoise | None = None
 
     def __post_init__(self) -> None:
-        if self.rule is not None and self.asynchronous:
-            raise SettingError(
-                "Dask(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
-            )
+        require_rounds(self)
         if np.ndim(self.delays) != 1 or not np.all(np.asarray(self.delays, float) > 0) or not self.spread >= 0:
             raise SettingError(
                 "Delayed(delays=..., spread=...): positive mean seconds, one for each client, and a spread from 0 on."
@@ -100,7 +99,8 @@ class Delayed:
         with computing(double=True):
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
             mark = declaration_mark(problem.declaration)
-            start = starting(algorithm, mark, "", rounds, x0)
+            noise = None if self.noise is None else self.noise.order(problem, algorithm, rounds, seed)
+            start = starting(algorithm, mark, "", rounds, x0, noise=noise)
             exchange = Exchange(links, start, links.held(), float("inf"))
             if self.asynchronous:
                 buffering = Buffering(self.buffer, self.staleness)

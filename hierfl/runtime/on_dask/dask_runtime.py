@@ -15,9 +15,10 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
+from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering, require_rounds
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_dask.causes import last_cause
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
@@ -64,6 +65,9 @@ class Dask:
     aggregation, adversaries
         ``"median"``, ``"trimmed mean"``, ``"geometric median"`` or ``"Krum"`` in place of the weighted mean of what clients send, for up to
         that share of clients that send anything; it counts clients alike (:mod:`hierfl.runtime.sites.aggregation`).
+    noise
+        A :class:`GaussianNoise`: clients' messages are clipped and noised at their sites, so that each client has differential privacy
+        against the server.
 
     Raises
     ------
@@ -88,13 +92,11 @@ class Dask:
     staleness: float = 0.5
     aggregation: str | None = None
     adversaries: float = 0.2
+    noise: GaussianNoise | None = None
     _session: _Session = field(default_factory=lambda: _Session(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.rule is not None and self.asynchronous:
-            raise SettingError(
-                "Dask(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
-            )
+        require_rounds(self)
         if self.scheduler is not None and self.sites is not None:
             raise SettingError(
                 "Dask(scheduler=..., sites=...): the scheduler's sites are those that have joined it; leave sites out."
@@ -135,7 +137,8 @@ class Dask:
             links = self._session.links(self, problem)
             clients_of = require_known(links.held(), problem.num_clients)
             mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
-            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest)
+            noise = None if self.noise is None else self.noise.order(problem, algorithm, rounds, seed)
+            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, noise)
             exchange = Exchange(links, start, clients_of, self.timeout, self.watcher)
             federation = problem.declaration.federation
             names = [client.name for client in federation.clients] if federation else [None]

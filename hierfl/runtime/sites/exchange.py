@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hierfl.errors import SiteError
+from hierfl.runtime.privacy.noised_messages import Releases
 from hierfl.runtime.sites.links import Links, Lost
 from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, items_of, packed, unpacked
 from hierfl.runtime.sites.site_reports import Crossing, SiteReport
@@ -52,6 +53,8 @@ class Exchange:
     def __post_init__(self) -> None:
         self.site_of = {client: site for site, clients in self.clients_of.items() for client in clients}
         self.reports = {site: SiteReport(len(clients)) for site, clients in self.clients_of.items()}
+        noise = self.start.noise
+        self.releases = None if noise is None else Releases(noise.releases)
 
     # --- who is there --------------------------------------------------------------------------------------------------
 
@@ -139,7 +142,9 @@ class Exchange:
                     part,
                 )
                 parcels[site], rows[site] = packed(asked), mine
-        answers = self._answers(place, parcels, f"{step}")
+        answers = self._answers(
+            place, parcels, f"{step}", {site: clients[mine].tolist() for site, mine in rows.items()}
+        )
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -157,7 +162,9 @@ class Exchange:
         told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
         return jax.tree.map(joined, zeros, *told)
 
-    def _answers(self, place: int, parcels: dict[str, bytes], step: str) -> dict[str, Answered | None]:
+    def _answers(
+        self, place: int, parcels: dict[str, bytes], step: str, clients: dict[str, list[int]]
+    ) -> dict[str, Answered | None]:
         """By site; those that were asked the very same before in this turn are not asked again."""
         known, fresh = {}, {}
         for site, parcel in parcels.items():
@@ -168,7 +175,9 @@ class Exchange:
                 del calls[place:]
                 fresh[site] = parcel
         self._asked |= fresh.keys()
-        replies: dict[str, Any] = self._sent(fresh, step) if fresh else {}
+        silent = self._without_releases({site: clients[site] for site in fresh})
+        fresh = {site: parcel for site, parcel in fresh.items() if site not in silent}
+        replies: dict[str, Any] = silent | (self._sent(fresh, step) if fresh else {})
         for site, reply in replies.items():
             if isinstance(reply, Answered):
                 self._calls[site].append(Call(fresh[site], reply))
@@ -178,6 +187,18 @@ class Exchange:
                     self._began.pop(site, None)
         found = known | {site: reply if isinstance(reply, Answered) else None for site, reply in replies.items()}
         return {site: found[site] for site in parcels}
+
+    def _without_releases(self, clients: dict[str, list[int]]) -> dict[str, Lost]:
+        """Count the messages that are asked for, where each is a release; sites are not asked for more than the run may."""
+        if self.releases is None:
+            return {}
+        silent = {}
+        for site, own in clients.items():
+            if self.releases.left(own):
+                self.releases.count(own)
+            else:
+                silent[site] = Lost(f"its clients have sent the {self.releases.most} messages of a run with this noise")
+        return silent
 
     def _sent(self, parcels: dict[str, bytes], step: str) -> dict[str, Any]:
         """Send, and unpack what comes back; both are counted."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.version import VERSION
 
 PROTOCOL = 5
@@ -34,6 +36,7 @@ class Start(NamedTuple):
     queries: str
     x0: np.ndarray
     largest: float
+    noise: NoiseOrder | None = None
 
 
 class Welcome(NamedTuple):
@@ -62,6 +65,12 @@ class Asked(NamedTuple):
     seed: np.ndarray
     broadcast: Any
     each: Any
+
+    def questions(self) -> list[bytes]:
+        """A mark for each client of what it is asked: equal where the answer would be."""
+        common = packed((self.turn, self.round, self.kind, self.step, self.seed, self.broadcast))
+        own = [packed(jax.tree.map(lambda a, i=i: np.asarray(a)[i], self.each)) for i in range(len(self.clients))]
+        return [sha256(common + part).digest() for part in own]
 
 
 class Answered(NamedTuple):
@@ -110,6 +119,7 @@ def starting(
     x0: np.ndarray,
     version: str = VERSION,
     largest: float = float("inf"),
+    noise: NoiseOrder | None = None,
 ) -> Start:
     """What a site is told of a run of a bound algorithm."""
     try:
@@ -119,4 +129,5 @@ def starting(
 
     tables, name = jax.tree.map(np.asarray, algorithm.tables), type(algorithm.settings).__name__
     solver = pickler.dumps(algorithm.settings)
-    return Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
+    start = Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
+    return start._replace(noise=noise)

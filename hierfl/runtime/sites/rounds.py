@@ -17,7 +17,7 @@ from hierfl.errors import SiteError
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
+from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.site_clients import Present
@@ -55,6 +55,7 @@ class SiteRounds:
             aggregation.require_fitting(problem, algorithm)
         self.clock = clock  # of a simulation, which is then recorded
         self.problem, self.algorithm, self.exchange, self.attendance = problem, algorithm, exchange, attendance
+        self.noise = exchange.start.noise
         self.programs = SitePrograms(problem, algorithm, aggregation)
         self.programs.wire.exchange = exchange
         self.told: dict[str, Any] = {} if aggregation is None else {"aggregation": str(aggregation)}
@@ -68,7 +69,7 @@ class SiteRounds:
         if begun is not None:
             first = done = begun.rounds
             state = jax.tree.map(jnp.asarray, begun.state)
-        told, ended = first, None
+        told, ended, states = first, None, [state]  # those since the run was last looked at: it may end within a block
         while done < rounds and ended is None:
             began = time.perf_counter()
             try:
@@ -80,16 +81,19 @@ class SiteRounds:
             else:
                 done += 1
                 simulated = {} if self.clock is None else {"clock": self.clock()}
+                states.append(state)
                 records.append(record | simulated | {"seconds": time.perf_counter() - began})
             if done == told or (ended is None and done % block and done < rounds):
                 continue
             ending = at_end(done, state, None, stacked(records[told - first :]))
-            told = done
-            if ending is not None:
+            if ending is not None:  # its rounds are not made again, since every message is told once
+                state, done = states[ending.rounds - told], ending.rounds
+                del records[done - first :]
                 break
+            told, states = done, [state]
         exists = done and (self.problem.lower.size or self.problem.elsewhere)
-        own_value = own_value_of(self, state, done) if exists else None
-        return Outcome(state, None, stacked(records), own_value, ended, self.tell())
+        own_value = own_value_of(self, state, done) if exists and self.noise is None else None
+        return Outcome(state, None, seen(stacked(records)), own_value, ended, self.tell())
 
     def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
         """One round, made again without those who were lost in it."""
@@ -112,7 +116,8 @@ class SiteRounds:
             after, record = jax.block_until_ready(self.programs.round()(self.tables, state, self.data, *given))
             if not exchange.failed:
                 exchange.close()
-                return after, {**record, "answered": len(chosen)}
+                withheld = {} if self.noise is None else {WITHHELD: True}
+                return after, {**record, "answered": len(chosen), **withheld}
             exchange.again()
 
     def _gathered(self, index: int, wanted: np.ndarray) -> np.ndarray:
@@ -128,6 +133,9 @@ class SiteRounds:
     def tell(self) -> dict[str, Any]:
         """What the run tells of each site; what its value asks of them is added."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
+        if self.noise is not None:
+            released = max(self.exchange.releases.counts.values(), default=0) if self.exchange.releases else 0
+            self.told["privacy"] = self.noise.told(released)
         return self.told
 
 
@@ -154,6 +162,15 @@ def own_value_of(making: Any, state: Any, done: int) -> Any:
 def stacked(records: Sequence[dict[str, Any]]) -> History:
     """The rounds' records as one array for each of their numbers."""
     return {name: np.stack([np.asarray(record[name]) for record in records]) for name in (records or [{}])[0]}
+
+
+def seen(history: History) -> History:
+    """The records without what clients withhold, which stands there as zeros."""
+    if WITHHELD not in history:
+        return history
+    nothing = np.full(len(history[WITHHELD]), np.nan)
+    kept = {name: values for name, values in history.items() if name != WITHHELD}
+    return kept | {name: nothing for name in ("objective", "lower_residual", "lower_solves") if name in history}
 
 
 def present_in(clients: np.ndarray, size: int) -> Present:

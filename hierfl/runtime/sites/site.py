@@ -25,6 +25,8 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.runtime.contract import Received
 from hierfl.runtime.in_process.schedule import choose_schedule
+from hierfl.runtime.privacy.gaussian_noise import require_covered
+from hierfl.runtime.privacy.noised_messages import NoisedMessages
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
 from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, items_of, packed, unpacked
 from hierfl.runtime.sites.site_rules import SiteRules
@@ -66,6 +68,7 @@ class Site:
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
         self._run: _SiteRun | None = None
+        self._noised: dict[str, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
 
     def answer(self, parcel: bytes) -> bytes:
         """Answer one message; whatever goes wrong is told by its kind, and in full in this site's own log."""
@@ -92,7 +95,11 @@ class Site:
         if self._compiled is None:
             self._compiled = compile_problem(self.declaration)
         algorithm = pickle.loads(start.solver).bind(self._compiled, start.rounds, start.queries)
-        self._run = _SiteRun(self._compiled, algorithm, start, self.held, self._programs)
+        noised = None
+        if start.noise is not None:
+            step = require_covered(self._compiled, algorithm)
+            noised = self._noised.setdefault(start.noise.run, NoisedMessages(start.noise, step))
+        self._run = _SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised)
         LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
         return Welcome(tuple(self.held))
 
@@ -104,7 +111,8 @@ class Site:
                 f"another problem is declared here than at the server (mathematics, values of parameters, clients' names, or numbers of "
                 f"rows). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
             )
-        return self.rules.against(start.algorithm, self.held) or self.rules.against_round(self.rounds)
+        noise = None if start.noise is None else start.noise.multiplier
+        return self.rules.against(start.algorithm, self.held, noise) or self.rules.against_round(self.rounds)
 
     def _step(self, asked: Asked) -> Answered | Refusal:
         if self._run is None:
@@ -134,7 +142,9 @@ class _SiteRun:
         start: Start,
         held: Mapping[int, Client],
         programs: dict[Any, Any],
+        noised: NoisedMessages | None,
     ) -> None:
+        self.noised = noised
         self.problem, self.algorithm, self.programs = problem, algorithm, programs
         self.places = {client: place for place, client in enumerate(held)}
         key = ("data", tuple(held), problem.parameter_values)
@@ -149,6 +159,8 @@ class _SiteRun:
     def answer(self, asked: Asked) -> Answered:
         """Run a step for some clients, side by side or one after another."""
         began = time.perf_counter()
+        if self.noised is not None:
+            self.noised.require(asked.kind, asked.step)
         if asked.turn != self.turn:
             self._settle(asked.settled)
             self.turn = asked.turn
@@ -162,6 +174,9 @@ class _SiteRun:
         memory, (payload, monitor) = program(*given, np.asarray(asked.round), asked.seed)
         self.memories.append(memory)
         payload, monitor = jax.tree.map(lambda a: np.asarray(a)[:count], as_numpy((payload, monitor)))
+        if self.noised is not None:  # what else there is to say is withheld, the time it took as well
+            payload = self.noised.of(asked.clients.tolist(), asked.questions(), payload)
+            return Answered(payload, jax.tree.map(np.zeros_like, monitor), 0.0)
         return Answered(payload, monitor, time.perf_counter() - began)
 
     def _settle(self, settled: Settled | None) -> None:

@@ -23,6 +23,8 @@ class SiteRules:
         The fewest rows that each client must hold in every table.
     max_rounds
         The most rounds that are answered, of all runs together; None for no limit.
+    min_noise
+        The least ``multiplier`` of :class:`hierfl.runtime.GaussianNoise` that a run must have; None allows runs without noise.
 
     Raises
     ------
@@ -33,15 +35,21 @@ class SiteRules:
     algorithms: tuple[str, ...] | None = None
     min_samples: int = 1
     max_rounds: int | None = None
+    min_noise: float | None = None
 
     def __post_init__(self) -> None:
         if self.min_samples < 0 or (self.max_rounds is not None and self.max_rounds < 0):
             raise SettingError("SiteRules: min_samples and max_rounds are numbers from 0 on.")
+        if self.min_noise is not None and not self.min_noise > 0:
+            raise SettingError(f"SiteRules(min_noise={self.min_noise!r}): a positive number, or None.")
 
-    def against(self, algorithm: str, held: Mapping[int, Client]) -> str | None:
+    def against(self, algorithm: str, held: Mapping[int, Client], noise: float | None = None) -> str | None:
         """What speaks against a run of an algorithm; None where nothing does."""
         if self.algorithms is not None and algorithm not in self.algorithms:
             return f"{algorithm} is not among the algorithms that this site allows: {', '.join(self.algorithms)}"
+        if self.min_noise is not None and (noise is None or noise < self.min_noise):
+            given = "none" if noise is None else f"noise of multiplier {noise:g}"
+            return f"this site asks for noise of multiplier {self.min_noise:g} or more, and the run has {given}"
         for place, client in held.items():
             for sample in client.samples:
                 count = client.num_samples(sample)

@@ -125,6 +125,11 @@ def test_data_that_the_server_never_sees_give_the_run_in_process(runtime: Any, s
         "Answered,",
         "Welcome,",
     }
+    object.__setattr__(runtime, "noise", hf.runtime.GaussianNoise(clip=1.0, multiplier=2.0))
+    noised = study.problem.solve(SOLVER, runtime=runtime, **SETTINGS | {"rounds": 3})
+    object.__setattr__(runtime, "noise", None)
+    assert np.isnan(noised.value) and np.abs(noised.trajectory["x"][1] - expected.trajectory["x"][1]).max() > 1e-3
+    assert noised.settings["privacy"]["released"] == 3 and "differential privacy: (" in str(noised)
 
 
 @pytest.mark.slow

@@ -1,0 +1,155 @@
+"""Runs with noise, their sites simulated: what is told of them, what leaves, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.runtime import Delayed, GaussianNoise
+from hierfl.runtime.privacy.epsilon import epsilon_of
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.parcels import Answered
+from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
+from tests.runtime.on_dask.test_dask_runtime import common
+
+CLIENTS = 6
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((CLIENTS, 8, 3))
+VALUES = ROWS @ np.array([1.0, -2.0, 0.5]) + 0.1 * RNG.standard_normal((CLIENTS, 8))
+SETTINGS: dict[str, Any] = {"rounds": 6, "seed": 4, "x0": np.zeros(3), "progress": False}
+
+
+@pytest.fixture(scope="module")
+def problem() -> hf.Problem:
+    x, u, b = cp.Variable(3, name="x"), hf.Sample(3, name="u"), hf.Sample(name="b")
+    clients = [hf.Client({u: rows, b: values}) for rows, values in zip(ROWS, VALUES)]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients))
+
+
+def noisy(clip: float = 0.5, multiplier: float = 2.0, **given: Any) -> Delayed:
+    return Delayed([1.0] * CLIENTS, noise=GaussianNoise(clip, multiplier), **given)
+
+
+def test_what_leaves_is_the_clipped_move_and_noise(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a transcription of FedAvg, at a noise so small that the clipped moves show, and at one that hides them."""
+    answers: list[Answered] = []
+    received = Exchange.note_received
+
+    def heard(exchange: Exchange, site: str, step: str, message: Any, size: int) -> None:
+        answers.append(message) if isinstance(message, Answered) else None
+        received(exchange, site, step, message, size)
+
+    monkeypatch.setattr(Exchange, "note_received", heard)
+    solver = FedAvg(step_size=0.1, local_steps=2, batch_size=None)
+    moves = []
+    for rows, values in zip(ROWS, VALUES):
+        x = np.zeros(3)
+        for _ in range(2):
+            x = x - 0.1 * 2 * rows.T @ (rows @ x - values) / len(rows)
+        moves.append(x * min(1.0, 0.5 / np.linalg.norm(x)))
+    assert min(map(np.linalg.norm, moves)) == pytest.approx(0.5)  # some are clipped
+
+    def sent(multiplier: float) -> np.ndarray:
+        answers.clear()
+        problem.solve(solver, runtime=noisy(0.5, multiplier), **SETTINGS | {"rounds": 1})
+        assert len(answers) == CLIENTS
+        assert all(answer.monitor["value"] == 0.0 and answer.seconds == 0.0 for answer in answers)
+        return np.concatenate([answer.payload for answer in answers])
+
+    np.testing.assert_allclose(sent(1e-3), moves, atol=0.5e-3 * 7)
+    first, second = sent(10.0), sent(10.0)
+    assert np.all(first != second)  # the same seed
+    assert np.std(np.concatenate([first - moves, second - moves])) == pytest.approx(5.0, rel=0.6)
+
+
+def test_what_the_result_tells(problem: hf.Problem) -> None:
+    result = problem.solve(FedAvg(0.1), runtime=noisy(), **SETTINGS)
+    told = result.settings["privacy"]
+    assert told["epsilon"] == epsilon_of(2.0, 6, 1e-5) and told["releases"] == told["released"] == 6
+    assert (told["clip"], told["multiplier"], told["delta"]) == (0.5, 2.0, 1e-5)
+    assert "sensitivity 2 clip" in told["relation"] and "dp-accounting" in told["accountant"]
+    assert f"differential privacy: ({told['epsilon']:.3g}, 1e-05), local" in str(result)
+    assert np.isnan(result.history["objective"]).all() and np.isnan(result.history["lower_residual"]).all()
+    assert result.own_value is None and "slope" not in result.settings
+    assert np.isfinite(result.history["gradient_norm"]).all() and np.all(result.history["answered"] == CLIENTS)
+
+
+def test_the_same_seed_gives_other_iterates_and_small_noise_hardly_other_ones(problem: hf.Problem) -> None:
+    plain = problem.solve(FedProx(0.1), runtime=Delayed([1.0] * CLIENTS), **SETTINGS)
+    first, second = (problem.solve(FedProx(0.1), runtime=noisy(5.0, 1e-3), **SETTINGS) for _ in range(2))
+    iterates = [run.trajectory["x"][1:] for run in (plain, first, second)]
+    assert np.all(iterates[1] != iterates[2])
+    for noised in iterates[1:]:
+        assert 0 < np.abs(noised - iterates[0]).max() < 0.05
+
+
+@pytest.mark.parametrize(
+    "solver", [FedRZO(local_steps=2), FedRZO(communication="scalars"), ZOHFL(communication="scalars")]
+)
+def test_zeroth_order_messages(problem: hf.Problem, solver: Any) -> None:
+    plain = problem.solve(solver, runtime=Delayed([1.0] * CLIENTS), **SETTINGS)
+    near = problem.solve(solver, runtime=noisy(50.0, 1e-3), **SETTINGS)
+    far = problem.solve(solver, runtime=noisy(50.0, 2.0), **SETTINGS)
+    assert 0 < np.abs(near.iterate - plain.iterate).max() < 0.5
+    assert np.abs(far.iterate - plain.iterate).max() > 1.0
+
+
+def test_epsilon_counts_the_rounds_that_the_seed_asks_of_a_client(problem: hf.Problem) -> None:
+    solver, settings = FedAvg(0.1, participation=0.34), SETTINGS | {"rounds": 20}
+    told = problem.solve(solver, runtime=noisy(), **settings).settings["privacy"]
+    assert told["releases"] == told["released"] < 20
+    assert told["epsilon"] == epsilon_of(2.0, told["releases"], 1e-5)
+
+
+def test_a_run_that_ends_within_a_block_asks_for_nothing_twice(problem: hf.Problem) -> None:
+    result = problem.solve(FedAvg(0.1), runtime=noisy(), communication_limit=70, **SETTINGS)
+    assert result.settings["rounds_done"] == len(result.history["answered"]) == 1  # 36 scalars in a round
+    assert result.settings["privacy"]["released"] == 6 <= result.settings["privacy"]["releases"]
+    assert result.status == "communication limit reached"
+
+
+def test_an_owner_asks_for_noise() -> None:
+    rules = SiteRules(min_noise=1.5)
+    assert rules.against("FedAvg", {}, 1.5) is None
+    assert "the run has none" in str(rules.against("FedAvg", {}))
+    assert "noise of multiplier 1 " in f"{rules.against('FedAvg', {}, 1.0)} "
+    with pytest.raises(hf.SettingError, match="min_noise=0"):
+        SiteRules(min_noise=0)
+
+
+def test_what_has_no_epsilon_is_refused(problem: hf.Problem, tmp_path: Any) -> None:
+    for given, said in (({"clip": 0.0}, "clip"), ({"multiplier": 1e-4}, "at least 0.001"), ({"delta": 1.0}, "delta")):
+        with pytest.raises(hf.SettingError, match=said):
+            GaussianNoise(**{"clip": 1.0, "multiplier": 1.0, **given})
+    with pytest.raises(hf.SettingError, match="choose one of the two"):
+        noisy(asynchronous=True)
+    with pytest.raises(hf.IncompatibleSolverError, match="SCAFFOLD would carry the noise"):
+        problem.solve(SCAFFOLD(0.1), runtime=noisy(), **SETTINGS)
+    with pytest.raises(hf.IncompatibleSolverError, match="common lower level would leave without noise"):
+        lower = common()
+        lower.solve(FedRZO(), runtime=Delayed([1.0] * 4, noise=GaussianNoise(1.0, 1.0)), rounds=1, progress=False)
+    for solver, given, said in (
+        (FedAvg(0.1), {"rounds": None}, "give rounds"),
+        (FedAvg(0.1), {"checkpoint": tmp_path / "run"}, "leave checkpoint out"),
+        (FedAvg(0.1), {"tolerance": 1.0}, "leave it out"),
+        (FedAvg(0.1), {"seeds": 2, "seed": 0}, "one by one"),
+        (FedAvg("auto"), {}, "trial runs"),
+        (FedRZO(schedule="theory"), {}, "practical"),
+    ):
+        with pytest.raises(hf.SettingError, match=said):
+            problem.solve(solver, runtime=noisy(), **SETTINGS | given)
+
+
+def test_answers_of_a_lower_level_are_refused_where_differences_are_not() -> None:
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+    clients = [hf.Client({u: rows[:, :2]}) for rows in ROWS]
+    answered = hf.ArgMin(y, hf.E(0.5 * cp.sum_squares(y - u)) + cp.sum_squares(y - x), scope="client")
+    public = hf.Problem(hf.Minimize(clients=cp.norm1(y)), lower=answered, federation=hf.Federation(clients))
+    with pytest.raises(hf.IncompatibleSolverError, match='communication="scalars"'):
+        public.solve(ZOHFL(), runtime=noisy(), rounds=1, progress=False)
+    public.solve(ZOHFL(communication="scalars"), runtime=noisy(), rounds=1, progress=False)
