@@ -91,6 +91,12 @@ class Measured:
         """The numbers of the cells that have these settings, in the order of the plan."""
         return [self.numbers[cell.name] for cell in self.cells if cell.name in self.numbers and _has(cell, settings)]
 
+    @property
+    def seeds(self) -> str:
+        """What the numbers of a table are: of one seed, or means over several with their intervals."""
+        seeds = len(self.each("seed"))
+        return f"means and 95 % intervals over {seeds} seeds" if seeds > 1 else "one seed"
+
     def each(self, setting: str, **settings: Any) -> list[Any]:
         """The values of one setting among the cells that have the others, without repetitions, in the order of the plan."""
         return list(dict.fromkeys(cell.settings[setting] for cell in self.cells if _has(cell, settings)))

@@ -97,10 +97,9 @@ def _tables(measured: Measured) -> Sequence[TextTable]:
         share = interval(list(100 * (ours - alone) / (pooled - alone)), 0) if len(ours) else ""
         rows.append([method, interval(list(ours)) or "no data", share])
     cell = measured.cells[0].settings
-    seeds = len(measured.each("seed"))
     title = (
         f"Test accuracy on {cell['data']} with {FEW[cell['data']]} samples at the server, alpha = {ALPHA:g}, beta = {BETA:g}, "
-        f"{cell['rounds']} rounds, {seeds} seeds; the gap is that between the server alone and everybody's data"
+        f"{cell['rounds']} rounds, {measured.seeds}; the gap is that between the server alone and everybody's data"
     )
     return [TextTable(title, rows)]
 

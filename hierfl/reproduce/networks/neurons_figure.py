@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hierfl.reproduce.networks.relu_runs import (
+    DIFFERS,
     LEFT_OPEN,
-    PRINTS_CURVES,
     draw_runs,
     end_of,
     first_of,
@@ -82,7 +82,7 @@ REPRODUCTION = Reproduction(
     draw=_draw,
     smaller="200 of 1000 rounds, one of 3 seeds, eta = 0.1 and 0.001, H = 1 and 20; scikit-learn's digits where CIFAR-10 is absent",
     differs=(
-        PRINTS_CURVES,
+        *DIFFERS,
         "On scikit-learn's digits, the stand-in, larger networks end lower, not higher, and eta makes no difference; the first losses differ between N, since "
         "all weights start with the same deviation.",
     ),

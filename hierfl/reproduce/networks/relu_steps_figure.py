@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hierfl.reproduce.networks.relu_runs import (
+    DIFFERS,
     LEFT_OPEN,
-    PRINTS_CURVES,
     draw_runs,
     end_of,
     first_of,
@@ -73,6 +73,6 @@ REPRODUCTION = Reproduction(
     tables=_tables,
     draw=_draw,
     smaller="200 of 1000 rounds, 3 of 5 seeds, eta = 0.1 and 0.001, H = 1 and 20; MNIST, or scikit-learn's digits",
-    differs=(PRINTS_CURVES,),
+    differs=DIFFERS,
     left_open=(*LEFT_OPEN, "the number of rounds and of seeds: 1000 and 5"),
 )
