@@ -78,7 +78,7 @@ def told(reproduction: Reproduction, measured: Measured, tables: Sequence[TextTa
     parts = [f"{reproduction.name}: {reproduction.source}", *_wrapped(f'"{reproduction.caption}"', "")]
     parts += _wrapped(_size(reproduction, measured, seconds), "")
     for table in tables:
-        parts += ["", table.title, aligned(table.rows)]
+        parts += ["", *_wrapped(table.title, ""), aligned(table.rows)]
     for title, lines in _remarks(reproduction, measured):
         parts += ["", title]
         for line in lines:
