@@ -193,7 +193,7 @@ def test_a_sweep_compares_solvers_and_forgets_their_programs() -> None:
     frame = found.to_pandas()
     assert len(frame) == 12 and set(frame["status"]) == {"completed", "diverged"}
     figure = found.plot()
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["H = 1", "H = 4"]
+    assert {"H = 1", "H = 4"} <= {text.get_text() for text in figure.axes[0].texts}
 
 
 def test_forgotten_programs_are_freed() -> None:

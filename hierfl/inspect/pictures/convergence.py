@@ -9,6 +9,7 @@ import numpy as np
 from hierfl.house_style import COLOURS, house_style, panels, require_axes, require_style
 from hierfl.inspect.implicit.points import Points
 from hierfl.inspect.pictures.convergence_axes import ConvergenceAxes
+from hierfl.inspect.pictures.line_labels import name_curves
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import SAME
 from hierfl.runs import half_width
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     from hierfl.result import Result
     from hierfl.runs import Runs
 
 
+DASHES = [style for style in ("-", "--", ":", "-.") for _ in COLOURS] * 8  # colours come again with other dashes
 EVALUATED = 25  # points of a trajectory at which f is computed for its figure
 
 
@@ -130,21 +133,25 @@ def plot_runs(
             figure, drawn = panels(1 + len(metrics), 4.8, 3.6, style)
         else:
             figure, drawn = cast("Figure", ax.figure), [ax]
+        curves = []
         for panel, name in zip(drawn, ("objective", *metrics)):
-            windows = [
-                _band(panel, runs, name, label or f"mean of {len(runs.finished)} seeds, 95% band", how)
-                for label, runs in shown.items()
+            bands = [
+                _band(panel, runs, name, label or f"mean of {len(runs.finished)} seeds, 95% band", DASHES[place], how)
+                for place, (label, runs) in enumerate(shown.items())
             ]
-            title = f"{name}, mean of {max(windows)} rounds" if max(windows, default=1) > 1 else name
-            panel.set_title(title)
+            curves.append([line for line, _ in bands])
+            window = max((window for _, window in bands), default=1)
+            panel.set_title(f"{name}, mean of {window} rounds" if window > 1 else name)
             how.finish(panel, name, objective=name == "objective")
-        if shown:
+        if len(shown) > 1 and ax is None:
+            name_curves(drawn, curves, list(shown))
+        elif shown:
             drawn[0].legend()
     return figure
 
 
-def _band(panel: Axes, runs: Runs, name: str, label: str, how: ConvergenceAxes) -> int:
-    """Draw one mean with its band; returns the rounds of the moving mean that every run's history goes through first."""
+def _band(panel: Axes, runs: Runs, name: str, label: str, dashes: str, how: ConvergenceAxes) -> tuple[Line2D, int]:
+    """Draw one mean with its band; also gives the rounds of the moving mean that every run's history goes through first."""
     values, window = runs.values(name), 1
     if name in runs.finished[0].metrics:
         rounds = runs.rounds(name)
@@ -155,9 +162,9 @@ def _band(panel: Axes, runs: Runs, name: str, label: str, how: ConvergenceAxes) 
     if name == "objective":
         values = how.scaled(values, how.least(runs.finished))
     middle, half, at = np.mean(values, axis=0), half_width(values), how.at(runs.finished, rounds)
-    (line,) = panel.plot(at, middle, label=label)
+    (line,) = panel.plot(at, middle, dashes, label=label)
     low = middle - half
     if how.scale != "linear":  # what has no logarithm is drawn to a tenth of the least mean
         low = np.maximum(low, np.nanmin(np.where(middle > 0, middle, np.nan)) / 10) if (middle > 0).any() else low
     panel.fill_between(at, low, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)
-    return window
+    return line, window
