@@ -1,7 +1,7 @@
 """Every error that hierfl raises on purpose.
 
 An error is part of the interface: it names the culprit (a variable, a sample, a client, an atom) and
-says what to write instead.
+says what to write instead. A note below the message, and the end of a warning, say which entry of the page on troubleshooting is about it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,31 @@ from __future__ import annotations
 from typing import Any
 
 
+def entry_of(kind: type[BaseException]) -> str:
+    """Say where the documentation tells of a class of errors or warnings of hierfl, or of the nearest that it derives from."""
+    known = next(one for one in kind.__mro__ if one.__module__ == __name__)
+    return f"see docs: troubleshooting#{known.__name__.lower()}"
+
+
 class HierflError(Exception):
     """Base class of all errors of hierfl."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.add_note(entry_of(type(self)))
+
+    def add_note(self, note: str) -> None:
+        """Add a note, once; the last says where the documentation tells of the error."""
+        last = entry_of(type(self))
+        others = [one for one in getattr(self, "__notes__", ()) if one not in (note, last)]
+        self.__notes__ = list(dict.fromkeys([*others, note, last]))
+
+
+class HierflWarning(UserWarning):
+    """Base class of all warnings of hierfl."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({entry_of(type(self))})"
 
 
 class DeclarationError(HierflError):
@@ -92,17 +115,17 @@ class CheckpointError(HierflError):
     """A checkpoint cannot be written, read, or belongs to another run; names the folder and what differs."""
 
 
-class CheckpointWarning(UserWarning):
+class CheckpointWarning(HierflWarning):
     """A checkpoint is damaged, and the run goes on from the one before it."""
 
 
-class TheoryWarning(UserWarning):
+class TheoryWarning(HierflWarning):
     """A method runs where what is proved about it does not hold; says what is missing."""
 
 
-class ExpectationWarning(UserWarning):
+class ExpectationWarning(HierflWarning):
     """A value over a distribution is not known to be near its expectation, which may be infinite."""
 
 
-class LowerLevelWarning(UserWarning):
+class LowerLevelWarning(HierflWarning):
     """A run's own value of the objective differs from the implicit function: its lower level was not solved."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
+import traceback
 from pathlib import Path
+
+import pytest
 
 import hierfl
 import hierfl.models
@@ -69,6 +73,38 @@ def test_every_class_of_error_and_warning_has_an_entry() -> None:
         name for name, thing in vars(hierfl.errors).items() if isinstance(thing, type) and issubclass(thing, Exception)
     }
     assert told == set(re.findall(r"^## (\w+)$", page, flags=re.MULTILINE))
+
+
+ENTRIES = {
+    thing
+    for thing in vars(hierfl.errors).values()
+    if isinstance(thing, type) and issubclass(thing, (hierfl.HierflError, hierfl.HierflWarning))
+}
+
+
+@pytest.mark.parametrize("kind", sorted(ENTRIES, key=lambda kind: kind.__name__))
+def test_every_error_and_warning_says_once_where_its_entry_is(kind: type[Exception]) -> None:
+    page = (DOCS / "troubleshooting.md").read_text()
+    anchors = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", page, flags=re.MULTILINE)}
+    for one in (kind("what is wrong"), pickle.loads(pickle.dumps(kind("what is wrong"))), type("Own", (kind,), {})("")):
+        if isinstance(one, hierfl.HierflError):
+            assert str(one) in ("what is wrong", "")
+            one.add_note("more")
+            one.add_note("more")
+            *others, last = one.__notes__
+            assert others == ["more"]
+        else:
+            (last,) = re.findall(r"\((see docs: .*)\)$", str(one))
+        place, anchor = re.fullmatch(r"see docs: (\w+)#(\w+)", last).groups()  # type: ignore[union-attr]
+        assert place == "troubleshooting" and anchor in anchors and anchor == kind.__name__.lower()
+
+
+def test_a_traceback_ends_with_the_entry() -> None:
+    try:
+        hierfl.solvers.ZOHFL(smoothing=-1)
+    except hierfl.SettingError as error:
+        printed = traceback.format_exception(error)
+    assert printed[-1] == "see docs: troubleshooting#settingerror\n" and "".join(printed).count("see docs") == 1
 
 
 def test_every_cell_is_python() -> None:

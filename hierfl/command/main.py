@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         ACTIONS[chosen.command](chosen)
     except HierflError as error:
-        print(f"hierfl: {error}", file=sys.stderr)
+        print("\n".join([f"hierfl: {error}", *error.__notes__]), file=sys.stderr)
         return 2
     return 0
 
