@@ -59,6 +59,7 @@ SHOWN = {  # what public calls return, and runtimes: documented under the names 
     "GaussianNoise",
     "ImplicitFunction",
     "InProcess",
+    "PairwiseMasks",
     "Processes",
     "Reference",
     "Slice",

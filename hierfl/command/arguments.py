@@ -188,6 +188,9 @@ def _add_site(commands: Commands) -> None:
     site.add_argument(
         "--min-noise", type=float, metavar="M", help="answer runs alone whose GaussianNoise has this multiplier or more"
     )
+    site.add_argument(
+        "--min-sum", type=int, metavar="N", help="answer runs alone whose PairwiseMasks have this least or more"
+    )
     site.add_argument("--log", metavar="FILE", help="what was sent, array by array (standard error if left out)")
 
 

@@ -4,5 +4,6 @@ from hierfl.runtime.buffered.delayed_runtime import Delayed
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.on_dask.dask_runtime import Dask
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 
-__all__ = ["Dask", "Delayed", "GaussianNoise", "InProcess"]
+__all__ = ["Dask", "Delayed", "GaussianNoise", "InProcess", "PairwiseMasks"]

@@ -67,6 +67,11 @@ def require_rounds(runtime: Any) -> None:
         raise SettingError(
             f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
         )
+    if runtime.masks is not None and (runtime.asynchronous or runtime.rule is not None):
+        other = "asynchronous=True" if runtime.asynchronous else f"aggregation={runtime.aggregation!r}"
+        raise SettingError(
+            f"{name}(masks=..., {other}): that needs the sites' messages one by one; choose one of the two."
+        )
     if runtime.noise is not None and runtime.asynchronous:
         raise SettingError(
             f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "

@@ -16,11 +16,12 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering, require_rounds
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark
-from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.links import Lost
+from hierfl.runtime.sites.masked_exchange import exchange_for
 from hierfl.runtime.sites.parcels import starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds
 from hierfl.runtime.sites.site import Site
@@ -45,7 +46,7 @@ class Delayed:
         The standard deviation of the logarithm of a time over its mean: times are log-normal; 0 for times that are all alike.
     asynchronous, buffer, staleness
         As for :class:`hierfl.runtime.Dask`, the buffer in clients.
-    aggregation, adversaries, noise
+    aggregation, adversaries, noise, masks
         As for :class:`hierfl.runtime.Dask`.
 
     Raises
@@ -62,6 +63,7 @@ class Delayed:
     aggregation: str | None = None
     adversaries: float = 0.2
     noise: GaussianNoise | None = None
+    masks: PairwiseMasks | None = None
 
     def __post_init__(self) -> None:
         require_rounds(self)
@@ -100,8 +102,9 @@ class Delayed:
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
             mark = declaration_mark(problem.declaration)
             noise = None if self.noise is None else self.noise.order(problem, algorithm, rounds, seed)
-            start = starting(algorithm, mark, "", rounds, x0, noise=noise)
-            exchange = Exchange(links, start, links.held(), float("inf"))
+            masks = None if self.masks is None else self.masks.order(problem, algorithm)
+            start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks)
+            exchange = exchange_for(problem, links, start, links.held(), float("inf"))
             if self.asynchronous:
                 buffering = Buffering(self.buffer, self.staleness)
                 buffered = BufferedRounds(problem, algorithm, exchange, links, buffering, 0.0, seed)

@@ -19,10 +19,12 @@ from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering, r
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_dask.causes import last_cause
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
-from hierfl.runtime.sites.exchange import Exchange, require_everybody, require_known
+from hierfl.runtime.sites.exchange import require_everybody, require_known
+from hierfl.runtime.sites.masked_exchange import exchange_for
 from hierfl.runtime.sites.parcels import starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_answers, wait_for_everybody
 from hierfl.version import VERSION
@@ -68,6 +70,8 @@ class Dask:
     noise
         A :class:`GaussianNoise`: clients' messages are clipped and noised at their sites, so that each client has differential privacy
         against the server.
+    masks
+        :class:`PairwiseMasks`: the server sees sums over sites, and no single site's messages.
 
     Raises
     ------
@@ -93,6 +97,7 @@ class Dask:
     aggregation: str | None = None
     adversaries: float = 0.2
     noise: GaussianNoise | None = None
+    masks: PairwiseMasks | None = None
     _session: _Session = field(default_factory=lambda: _Session(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -138,8 +143,9 @@ class Dask:
             clients_of = require_known(links.held(), problem.num_clients)
             mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
             noise = None if self.noise is None else self.noise.order(problem, algorithm, rounds, seed)
-            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, noise)
-            exchange = Exchange(links, start, clients_of, self.timeout, self.watcher)
+            masks = None if self.masks is None else self.masks.order(problem, algorithm)
+            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, noise, masks)
+            exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher)
             federation = problem.declaration.federation
             names = [client.name for client in federation.clients] if federation else [None]
             wait_for_everybody(exchange, problem.num_clients, self.patience)

@@ -1,1 +1,1 @@
-"""What keeps a client's data from whoever reads its messages: clipping and noise at the site, with the guarantee that they give."""
+"""What keeps a client's data from whoever reads its messages: noise that sites add, and masks under which the server sees sums."""

@@ -18,19 +18,21 @@ SLACK = 2.0**-30  # relative: more than the rounding of a length, so that a clip
 
 
 class Releases:
-    """How many messages of each client there were, of at most so many."""
+    """How many messages of each client there were, of at most so many; the same question asked again is no new one."""
 
     def __init__(self, most: int) -> None:
         self.most, self.counts = most, dict[int, int]()
+        self._last: dict[int, Hashable] = {}
 
-    def left(self, clients: Sequence[int]) -> bool:
-        """Whether each of these may send one more."""
-        return all(self.counts.get(client, 0) < self.most for client in clients)
-
-    def count(self, clients: Sequence[int]) -> None:
-        """One more of each."""
-        for client in clients:
+    def count(self, clients: Sequence[int], questions: Sequence[Hashable]) -> list[int] | None:
+        """Those whose question is a new one, counted; None, and nobody is, where one of them has none left."""
+        new = [client for client, question in zip(clients, questions) if self._last.get(client) != question]
+        if any(self.counts.get(client, 0) >= self.most for client in new):
+            return None
+        for client in new:
             self.counts[client] = self.counts.get(client, 0) + 1
+        self._last.update(zip(clients, questions))
+        return new
 
 
 class NoisedMessages:
@@ -40,7 +42,7 @@ class NoisedMessages:
         self.order, self.step = order, step
         self.releases = Releases(order.releases)
         self.grid, self.scale = grid_of(order.clip * order.multiplier)
-        self._sent: dict[int, tuple[Hashable, Float[np.ndarray, " d"]]] = {}  # each client's last question, and answer
+        self._sent: dict[int, Float[np.ndarray, " d"]] = {}  # each client's last message
 
     def require(self, kind: str, step: str) -> None:
         """Require a question whose answers are noised.
@@ -61,18 +63,17 @@ class NoisedMessages:
         SiteError
             If a client has sent all that the run may ask of it.
         """
-        new = [client for client, question in zip(clients, questions) if self._sent.get(client, (None,))[0] != question]
-        if not self.releases.left(new):
+        new = self.releases.count(clients, questions)
+        if new is None:
             raise SiteError(
                 f"clients of this site have sent the {self.releases.most} messages of a run with this noise"
             )
-        self.releases.count(new)
         leaves, tree = jax.tree.flatten(payload)
         rows = np.concatenate([np.asarray(leaf, float).reshape(len(clients), -1) for leaf in leaves], axis=1)
-        for row, (client, question) in enumerate(zip(clients, questions)):
+        for row, client in enumerate(clients):
             if client in new:
-                self._sent[client] = question, noised(clipped(rows[row], self.order.clip), self.grid, self.scale)
-            rows[row] = self._sent[client][1]
+                self._sent[client] = noised(clipped(rows[row], self.order.clip), self.grid, self.scale)
+            rows[row] = self._sent[client]
         ends = np.cumsum([math.prod(np.shape(leaf)[1:]) for leaf in leaves])[:-1]
         parts = [part.reshape(np.shape(leaf)) for part, leaf in zip(np.split(rows, ends, axis=1), leaves)]
         return jax.tree.unflatten(tree, parts)

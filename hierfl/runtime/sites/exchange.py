@@ -44,6 +44,7 @@ class Exchange:
     round: int = 0
     away: set[str] = field(default_factory=set)  # the sites that cannot be asked in this round
     failed: bool = False
+    stuck: str | None = None  # why the round cannot be made again without those who were lost
     _place: int = 0
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
     _calls: dict[str, list[Call]] = field(default_factory=dict)
@@ -67,10 +68,20 @@ class Exchange:
         for site, reply in self._sent(dict.fromkeys(strangers, parcel), "start").items():
             if isinstance(reply, Welcome):
                 self._began[site] = self.links.born(site)
+                self._welcomed(site, reply)
                 self._settled.pop(site, None)
                 self._calls.pop(site, None)
             else:
                 self._fault(site, reply.reason)
+
+    def _welcomed(self, site: str, welcome: Welcome) -> None:
+        """A site takes part in the run."""
+
+    def tell(self) -> dict[str, Any]:
+        """What the run tells of its messages."""
+        if self.start.noise is None or self.releases is None:
+            return {}
+        return {"privacy": self.start.noise.told(max(self.releases.counts.values(), default=0))}
 
     def present(self) -> np.ndarray:
         """The clients that can be asked now, in the order of their indices."""
@@ -142,9 +153,7 @@ class Exchange:
                     part,
                 )
                 parcels[site], rows[site] = packed(asked), mine
-        answers = self._answers(
-            place, parcels, f"{step}", {site: clients[mine].tolist() for site, mine in rows.items()}
-        )
+        answers = self._answers(place, parcels, step)
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -162,9 +171,7 @@ class Exchange:
         told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
         return jax.tree.map(joined, zeros, *told)
 
-    def _answers(
-        self, place: int, parcels: dict[str, bytes], step: str, clients: dict[str, list[int]]
-    ) -> dict[str, Answered | None]:
+    def _answers(self, place: int, parcels: dict[str, bytes], step: str) -> dict[str, Answered | None]:
         """By site; those that were asked the very same before in this turn are not asked again."""
         known, fresh = {}, {}
         for site, parcel in parcels.items():
@@ -175,7 +182,7 @@ class Exchange:
                 del calls[place:]
                 fresh[site] = parcel
         self._asked |= fresh.keys()
-        silent = self._without_releases({site: clients[site] for site in fresh})
+        silent = self._without_releases(fresh)
         fresh = {site: parcel for site, parcel in fresh.items() if site not in silent}
         replies: dict[str, Any] = silent | (self._sent(fresh, step) if fresh else {})
         for site, reply in replies.items():
@@ -188,15 +195,14 @@ class Exchange:
         found = known | {site: reply if isinstance(reply, Answered) else None for site, reply in replies.items()}
         return {site: found[site] for site in parcels}
 
-    def _without_releases(self, clients: dict[str, list[int]]) -> dict[str, Lost]:
+    def _without_releases(self, parcels: dict[str, bytes]) -> dict[str, Lost]:
         """Count the messages that are asked for, where each is a release; sites are not asked for more than the run may."""
         if self.releases is None:
             return {}
         silent = {}
-        for site, own in clients.items():
-            if self.releases.left(own):
-                self.releases.count(own)
-            else:
+        for site, parcel in parcels.items():
+            asked = unpacked(parcel)
+            if self.releases.count(asked.clients.tolist(), asked.questions()) is None:
                 silent[site] = Lost(f"its clients have sent the {self.releases.most} messages of a run with this noise")
         return silent
 

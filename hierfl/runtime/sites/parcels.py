@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
+from hierfl.runtime.privacy.masked_numbers import Masking
+from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.version import VERSION
 
 PROTOCOL = 5
@@ -37,12 +39,14 @@ class Start(NamedTuple):
     x0: np.ndarray
     largest: float
     noise: NoiseOrder | None = None
+    masks: MaskOrder | None = None
 
 
 class Welcome(NamedTuple):
-    """A site's answer to a ``Start``: whose data it holds, by index or by name, and how many rows."""
+    """A site's answer to a ``Start``: whose data it holds, by index, and its public key, where messages are masked."""
 
     clients: tuple[int, ...]
+    key: bytes = b""
 
 
 class Refusal(NamedTuple):
@@ -65,6 +69,7 @@ class Asked(NamedTuple):
     seed: np.ndarray
     broadcast: Any
     each: Any
+    masking: Masking | None = None
 
     def questions(self) -> list[bytes]:
         """A mark for each client of what it is asked: equal where the answer would be."""
@@ -79,6 +84,18 @@ class Answered(NamedTuple):
     payload: Any
     monitor: Any
     seconds: float
+
+
+class Unmask(NamedTuple):
+    """The question for a site's own mask, once all messages of an attempt are there."""
+
+    attempt: int
+
+
+class Unmasked(NamedTuple):
+    """Its answer: the mask's key."""
+
+    key: bytes
 
 
 class Item(NamedTuple):
@@ -120,6 +137,7 @@ def starting(
     version: str = VERSION,
     largest: float = float("inf"),
     noise: NoiseOrder | None = None,
+    masks: MaskOrder | None = None,
 ) -> Start:
     """What a site is told of a run of a bound algorithm."""
     try:
@@ -130,4 +148,4 @@ def starting(
     tables, name = jax.tree.map(np.asarray, algorithm.tables), type(algorithm.settings).__name__
     solver = pickler.dumps(algorithm.settings)
     start = Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
-    return start._replace(noise=noise)
+    return start._replace(noise=noise, masks=masks)

@@ -35,7 +35,7 @@ class Attendance:
 
 
 class TooFewError(Exception):
-    """Fewer clients answered than have to; says how many."""
+    """A round cannot be made, most often since fewer clients answered than have to; says why."""
 
 
 class SiteRounds:
@@ -118,6 +118,9 @@ class SiteRounds:
                 exchange.close()
                 withheld = {} if self.noise is None else {WITHHELD: True}
                 return after, {**record, "answered": len(chosen), **withheld}
+            if exchange.stuck is not None:
+                exchange.close()
+                raise TooFewError(exchange.stuck)
             exchange.again()
 
     def _gathered(self, index: int, wanted: np.ndarray) -> np.ndarray:
@@ -133,9 +136,7 @@ class SiteRounds:
     def tell(self) -> dict[str, Any]:
         """What the run tells of each site; what its value asks of them is added."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
-        if self.noise is not None:
-            released = max(self.exchange.releases.counts.values(), default=0) if self.exchange.releases else 0
-            self.told["privacy"] = self.noise.told(released)
+        self.told |= self.exchange.tell()
         return self.told
 
 

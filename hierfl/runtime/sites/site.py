@@ -26,9 +26,23 @@ from hierfl.language.federation.client import Client
 from hierfl.runtime.contract import Received
 from hierfl.runtime.in_process.schedule import choose_schedule
 from hierfl.runtime.privacy.gaussian_noise import require_covered
+from hierfl.runtime.privacy.masked_numbers import SiteMasks
 from hierfl.runtime.privacy.noised_messages import NoisedMessages
+from hierfl.runtime.privacy.pairwise_masks import require_means
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, items_of, packed, unpacked
+from hierfl.runtime.sites.parcels import (
+    Answered,
+    Asked,
+    Refusal,
+    Settled,
+    Start,
+    Unmask,
+    Unmasked,
+    Welcome,
+    items_of,
+    packed,
+    unpacked,
+)
 from hierfl.runtime.sites.site_rules import SiteRules
 from hierfl.runtime.sites.step_names import as_numpy, as_tables
 from hierfl.version import VERSION
@@ -99,9 +113,13 @@ class Site:
         if start.noise is not None:
             step = require_covered(self._compiled, algorithm)
             noised = self._noised.setdefault(start.noise.run, NoisedMessages(start.noise, step))
-        self._run = _SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised)
+        masks = None
+        if start.masks is not None:
+            require_means(self._compiled, algorithm)
+            masks = SiteMasks(start.masks)
+        self._run = _SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
         LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
-        return Welcome(tuple(self.held))
+        return Welcome(tuple(self.held), b"" if masks is None else masks.public)
 
     def _against(self, start: Start) -> str | None:
         if start.version != VERSION:
@@ -112,11 +130,16 @@ class Site:
                 f"rows). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
             )
         noise = None if start.noise is None else start.noise.multiplier
-        return self.rules.against(start.algorithm, self.held, noise) or self.rules.against_round(self.rounds)
+        least = None if start.masks is None else start.masks.least
+        return self.rules.against(start.algorithm, self.held, noise, least) or self.rules.against_round(self.rounds)
 
-    def _step(self, asked: Asked) -> Answered | Refusal:
+    def _step(self, asked: Asked | Unmask) -> Answered | Unmasked | Refusal:
         if self._run is None:
             return Refusal("no run has begun here: this process is new")
+        if isinstance(asked, Unmask):
+            if self._run.masks is None:
+                return Refusal("this run has no masks")
+            return Unmasked(self._run.masks.own_mask(asked.attempt))
         if asked.turn != self._run.turn and asked.kind == "map":
             reason = self.rules.against_round(self.rounds)
             if reason is not None:
@@ -143,8 +166,9 @@ class _SiteRun:
         held: Mapping[int, Client],
         programs: dict[Any, Any],
         noised: NoisedMessages | None,
+        masks: SiteMasks | None,
     ) -> None:
-        self.noised = noised
+        self.noised, self.masks = noised, masks
         self.problem, self.algorithm, self.programs = problem, algorithm, programs
         self.places = {client: place for place, client in enumerate(held)}
         key = ("data", tuple(held), problem.parameter_values)
@@ -176,8 +200,17 @@ class _SiteRun:
         payload, monitor = jax.tree.map(lambda a: np.asarray(a)[:count], as_numpy((payload, monitor)))
         if self.noised is not None:  # what else there is to say is withheld, the time it took as well
             payload = self.noised.of(asked.clients.tolist(), asked.questions(), payload)
-            return Answered(payload, jax.tree.map(np.zeros_like, monitor), 0.0)
-        return Answered(payload, monitor, time.perf_counter() - began)
+            monitor = jax.tree.map(np.zeros_like, monitor)
+        if self.masks is not None:
+            payload, monitor = self.masks.masked(self._summed(asked.clients, payload, monitor), asked.masking), {}
+        return Answered(payload, monitor, 0.0 if self.noised is not None else time.perf_counter() - began)
+
+    def _summed(self, clients: np.ndarray, payload: Any, monitor: Any) -> np.ndarray:
+        """The clients' messages, times their share of all weights, as one list of numbers."""
+        weights = self.problem.declaration.client_weights
+        shares = weights[clients] / np.sum(weights)
+        parts = [*jax.tree.leaves(payload), *([monitor["value"]] if "value" in monitor else [])]
+        return np.concatenate([np.tensordot(shares, np.asarray(part, float), axes=1).ravel() for part in parts])
 
     def _settle(self, settled: Settled | None) -> None:
         """Keep the last turn's memories, or not."""

@@ -1,0 +1,188 @@
+"""Runs under masks, their sites simulated: what the server learns, what becomes of sites that are lost, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
+from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
+from hierfl.runtime.privacy.masked_numbers import opened, whole
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.links import Lost
+from hierfl.runtime.sites.parcels import Answered, Asked, Unmask, Unmasked, unpacked
+from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
+from tests.runtime.on_dask.test_dask_runtime import common
+
+CLIENTS = 6
+RNG = np.random.default_rng(0)
+ROWS = [RNG.standard_normal((4 + i, 3)) for i in range(CLIENTS)]
+VALUES = [rows @ np.array([1.0, -2.0, 0.5]) + 0.1 * RNG.standard_normal(len(rows)) for rows in ROWS]
+SETTINGS: dict[str, Any] = {"rounds": 6, "seed": 4, "x0": np.zeros(3), "progress": False}
+LOCAL = {"local_steps": 2, "batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def problem() -> hf.Problem:
+    x, u, b = cp.Variable(3, name="x"), hf.Sample(3, name="u"), hf.Sample(name="b")
+    clients = [hf.Client({u: rows, b: values}) for rows, values in zip(ROWS, VALUES)]
+    federation = hf.Federation(clients, weights="samples")
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=federation)
+
+
+def masked(least: int = 3, **given: Any) -> Delayed:
+    return Delayed([1.0] * CLIENTS, masks=PairwiseMasks(least), **given)
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Everything that comes from sites."""
+    heard: list[tuple[str, Any]] = []
+    note = Exchange.note_received
+
+    def noted(exchange: Exchange, site: str, step: str, message: Any, size: int) -> None:
+        heard.append((site, message))
+        note(exchange, site, step, message, size)
+
+    monkeypatch.setattr(Exchange, "note_received", noted)
+    return heard
+
+
+def losing(monkeypatch: pytest.MonkeyPatch, lost: Callable[[str, Any], bool]) -> list[tuple[str, Any]]:
+    """The answers of sites that are lost, as they are when they come too late."""
+    late, exchange = list[tuple[str, Any]](), _DelayedLinks.exchange
+
+    def lossy(links: _DelayedLinks, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        answers = exchange(links, parcels, timeout)
+        for site, parcel in parcels.items():
+            if lost(site, unpacked(parcel)):
+                late.append((site, unpacked(answers[site])))
+                answers[site] = Lost("no answer")
+        return answers
+
+    monkeypatch.setattr(_DelayedLinks, "exchange", lossy)
+    return late
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        FedAvg(0.05, **LOCAL),
+        FedProx(0.05, **LOCAL, participation=0.7, absent="renormalise"),
+        SCAFFOLD(0.05, **LOCAL, participation=0.5),
+        FedRZO(step_size=0.01, **LOCAL),
+    ],
+    ids=lambda solver: type(solver).__name__,
+)
+def test_the_run_is_that_without_masks(problem: hf.Problem, solver: Any) -> None:
+    plain, found = (problem.solve(solver, runtime=given, **SETTINGS) for given in (Delayed([1.0] * CLIENTS), masked()))
+    assert np.abs(np.diff(plain.trajectory["x"], axis=0)).max() > 1e-3
+    np.testing.assert_allclose(found.trajectory["x"], plain.trajectory["x"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.history["objective"], plain.history["objective"], rtol=0, atol=1e-10)
+    told = found.settings["masks"]
+    assert told["resolution"] == 2.0**-40 and told["sums"] == 6 and 0 < told["rounding_at_most"] < 1e-11
+
+
+def test_the_server_sees_the_sum_and_no_message(problem: hf.Problem, received: list[Any]) -> None:
+    solver, settings = FedAvg(0.1, local_steps=1, batch_size=None), SETTINGS | {"rounds": 1}
+    problem.solve(solver, runtime=Delayed([1.0] * CLIENTS), **settings)
+    plain = {site: answer for site, answer in received if isinstance(answer, Answered)}
+    received.clear()
+    result = problem.solve(solver, runtime=masked(), **settings)
+    hidden = {site: answer for site, answer in received if isinstance(answer, Answered)}
+    own = [answer.key for _, answer in received if isinstance(answer, Unmasked)]
+    assert len(hidden) == len(own) == CLIENTS and all(answer.monitor == {} for answer in hidden.values())
+    shares = np.array([len(rows) for rows in ROWS]) / sum(map(len, ROWS))
+    parts = {}
+    for share, (site, answer) in zip(shares, plain.items()):
+        parts[site] = share * np.concatenate([answer.payload[0], answer.monitor["value"]])
+        for mine in (parts[site], answer.payload[0]):
+            assert not set(whole(mine, 40, CLIENTS).tolist()) & set(hidden[site].payload.tolist())
+        assert np.all(np.abs(opened([hidden[site].payload], [own[int(site)]], 0, 40) - parts[site]) > 1.0)
+    total = opened([answer.payload for answer in hidden.values()], own, 0, 40)
+    np.testing.assert_allclose(total, sum(parts.values()), rtol=0, atol=CLIENTS * 2.0**-41 + 1e-15)
+    move = -0.1 * sum(2 * s * r.T @ -v / len(r) for s, r, v in zip(shares, ROWS, VALUES))
+    np.testing.assert_allclose(result.iterate, move, atol=1e-11)
+
+
+def test_a_site_that_is_lost_before_its_message_is_left_out(
+    problem: hf.Problem, received: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = losing(monkeypatch, lambda site, asked: isinstance(asked, Asked) and site == "2" and asked.round in (1, 4))
+    found = problem.solve(SCAFFOLD(0.05, **LOCAL), runtime=masked(), **SETTINGS)
+    monkeypatch.undo()
+
+    def there(r: int) -> list[int]:
+        return [client for client in range(CLIENTS) if client != 2 or r not in (1, 4)]
+
+    expected = problem.solve(SCAFFOLD(0.05, **LOCAL, participation=there), **SETTINGS)
+    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+    assert found.history["answered"].tolist() == [6, 5, 6, 6, 5, 6] and found.settings["masks"]["sums"] == 6
+    # its late message, with all that others sent for that attempt: masks of their own were told for other attempts alone
+    sums = [answer.payload for _, answer in received if isinstance(answer, Answered)]
+    keys = [answer.key for _, answer in received if isinstance(answer, Unmasked)]
+    given_up, made_again = sums[6:11], sums[11:16]
+    told = keys[6:11]  # five sites in round 1, whose first attempt nobody opened
+    assert np.abs(opened(made_again, told, 2, 40)).max() < 1e2
+    assert np.abs(opened([*given_up, late[0][1].payload], told, 1, 40)).max() > 1e3
+    assert not set(np.concatenate(given_up).tolist()) & set(np.concatenate(made_again).tolist())
+
+
+def test_a_site_that_is_lost_before_its_mask_ends_the_run(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing(monkeypatch, lambda site, asked: isinstance(asked, Unmask) and site == "2" and asked.attempt == 3)
+    found = problem.solve(FedAvg(0.05), runtime=masked(), **SETTINGS)
+    assert found.status.startswith("paused: site '2' was lost between its message and its mask")
+    assert found.settings["rounds_done"] == found.settings["masks"]["sums"] == 3
+
+
+def test_too_few_sites(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(hf.SiteError, match="a sum over 6 sites, fewer than least=7"):
+        problem.solve(FedAvg(0.05), runtime=masked(7), **SETTINGS)
+    losing(monkeypatch, lambda site, asked: isinstance(asked, Asked) and asked.round == 2 and site != "4")
+    found = problem.solve(FedAvg(0.05), runtime=masked(2), **SETTINGS)
+    assert found.status.startswith("paused: ") and found.settings["rounds_done"] == 2
+
+
+def test_noise_under_masks_is_counted_once_where_a_round_is_made_again(
+    problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch, lambda site, asked: isinstance(asked, Asked) and site == "2" and asked.round == 1)
+    runtime = masked(noise=GaussianNoise(5.0, 1e-3))
+    found = problem.solve(FedAvg(0.05, **LOCAL), runtime=runtime, **SETTINGS)
+    assert found.settings["privacy"]["released"] == 6 == found.settings["rounds_done"]
+    assert np.isnan(found.history["objective"]).all() and found.settings["masks"]["sums"] == 6
+    monkeypatch.undo()
+    plain = problem.solve(FedAvg(0.05, **LOCAL), **SETTINGS)
+    assert 1e-6 < np.abs(found.trajectory["x"][1] - plain.trajectory["x"][1]).max() < 0.05
+
+
+def test_an_owner_asks_for_masks() -> None:
+    rules = SiteRules(min_sum=4)
+    assert rules.against("FedAvg", {}, None, 4) is None
+    assert "the run has none" in str(rules.against("FedAvg", {}))
+    assert "those of least=3" in str(rules.against("FedAvg", {}, None, 3))
+    with pytest.raises(hf.SettingError, match="min_sum=1"):
+        SiteRules(min_sum=1)
+
+
+def test_what_needs_messages_one_by_one_is_refused(problem: hf.Problem) -> None:
+    for given, said in (({"least": 1}, "hides nothing"), ({"bits": 0}, "from 1 on"), ({"bits": 60}, "at most 56")):
+        with pytest.raises(hf.SettingError, match=said):
+            PairwiseMasks(**given)
+    for given in ({"asynchronous": True}, {"aggregation": "median"}):
+        with pytest.raises(hf.SettingError, match="one by one"):
+            masked(**given)
+    for solver, said in (
+        (ZOHFL(communication="scalars"), "each client's message"),
+        (FedRZO(communication="scalars"), "communication='full'"),
+    ):
+        with pytest.raises(hf.IncompatibleSolverError, match=said):
+            problem.solve(solver, runtime=masked(), **SETTINGS)
+    with pytest.raises(hf.IncompatibleSolverError, match="with a lower level"):
+        common().solve(FedRZO(), runtime=Delayed([1.0] * 4, masks=PairwiseMasks()), rounds=1, progress=False)
