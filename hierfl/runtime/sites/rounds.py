@@ -22,6 +22,7 @@ from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.site_clients import Present
 from hierfl.runtime.sites.site_programs import SitePrograms
+from hierfl.runtime.sites.site_reports import RollCall
 
 LOOK = 0.2  # seconds between looks for sites that are missing
 
@@ -56,6 +57,8 @@ class SiteRounds:
         self.clock = clock  # of a simulation, which is then recorded
         self.problem, self.algorithm, self.exchange, self.attendance = problem, algorithm, exchange, attendance
         self.noise = exchange.start.noise
+        federation = problem.declaration.federation
+        self.roll = RollCall([client.name for client in federation.clients] if federation else [None])
         self.programs = SitePrograms(problem, algorithm, aggregation)
         self.programs.wire.exchange = exchange
         self.told: dict[str, Any] = {} if aggregation is None else {"aggregation": str(aggregation)}
@@ -88,6 +91,7 @@ class SiteRounds:
             ending = at_end(done, state, None, stacked(records[told - first :]))
             if ending is not None:  # its rounds are not made again, since every message is told once
                 state, done = states[ending.rounds - told], ending.rounds
+                self.roll.forget(done)
                 del records[done - first :]
                 break
             told, states = done, [state]
@@ -116,6 +120,7 @@ class SiteRounds:
             after, record = jax.block_until_ready(self.programs.round()(self.tables, state, self.data, *given))
             if not exchange.failed:
                 exchange.close()
+                self.roll.note(index, wanted, chosen)
                 withheld = {} if self.noise is None else {WITHHELD: True}
                 return after, {**record, "answered": len(chosen), **withheld}
             if exchange.stuck is not None:
@@ -136,7 +141,7 @@ class SiteRounds:
     def tell(self) -> dict[str, Any]:
         """What the run tells of each site; what its value asks of them is added."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
-        self.told |= self.exchange.tell()
+        self.told |= self.roll.told | self.exchange.tell()
         return self.told
 
 

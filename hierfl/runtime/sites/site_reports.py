@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from hierfl.runtime.sites.parcels import Item
 
 MOST_FAULTS = 100  # that are listed
+MOST_SPANS = 2000  # of all clients together
 
 
 @dataclass
@@ -44,6 +47,38 @@ class SiteReport:
             "faults": [list(fault) for fault in self.faults],
             "faults_in_all": self.faults_in_all,
         }
+
+
+@dataclass
+class RollCall:
+    """Who was asked in each round, and whose messages counted; ``names`` are the clients', None for those that have none."""
+
+    names: Sequence[str | None]
+    rounds: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
+
+    def note(self, round_index: int, asked: np.ndarray, answered: np.ndarray) -> None:
+        """One round that was made."""
+        self.rounds.append((round_index, asked, answered))
+
+    def forget(self, first: int) -> None:
+        """Those rounds from there on that do not count after all."""
+        self.rounds = [one for one in self.rounds if one[0] < first]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """By client, the first and last of each stretch of rounds in which it answered, and in which it was asked and did not."""
+        answered, missed = dict[int, list[int]](), dict[int, list[int]]()
+        for index, asked, there in self.rounds:
+            for client in there.tolist():
+                answered.setdefault(client, []).append(index)
+            for client in np.setdiff1d(asked, there).tolist():
+                missed.setdefault(client, []).append(index)
+        return {"answered": self._listed(answered), "missed": self._listed(missed)}
+
+    def _listed(self, of: dict[int, list[int]]) -> dict[str, list[list[int]]] | str:
+        spans = {self.names[client] or str(client): _spans(of[client]) for client in sorted(of)}
+        many = sum(map(len, spans.values()))
+        return spans if many <= MOST_SPANS else f"{many} stretches of rounds, of {len(spans)} clients"
 
 
 @dataclass(frozen=True)

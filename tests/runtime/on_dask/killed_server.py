@@ -1,0 +1,62 @@
+"""A server in a process of its own that is killed at a moment drawn at random: ``python -m tests.runtime.on_dask.killed_server ADDRESS STUDY FOLDER SEED``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import numpy as np
+
+import hierfl as hf
+from hierfl.command.loading import load_problem
+from hierfl.solvers import FedAvg
+
+LASTS = 0.6  # seconds after the second block of rounds, within which it is killed
+PAUSE = 0.02  # seconds, so that it is not over before
+SOLVER = FedAvg(step_size=0.05, local_steps=[2, 1, 3], batch_size=2, participation=0.67)
+SETTINGS: dict[str, Any] = {
+    "rounds": 80,
+    "seed": 3,
+    "x0": np.array([0.5, -0.5]),
+    "evaluate_every": 4,
+    "progress": False,
+}
+
+
+def solve(address: str, study: Path, folder: Path | None, seen: Callable[[], None] = lambda: None) -> hf.Result:
+    """The run; ``seen`` is called whenever its metric is evaluated."""
+
+    def size(x: np.ndarray, y: Any) -> float:
+        seen()
+        return float(np.linalg.norm(x))
+
+    kept = {} if folder is None else {"checkpoint": hf.Checkpoint(folder, every_rounds=4), "resume": True}
+    problem = load_problem(f"{study}:declared")
+    with hf.runtime.Dask(address, minimum=2, patience=60.0) as runtime:
+        return problem.solve(SOLVER, runtime=runtime, metrics={"size": size}, **SETTINGS, **kept)
+
+
+def main(address: str, study: Path, folder: Path, seed: int) -> None:
+    seen = 0
+
+    def killed_soon() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 2:
+            after = float(np.random.default_rng(seed).uniform(0, LASTS))
+            timer = Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+        time.sleep(PAUSE)
+
+    solve(address, study, folder, killed_soon)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,99 @@
+"""A run over sites that goes on from its checkpoint: stopped, or its server killed, it has the history of one that was left alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import LocalCluster
+
+import hierfl as hf
+from hierfl.solvers import SCAFFOLD, FedAvg
+from tests.runtime.checkpoints.resumed import by_and_by, outcome
+from tests.runtime.on_dask import killed_server
+from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+
+STUDY = """
+import cvxpy as cp
+import hierfl as hf
+
+ROWS = {"north": 6, "south": 4, "west": 5}
+
+def declared() -> hf.Problem:
+    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
+    clients = [hf.Client([{u: hf.Elsewhere(n), b: hf.Elsewhere(n)}], name=name) for name, n in ROWS.items()]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients, weights="samples"))
+"""
+ROWS = """
+import numpy as np
+
+def rows(seed, n):
+    rng = np.random.default_rng(seed)
+    return {"u": rng.standard_normal((n, 2)), "b": rng.standard_normal(n)}
+
+def first(): return {"north": rows(1, 6)}
+def second(): return {"south": rows(2, 4), "west": rows(3, 5)}
+"""
+
+
+def require_same_run(found: hf.Result, wanted: hf.Result) -> None:
+    """The history, the metrics, the iterates and the value of an uninterrupted run, to the last bit."""
+    for group in ("history", "metrics", "trajectory"):
+        ours, theirs = getattr(found, group), getattr(wanted, group)
+        assert ours.keys() == theirs.keys()
+        for name in ours.keys() - {"seconds"}:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{group} {name}")
+    np.testing.assert_array_equal(found.iterate, wanted.iterate)
+    assert found.value == wanted.value and found.communication == wanted.communication
+    assert found.status == wanted.status == "completed"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_again_and_again(cluster: hf.runtime.Dask, tmp_path: Path) -> None:
+    problem, solver = clients_alone(), FedAvg(0.05, local_steps=3, batch_size=2, participation=0.75)
+    settings: dict[str, Any] = {"rounds": 8, "seed": 5, "x0": START, "evaluate_every": 2, "runtime": cluster}
+    found, stopped = by_and_by(problem, solver, tmp_path, 2, **settings)
+    assert stopped >= 2
+    require_same_run(found, outcome(problem, solver, **settings))
+    with pytest.raises(hf.SettingError, match="a checkpoint needs what clients remember"):
+        problem.solve(SCAFFOLD(0.05), checkpoint=tmp_path / "other", **settings, progress=False)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A scheduler's address, where two sites with their own data come, and the declaration."""
+    folder = tmp_path_factory.mktemp("resumed")
+    for name, text in (("study.py", STUDY), ("rows.py", ROWS)):
+        (folder / name).write_text(text)
+    with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+        where, command = cluster.scheduler_address, [sys.executable, "-m", "hierfl.command.main", "site"]
+        command += ["--problem", f"{folder / 'study.py'}:declared", "--scheduler", where]
+        sites = [
+            subprocess.Popen([*command, "--data", f"{folder / 'rows.py'}:{name}"], stderr=subprocess.DEVNULL)
+            for name in ("first", "second")
+        ]
+        yield where, folder / "study.py"
+        for site in sites:
+            site.terminate()
+            site.wait(20)
+
+
+@pytest.mark.slow
+@pytest.mark.optimised  # as the other process is
+def test_a_server_that_is_killed_again_and_again(study: tuple[str, Path], tmp_path: Path) -> None:
+    """Each process goes on from what the last one left, with sites that stay where they are."""
+    reached = 0
+    for seed in (1, 2, 3):
+        command = [sys.executable, "-m", killed_server.__name__, study[0], str(study[1]), str(tmp_path), str(seed)]
+        killed = subprocess.run(command, capture_output=True, timeout=120)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+        latest = max(int(path.stem) for path in tmp_path.glob("*.checkpoint"))
+        assert latest > reached
+        reached = latest
+    require_same_run(killed_server.solve(*study, tmp_path), killed_server.solve(*study, None))
