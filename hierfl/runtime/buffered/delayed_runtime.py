@@ -17,6 +17,7 @@ from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering, r
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
 from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
+from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark
@@ -101,8 +102,7 @@ class Delayed:
         with computing(double=True):
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
             mark = declaration_mark(problem.declaration)
-            noise = None if self.noise is None else self.noise.order(problem, algorithm, rounds, seed)
-            masks = None if self.masks is None else self.masks.order(problem, algorithm)
+            noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
             start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks)
             exchange = exchange_for(problem, links, start, links.held(), float("inf"))
             if self.asynchronous:

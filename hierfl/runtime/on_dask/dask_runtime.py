@@ -20,6 +20,7 @@ from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_dask.causes import last_cause
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
 from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
+from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
@@ -142,8 +143,7 @@ class Dask:
             links = self._session.links(self, problem)
             clients_of = require_known(links.held(), problem.num_clients)
             mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
-            noise = None if self.noise is None else self.noise.order(problem, algorithm, rounds, seed)
-            masks = None if self.masks is None else self.masks.order(problem, algorithm)
+            noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
             start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, noise, masks)
             exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher)
             federation = problem.declaration.federation

@@ -26,6 +26,7 @@ from hierfl.runtime.privacy.epsilon import epsilon_of, library
 
 STEPS = {"FedAvg": "local_steps", "FedProx": "local_steps", "FedRZO": "local_steps", "ZOHFL": "answer"}
 LEAST = 1e-3  # below it the noise is no noise, and the clip is no number of the noise's resolution
+SHARED = "central, of each client: all its data, or any other of as many rows, to a server that sees sums and keeps to the protocol, with {} colluding sites at most"
 RELATION = "local, of each client: all its data, or any other of as many rows (sensitivity 2 clip), to whoever sees its messages"
 
 
@@ -37,18 +38,20 @@ class NoiseOrder(NamedTuple):
     delta: float
     releases: int
     run: str
+    shared: bool = False
+    colluding: int = 0
 
     def told(self, released: int) -> dict[str, Any]:
         """What the result says of it, with the most messages that a client was asked for."""
         return {
-            "mechanism": "discrete Gaussian noise on clipped messages, at the sites",
+            "mechanism": f"discrete Gaussian noise on clipped messages, at the sites{', which share it' if self.shared else ''}",
             "clip": self.clip,
             "multiplier": self.multiplier,
             "delta": self.delta,
             "epsilon": epsilon_of(self.multiplier, self.releases, self.delta),
             "releases": self.releases,
             "released": released,
-            "relation": RELATION,
+            "relation": SHARED.format(self.colluding) if self.shared else RELATION,
             "accountant": library(),
             "withheld": "objective estimates, residuals, and the value at the end",
         }
@@ -77,6 +80,11 @@ class GaussianNoise:
         multiplier * clip / sqrt(m).
     delta
         In (0, 1), well below one over the number of clients.
+    shared
+        With :class:`PairwiseMasks`: each site adds no more than its part, so that the mean over the clients of a sum carries about as much
+        noise as one client's message would carry alone. The guarantee is then about sums, against a server that keeps to the protocol.
+    colluding
+        With ``shared``, the most sites in a sum that tell the server their part of the noise, or add none.
 
     Raises
     ------
@@ -91,6 +99,8 @@ class GaussianNoise:
     clip: float
     multiplier: float
     delta: float = 1e-5
+    shared: bool = False
+    colluding: int = 1
 
     def __post_init__(self) -> None:
         for name in ("clip", "multiplier", "delta"):
@@ -101,6 +111,10 @@ class GaussianNoise:
             raise SettingError(
                 f"multiplier={self.multiplier!r} of GaussianNoise: at least {LEAST}, less protects nothing."
             )
+        if not isinstance(self.shared, bool):
+            raise SettingError(f"shared={self.shared!r} of GaussianNoise: True or False.")
+        if isinstance(self.colluding, bool) or not isinstance(self.colluding, (int, np.integer)) or self.colluding < 0:
+            raise SettingError(f"colluding={self.colluding!r} of GaussianNoise: a whole number of sites from 0 on.")
         if self.delta >= 1:
             raise SettingError(f"delta={self.delta!r} of GaussianNoise: in (0, 1), well below one over the clients.")
 
@@ -109,7 +123,8 @@ class GaussianNoise:
         require_covered(problem, algorithm)
         releases = planned_releases(algorithm, problem.num_clients, rounds, seed)
         library()
-        return NoiseOrder(self.clip, self.multiplier, self.delta, releases, secrets.token_hex(8))
+        run, colluding = secrets.token_hex(8), int(self.colluding) if self.shared else 0
+        return NoiseOrder(self.clip, self.multiplier, self.delta, releases, run, self.shared, colluding)
 
 
 def require_covered(problem: CompiledProblem, algorithm: Algorithm) -> str:

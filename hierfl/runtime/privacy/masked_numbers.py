@@ -38,8 +38,10 @@ class SiteMasks:
         self.public: bytes = self._private.public_key().public_bytes_raw()
         self._shared: dict[bytes, bytes] = {}
         self._attempt, self._own = -1, b""
+        self._told = -1
+        self.opened = 0  # sums of which this site has told its mask
 
-    def masked(self, numbers: Float[np.ndarray, " d"], masking: Masking | None) -> UInt64[np.ndarray, " d"]:
+    def masked(self, numbers: np.ndarray, masking: Masking | None) -> UInt64[np.ndarray, " d"]:
         """The numbers under the masks of an attempt.
 
         Raises
@@ -70,6 +72,7 @@ class SiteMasks:
         """
         if attempt != self._attempt:
             raise SiteError("the server asked to open a sum that was given up")
+        self.opened, self._told = self.opened + (self._told != attempt), attempt
         return self._own
 
     def _key_with(self, other: bytes) -> bytes:
@@ -95,14 +98,16 @@ def stream(key: bytes, attempt: int, count: int) -> UInt64[np.ndarray, " count"]
     return np.frombuffer(drawn, "<u8").astype(np.uint64)
 
 
-def whole(numbers: Float[np.ndarray, " d"], bits: int, parts: int) -> UInt64[np.ndarray, " d"]:
-    """Numbers as the nearest whole multiples of 2^-bits, modulo 2^64.
+def whole(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " d"]:
+    """Numbers as the nearest whole multiples of 2^-bits, modulo 2^64; int64 ones are whole already.
 
     Raises
     ------
     SiteError
         For numbers that are not finite, or so large that a sum of so many parts could go round.
     """
+    if numbers.dtype == np.int64:
+        return numbers.view(np.uint64)
     scaled = np.ldexp(numbers, bits)
     if not np.all(np.abs(scaled) <= 2.0**62 / parts):
         raise SiteError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from hierfl.errors import MissingPackageError, SiteError
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
@@ -98,7 +98,12 @@ def grid_of(deviation: float) -> tuple[float, float]:
 
 
 def noised(message: Float[np.ndarray, " d"], grid: float, scale: float) -> Float[np.ndarray, " d"]:
-    """The message, rounded towards zero on the grid so that it grows no longer, with discrete Gaussian noise in whole multiples of it.
+    """The message, rounded towards zero on the grid so that it grows no longer, with noise in whole multiples of it."""
+    return discrete_gaussian(np.trunc(message / grid).astype(np.int64), scale).astype(float) * grid
+
+
+def discrete_gaussian(whole: Int64[np.ndarray, " d"], scale: float) -> Int64[np.ndarray, " d"]:
+    """Whole numbers with discrete Gaussian noise of this deviation.
 
     OpenDP samples exactly (Canonne, Kamath and Steinke, 2020) from the operating system's randomness: floating-point Gaussians
     give away in their last digits what they were added to (Mironov, 2012).
@@ -117,5 +122,4 @@ def noised(message: Float[np.ndarray, " d"], grid: float, scale: float) -> Float
     opendp.enable_features("contrib")
     space = opendp.vector_domain(opendp.atom_domain(T="i64")), opendp.l2_distance(T="f64")
     mechanism = opendp.m.make_gaussian(*space, scale=scale)
-    whole = np.trunc(message / grid).astype(np.int64)
-    return np.asarray(mechanism(whole.tolist()), float) * grid
+    return np.asarray(mechanism(whole.tolist()), np.int64)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
-from hierfl.errors import HierflError
+from hierfl.errors import HierflError, SiteError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
@@ -29,6 +29,7 @@ from hierfl.runtime.privacy.gaussian_noise import require_covered
 from hierfl.runtime.privacy.masked_numbers import SiteMasks
 from hierfl.runtime.privacy.noised_messages import NoisedMessages
 from hierfl.runtime.privacy.pairwise_masks import require_means
+from hierfl.runtime.privacy.shared_noise import SharedNoise
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
 from hierfl.runtime.sites.parcels import (
     Answered,
@@ -112,7 +113,7 @@ class Site:
         noised = None
         if start.noise is not None:
             step = require_covered(self._compiled, algorithm)
-            noised = self._noised.setdefault(start.noise.run, NoisedMessages(start.noise, step))
+            noised = self._noised.setdefault(start.noise.run, self._noise_of(start, step))
         masks = None
         if start.masks is not None:
             require_means(self._compiled, algorithm)
@@ -120,6 +121,15 @@ class Site:
         self._run = _SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
         LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
         return Welcome(tuple(self.held), b"" if masks is None else masks.public)
+
+    def _noise_of(self, start: Start, step: str) -> NoisedMessages:
+        assert start.noise is not None  # or there is none
+        if not start.noise.shared:
+            return NoisedMessages(start.noise, step)
+        if start.masks is None:
+            raise SiteError("noise that sites share is too little for messages without masks")
+        weights = self.declaration.client_weights
+        return SharedNoise(start.noise, step, start.masks, weights / np.sum(weights))
 
     def _against(self, start: Start) -> str | None:
         if start.version != VERSION:
@@ -129,7 +139,8 @@ class Site:
                 f"another problem is declared here than at the server (mathematics, values of parameters, clients' names, or numbers of "
                 f"rows). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
             )
-        noise = None if start.noise is None else start.noise.multiplier
+        mere_part = start.noise is not None and start.noise.shared and self.rules.min_sum is None
+        noise = None if start.noise is None or mere_part else start.noise.multiplier
         least = None if start.masks is None else start.masks.least
         return self.rules.against(start.algorithm, self.held, noise, least) or self.rules.against_round(self.rounds)
 
@@ -198,6 +209,14 @@ class _SiteRun:
         memory, (payload, monitor) = program(*given, np.asarray(asked.round), asked.seed)
         self.memories.append(memory)
         payload, monitor = jax.tree.map(lambda a: np.asarray(a)[:count], as_numpy((payload, monitor)))
+        if isinstance(self.noised, SharedNoise):
+            assert self.masks is not None  # required when the run began
+            clients, withheld = asked.clients.tolist(), int("value" in monitor)
+            questions = [
+                (question, self.masks.opened) for question in asked.questions()
+            ]  # once opened it is another one
+            numbers = self.noised.summed(clients, questions, payload, withheld)
+            return Answered(self.masks.masked(numbers, asked.masking), {}, 0.0)
         if self.noised is not None:  # what else there is to say is withheld, the time it took as well
             payload = self.noised.of(asked.clients.tolist(), asked.questions(), payload)
             monitor = jax.tree.map(np.zeros_like, monitor)

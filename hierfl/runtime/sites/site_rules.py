@@ -24,7 +24,8 @@ class SiteRules:
     max_rounds
         The most rounds that are answered, of all runs together; None for no limit.
     min_noise
-        The least ``multiplier`` of :class:`hierfl.runtime.GaussianNoise` that a run must have; None allows runs without noise.
+        The least ``multiplier`` of :class:`hierfl.runtime.GaussianNoise` that a run must have; None allows runs without noise. Noise that
+        sites share counts where ``min_sum`` is asked for as well.
     min_sum
         The least ``least`` of :class:`hierfl.runtime.PairwiseMasks` that a run must have; None allows runs without masks.
 
