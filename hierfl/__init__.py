@@ -115,10 +115,12 @@ if TYPE_CHECKING:
 if not TYPE_CHECKING:  # type-checkers know the names above
 
     def __getattr__(name: str) -> Any:
-        """``hf.solvers`` and ``hf.models`` without an import of their own; the nearest name for a misspelt one."""
-        if name in ("models", "solvers"):
+        """``hf.solvers``, ``hf.runtime`` and ``hf.models`` without an import of their own; the nearest name for a misspelt one."""
+        if name in ("models", "runtime", "solvers"):
             return import_module(f"hierfl.{name}")
         if name == "complexity":  # imports all solvers, which ``import hierfl`` need not wait for
             return import_module("hierfl.complexities").complexity
         elsewhere = () if name.startswith("_") else import_module("hierfl.solvers").__all__
-        raise no_such_name("hierfl", name, [*__all__, "models", "solvers", *(f"solvers.{one}" for one in elsewhere)])
+        raise no_such_name(
+            "hierfl", name, [*__all__, "models", "runtime", "solvers", *(f"solvers.{one}" for one in elsewhere)]
+        )

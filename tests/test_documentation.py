@@ -56,6 +56,7 @@ SHOWN = {  # what public calls return, and runtimes: documented under the names 
     "Dask",
     "Explanation",
     "Finding",
+    "Flower",
     "GaussianNoise",
     "ImplicitFunction",
     "InProcess",

@@ -151,6 +151,12 @@ def _site(chosen: argparse.Namespace) -> None:
     serve_site(chosen)
 
 
+def _flower(chosen: argparse.Namespace) -> None:
+    from hierfl.command.flower_app import write_app
+
+    print(write_app(chosen.problem, chosen.folder))
+
+
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": _demo,
     "show": _show,
@@ -162,4 +168,5 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "models": _models,
     "reproduce": _reproduce,
     "site": _site,
+    "flower": _flower,
 }

@@ -23,6 +23,7 @@ EPILOG = """examples:
   hierfl solve game.py:problem --solver "FedRZO(smoothing=0.05, local_steps=5)" --rounds 200 --report run.html
   hierfl report run.npz game.py
   hierfl site --problem study.py --data rows.py:load --scheduler tls://server:8786 --tls-ca ca.pem --tls-cert north.pem --tls-key north.key
+  hierfl flower new study.py:declared study-app
   hierfl reproduce 2s-table4
 """
 
@@ -44,6 +45,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
     _add_site(commands)
+    _add_flower(commands)
     commands.add_parser("models", allow_abbrev=False, help="list the ready declarations")
     _add_reproduce(commands)
     return whole
@@ -163,7 +165,9 @@ def _add_reproduce(commands: Commands) -> None:
 
 def _add_site(commands: Commands) -> None:
     site = commands.add_parser(
-        "site", allow_abbrev=False, help="hold clients' data, and answer the server of a run (hf.runtime.Dask)"
+        "site",
+        allow_abbrev=False,
+        help="hold clients' data, and answer the server of a run (hf.runtime.Dask, hf.runtime.Flower)",
     )
     site.add_argument(
         "--problem", required=True, metavar="PLACE", help=f"the problem, as the server declares it: {PLACE}"
@@ -174,7 +178,12 @@ def _add_site(commands: Commands) -> None:
         metavar="PLACE",
         help="module:name or file.py:name of a function that returns {client: {sample or constant: values}}",
     )
-    site.add_argument("--scheduler", required=True, metavar="ADDRESS", help="tcp://host:port or tls://host:port")
+    place = site.add_mutually_exclusive_group(required=True)
+    place.add_argument("--scheduler", metavar="ADDRESS", help="on Dask, tcp://host:port or tls://host:port")
+    place.add_argument(
+        "--socket", metavar="FILE", help="on Flower, the socket file at which this machine's SuperNode asks"
+    )
+    site.add_argument("--parent-pid", type=int, metavar="PID", help="with --socket: end when this process has ended")
     site.add_argument("--name", help="of this site; by default its clients' names")
     site.add_argument("--host", metavar="ADDRESS", help="under which the scheduler reaches this machine")
     site.add_argument("--tls-ca", metavar="PEM", help="the authority that both sides trust")
@@ -192,6 +201,14 @@ def _add_site(commands: Commands) -> None:
         "--min-sum", type=int, metavar="N", help="answer runs alone whose PairwiseMasks have this least or more"
     )
     site.add_argument("--log", metavar="FILE", help="what was sent, array by array (standard error if left out)")
+
+
+def _add_flower(commands: Commands) -> None:
+    flower = commands.add_parser("flower", allow_abbrev=False, help="apps for Flower, whose sites only dial out")
+    what = flower.add_subparsers(title="commands", required=True, metavar="command", dest="flower")
+    new = what.add_parser("new", allow_abbrev=False, help="write an app that solves a problem (hf.runtime.Flower)")
+    new.add_argument("problem", help=f"which every site has, too: {PLACE}")
+    new.add_argument("folder", type=Path, metavar="DIR", help="where to write; it must not be there, or be empty")
 
 
 def _version() -> str:

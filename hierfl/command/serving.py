@@ -6,15 +6,14 @@ import argparse
 import logging
 import sys
 
-from hierfl.command.loading import load_problem, load_rows
+from hierfl.command.loading import load_problem, load_rows, load_solver
 from hierfl.errors import SettingError
 from hierfl.near_names import near_names
 
 
 def serve_site(chosen: argparse.Namespace) -> None:
-    """Load the problem and the data, join the cluster, and answer until it ends."""
+    """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
     from hierfl import solvers
-    from hierfl.runtime.on_dask.site_process import TLSFiles, run_site
     from hierfl.runtime.sites.site import Site
     from hierfl.runtime.sites.site_data import held_of
     from hierfl.runtime.sites.site_rules import SiteRules
@@ -32,5 +31,14 @@ def serve_site(chosen: argparse.Namespace) -> None:
     declaration = load_problem(chosen.problem).declaration
     held = held_of(declaration, load_rows(chosen.data))
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
+    site = Site(name, declaration, held, rules)
+    if chosen.socket is not None:
+        from hierfl.runtime.on_flower.letter_desk import LetterDesk
+        from hierfl.runtime.on_flower.site_socket import serve_socket
+
+        serve_socket(LetterDesk(site, load_solver).answer, chosen.socket, chosen.parent_pid)
+        return
+    from hierfl.runtime.on_dask.site_process import TLSFiles, run_site
+
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
-    run_site(Site(name, declaration, held, rules), chosen.scheduler, files, chosen.host)
+    run_site(site, chosen.scheduler, files, chosen.host)

@@ -3,7 +3,8 @@
 from hierfl.runtime.buffered.delayed_runtime import Delayed
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.on_dask.dask_runtime import Dask
+from hierfl.runtime.on_flower.flower_runtime import Flower
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
 from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 
-__all__ = ["Dask", "Delayed", "GaussianNoise", "InProcess", "PairwiseMasks"]
+__all__ = ["Dask", "Delayed", "Flower", "GaussianNoise", "InProcess", "PairwiseMasks"]

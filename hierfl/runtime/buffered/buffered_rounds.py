@@ -239,7 +239,7 @@ class BufferedRounds:
             problem = reply.reason
         else:
             message = unpacked(reply)
-            exchange.note_received(site, conversation.step, message, len(reply))
+            exchange.note_received(site, conversation.step, message, reply)
             if isinstance(message, Answered):
                 problem = misshapen(message, len(conversation.clients), conversation.expected)
                 if problem is None and wild(message, exchange.start.largest).any():

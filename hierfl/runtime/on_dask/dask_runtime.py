@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
@@ -24,10 +23,10 @@ from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
-from hierfl.runtime.sites.exchange import require_everybody, require_known
+from hierfl.runtime.sites.exchange import require_known
 from hierfl.runtime.sites.masked_exchange import exchange_for
 from hierfl.runtime.sites.parcels import starting
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_answers, wait_for_everybody
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, require_no_memories, scalars_remembered
 from hierfl.version import VERSION
 
 JOINING = 60.0  # seconds for the workers of a cluster to be there
@@ -137,7 +136,7 @@ class Dask:
     ) -> Outcome:
         """Run as ``InProcess.execute`` does, in double precision; the memories stay at the sites: None here."""
         with computing(double=True):
-            self._session.remembers = _scalars_remembered(algorithm, x0)
+            self._session.remembers = scalars_remembered(algorithm, x0)
             if begun is not None:
                 self.memories()  # refuses
             links = self._session.links(self, problem)
@@ -148,17 +147,14 @@ class Dask:
             exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher)
             federation = problem.declaration.federation
             names = [client.name for client in federation.clients] if federation else [None]
-            wait_for_everybody(exchange, problem.num_clients, self.patience)
-            if self.minimum >= problem.num_clients or not clients_of:
-                require_everybody(problem.num_clients, exchange.site_of, names)
-            require_answers(exchange, problem.num_clients, self.minimum)
+            attendance = Attendance(self.minimum, self.patience)
+            opened(exchange, problem.num_clients, names, attendance)
             if self.asynchronous:
                 if begun is not None:
                     raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
                 buffering = Buffering(self.buffer, self.staleness)
                 without = BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
                 return without.run(x0, rounds, block, at_end)
-            attendance = Attendance(self.minimum, self.patience)
             making = SiteRounds(problem, algorithm, exchange, attendance, seed, aggregation=self.rule)
             return making.run(x0, rounds, block, at_end, begun)
 
@@ -170,11 +166,7 @@ class Dask:
         SettingError
             Where clients remember something, which stays with them.
         """
-        if self._session.remembers:
-            raise SettingError(
-                "a checkpoint needs what clients remember from round to round (control variates, their last y), and on Dask that stays with "
-                "them: leave checkpoint=... out, or take a solver whose clients remember nothing."
-            )
+        require_no_memories(self._session.remembers, "Dask")
         return []
 
     def close(self) -> None:
@@ -243,11 +235,6 @@ class _Session:
         """End it."""
         self._of = self._client = None
         self._open.close()
-
-
-def _scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:
-    shapes = jax.eval_shape(algorithm.memory, jax.ShapeDtypeStruct(x0.shape, float))
-    return sum(int(np.prod(shape.shape)) for shape in jax.tree.leaves(shapes))
 
 
 def _handed(problem: CompiledProblem, sites: int) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ import numpy as np
 from hierfl.errors import SiteError
 from hierfl.runtime.privacy.noised_messages import Releases
 from hierfl.runtime.sites.links import Links, Lost
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, items_of, packed, unpacked
+from hierfl.runtime.sites.parcels import Answered, Asked, Packing, Pickling, Refusal, Settled, Start, Welcome
 from hierfl.runtime.sites.site_reports import Crossing, SiteReport
 
 Shapes = Any  # a tree of jax.ShapeDtypeStruct
@@ -38,6 +38,7 @@ class Exchange:
     clients_of: dict[str, tuple[int, ...]]
     timeout: float
     watcher: Callable[[Crossing], None] | None = None
+    packing: Packing = field(default_factory=Pickling)
     reports: dict[str, SiteReport] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)  # clients that do not count in this turn
     turn: int = -1
@@ -64,8 +65,8 @@ class Exchange:
         strangers = [site for site in sites if self._began.get(site) != self.links.born(site)]
         if not strangers:
             return
-        parcel = packed(self.start)
-        for site, reply in self._sent(dict.fromkeys(strangers, parcel), "start").items():
+        parcel = self.packing.packed(self.start)
+        for site, reply in self._sent(dict.fromkeys(strangers, parcel), "start", None).items():
             if isinstance(reply, Welcome):
                 self._began[site] = self.links.born(site)
                 self._welcomed(site, reply)
@@ -135,25 +136,17 @@ class Exchange:
         zeros = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
         if self.failed:
             return zeros
-        parcels, rows = {}, {}
+        asked, rows = {}, {}
         for site, own in self.clients_of.items():
             mine = np.flatnonzero(np.isin(clients, own))
             if mine.size:
                 part = jax.tree.map(lambda a, mine=mine: a[mine], each)
-                asked = Asked(
-                    self.turn,
-                    self.round,
-                    place,
-                    self._settled.get(site),
-                    kind,
-                    step,
-                    clients[mine],
-                    seed,
-                    broadcast,
-                    part,
+                settled = self._settled.get(site)
+                asked[site] = Asked(
+                    self.turn, self.round, place, settled, kind, step, clients[mine], seed, broadcast, part
                 )
-                parcels[site], rows[site] = packed(asked), mine
-        answers = self._answers(place, parcels, step)
+                rows[site] = mine
+        answers = self._answers(place, asked, step, expected)
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -171,9 +164,10 @@ class Exchange:
         told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
         return jax.tree.map(joined, zeros, *told)
 
-    def _answers(self, place: int, parcels: dict[str, bytes], step: str) -> dict[str, Answered | None]:
+    def _answers(self, place: int, asked: dict[str, Asked], step: str, expected: Shapes) -> dict[str, Answered | None]:
         """By site; those that were asked the very same before in this turn are not asked again."""
         known, fresh = {}, {}
+        parcels = {site: self.packing.packed(message) for site, message in asked.items()}
         for site, parcel in parcels.items():
             calls = self._calls[site]
             if place < len(calls) and calls[place].parcel == parcel:
@@ -182,9 +176,9 @@ class Exchange:
                 del calls[place:]
                 fresh[site] = parcel
         self._asked |= fresh.keys()
-        silent = self._without_releases(fresh)
+        silent = self._without_releases({site: asked[site] for site in fresh})
         fresh = {site: parcel for site, parcel in fresh.items() if site not in silent}
-        replies: dict[str, Any] = silent | (self._sent(fresh, step) if fresh else {})
+        replies: dict[str, Any] = silent | (self._sent(fresh, step, expected) if fresh else {})
         for site, reply in replies.items():
             if isinstance(reply, Answered):
                 self._calls[site].append(Call(fresh[site], reply))
@@ -195,18 +189,17 @@ class Exchange:
         found = known | {site: reply if isinstance(reply, Answered) else None for site, reply in replies.items()}
         return {site: found[site] for site in parcels}
 
-    def _without_releases(self, parcels: dict[str, bytes]) -> dict[str, Lost]:
+    def _without_releases(self, asked: dict[str, Asked]) -> dict[str, Lost]:
         """Count the messages that are asked for, where each is a release; sites are not asked for more than the run may."""
         if self.releases is None:
             return {}
         silent = {}
-        for site, parcel in parcels.items():
-            asked = unpacked(parcel)
-            if self.releases.count(asked.clients.tolist(), asked.questions()) is None:
+        for site, message in asked.items():
+            if self.releases.count(message.clients.tolist(), message.questions()) is None:
                 silent[site] = Lost(f"its clients have sent the {self.releases.most} messages of a run with this noise")
         return silent
 
-    def _sent(self, parcels: dict[str, bytes], step: str) -> dict[str, Any]:
+    def _sent(self, parcels: dict[str, bytes], step: str, expected: Shapes) -> dict[str, Any]:
         """Send, and unpack what comes back; both are counted."""
         back = self.links.exchange(parcels, self.timeout)
         replies: dict[str, Any] = {}
@@ -216,19 +209,19 @@ class Exchange:
             if isinstance(reply, Lost):
                 replies[site] = reply
                 continue
-            replies[site] = unpacked(reply)
-            self.note_received(site, step, replies[site], len(reply))
+            replies[site] = self.packing.unpacked(reply, expected)
+            self.note_received(site, step, replies[site], reply)
         return replies
 
     def note_sent(self, site: str, step: str, parcel: bytes) -> None:
         """Count what is sent by another way than ``ask``."""
         self.reports[site].bytes_down += len(parcel)
-        self._watch(site, "down", step, unpacked(parcel) if self.watcher else None, len(parcel))
+        self._watch(site, "down", step, parcel)
 
-    def note_received(self, site: str, step: str, message: Any, size: int) -> None:
+    def note_received(self, site: str, step: str, message: Any, reply: bytes) -> None:
         """Count what came back by another way than ``ask``."""
-        self.reports[site].bytes_up += size
-        self._watch(site, "up", step, message, size)
+        self.reports[site].bytes_up += len(reply)
+        self._watch(site, "up", step, reply)
         if isinstance(message, Answered):
             self.reports[site].answered += 1
             self.reports[site].seconds += message.seconds
@@ -241,9 +234,9 @@ class Exchange:
         """Take it that a site knows of no run."""
         self._began.pop(site, None)
 
-    def _watch(self, site: str, way: str, step: str, message: Any, size: int) -> None:
+    def _watch(self, site: str, way: str, step: str, parcel: bytes) -> None:
         if self.watcher is not None:
-            self.watcher(Crossing(site, way, step, tuple(items_of(message._asdict())), size))
+            self.watcher(Crossing(site, way, step, self.packing.items(parcel), len(parcel)))
 
     # --- what is not believed -------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hierfl.runtime.privacy.masked_numbers import KEY, Masking, opened
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.exchange import Exchange, Shapes
 from hierfl.runtime.sites.links import Links
-from hierfl.runtime.sites.parcels import Answered, Asked, Start, Unmask, Unmasked, Welcome, packed
+from hierfl.runtime.sites.parcels import Answered, Asked, Start, Unmask, Unmasked, Welcome
 from hierfl.runtime.sites.site_reports import Crossing
 
 
@@ -61,15 +61,14 @@ class MaskedExchange(Exchange):
             )
         self._attempt += 1
         masking = Masking(self._attempt, tuple(sorted(self._keys[site] for site in rows)))
-        parcels = {}
+        parts = {}
         for site, mine in rows.items():
             part = jax.tree.map(lambda a, mine=mine: a[mine], each)
             settled = self._settled.get(site)
-            asked = Asked(
+            parts[site] = Asked(
                 self.turn, self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
             )
-            parcels[site] = packed(asked)
-        answers = self._answers(place, parcels, step)
+        answers = self._answers(place, parts, step, None)
         count = sum(math.prod(shape.shape) for shape in summed_shapes(expected))
         for site, answer in answers.items():
             problem = None if answer is None else _unlike_a_sum(answer, count)
@@ -77,7 +76,7 @@ class MaskedExchange(Exchange):
                 self._lose(site, clients[rows[site]], problem)
         if self.failed:
             return means
-        replies = self._sent({site: packed(Unmask(self._attempt)) for site in rows}, "unmask")
+        replies = self._sent(dict.fromkeys(rows, self.packing.packed(Unmask(self._attempt))), "unmask", None)
         silent = [site for site, reply in replies.items() if not isinstance(reply, Unmasked) or len(reply.key) != KEY]
         if silent:
             for site in silent:

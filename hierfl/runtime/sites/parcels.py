@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -26,14 +27,17 @@ class Settled(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What a run tells a site before its first round. ``mark`` is that of the declaration, ``solver`` is pickled."""
+    """What a run tells a site before its first round.
+
+    ``mark`` is that of the declaration; ``solver`` is the solver, pickled where it travels so; ``tables`` are its arrays by their paths.
+    """
 
     version: str
     mark: str
     declared: str
     algorithm: str
-    solver: bytes
-    tables: dict[str, Any]
+    solver: Any
+    tables: dict[str, np.ndarray]
     rounds: int
     queries: str
     x0: np.ndarray
@@ -107,13 +111,42 @@ class Item(NamedTuple):
     bytes: int
 
 
+class Packing(Protocol):
+    """How the server's messages become bytes, and the sites' bytes messages again."""
+
+    def packed(self, message: Any) -> bytes:
+        """The message as bytes, the same for the same message."""
+
+    def unpacked(self, reply: bytes, expected: Any) -> Any:
+        """A site's answer; ``expected`` is the tree of shapes of one client's (payload, monitor), or None. One that cannot be is a Refusal."""
+
+    def items(self, parcel: bytes) -> tuple[Item, ...]:
+        """The arrays of a parcel, sent or received."""
+
+
+class Pickling:
+    """Messages are pickled. Whoever can send one can run code where it arrives: see the threat model in docs/real_federations.md."""
+
+    def packed(self, message: Any) -> bytes:
+        """The message as bytes."""
+        return packed(message)
+
+    def unpacked(self, reply: bytes, expected: Any) -> Any:
+        """The message again."""
+        return unpacked(reply)
+
+    def items(self, parcel: bytes) -> tuple[Item, ...]:
+        """Arrays and numbers."""
+        return tuple(items_of(unpacked(parcel)._asdict()))
+
+
 def packed(message: Any) -> bytes:
-    """The message as bytes."""
+    """The message, pickled."""
     return pickle.dumps(message, PROTOCOL)
 
 
 def unpacked(parcel: bytes) -> Any:
-    """The message again. Whoever can send it can run code here: see the threat model in docs/real_federations.md."""
+    """The message again."""
     return pickle.loads(parcel)
 
 
@@ -128,6 +161,22 @@ def items_of(message: Any) -> list[Item]:
     return listed
 
 
+def leaves_by_path(tree: Any, name: str = "") -> dict[str, np.ndarray]:
+    """The arrays of a tree by where they stand in it."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {f"{name}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+
+
+def pickled_solver(settings: Any) -> bytes:
+    """A solver's settings as they travel where messages are pickled."""
+    try:
+        import cloudpickle as pickler  # schedules may be functions of the user's own
+    except ImportError:
+        pickler = pickle  # and then have to be importable
+    solver: bytes = pickler.dumps(settings)
+    return solver
+
+
 def starting(
     algorithm: Any,
     mark: str,
@@ -138,14 +187,10 @@ def starting(
     largest: float = float("inf"),
     noise: NoiseOrder | None = None,
     masks: MaskOrder | None = None,
+    solver_as: Callable[[Any], Any] = pickled_solver,
 ) -> Start:
     """What a site is told of a run of a bound algorithm."""
-    try:
-        import cloudpickle as pickler  # schedules may be functions of the user's own
-    except ImportError:
-        pickler = pickle  # and then have to be importable
-
-    tables, name = jax.tree.map(np.asarray, algorithm.tables), type(algorithm.settings).__name__
-    solver = pickler.dumps(algorithm.settings)
+    tables, name = leaves_by_path(algorithm.tables), type(algorithm.settings).__name__
+    solver = solver_as(algorithm.settings)
     start = Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
     return start._replace(noise=noise, masks=masks)

@@ -13,13 +13,13 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import SiteError
+from hierfl.errors import SettingError, SiteError
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.exchange import Exchange, require_everybody
 from hierfl.runtime.sites.site_clients import Present
 from hierfl.runtime.sites.site_programs import SitePrograms
 from hierfl.runtime.sites.site_reports import RollCall
@@ -196,27 +196,64 @@ def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exc
     return f"{answered} of {wanted} clients answered in round {index}, fewer than minimum={minimum}{because}"
 
 
-def wait_for_everybody(exchange: Exchange, num_clients: int, patience: float) -> None:
-    """Wait for sites that are still to come; those that refuse do not."""
+def wait_for_everybody(exchange: Exchange, num_clients: int, patience: float) -> np.ndarray:
+    """Wait for sites that are still to come; those that refuse do not. The clients that are there."""
     until = time.monotonic() + patience
-    while len(exchange.present()) < num_clients and time.monotonic() < until:
-        if sum(map(len, exchange.clients_of.values())) >= num_clients:
-            return
+    while True:
+        there = exchange.present()
+        known = sum(map(len, exchange.clients_of.values()))
+        if len(there) >= num_clients or known >= num_clients or time.monotonic() >= until:
+            return there
         time.sleep(LOOK)
 
 
-def require_answers(exchange: Exchange, num_clients: int, minimum: int) -> None:
-    """Require that a run can begin.
+def require_answers(exchange: Exchange, there: np.ndarray, num_clients: int, minimum: int) -> None:
+    """Require that a run can begin with the clients that are there.
 
     Raises
     ------
     SiteError
         With what each site that is missing said.
     """
-    there = exchange.present()
     if len(there) >= min(minimum, num_clients):
         return
     said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
     raise SiteError(
         f"{len(there)} of {num_clients} clients can take part, fewer than minimum={minimum}. " + "\n".join(said)
     )
+
+
+def opened(exchange: Exchange, num_clients: int, names: Sequence[str | None], attendance: Attendance) -> Exchange:
+    """Wait for the sites of a run, and require that it can begin.
+
+    Raises
+    ------
+    SiteError
+        If too few are there, with what each said, or if nobody holds a client's data and all clients are needed.
+    """
+    there = wait_for_everybody(exchange, num_clients, attendance.patience)
+    if attendance.minimum >= num_clients or not exchange.clients_of:
+        require_everybody(num_clients, exchange.site_of, names)
+    require_answers(exchange, there, num_clients, attendance.minimum)
+    return exchange
+
+
+def scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:
+    """How many numbers a client remembers from round to round."""
+    shapes = jax.eval_shape(algorithm.memory, jax.ShapeDtypeStruct(x0.shape, float))
+    return sum(int(np.prod(shape.shape)) for shape in jax.tree.leaves(shapes))
+
+
+def require_no_memories(remembered: int, engine: str) -> None:
+    """Require that clients remember nothing, for a checkpoint.
+
+    Raises
+    ------
+    SettingError
+        Where they do: it stays with them.
+    """
+    if remembered:
+        raise SettingError(
+            f"a checkpoint needs what clients remember from round to round (control variates, their last y), and on {engine} that stays "
+            f"with them: leave checkpoint=... out, or take a solver whose clients remember nothing."
+        )

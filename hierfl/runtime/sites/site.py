@@ -41,6 +41,7 @@ from hierfl.runtime.sites.parcels import (
     Unmasked,
     Welcome,
     items_of,
+    leaves_by_path,
     packed,
     unpacked,
 )
@@ -82,24 +83,32 @@ class Site:
         self.rounds = 0  # answered, of all runs
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
-        self._run: _SiteRun | None = None
+        self._run: SiteRun | None = None
         self._noised: dict[str, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
 
     def answer(self, parcel: bytes) -> bytes:
+        """Answer one pickled message."""
+        reply = self.respond(unpacked(parcel))
+        sent = packed(reply)
+        self.tell(reply, len(sent))
+        return sent
+
+    def respond(self, message: Start | Asked | Unmask) -> Welcome | Answered | Unmasked | Refusal:
         """Answer one message; whatever goes wrong is told by its kind, and in full in this site's own log."""
-        message = unpacked(parcel)
         try:
             with computing(double=True):
-                reply = self._begin(message) if isinstance(message, Start) else self._step(message)
+                return self._begin(message) if isinstance(message, Start) else self._step(message)
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.name, error)
-            reply = Refusal(str(error))
+            return Refusal(str(error))
         except Exception as error:
             LOG.exception("%s: failed", self.name)
-            reply = Refusal(f"{type(error).__name__}, which the site's own log has in full", failed=True)
-        sent = packed(reply)
-        self._tell(reply, len(sent))
-        return sent
+            return Refusal(f"{type(error).__name__}, which the site's own log has in full", failed=True)
+
+    @property
+    def run(self) -> SiteRun | None:
+        """The run that it takes part in."""
+        return self._run
 
     def _begin(self, start: Start) -> Welcome | Refusal:
         """Begin a run, or say why not: another version, another declaration, or the owner's rules."""
@@ -109,7 +118,8 @@ class Site:
             return Refusal(reason)
         if self._compiled is None:
             self._compiled = compile_problem(self.declaration)
-        algorithm = pickle.loads(start.solver).bind(self._compiled, start.rounds, start.queries)
+        solver = pickle.loads(start.solver) if isinstance(start.solver, bytes) else start.solver
+        algorithm = solver.bind(self._compiled, start.rounds, start.queries)
         noised = None
         if start.noise is not None:
             step = require_covered(self._compiled, algorithm)
@@ -118,7 +128,7 @@ class Site:
         if start.masks is not None:
             require_means(self._compiled, algorithm)
             masks = SiteMasks(start.masks)
-        self._run = _SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
+        self._run = SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
         LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
         return Welcome(tuple(self.held), b"" if masks is None else masks.public)
 
@@ -158,7 +168,7 @@ class Site:
             self.rounds += 1
         return self._run.answer(asked)
 
-    def _tell(self, reply: Any, size: int) -> None:
+    def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its name, shape and bytes."""
         if isinstance(reply, Answered):
             for item in items_of({"payload": reply.payload, "monitor": reply.monitor}):
@@ -166,7 +176,7 @@ class Site:
         LOG.info("%s: sent %s, %d bytes in all", self.name, type(reply).__name__, size)
 
 
-class _SiteRun:
+class SiteRun:
     """One run at a site: the memories of its clients before the present turn, and after each call in it."""
 
     def __init__(
@@ -181,12 +191,13 @@ class _SiteRun:
     ) -> None:
         self.noised, self.masks = noised, masks
         self.problem, self.algorithm, self.programs = problem, algorithm, programs
+        self.x0 = start.x0
         self.places = {client: place for place, client in enumerate(held)}
         key = ("data", tuple(held), problem.parameter_values)
         if key not in programs:
             programs[key] = problem.population_of(held)
         self.data = programs[key]
-        self.tables = as_tables(start.tables)
+        self.tables = as_tables(fitted(start.tables, algorithm.tables))
         first = algorithm.memory(jnp.asarray(start.x0))
         self.memories = [jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)]
         self.turn = -1
@@ -253,6 +264,21 @@ class _SiteRun:
             self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
         program: Callable[..., Any] = self.programs[key]
         return program
+
+
+def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
+    """The server's tables in the places of one's own.
+
+    Raises
+    ------
+    SiteError
+        If they are not the tables of the same algorithm, by their names and shapes.
+    """
+    kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
+    sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}
+    if kinds != sent:
+        raise SiteError(f"the server's tables are {sent}, those of the same solver here are {kinds}.")
+    return jax.tree.unflatten(jax.tree.structure(own), [tables[name] for name in leaves_by_path(own)])
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:

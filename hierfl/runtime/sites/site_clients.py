@@ -37,6 +37,9 @@ class Wire:
 
     exchange: Exchange | Conversation | None = None
 
+    def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
+        """While a program is traced: what a step will be sent, ``each`` with a leading axis of clients."""
+
     def ask(self, kind: str, name: str, expected: Any, given: tuple[Any, ...]) -> Any:
         """Stacked answers of the participants; places of nobody repeat the first one's."""
         assert self.exchange is not None, "messages cross within a run"
@@ -134,6 +137,7 @@ class SiteClients:
         name, size = step_name(question, setting.algorithm), self.participants.shape[0]
         shape = jax.eval_shape(lambda data: question(data.clients.party(0), broadcast), setting.data)
         leaves, tree = jax.tree.flatten((self.present_now, broadcast))
+        setting.wire.note("query", name, broadcast, None)
 
         def ask(*arrays: np.ndarray) -> np.ndarray:
             present, sent = jax.tree.unflatten(tree, arrays)
@@ -184,6 +188,7 @@ class SiteClients:
         size = self.participants.shape[0]
         stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
         given = (self.present_now, broadcast, each, jax.random.key_data(seed))
+        wire.note(kind, name, broadcast, each)
         return exchange_on_host(lambda arrived: wire.ask(kind, name, one, arrived), stacked, given)
 
     def _note(self, way: str, scalars: Array | int) -> None:

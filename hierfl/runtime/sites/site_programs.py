@@ -27,6 +27,7 @@ class SitePrograms:
     problem: CompiledProblem
     algorithm: Algorithm
     aggregation: Aggregation | None = None
+    tracing: Wire | None = None  # in place of the run's own, and then nothing is kept
 
     @property
     def tables(self) -> dict[str, Any]:
@@ -37,6 +38,8 @@ class SitePrograms:
     @property
     def wire(self) -> Wire:
         """Where the programs' messages go, one for all of them."""
+        if self.tracing is not None:
+            return self.tracing
         wire: Wire = self.problem.programs.keep("wire to sites", Wire)
         return wire
 
@@ -79,6 +82,8 @@ class SitePrograms:
         return self._keep("own value", lambda: jax.jit(value))
 
     def _keep(self, name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        if self.tracing is not None:
+            return make()
         kept: Callable[..., Any] = self.problem.programs.keep(
             ("sites", name, self.algorithm.program_key, self.aggregation), make, of_run=True
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 from pathlib import Path
 
 from cryptography import x509
@@ -25,15 +26,19 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(own.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def files(self, name: str, valid: datetime.timedelta = DAY) -> TLSFiles:
-        """A certificate that is valid from two days ago until then."""
+    def files(self, name: str, valid: datetime.timedelta = DAY, host: str | None = None) -> TLSFiles:
+        """A certificate that is valid from two days ago until then; of an address, if one is given."""
         key = ec.generate_private_key(ec.SECP256R1())
-        signed = self._builder(_named(name), key, valid).sign(self.key, hashes.SHA256())
-        cert, own = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        own = self._builder(_named(name), key, valid)
+        if host is not None:
+            address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
+            own = own.add_extension(address, critical=False)
+        signed = own.sign(self.key, hashes.SHA256())
+        cert, secret = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         formats = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        own.write_bytes(key.private_bytes(*formats))
-        return TLSFiles(str(self.file), str(cert), str(own))
+        secret.write_bytes(key.private_bytes(*formats))
+        return TLSFiles(str(self.file), str(cert), str(secret))
 
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid: datetime.timedelta

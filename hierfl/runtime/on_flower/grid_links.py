@@ -1,0 +1,131 @@
+"""The ways to the sites over Flower's grid: one message to a node for each question, and its reply.
+
+A node that does not answer in time is not asked again before its reply is there, or has expired.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from hierfl.errors import SiteError
+from hierfl.runtime.on_flower.letter import Letter
+from hierfl.runtime.on_flower.letters import Hello, introduction_of, letter_of
+from hierfl.runtime.sites.links import Lost
+
+PULL = 0.2  # seconds between looks for replies
+LOOK = 2.0  # seconds between looks for nodes
+
+
+class GridLinks:
+    """The links of the runs on one grid.
+
+    Parameters
+    ----------
+    grid
+        The ServerApp's.
+    timeout
+        Seconds that a node may take to say whose data it has.
+    """
+
+    def __init__(self, grid: Any, timeout: float) -> None:
+        self.grid, self.timeout = grid, timeout
+        self.refusals: dict[str, str] = {}  # by node: why it is no site
+        self._nodes: dict[str, int] = {}
+        self._held: dict[str, tuple[int, ...]] = {}
+        self._hellos: dict[int, str] = {}  # nodes that were asked who they are, and the messages
+        self._late: dict[str, str] = {}
+        self._online: frozenset[int] = frozenset()
+        self._looked = -LOOK
+
+    def ready(self) -> frozenset[str]:
+        """The sites that can be asked."""
+        self.look()
+        if self._late:
+            arrived = self._pulled(set(self._late.values()))
+            self._late = {site: message for site, message in self._late.items() if message not in arrived}
+        return frozenset(site for site, node in self._nodes.items() if node in self._online and site not in self._late)
+
+    def look(self) -> None:
+        """Look for nodes that came, or went, and ask those that are new whose data they have."""
+        if time.monotonic() - self._looked >= LOOK:
+            self._looked = time.monotonic()
+            self._online = frozenset(self.grid.get_node_ids())
+            strangers = self._online - self._hellos.keys()
+            if strangers:
+                self._hellos |= self._pushed(dict.fromkeys(strangers, letter_of(Hello())), self.timeout)
+        waited = {message: node for node, message in self._hellos.items() if message}
+        if waited:
+            for message, reply in self._pulled(set(waited)).items():
+                self._met(waited[message], reply)
+                self._hellos[waited[message]] = ""
+
+    def held(self) -> dict[str, tuple[int, ...]]:
+        """Whose data each site holds."""
+        return dict(self._held)
+
+    def born(self, site: str) -> int:
+        """Always the same: a process that knows of no run says so when it is asked."""
+        return 1
+
+    def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        """Ask them all at once."""
+        letters = {self._nodes[site]: Letter.from_bytes(parcel) for site, parcel in parcels.items()}
+        messages = self._pushed(letters, timeout)
+        waiting = {messages[self._nodes[site]]: site for site in parcels}
+        found: dict[str, bytes | Lost] = {}
+        until = time.monotonic() + timeout
+        while waiting and time.monotonic() < until:
+            for message, reply in self._pulled(set(waiting)).items():
+                found[waiting.pop(message)] = reply
+            if waiting:
+                time.sleep(PULL)
+        for message, site in waiting.items():
+            self._late[site] = message
+            found[site] = Lost(f"no answer within {timeout:g} s")
+        return found
+
+    def _pushed(self, letters: Mapping[int, Letter], timeout: float) -> dict[int, str]:
+        """Send letters to nodes; the messages' identities, by node."""
+        messages = [Message(_content(letter), node, "query", ttl=timeout) for node, letter in letters.items()]
+        sent = list(self.grid.push_messages(messages))
+        if len(sent) != len(messages) or not all(sent):
+            raise SiteError("the SuperLink did not take a message: its log says why.")
+        return dict(zip(letters, sent))
+
+    def _pulled(self, messages: set[str]) -> dict[str, bytes | Lost]:
+        """The replies that are there, by the message that each replies to."""
+        found: dict[str, bytes | Lost] = {}
+        for reply in self.grid.pull_messages(messages):
+            told = Lost(reply.error.reason) if reply.has_error() else _bytes(reply.content)
+            found[reply.metadata.reply_to_message_id] = told
+        return found
+
+    def _met(self, node: int, reply: bytes | Lost) -> None:
+        """Take a node in that has introduced itself."""
+        if isinstance(reply, Lost):
+            self.refusals[str(node)] = reply.reason
+            return
+        try:
+            who = introduction_of(Letter.from_bytes(reply))
+        except SiteError as error:
+            self.refusals[str(node)] = f"sent {error}"
+            return
+        name = who.name if who.name not in self._nodes else f"{who.name} ({node})"
+        self._nodes[name], self._held[name] = node, who.clients
+
+
+def _content(letter: Letter) -> RecordDict:
+    """A letter as Flower's records."""
+    arrays = {name: Array(array) for name, array in letter.arrays.items()}
+    return RecordDict({"words": ConfigRecord(dict(letter.words)), "arrays": ArrayRecord(arrays)})
+
+
+def _bytes(content: RecordDict) -> bytes:
+    """Flower's records as a letter's bytes; what they are is seen when these are read."""
+    words: Any = content.get("words", {})
+    arrays: Any = content.get("arrays", {})
+    return Letter(dict(words.items()), {name: array.numpy() for name, array in arrays.items()}).as_bytes()

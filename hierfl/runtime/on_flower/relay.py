@@ -1,0 +1,97 @@
+"""A SuperNode's part in a run of hierfl: it hands each message to the site's own process on this machine, and its answer back.
+
+The data, the rules, what clients remember and what is compiled are with the site's process, which listens at a socket file and lives from
+message to message, where Flower starts a process for each. Its place comes from this node's own configuration: ``socket`` alone where the
+owner runs ``hierfl site --socket``; with ``problem`` and ``data`` beside it the site is started here, and ends with the SuperNode.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+OPTIONS = (
+    "problem",
+    "data",
+    "name",
+    "algorithms",
+    "min-samples",
+    "max-rounds",
+    "min-noise",
+    "min-sum",
+    "log",
+)  # of hierfl site
+STARTING = 120.0  # seconds that a site's process may take until it listens
+MEMBER = "array "
+
+app = ClientApp()
+
+
+@app.query()
+def hand_on(message: Message, context: Context) -> Message:
+    """Hand a message on, and its answer back."""
+    with connected(context.node_config) as site:
+        site.send_bytes(as_bytes(message.content))
+        return Message(as_content(site.recv_bytes()), reply_to=message)
+
+
+def connected(config: Mapping[str, Any]) -> Connection:
+    """A connection to the site's process, which is started where none listens and this node's configuration says how.
+
+    Raises
+    ------
+    RuntimeError
+        If there is none.
+    """
+    if "socket" not in config:
+        raise RuntimeError("this node has no site: --node-config 'socket=\"/path/of/site.sock\"'")
+    path = str(config["socket"])
+    try:
+        return Client(path, "AF_UNIX")
+    except (FileNotFoundError, ConnectionRefusedError):
+        if not {"problem", "data"} <= config.keys():
+            raise RuntimeError("no site listens at this node's socket: start it, hierfl site --socket ...") from None
+    options = [word for name in OPTIONS if name in config for word in (f"--{name}", str(config[name]))]
+    command = [sys.executable, "-m", "hierfl.command.main", "site", "--socket", path, *options]
+    command += ["--parent-pid", str(os.getppid())]
+    site = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + STARTING
+    while time.monotonic() < until:
+        try:
+            return Client(path, "AF_UNIX")
+        except (FileNotFoundError, ConnectionRefusedError):
+            if site.poll() is not None:
+                raise RuntimeError("this node's site could not start: the SuperNode's output says why") from None
+            time.sleep(0.05)
+    site.kill()
+    raise RuntimeError(f"this node's site did not start within {STARTING:g} s")
+
+
+def as_bytes(content: RecordDict) -> bytes:
+    """Flower's records as the bytes of a letter (``hierfl.runtime.on_flower.letter``)."""
+    words, arrays = content["words"], content["arrays"]
+    stream, members = io.BytesIO(), {f"{MEMBER}{name}": array.numpy() for name, array in arrays.items()}
+    told = np.frombuffer(json.dumps(dict(words.items())).encode(), np.uint8)
+    np.savez(stream, allow_pickle=False, words=told, **members)
+    return stream.getvalue()
+
+
+def as_content(letter: bytes) -> RecordDict:
+    """The bytes of a letter as Flower's records."""
+    with np.load(io.BytesIO(letter), allow_pickle=False) as members:
+        words = json.loads(members["words"].tobytes())
+        arrays = {
+            name.removeprefix(MEMBER): Array(np.asarray(members[name])) for name in members.files if name != "words"
+        }
+    return RecordDict({"words": ConfigRecord(words), "arrays": ArrayRecord(arrays)})

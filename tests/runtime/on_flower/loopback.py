@@ -1,0 +1,69 @@
+"""Flower's grid without Flower's processes: its own messages, as they are serialised, are answered by sites in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Error, Message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.supercore.task_identity import TaskIdentity
+
+import hierfl as hf
+from hierfl.command.loading import load_solver
+from hierfl.runtime.on_flower.letter_desk import LetterDesk
+from hierfl.runtime.on_flower.relay import as_bytes, as_content
+from hierfl.runtime.sites.declaration_mark import without_data
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
+
+Answer = Callable[[bytes], bytes]
+
+
+class LoopbackGrid:
+    """Nodes by number, each with what answers a letter's bytes."""
+
+    def __init__(self, nodes: Mapping[int, Answer]) -> None:
+        self.nodes, self.crossed = dict(nodes), list[Any]()
+        self._replies: dict[str, Any] = {}
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in the process of a ServerApp
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        sent = []
+        for message in messages:
+            name = f"message {len(self._replies)} of {id(self)}"
+            message.metadata.__dict__["_message_id"] = name
+            arrived = self._crossing(message)
+            try:
+                reply = Message(
+                    as_content(self.nodes[message.metadata.dst_node_id](as_bytes(arrived.content))), reply_to=arrived
+                )
+            except RuntimeError as error:
+                reply = Message(Error(code=1, reason=str(error)), reply_to=arrived)
+            self._replies[name] = self._crossing(reply)
+            sent.append(name)
+        return sent
+
+    def pull_messages(self, names: Iterable[str]) -> list[Message]:
+        return [self._replies[name] for name in list(names)]
+
+    def _crossing(self, message: Message) -> Message:
+        raw = message_to_proto(message)
+        self.crossed.append((raw.SerializeToString(), message))
+        return message_from_proto(raw)
+
+
+def desks(problem: hf.Problem, sites: int = 3, rules: SiteRules | None = None) -> dict[int, Answer]:
+    """Sites that hold the clients of a problem between them; what they have of the declaration holds nobody's data."""
+    bare, federation = without_data(problem.declaration), problem.declaration.federation
+    assert federation is not None
+    shares = np.array_split(np.arange(len(federation.clients)), sites)
+    held = [{int(place): federation.clients[place] for place in share} for share in shares]
+    return {
+        100 + n: LetterDesk(Site(f"site {n}", bare, own, rules or SiteRules()), load_solver).answer
+        for n, own in enumerate(held)
+    }

@@ -1,0 +1,193 @@
+"""Flower's own processes on loopback: TLS, keys, the same iterates as in process, and refusals that are told on both sides."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hierfl.command.loading import load_problem, load_solver
+from hierfl.command.main import main
+from tests.runtime.on_flower.flower_processes import Loop, looping
+
+STUDY = """
+import cvxpy as cp
+import hierfl as hf
+
+ROWS = {"north": 6, "south": 4, "east": 5}
+
+def study(level=1.0, held=None):
+    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
+    tables = {name: {u: hf.Elsewhere(n), b: hf.Elsewhere(n)} for name, n in ROWS.items()}
+    if held is not None:
+        tables = {name: {u: held[name]["u"], b: held[name]["b"]} for name in ROWS}
+    clients = [hf.Client([table], name=name) for name, table in tables.items()]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - level * b))), federation=hf.Federation(clients, weights="samples"))
+
+def declared() -> hf.Problem:
+    return study()
+"""
+ROWS = """
+import numpy as np
+
+def rows(seed, n):
+    rng = np.random.default_rng(seed)
+    return {"u": rng.standard_normal((n, 2)), "b": rng.standard_normal(n)}
+
+def north(): return {"north": rows(1, 6)}
+def south(): return {"south": rows(2, 4)}
+def east(): return {"east": rows(3, 5)}
+"""
+SERVER = """
+import json
+from pathlib import Path
+
+import numpy as np
+from flwr.serverapp import ServerApp
+
+import hierfl as hf
+from hierfl.command.loading import load_problem, load_solver
+
+app = ServerApp()
+
+
+class Heard:
+    def __init__(self, grid):
+        self.grid, self.contents = grid, []
+
+    def get_node_ids(self):
+        return self.grid.get_node_ids()
+
+    def push_messages(self, messages):
+        self.contents += [message.content for message in messages]
+        return self.grid.push_messages(messages)
+
+    def pull_messages(self, names):
+        replies = list(self.grid.pull_messages(names))
+        self.contents += [reply.content for reply in replies]
+        return replies
+
+
+@app.main()
+def main(grid, context):
+    problem, heard = load_problem(f"{Path(__file__).parent / 'study.py'}:declared"), Heard(grid)
+    runtime, folder, told = hf.runtime.Flower(heard, minimum=3, patience=90), Path(context.run_config["save"]).parent, {}
+    for text, rounds in json.loads(context.run_config["runs"]):
+        given = {"rounds": rounds, "x0": np.array([0.5, -0.5]), "seed": 3, "progress": False}
+        result = problem.solve(load_solver(text), runtime=runtime, **given)
+        own = {"value": result.value, "status": result.status, "seconds": result.history["seconds"].tolist()}
+        told[text] = own | {"x": result.trajectory["x"].tolist(), "sites": result.settings["sites"]}
+    import study
+    try:
+        study.study(level=2.0).solve(load_solver(text), runtime=runtime, **given)
+    except hf.SiteError as error:
+        told["another declaration"] = str(error)
+    kinds = {type(record).__name__ for content in heard.contents for record in content.values()}
+    arrays = [array for content in heard.contents for array in content["arrays"].values()]
+    words = {name for content in heard.contents for name in content["words"]}
+    told |= {"kinds": sorted(kinds), "stypes": sorted({array.stype for array in arrays}), "words": sorted(words)}
+    told |= {"messages": len(heard.contents), "arrays": sorted({n for c in heard.contents for n in c["arrays"]})}
+    (folder / "told.json").write_text(json.dumps(told))
+"""
+RUNS = [
+    ("FedAvg(step_size=0.05, local_steps=2, batch_size=2)", 1),
+    ("SCAFFOLD(step_size=0.05, local_steps=2, batch_size=2)", 2),  # whose clients remember
+]
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    """Two sites that their SuperNodes start, and one that its owner does, in a process of its own."""
+    with looping(tmp_path_factory.mktemp("flower")) as loop:
+        (loop.folder / "study.py").write_text(STUDY)
+        (loop.folder / "rows.py").write_text(ROWS)
+        for name in ("north", "south", "east"):
+            loop.register(name)
+        place = {"problem": "study.py:declared", "data": "rows.py:{}", "socket": "{}.sock", "log": "{}.log"}
+        for name in ("north", "south"):
+            config = {key: f"{loop.folder / value.format(name)}" for key, value in place.items()}
+            config |= {"algorithms": "FedAvg,SCAFFOLD", "name": f"the {name}"} if name == "south" else {}
+            loop.supernode(name, " ".join(f'{key}="{value}"' for key, value in config.items()))
+        own = [word for key, value in place.items() for word in (f"--{key}", str(loop.folder / value.format("east")))]
+        loop.start("site_east", sys.executable, "-m", "hierfl.command.main", "site", *own)
+        loop.supernode("east", f'socket="{loop.folder / "east.sock"}"')
+        yield loop
+
+
+@pytest.fixture(scope="module")
+def told(loop: Loop) -> dict[str, Any]:
+    """What the app says of its runs."""
+    place = loop.folder / "study.py"
+    assert main(["flower", "new", f"{place}:declared", str(loop.folder / "app")]) == 0
+    (loop.folder / "app" / "server_app.py").write_text(SERVER)
+    configuration = loop.folder / "app" / "pyproject.toml"
+    configuration.write_text(configuration.read_text() + f"runs = {json.dumps(json.dumps(RUNS))}\n")
+    printed = loop.flwr(
+        "run", "app", "loop", "--stream", "--run-config", f'save="{loop.folder}/run.npz"', timeout=400.0
+    )
+    found = loop.folder / "told.json"
+    assert found.exists(), printed
+    told: dict[str, Any] = json.loads(found.read_text())
+    print({run: told[run]["seconds"] for run, _ in RUNS})
+    return told
+
+
+@pytest.mark.slow
+def test_rounds_by_flowers_processes_are_those_in_process(told: dict[str, Any], loop: Loop) -> None:
+    load_problem(f"{loop.folder / 'study.py'}:declared")
+    sys.path.insert(0, str(loop.folder))
+    import rows
+    import study
+
+    here = study.study(held={**rows.north(), **rows.south(), **rows.east()})
+    for text, count in RUNS:
+        expected = here.solve(load_solver(text), rounds=count, x0=np.array([0.5, -0.5]), seed=3, progress=False)
+        np.testing.assert_allclose(told[text]["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+        assert told[text]["value"] == pytest.approx(expected.value, rel=1e-10) and told[text]["status"] == "completed"
+        assert set(told[text]["sites"]) == {"north", "the south", "east"}
+    assert told["kinds"] == ["ArrayRecord", "ConfigRecord"] and told["stypes"] == ["numpy.ndarray"]
+    assert set(told["arrays"]) >= {"broadcast", "clients", "payload", "monitor['value']", "seed", "x0"}
+    for name in ("north", "south", "east"):
+        log = (loop.folder / f"{name}.log").read_text()
+        assert len(re.findall(r"sent payload(\[.\])? \(1, 2\) <f8, 16 bytes", log)) >= 3 and "Traceback" not in log
+
+
+@pytest.mark.slow
+def test_another_declaration_is_refused_on_both_sides(told: dict[str, Any], loop: Loop) -> None:
+    assert "another problem is declared here than at the server" in told["another declaration"]
+    for name in ("north", "south", "east"):
+        assert "another problem is declared" in (loop.folder / f"{name}.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_node_without_a_registered_key_or_with_another_authority_is_refused(loop: Loop) -> None:
+    stranger = loop.supernode("stranger", 'socket="stranger.sock"')
+    assert stranger.wait(60) != 0 and "Failed to activate SuperNode" in loop.output("supernode_stranger")
+    assert "No SuperNode found with the given public key" in loop.output("superlink")
+    (loop.folder / "other").mkdir()
+    type(loop.authority)(loop.folder / "other", "other")
+    mistrusting = loop.supernode("north_again", 'socket="x.sock"', ca="other/other.pem")
+    assert mistrusting.wait(60) != 0 and "CERTIFICATE_VERIFY_FAILED" in loop.output("supernode_north_again")
+
+
+def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.py").write_text(STUDY)
+    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "app").iterdir()} == {
+        "client_app.py",
+        "pyproject.toml",
+        "server_app.py",
+        "study.py",
+    }
+    compile((tmp_path / "app" / "server_app.py").read_text(), "server_app.py", "exec")
+    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["flower", "new", "hierfl.models:nonsmooth_toy", str(tmp_path / "toy")]) == 2
+    assert "has no federation" in capsys.readouterr().err

@@ -1,0 +1,230 @@
+"""Letters: whatever goes in comes out, nothing else is read, and only a run's own messages are answered."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import zipfile
+from dataclasses import fields
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+import hierfl as hf
+from hierfl.command.loading import load_solver
+from hierfl.runtime.on_flower.letter import Letter
+from hierfl.runtime.on_flower.letter_desk import LetterDesk
+from hierfl.runtime.on_flower.letters import Letters, letter_of
+from hierfl.runtime.on_flower.relay import as_bytes, as_content
+from hierfl.runtime.on_flower.solver_text import solver_text
+from hierfl.runtime.sites.declaration_mark import declaration_mark
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, starting
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
+from hierfl.version import VERSION
+from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0/\\", exclude_categories=("Cs",)), min_size=1, max_size=8
+)
+NUMBERS = st.one_of(
+    *(arrays_of.arrays(kind, arrays_of.array_shapes(min_dims=0, min_side=0)) for kind in ("f8", "i8", "u4", "?"))
+)
+WORDS = st.dictionaries(
+    NAMES, st.one_of(st.text(), st.integers(-(2**40), 2**40), st.booleans(), st.floats(allow_nan=False))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(WORDS, st.dictionaries(NAMES, NUMBERS, max_size=4))
+def test_what_goes_in_comes_out(words: Any, arrays: Any) -> None:
+    letter = Letter(words, arrays)
+    read = Letter.from_bytes(letter.as_bytes())
+    assert read.words == words and read.as_bytes() == letter.as_bytes()
+    assert read.arrays.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert read.arrays[name].dtype == array.dtype and read.arrays[name].shape == array.shape
+        assert read.arrays[name].tobytes() == array.tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_bytes_that_are_no_letter_are_refused_and_run_nothing(data: Any) -> None:
+    whole = Letter({"message": "Hello"}, {"x": np.arange(3.0)}).as_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    changed = whole[:place] + data.draw(st.binary(max_size=20)) + whole[place + data.draw(st.integers(0, 20)) :]
+    try:
+        read = Letter.from_bytes(changed)
+    except hf.SiteError:
+        return
+    assert all(array.dtype.kind in "biuf" for array in read.arrays.values())
+
+
+class Trap:
+    """Whoever unpickles it is told."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("it was unpickled",)
+
+
+def test_pickles_strings_and_packed_arrays_are_no_letters() -> None:
+    stream = io.BytesIO()
+    np.savez(stream, words=np.frombuffer(b"{}", np.uint8), x=np.array([Trap()], object))
+    texts = Letter({}, {"x": np.array(["text"])})
+    packed = io.BytesIO()
+    np.savez_compressed(packed, words=np.frombuffer(b"{}", np.uint8), **{"array x": np.zeros(1000)})
+    nested = io.BytesIO()
+    np.savez(nested, words=np.frombuffer(b'{"a": [1]}', np.uint8))
+    bare = io.BytesIO()
+    with zipfile.ZipFile(bare, "w") as members:
+        members.writestr("words", b"{}")
+    parcels = [pickle.dumps(Trap()), stream, texts, packed, nested, bare, b"", b"PK"]
+    for parcel in parcels:
+        raw = (
+            parcel.getvalue()
+            if isinstance(parcel, io.BytesIO)
+            else parcel.as_bytes()
+            if isinstance(parcel, Letter)
+            else parcel
+        )
+        with pytest.raises(hf.SiteError, match="a message"):
+            Letter.from_bytes(raw)
+
+
+def test_flowers_records_hold_the_same() -> None:
+    letter = Letter(
+        {"a": "b", "n": 3, "yes": True, "x": 0.1}, {"payload[0].z": np.zeros((0, 2)), "one": np.array(1, np.uint32)}
+    )
+    content = as_content(letter.as_bytes())
+    assert set(content) == {"words", "arrays"} and as_bytes(content) == letter.as_bytes()
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        FedAvg(),
+        SCAFFOLD(step_size=Decay(0.1, 0.7), local_steps=np.array([1, 2, 3])),
+        ZOHFL(smoothing=1 / 3, participation=0.5),
+        FedRZO(lower=LocalSGD(rounds=LogGrowth(2.0), steps=3, batch_size=None), absent="zero"),
+    ],
+)
+def test_a_solver_is_the_same_after_its_journey_as_text(solver: Any) -> None:
+    again = load_solver(solver_text(solver))
+    assert type(again) is type(solver) and solver_text(again) == solver_text(solver)
+    for field in fields(solver):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(solver, field.name))
+
+
+def test_a_function_does_not_travel_as_text() -> None:
+    with pytest.raises(
+        hf.SettingError, match=r"FedAvg\(step_size=...\) is function: on Flower a solver is sent as text"
+    ):
+        solver_text(FedAvg(step_size=lambda r: 0.1 / (r + 1)))
+
+
+class Correspondence:
+    """A site, and a run that has begun there."""
+
+    def __init__(self, rules: SiteRules | None = None) -> None:
+        self.problem, self.packing = clients_alone(), Letters()
+        federation = self.problem.declaration.federation
+        assert federation is not None
+        site = Site(
+            "here", self.problem.declaration, {1: federation.clients[1], 2: federation.clients[2]}, rules or SiteRules()
+        )
+        self.desk = LetterDesk(site, load_solver)
+        algorithm = FedAvg(step_size=0.1, local_steps=2).bind(self.problem.compile(), 10)
+        mark = declaration_mark(self.problem.declaration)
+        self.start: Start = starting(algorithm, mark, "declared", 10, START, VERSION, 1e15, solver_as=solver_text)
+
+    def sent(self, message: Any, expected: Any = None) -> Any:
+        return self.packing.unpacked(self.desk.answer(self.packing.packed(message)), expected)
+
+    def asked(self, **changes: Any) -> Asked:
+        first = Asked(0, 0, 0, None, "map", "local_steps", np.array([1, 2]), np.zeros(2, np.uint32), START, None)
+        return first._replace(**changes)
+
+
+EXPECTED = (jax.ShapeDtypeStruct((2,), "f8"), {"value": jax.ShapeDtypeStruct((), "f8")})
+
+
+@pytest.fixture(scope="module")
+def desk() -> Correspondence:
+    made = Correspondence()
+    assert made.sent(made.asked(), EXPECTED) == Refusal("no run has begun here: this process is new")
+    assert made.sent(made.start) == Welcome((1, 2))
+    return made
+
+
+def test_a_step_is_answered_with_named_arrays(desk: Correspondence) -> None:
+    parcel = desk.packing.packed(desk.asked(turn=7, settled=Settled(6, True, (1,))))
+    assert {item.name for item in desk.packing.items(parcel)} == {"clients", "seed", "settled_undone", "broadcast"}
+    reply = desk.desk.answer(parcel)
+    assert {item.name for item in desk.packing.items(reply)} == {"payload", "monitor['value']"}
+    answered = desk.packing.unpacked(reply, EXPECTED)
+    assert (
+        isinstance(answered, Answered) and answered.payload.shape == (2, 2) and answered.monitor["value"].shape == (2,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"step": "memory"}, "map 'memory' with broadcast .2,. float64: no message of this run's algorithm"),
+        ({"step": "__class__"}, "no message of this run's algorithm"),
+        ({"kind": "query"}, "no message of this run's algorithm"),
+        ({"broadcast": np.zeros(3)}, "no message of this run's algorithm"),
+        ({"broadcast": START.astype("f4")}, "no message of this run's algorithm"),
+        ({"broadcast": (START, START)}, "no message of this run's algorithm"),
+        ({"each": np.zeros((2, 1))}, "no message of this run's algorithm"),
+        ({"clients": np.array([0, 1])}, "not all are here"),
+        ({"clients": np.array([1, 1])}, "not all are here"),
+        ({"clients": np.array([], int)}, "not all are here"),
+        ({"seed": np.zeros(3)}, "with no seed"),
+        ({"settled": Settled(0, True, (0,))}, "clients who are not here"),
+        ({"turn": "soon"}, "without the word 'turn'"),
+    ],
+)
+def test_anything_but_a_step_of_the_algorithm_is_refused(
+    changes: dict[str, Any], said: str, desk: Correspondence, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = desk.sent(desk.asked(**changes), EXPECTED)
+    assert isinstance(reply, Refusal) and re.search(said, reply.reason)
+    assert "here: refused: " in caplog.text  # in the owner's log, too
+
+
+def test_a_start_that_the_site_does_not_want_is_refused(desk: Correspondence) -> None:
+    for changes, said in (
+        ({"version": "9.9.9"}, "the server runs hierfl 9.9.9"),
+        ({"mark": "other"}, "another problem is declared here than at the server"),
+        ({"solver": "__import__('os').getcwd()"}, "solver"),
+        ({"tables": {}}, "the server's tables are"),
+        ({"x0": np.zeros((2, 2))}, "whose arrays are not its x0 and its tables"),
+        ({"rounds": 2.5}, "without the word 'rounds'"),
+    ):
+        reply = desk.sent(desk.start._replace(**changes))
+        assert isinstance(reply, Refusal) and said in reply.reason
+    strict = Correspondence(SiteRules(algorithms=("SCAFFOLD",)))
+    assert "FedAvg is not among the algorithms" in strict.sent(strict.start).reason
+    assert "holds fewer rows" in (few := Correspondence(SiteRules(min_samples=6))).sent(few.start).reason
+    assert desk.sent(desk.start) == Welcome((1, 2))
+
+
+def test_a_reply_that_is_not_what_is_due_is_no_answer() -> None:
+    good = Answered(np.zeros((2, 2)), {"value": np.zeros(2)}, 0.1)
+    packing = Letters()
+    assert isinstance(packing.unpacked(packing.packed(good), EXPECTED), Answered)
+    for reply in (good._replace(monitor={}), good._replace(payload=(1.0, 2.0)), Welcome((1,))):
+        told = packing.unpacked(packing.packed(reply), EXPECTED)
+        assert isinstance(told, Refusal) and told.failed and told.reason.startswith("sent ")
+    late = letter_of(good)
+    assert isinstance(
+        packing.unpacked(Letter(late.words | {"seconds": "long"}, late.arrays).as_bytes(), EXPECTED), Refusal
+    )
