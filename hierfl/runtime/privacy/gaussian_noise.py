@@ -53,7 +53,7 @@ class NoiseOrder(NamedTuple):
             "released": released,
             "relation": SHARED.format(self.colluding) if self.shared else RELATION,
             "accountant": library(),
-            "withheld": "objective estimates, residuals, and the value at the end",
+            "withheld": "what clients would say of their objectives and residuals",
         }
 
 

@@ -131,7 +131,8 @@ def test_nobody_waits_longer_than_the_timeout_and_a_slow_site_comes_back(cluster
 
 
 @pytest.mark.slow
-def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: Any, problem: Any) -> None:
+@pytest.mark.parametrize("masks", [None, hf.runtime.PairwiseMasks(least=2)], ids=["plain", "masked"])
+def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: Any, problem: Any, masks: Any) -> None:
     solved(problem, SOLVER, 1, runtime=cluster)
     client, links = cluster._session._client, cluster._session._of[1]
     address = links._addresses["1"]
@@ -146,7 +147,8 @@ def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: 
                 time.sleep(0.2)
             time.sleep(1.0)
 
-    found = solved(problem, SOLVER, 10, runtime=cluster, callback=kill_and_wait)
+    with settings_of(cluster, masks=masks):
+        found = solved(problem, SOLVER, 10, runtime=cluster, callback=kill_and_wait)
     assert found.status == "completed" and found.history["answered"].tolist() == [4, 4, 4, 3, 3, 3, 4, 4, 4, 4]
     assert found.settings["sites"]["1"]["faults"][0] == [3, "its process is gone"]
     np.testing.assert_array_less(found.history["seconds"][3:6], 30.0)  # and not the timeout of two minutes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -46,6 +47,7 @@ def north(): return {"north": rows(1, 6)}
 def south(): return {"south": rows(2, 4)}
 """
 SETTINGS: dict[str, Any] = {"rounds": 20, "x0": np.array([0.5, -0.5]), "seed": 3, "progress": False}
+NAMES = ("north", "south")
 SOLVER = FedAvg(step_size=0.05, local_steps=2, batch_size=2)
 
 
@@ -128,7 +130,16 @@ def test_data_that_the_server_never_sees_give_the_run_in_process(runtime: Any, s
     object.__setattr__(runtime, "noise", hf.runtime.GaussianNoise(clip=1.0, multiplier=2.0))
     noised = study.problem.solve(SOLVER, runtime=runtime, **SETTINGS | {"rounds": 3})
     object.__setattr__(runtime, "noise", None)
-    assert np.isnan(noised.value) and np.abs(noised.trajectory["x"][1] - expected.trajectory["x"][1]).max() > 1e-3
+    assert np.isnan(noised.value) and noised.settings["rounds_done"] == 3
+    object.__setattr__(runtime, "masks", hf.runtime.PairwiseMasks(least=2))
+    summed = study.problem.solve(SOLVER, runtime=runtime, **SETTINGS | {"rounds": 2})
+    object.__setattr__(runtime, "masks", None)
+    short = here.solve(SOLVER, **SETTINGS | {"rounds": 2})
+    np.testing.assert_allclose(summed.iterate, short.iterate, rtol=0, atol=1e-10)
+    assert summed.value == pytest.approx(short.value, rel=1e-10)
+    assert summed.settings["masks"]["sums"] == 3  # two rounds, and the value at the end
+    marks = [set(re.findall(r"public key is (\w+), that of another one (\w+)", study.log(name))) for name in NAMES]
+    assert len(marks[0]) == 1 and marks[0] == {pair[::-1] for pair in marks[1]}  # for owners to compare
     assert noised.settings["privacy"]["released"] == 3 and "differential privacy: (" in str(noised)
 
 
