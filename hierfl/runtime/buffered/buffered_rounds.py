@@ -62,17 +62,17 @@ def require_rounds(runtime: Any) -> None:
     SettingError
         Naming the two that exclude each other.
     """
-    name = type(runtime).__name__
-    if runtime.rule is not None and runtime.asynchronous:
+    name, asynchronous = type(runtime).__name__, getattr(runtime, "asynchronous", False)
+    if runtime.rule is not None and asynchronous:
         raise SettingError(
             f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
         )
-    if runtime.masks is not None and (runtime.asynchronous or runtime.rule is not None):
-        other = "asynchronous=True" if runtime.asynchronous else f"aggregation={runtime.aggregation!r}"
+    if runtime.masks is not None and (asynchronous or runtime.rule is not None):
+        other = "asynchronous=True" if asynchronous else f"aggregation={runtime.aggregation!r}"
         raise SettingError(
             f"{name}(masks=..., {other}): that needs the sites' messages one by one; choose one of the two."
         )
-    if runtime.noise is not None and runtime.asynchronous:
+    if runtime.noise is not None and asynchronous:
         raise SettingError(
             f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "
             f"choose one of the two."

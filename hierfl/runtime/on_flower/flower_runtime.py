@@ -11,13 +11,18 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
+from hierfl.runtime.buffered.buffered_rounds import require_rounds
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_flower.letters import Letters
 from hierfl.runtime.on_flower.solver_text import solver_text
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
+from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
-from hierfl.runtime.sites.exchange import Exchange, require_known
+from hierfl.runtime.sites.exchange import require_known
+from hierfl.runtime.sites.masked_exchange import exchange_for
 from hierfl.runtime.sites.parcels import starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, require_no_memories, scalars_remembered
 from hierfl.version import VERSION
@@ -48,6 +53,8 @@ class Flower:
         Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
     aggregation, adversaries
         A robust aggregate in place of the weighted mean of what clients send, as in ``hf.runtime.Dask``.
+    noise, masks
+        A :class:`GaussianNoise`, and :class:`PairwiseMasks`, as in ``hf.runtime.Dask``; masks take a second exchange in every round.
 
     Raises
     ------
@@ -67,6 +74,8 @@ class Flower:
     watcher: Any = field(default=None, repr=False)
     aggregation: str | None = None
     adversaries: float = 0.2
+    noise: GaussianNoise | None = None
+    masks: PairwiseMasks | None = None
     _session: _GridSession = field(default_factory=lambda: _GridSession(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +90,7 @@ class Flower:
                 f"Flower(grid={type(self.grid).__name__}): the Grid that a ServerApp's main function is given; "
                 f"hierfl flower new writes such an app."
             )
-        _ = self.rule
+        require_rounds(self)
 
     @property
     def rule(self) -> Aggregation | None:
@@ -107,8 +116,9 @@ class Flower:
             links = self._session.links(self)
             clients_of = require_known(links.held(), problem.num_clients)
             mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
-            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, solver_as=solver_text)
-            exchange = Exchange(links, start, clients_of, self.timeout, self.watcher, packing=Letters())
+            orders = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
+            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, *orders, solver_as=solver_text)
+            exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher, Letters())
             federation = problem.declaration.federation
             names = [client.name for client in federation.clients] if federation else [None]
             attendance = Attendance(self.minimum, self.patience)

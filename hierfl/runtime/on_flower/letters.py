@@ -10,9 +10,27 @@ import numpy as np
 
 from hierfl.errors import SiteError
 from hierfl.runtime.on_flower.letter import Letter
-from hierfl.runtime.sites.parcels import Answered, Asked, Item, Refusal, Settled, Start, Welcome
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
+from hierfl.runtime.privacy.masked_numbers import KEY, Masking
+from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.sites.parcels import Answered, Asked, Item, Refusal, Settled, Start, Unmask, Unmasked, Welcome
 
 WORDS_OF_START = ("version", "mark", "declared", "algorithm", "solver", "rounds", "queries", "largest")
+ORDERS: dict[str, tuple[Any, dict[str, type]]] = {
+    "noise": (
+        NoiseOrder,
+        {
+            "clip": float,
+            "multiplier": float,
+            "delta": float,
+            "releases": int,
+            "run": str,
+            "shared": bool,
+            "colluding": int,
+        },
+    ),
+    "masks": (MaskOrder, {"least": int, "bits": int, "run": str}),
+}
 
 
 class Hello(NamedTuple):
@@ -51,6 +69,9 @@ def letter_of(message: Any) -> Letter:
     words: dict[str, Any] = {"message": type(message).__name__}
     if isinstance(message, Start):
         words |= {name: getattr(message, name) for name in WORDS_OF_START}
+        for order in ORDERS:
+            if (asked := getattr(message, order)) is not None:
+                words |= {f"{order}_{name}": value for name, value in asked._asdict().items()}
         tables = {f"tables{path}": table for path, table in message.tables.items()}
         return Letter(words, {"x0": np.asarray(message.x0), **tables})
     if isinstance(message, Asked):
@@ -62,13 +83,19 @@ def letter_of(message: Any) -> Letter:
         if message.settled is not None:
             words |= {"settled_turn": message.settled.turn, "settled_kept": message.settled.kept}
             arrays["settled_undone"] = np.array(message.settled.undone, np.int64)
+        if message.masking is not None:
+            words["attempt"], arrays["keys"] = message.masking.attempt, _bytes(b"".join(message.masking.keys))
         return Letter(words, arrays | _sent(message.broadcast, message.each))
     if isinstance(message, Answered):
         return Letter(words | {"seconds": message.seconds}, _told(message.payload, message.monitor))
     if isinstance(message, Introduction):
         return Letter(words | {"name": message.name}, {"clients": np.array(message.clients, np.int64)})
     if isinstance(message, Welcome):
-        return Letter(words, {"clients": np.array(message.clients, np.int64)})
+        return Letter(words, {"clients": np.array(message.clients, np.int64), "key": _bytes(message.key)})
+    if isinstance(message, Unmask):
+        return Letter(words | {"attempt": message.attempt}, {})
+    if isinstance(message, Unmasked):
+        return Letter(words, {"key": _bytes(message.key)})
     if isinstance(message, Refusal):
         words |= {"reason": message.reason, "failed": message.failed}
     return Letter(words, {})
@@ -89,7 +116,12 @@ def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
     x0 = letter.arrays.get("x0")
     if x0 is None or x0.ndim != 1 or x0.dtype != np.float64 or len(tables) + 1 != len(letter.arrays):
         raise SiteError("a start of a run whose arrays are not its x0 and its tables.")
-    return Start(**words | numbers | {"solver": read_solver(words["solver"])}, tables=tables, x0=x0)
+    orders = {}
+    for order, (kind, types) in ORDERS.items():
+        if f"{order}_run" in letter.words:
+            told = _words(letter, kind, **{f"{order}_{name}": of for name, of in types.items()})
+            orders[order] = kind(**{name: told[f"{order}_{name}"] for name in types})
+    return Start(**words | numbers | {"solver": read_solver(words["solver"])}, tables=tables, x0=x0, **orders)
 
 
 def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[int]) -> Asked:
@@ -115,15 +147,34 @@ def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[
         if not set(undone.tolist()) <= held:
             raise SiteError("a message that settles what became of clients who are not here.")
         settled = Settled(told["settled_turn"], told["settled_kept"], tuple(undone.tolist()))
+    masking = None
+    if "attempt" in letter.words:
+        attempt, keys = _words(letter, Asked, attempt=int)["attempt"], _array(letter, "keys", np.uint8, 1)
+        own.add("keys")
+        if keys.size % KEY:
+            raise SiteError("a message with parts of keys.")
+        masking = Masking(attempt, tuple(keys[place : place + KEY].tobytes() for place in range(0, keys.size, KEY)))
     arrays = {name: array for name, array in letter.arrays.items() if name not in own}
     for broadcast, each in steps.get((words["kind"], words["step"]), ()):
         if _fit(arrays, _sent(broadcast, each), {"each": count}):
             parts = [_filled(tree, arrays, name) for tree, name in ((broadcast, "broadcast"), (each, "each"))]
-            return Asked(settled=settled, clients=clients, seed=seed, broadcast=parts[0], each=parts[1], **words)
+            asked = Asked(settled=settled, clients=clients, seed=seed, broadcast=parts[0], each=parts[1], **words)
+            return asked._replace(masking=masking)
     sent = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in arrays.items())
     raise SiteError(
         f"{words['kind']} {words['step']!r} with {sent or 'no arrays'}: no message of this run's algorithm."
     )
+
+
+def unmask_of(letter: Letter) -> Unmask:
+    """The question for a site's own mask.
+
+    Raises
+    ------
+    SiteError
+        For a letter that is no such message.
+    """
+    return Unmask(_words(letter, Unmask, attempt=int)["attempt"])
 
 
 def introduction_of(letter: Letter) -> Introduction:
@@ -138,12 +189,15 @@ def introduction_of(letter: Letter) -> Introduction:
     return Introduction(words["name"], tuple(_array(letter, "clients", np.int64, 1).tolist()))
 
 
-def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Refusal:
+def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Unmasked | Refusal:
     kind = letter.words.get("message")
     if kind == "Refusal":
         return Refusal(**_words(letter, Refusal, reason=str, failed=bool))
     if kind == "Welcome" and expected is None:
-        return Welcome(tuple(_array(letter, "clients", np.int64, 1).tolist()))
+        key = _array(letter, "key", np.uint8, 1).tobytes()
+        return Welcome(tuple(_array(letter, "clients", np.int64, 1).tolist()), key)
+    if kind == "Unmasked" and expected is None:
+        return Unmasked(_array(letter, "key", np.uint8, 1).tobytes())
     if kind != "Answered" or expected is None:
         raise SiteError("a message of another kind than is due.")
     names = list(_told(*expected))
@@ -151,6 +205,10 @@ def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Refusal:
         raise SiteError(f"the arrays {', '.join(letter.arrays)}, not {', '.join(names)}.")
     payload, monitor = (_filled(tree, letter.arrays, name) for tree, name in zip(expected, ("payload", "monitor")))
     return Answered(payload, monitor, _words(letter, Answered, seconds=float)["seconds"])
+
+
+def _bytes(key: bytes) -> np.ndarray:
+    return np.frombuffer(key, np.uint8)
 
 
 def _words(letter: Letter, kind: type, /, **types: type) -> dict[str, Any]:

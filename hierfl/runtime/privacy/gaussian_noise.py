@@ -41,6 +41,18 @@ class NoiseOrder(NamedTuple):
     shared: bool = False
     colluding: int = 0
 
+    def require_sound(self) -> None:
+        """Require numbers as :class:`GaussianNoise` has them: an order comes from a server that may have sent anything.
+
+        Raises
+        ------
+        SettingError
+            For any other.
+        """
+        GaussianNoise(self.clip, self.multiplier, self.delta, self.shared, self.colluding)
+        if self.releases < 0:
+            raise SettingError(f"releases={self.releases!r} of a run with noise: from 0 on.")
+
     def told(self, released: int) -> dict[str, Any]:
         """What the result says of it, with the most messages that a client was asked for."""
         return {
@@ -124,7 +136,8 @@ class GaussianNoise:
         releases = planned_releases(algorithm, problem.num_clients, rounds, seed)
         library()
         run, colluding = secrets.token_hex(8), int(self.colluding) if self.shared else 0
-        return NoiseOrder(self.clip, self.multiplier, self.delta, releases, run, self.shared, colluding)
+        numbers = float(self.clip), float(self.multiplier), float(self.delta)
+        return NoiseOrder(*numbers, releases, run, self.shared, colluding)
 
 
 def require_covered(problem: CompiledProblem, algorithm: Algorithm) -> str:

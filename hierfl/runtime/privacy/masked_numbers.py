@@ -51,13 +51,13 @@ class SiteMasks:
         """
         if masking is None or masking.attempt <= self._attempt:
             raise SiteError("this run's messages are masked, each sum once: the server asked for one without, or again")
-        others = set(masking.keys) - {self.public}
-        if len(others) != len(masking.keys) - 1 or len(masking.keys) < self.order.least:
+        keys, count = set(masking.keys), len(masking.keys)
+        if self.public not in keys or len(keys) != count or count < self.order.least:
             raise SiteError(f"a sum has to be over this site and others, {self.order.least} or more, each once")
         total = whole(numbers, self.order.bits, len(masking.keys))
         self._attempt, self._own = masking.attempt, secrets.token_bytes(KEY)
         total = total + stream(self._own, masking.attempt, numbers.size)
-        for other in others:
+        for other in keys - {self.public}:
             mask = stream(self._key_with(other), masking.attempt, numbers.size)
             total = total + mask if self.public < other else total - mask
         return total

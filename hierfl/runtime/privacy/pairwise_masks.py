@@ -30,6 +30,16 @@ class MaskOrder(NamedTuple):
     bits: int
     run: str
 
+    def require_sound(self) -> None:
+        """Require numbers as :class:`PairwiseMasks` has them: an order comes from a server that may have sent anything.
+
+        Raises
+        ------
+        SettingError
+            For any other.
+        """
+        PairwiseMasks(self.least, self.bits)
+
     def told(self, sums: int, error: float) -> dict[str, Any]:
         """What the result says of it, with the number of sums that were opened, and a bound on the rounding of a mean."""
         return {

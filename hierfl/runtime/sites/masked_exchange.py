@@ -15,7 +15,7 @@ from hierfl.runtime.privacy.masked_numbers import KEY, Masking, opened
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.exchange import Exchange, Shapes
 from hierfl.runtime.sites.links import Links
-from hierfl.runtime.sites.parcels import Answered, Asked, Start, Unmask, Unmasked, Welcome
+from hierfl.runtime.sites.parcels import Answered, Asked, Packing, Pickling, Start, Unmask, Unmasked, Welcome
 from hierfl.runtime.sites.site_reports import Crossing
 
 
@@ -68,8 +68,8 @@ class MaskedExchange(Exchange):
             parts[site] = Asked(
                 self.turn, self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
             )
-        answers = self._answers(place, parts, step, None)
         count = sum(math.prod(shape.shape) for shape in summed_shapes(expected))
+        answers = self._answers(place, parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}))
         for site, answer in answers.items():
             problem = None if answer is None else _unlike_a_sum(answer, count)
             if answer is None or problem is not None:
@@ -105,12 +105,15 @@ def exchange_for(
     clients_of: dict[str, tuple[int, ...]],
     timeout: float,
     watcher: Callable[[Crossing], None] | None = None,
+    packing: Packing | None = None,
 ) -> Exchange:
     """The exchange of a run, with masks where it has some."""
+    packing = packing or Pickling()
     if start.masks is None:
-        return Exchange(links, start, clients_of, timeout, watcher)
+        return Exchange(links, start, clients_of, timeout, watcher, packing=packing)
     weights = problem.declaration.client_weights
-    return MaskedExchange(links, start, clients_of, timeout, watcher, weights=weights / np.sum(weights))
+    shares = weights / np.sum(weights)
+    return MaskedExchange(links, start, clients_of, timeout, watcher, packing=packing, weights=shares)
 
 
 def summed_shapes(expected: Shapes) -> list[Any]:

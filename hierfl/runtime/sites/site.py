@@ -112,6 +112,9 @@ class Site:
 
     def _begin(self, start: Start) -> Welcome | Refusal:
         """Begin a run, or say why not: another version, another declaration, or the owner's rules."""
+        for order in (start.noise, start.masks):
+            if order is not None:
+                order.require_sound()
         reason = self._against(start)
         if reason is not None:
             LOG.warning("%s: refused a run of %s: %s", self.name, start.algorithm, reason)

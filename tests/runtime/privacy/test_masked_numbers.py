@@ -75,6 +75,7 @@ def test_questions_that_would_open_a_message_are_refused() -> None:
         (Masking(3, keys), "or again"),
         (Masking(5, keys[:2]), "3 or more"),
         (Masking(5, (*keys[:1], *keys[:1], *keys[1:])), "each once"),
+        (Masking(5, (*2 * [SiteMasks(ORDER).public], SiteMasks(ORDER).public)), "over this site"),
         (Masking(5, tuple(SiteMasks(ORDER).public for _ in range(3))), "over this site"),
     ):
         with pytest.raises(SiteError, match=said):

@@ -1,0 +1,94 @@
+"""Noise and masks behind Flower's messages: the same runs, nothing plain on the way, and orders that a site does not believe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.runtime import GaussianNoise, PairwiseMasks
+from hierfl.runtime.on_flower.letter import Letter
+from hierfl.runtime.on_flower.letters import letter_of
+from hierfl.runtime.privacy.masked_numbers import Masking
+from hierfl.runtime.sites.parcels import Refusal, Unmask
+from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.solvers import FedAvg
+from tests.runtime.on_dask.test_dask_runtime import SIZES, START, clients_alone, words
+from tests.runtime.on_flower.loopback import LoopbackGrid, desks
+from tests.runtime.on_flower.test_letters import Correspondence
+
+SOLVER = FedAvg(step_size=0.1, local_steps=1, batch_size=None)
+SETTINGS: dict[str, Any] = {"rounds": 4, "x0": START, "seed": 5, "progress": False}
+HIDDEN = {
+    "masks": {"masks": PairwiseMasks()},
+    "noise": {"noise": GaussianNoise(1.0, 3.0)},
+    "shared noise": {"noise": GaussianNoise(1.0, 3.0, shared=True), "masks": PairwiseMasks()},
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_nothing_plain_crosses(kind: str) -> None:
+    problem = clients_alone()
+    grid = LoopbackGrid(
+        desks(problem, rules=SiteRules(min_sum=3) if "masks" in HIDDEN[kind] else SiteRules(min_noise=3.0))
+    )
+    found = problem.solve(SOLVER, runtime=hf.runtime.Flower(grid, minimum=4, **HIDDEN[kind]), **SETTINGS)
+    shares, secret = np.array(SIZES) / sum(SIZES), []
+    for share, client in zip(shares, problem.federation.clients):
+        rows = next(iter(client.samples.values()))
+        move = -0.1 * 2 * rows.T @ (rows @ START - 1) / len(rows)
+        secret += words(move) + words(share * move) + words(np.mean((rows @ START - 1) ** 2))
+    raw = b"".join(serialised for serialised, _ in grid.crossed)
+    assert words(START)[0] in raw  # what is looked for would be found
+    assert not [word for word in secret if word in raw]
+    if "noise" in HIDDEN[kind]:
+        assert found.settings["privacy"]["released"] == found.settings["privacy"]["releases"] == 4
+        assert np.isnan(found.history["objective"]).all()
+    else:
+        plain = problem.solve(SOLVER, **SETTINGS)
+        np.testing.assert_allclose(found.trajectory["x"], plain.trajectory["x"], rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found.history["objective"], plain.history["objective"], rtol=0, atol=1e-10)
+    assert all(site["faults"] == [] for site in found.settings["sites"].values())
+
+
+def test_orders_that_are_none_are_refused() -> None:
+    desk, sound = Correspondence(SiteRules(min_noise=1.0)), GaussianNoise(1.0, 2.0)
+    order = sound.order(desk.problem.compile(), SOLVER.bind(desk.problem.compile(), 10), 10, 5)
+    masks = PairwiseMasks(least=2).order(desk.problem.compile(), SOLVER.bind(desk.problem.compile(), 10))
+    for noise, masking, said in (
+        (order._replace(multiplier=float("nan")), None, "multiplier=nan"),
+        (order._replace(clip=float("inf")), None, "clip=inf"),
+        (order._replace(releases=-1), None, "releases=-1"),
+        (order._replace(multiplier=0.5), None, "asks for noise of multiplier 1 or more"),
+        (order._replace(shared=True), None, "the run has none"),
+        (order, masks._replace(least=1), "hides nothing"),
+        (order, masks._replace(bits=64), "at most 56"),
+    ):
+        reply = desk.sent(desk.start._replace(noise=noise, masks=masking))
+        assert isinstance(reply, Refusal) and said in reply.reason, reply
+    letter = letter_of(desk.start._replace(noise=order))
+    words_ = {name: word for name, word in letter.words.items() if name != "noise_clip"}
+    reply = desk.packing.unpacked(desk.desk.answer(Letter(words_, letter.arrays).as_bytes()), None)
+    assert isinstance(reply, Refusal) and "without the word 'noise_clip'" in reply.reason
+
+
+def test_a_site_under_masks_answers_nothing_that_opens_its_message() -> None:
+    desk = Correspondence()
+    masks = PairwiseMasks(least=2).order(desk.problem.compile(), SOLVER.bind(desk.problem.compile(), 10))
+    welcome = desk.sent(desk.start._replace(masks=masks))
+    keys = tuple(sorted((welcome.key, Correspondence().sent(desk.start._replace(masks=masks)).key)))
+    for masking, said in (
+        (None, "for one without"),
+        (Masking(0, (welcome.key,)), "2 or more"),
+        (Masking(0, (bytes(32), bytes(32))), "over this site and others"),
+    ):
+        assert said in desk.sent(desk.asked(masking=masking)).reason
+    numbers = (np.zeros(3, np.uint64), {})
+    masked = desk.sent(desk.asked(masking=Masking(1, keys)), numbers)
+    assert masked.payload.dtype == np.uint64 and masked.payload.shape == (3,) and masked.monitor == {}
+    assert len(desk.sent(Unmask(1)).key) == 32
+    assert "given up" in desk.sent(Unmask(0)).reason
+    assert "or again" in desk.sent(desk.asked(masking=Masking(1, keys)), numbers).reason
+    assert desk.sent(desk.start).key == b"" and "no masks" in desk.sent(Unmask(1)).reason
