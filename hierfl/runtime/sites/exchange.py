@@ -117,13 +117,17 @@ class Exchange:
         self.failed = False
 
     def close(self) -> None:
-        """The round counts: what its clients remember of it is kept."""
+        """The round counts: what its clients remember of it is kept.
+
+        A site that answered nothing may not have been reached, and then has still to hear of the turn before; if it was, it drops this one.
+        """
         for site in self._asked:
             own = self.clients_of[site]
             undone = tuple(client for client in own if client in self.lost)
-            self._settled[site] = Settled(self.turn, len(undone) < len(own), undone)
+            if self._calls[site]:
+                self._settled[site] = Settled(self.turn, len(undone) < len(own), undone)
         for site, report in self.reports.items():
-            if site in self._asked and len(self._settled[site].undone) < len(self.clients_of[site]):
+            if site in self._asked and not self.lost.keys() >= set(self.clients_of[site]):
                 report.rounds += 1
             elif site in self._asked or site in self.away:
                 report.silent.append(self.round)

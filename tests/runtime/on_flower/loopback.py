@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ class LoopbackGrid:
 
     def __init__(self, nodes: Mapping[int, Answer]) -> None:
         self.nodes, self.crossed = dict(nodes), list[Any]()
+        self.delays: dict[int, float] = {}  # seconds, by node, until an answer is there
         self._replies: dict[str, Any] = {}
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in the process of a ServerApp
 
@@ -42,14 +44,15 @@ class LoopbackGrid:
                 reply = Message(
                     as_content(self.nodes[message.metadata.dst_node_id](as_bytes(arrived.content))), reply_to=arrived
                 )
-            except RuntimeError as error:
+            except Exception as error:  # as Flower's own processes do
                 reply = Message(Error(code=1, reason=str(error)), reply_to=arrived)
-            self._replies[name] = self._crossing(reply)
+            due = time.monotonic() + self.delays.get(message.metadata.dst_node_id, 0.0)
+            self._replies[name] = due, self._crossing(reply)
             sent.append(name)
         return sent
 
     def pull_messages(self, names: Iterable[str]) -> list[Message]:
-        return [self._replies[name] for name in list(names)]
+        return [self._replies[name][1] for name in list(names) if self._replies[name][0] <= time.monotonic()]
 
     def _crossing(self, message: Message) -> Message:
         raw = message_to_proto(message)

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,20 +173,3 @@ def test_a_node_without_a_registered_key_or_with_another_authority_is_refused(lo
     type(loop.authority)(loop.folder / "other", "other")
     mistrusting = loop.supernode("north_again", 'socket="x.sock"', ca="other/other.pem")
     assert mistrusting.wait(60) != 0 and "CERTIFICATE_VERIFY_FAILED" in loop.output("supernode_north_again")
-
-
-def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "study.py").write_text(STUDY)
-    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 0
-    assert "wrote" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "app").iterdir()} == {
-        "client_app.py",
-        "pyproject.toml",
-        "server_app.py",
-        "study.py",
-    }
-    compile((tmp_path / "app" / "server_app.py").read_text(), "server_app.py", "exec")
-    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 2
-    assert "is there already" in capsys.readouterr().err
-    assert main(["flower", "new", "hierfl.models:nonsmooth_toy", str(tmp_path / "toy")]) == 2
-    assert "has no federation" in capsys.readouterr().err

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from tests.runtime.on_dask.test_dask_runtime import CASES, START
+from hierfl.runtime.sites.site_reports import Crossing
+from tests.runtime.on_dask.test_dask_runtime import CASES, START, words
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 
 
@@ -23,3 +24,31 @@ def test_rounds_are_those_of_a_run_in_process(case: str) -> None:
     np.testing.assert_allclose(there.own_value or 0.0, here.own_value or 0.0, rtol=0, atol=1e-10)
     assert there.communication == here.communication and there.status == "completed"
     assert all(site["faults"] == [] for site in there.settings["sites"].values())
+
+
+def test_nothing_but_named_arrays_and_words_crosses() -> None:
+    make, solver = CASES["ZO-HFL"]
+    problem, crossed = make(), list[Crossing]()
+    grid = LoopbackGrid(desks(problem))
+    runtime = hf.runtime.Flower(grid, minimum=4, watcher=crossed.append)
+    result = problem.solve(solver, runtime=runtime, rounds=3, x0=START, progress=False)
+
+    assert {(c.way, c.step) for c in crossed} == {
+        (way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")
+    }
+    up = {item.name for c in crossed if c.way == "up" for item in c.items}
+    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves")}
+    assert up == {"clients", "payload", *monitored}
+    records = [(type(record).__name__, name) for _, message in grid.crossed for name, record in message.content.items()]
+    assert set(records) == {("ArrayRecord", "arrays"), ("ConfigRecord", "words")}
+    assert {a.stype for _, message in grid.crossed for a in message.content["arrays"].values()} == {"numpy.ndarray"}
+
+    held = [
+        v for client in problem.federation.clients for own in (client.samples, client.parameters) for v in own.values()
+    ]
+    raw = b"".join(serialised for serialised, _ in grid.crossed)
+    assert words(START)[0] in raw  # x is sent, so that what is looked for would be found
+    assert not [word for values in held for word in words(values) if word in raw]
+    counted = sum(site["bytes_down"] + site["bytes_up"] for site in result.settings["sites"].values())
+    assert counted == sum(c.bytes for c in crossed)
+    assert abs(len(raw) - counted) < 700 * len(grid.crossed)  # but for how either is framed

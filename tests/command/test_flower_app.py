@@ -1,0 +1,36 @@
+"""``hierfl flower new``: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hierfl.command.main import main
+
+STUDY = """
+import cvxpy as cp
+import hierfl as hf
+
+def declared() -> hf.Problem:
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    clients = [hf.Client({u: hf.Elsewhere(n)}, name=name) for name, n in {"north": 6, "south": 4}.items()]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - 1))), federation=hf.Federation(clients))
+"""
+
+
+def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.py").write_text(STUDY)
+    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "app").iterdir()} == {
+        "client_app.py",
+        "pyproject.toml",
+        "server_app.py",
+        "study.py",
+    }
+    compile((tmp_path / "app" / "server_app.py").read_text(), "server_app.py", "exec")
+    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["flower", "new", "hierfl.models:nonsmooth_toy", str(tmp_path / "toy")]) == 2
+    assert "has no federation" in capsys.readouterr().err

@@ -1,0 +1,152 @@
+"""Sites behind Flower's messages that fail: the run is the one in process in which they were absent, and refusals say why."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.runtime.on_flower import grid_links
+from hierfl.runtime.on_flower.letter import Letter
+from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.solvers import SCAFFOLD, FedAvg
+from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+from tests.runtime.on_flower.loopback import Answer, LoopbackGrid, desks
+
+FAST = FedAvg(step_size=0.1, local_steps=2)
+REMEMBERING = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients must not remember what did not count
+SETTINGS: dict[str, Any] = {"x0": START, "seed": 5, "evaluate_every": 1, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def problem() -> hf.Problem:
+    return clients_alone()
+
+
+class Spoilt:
+    """A desk that does something else with some of the messages of rounds."""
+
+    def __init__(self, desk: Answer, act: Any) -> None:
+        self.desk, self.act, self.asked = desk, act, 0
+
+    def __call__(self, parcel: bytes) -> bytes:
+        if Letter.from_bytes(parcel).words["message"] != "Asked":
+            return self.desk(parcel)
+        self.asked += 1
+        reply: bytes = self.act(self.asked, self.desk, parcel)
+        return reply
+
+
+def changed(reply: bytes, change: Any) -> bytes:
+    letter = Letter.from_bytes(reply)
+    return Letter(letter.words, change(dict(letter.arrays))).as_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a: a | {"payload[0]": np.full((1, 2), np.nan)}, "client 3 sent NaN"),
+        (lambda a: a | {"payload[0]": np.zeros((1, 3))}, r"of shape \(1, 3\)"),
+        (lambda a: a | {"payload[0]": np.zeros((1, 2), int)}, "type int64"),
+        (lambda a: a | {"rows": np.zeros(1)}, "the arrays .*rows, not "),
+        (RuntimeError("no site listens"), "no site listens"),
+    ],
+)
+def test_a_site_that_answers_wrongly_is_left_out_of_that_round(change: Any, said: str, problem: hf.Problem) -> None:
+    nodes = desks(problem)
+
+    def act(asked: int, desk: Answer, parcel: bytes) -> bytes:
+        if asked != 2:
+            return desk(parcel)
+        if isinstance(change, RuntimeError):
+            raise change
+        return changed(desk(parcel), change)
+
+    nodes[102] = Spoilt(nodes[102], act)
+    found = problem.solve(REMEMBERING, runtime=hf.runtime.Flower(LoopbackGrid(nodes)), rounds=4, **SETTINGS)
+    np.testing.assert_allclose(found.trajectory["x"], without(problem, {3: [1]}, 4), rtol=0, atol=1e-10)
+    (fault,) = found.settings["sites"]["site 2"]["faults"]
+    assert fault[0] == 1 and re.search(said, fault[1])
+
+
+def without(problem: hf.Problem, absent: dict[int, list[int]], rounds: int) -> np.ndarray:
+    """The run in process in which some clients are absent in some rounds."""
+
+    def who(r: int) -> list[int]:
+        return [client for client in range(4) if r not in absent.get(client, [])]
+
+    solver = SCAFFOLD(step_size=0.1, local_steps=3, participation=who)
+    x: np.ndarray = problem.solve(solver, rounds=rounds, **SETTINGS).trajectory["x"]
+    return x
+
+
+def test_a_late_site_is_not_asked_before_its_answer_is_there(problem: hf.Problem) -> None:
+    grid = LoopbackGrid(desks(problem))
+    runtime = hf.runtime.Flower(grid, timeout=0.5)
+    problem.solve(REMEMBERING, runtime=runtime, rounds=1, **SETTINGS)
+
+    def slow(done: int, *_: Any) -> None:
+        grid.delays = {102: 1.2} if done == 2 else {}
+        time.sleep(0.15)
+
+    found = problem.solve(REMEMBERING, runtime=runtime, rounds=16, callback=slow, **SETTINGS)
+    ((first, last),) = found.settings["sites"]["site 2"]["rounds_without"]
+    assert first == 2 and 3 <= last < 14
+    assert found.settings["sites"]["site 2"]["faults"] == [[2, "no answer within 0.5 s"]]
+    absent = {3: list(range(first, last + 1))}
+    np.testing.assert_allclose(found.trajectory["x"], without(problem, absent, 16), rtol=0, atol=1e-10)
+
+
+def test_a_site_that_was_started_again_begins_again(problem: hf.Problem) -> None:
+    grid = LoopbackGrid(desks(problem))
+
+    def restart(done: int, *_: Any) -> None:
+        if done == 2:
+            grid.nodes[102] = desks(problem)[102]
+
+    found = problem.solve(FAST, runtime=hf.runtime.Flower(grid), rounds=5, callback=restart, **SETTINGS)
+    assert found.history["answered"].tolist() == [4, 4, 3, 4, 4]
+    assert "no run has begun here" in found.settings["sites"]["site 2"]["faults"][0][1]
+
+
+def test_a_node_that_is_gone_is_missed_and_one_that_comes_takes_part(
+    problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid_links, "LOOK", 0.0)
+    nodes = desks(problem)
+    grid = LoopbackGrid({node: nodes[node] for node in (100, 101)})
+
+    def change(done: int, *_: Any) -> None:
+        if done == 2:
+            del grid.nodes[101]
+        if done == 4:
+            grid.nodes |= {101: nodes[101], 102: nodes[102]}
+
+    runtime = hf.runtime.Flower(grid, patience=0.5)
+    found = problem.solve(FAST, runtime=runtime, rounds=6, callback=change, **SETTINGS)
+    assert found.history["answered"].tolist() == [3, 3, 2, 2, 4, 4]
+
+
+def test_refusals_say_why(problem: hf.Problem) -> None:
+    strict = hf.runtime.Flower(LoopbackGrid(desks(problem, rules=SiteRules(algorithms=("FedProx",)))), patience=0.5)
+    with pytest.raises(hf.SiteError, match="site 0: FedAvg is not among the algorithms that this site allows: FedProx"):
+        problem.solve(FAST, runtime=strict, rounds=2, **SETTINGS)
+
+    def nobody(_: bytes) -> bytes:
+        raise RuntimeError("no site listens at this node's socket")
+
+    partly = LoopbackGrid(desks(problem) | {102: nobody})
+    with pytest.raises(hf.SiteError, match=r"(?s)nobody|no site holds.*3.*node 102: no site listens"):
+        problem.solve(FAST, runtime=hf.runtime.Flower(partly, minimum=4, patience=0.5), rounds=2, **SETTINGS)
+    with pytest.raises(hf.SettingError, match="on Flower a solver is sent as text"):
+        function = FedAvg(step_size=lambda r: 0.1)
+        problem.solve(function, runtime=hf.runtime.Flower(LoopbackGrid(desks(problem))), rounds=2, **SETTINGS)
+    for wrong in ({"timeout": 0}, {"minimum": 0}, {"patience": -1}, {"largest": 0}, {"aggregation": "mean"}):
+        with pytest.raises(hf.SettingError):
+            hf.runtime.Flower(partly, **wrong)
+    with pytest.raises(hf.SettingError, match="the Grid that a ServerApp's main function is given"):
+        hf.runtime.Flower("127.0.0.1:8000")
