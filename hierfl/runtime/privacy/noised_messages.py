@@ -24,6 +24,11 @@ class Releases:
         self.most, self.counts = most, dict[int, int]()
         self._last: dict[int, Hashable] = {}
 
+    @property
+    def largest(self) -> int:
+        """Of the client with the most."""
+        return max(self.counts.values(), default=0)
+
     def count(self, clients: Sequence[int], questions: Sequence[Hashable]) -> list[int] | None:
         """Those whose question is a new one, counted; None, and nobody is, where one of them has none left."""
         new = [client for client, question in zip(clients, questions) if self._last.get(client) != question]

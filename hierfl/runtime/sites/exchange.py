@@ -82,7 +82,7 @@ class Exchange:
         """What the run tells of its messages."""
         if self.start.noise is None or self.releases is None:
             return {}
-        return {"privacy": self.start.noise.told(max(self.releases.counts.values(), default=0))}
+        return {"privacy": self.start.noise.told(self.releases.largest)}
 
     def present(self) -> np.ndarray:
         """The clients that can be asked now, in the order of their indices."""

@@ -84,7 +84,7 @@ class Site:
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
         self._run: SiteRun | None = None
-        self._noised: dict[str, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
+        self._noised: dict[Any, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
 
     def answer(self, parcel: bytes) -> bytes:
         """Answer one pickled message."""
@@ -126,7 +126,7 @@ class Site:
         noised = None
         if start.noise is not None:
             step = require_covered(self._compiled, algorithm)
-            noised = self._noised.setdefault(start.noise.run, self._noise_of(start, step))
+            noised = self._noised.setdefault((start.noise, start.masks), self._noise_of(start, step))
         masks = None
         if start.masks is not None:
             require_means(self._compiled, algorithm)
@@ -164,12 +164,18 @@ class Site:
             if self._run.masks is None:
                 return Refusal("this run has no masks")
             return Unmasked(self._run.masks.own_mask(asked.attempt))
-        if asked.turn != self._run.turn and asked.kind == "map":
+        noised, new_turn = self._run.noised, asked.turn != self._run.turn
+        if asked.kind == "map" and (new_turn or noised is not None):
             reason = self.rules.against_round(self.rounds)
             if reason is not None:
                 return Refusal(reason)
-            self.rounds += 1
-        return self._run.answer(asked)
+        if noised is None:
+            self.rounds += new_turn and asked.kind == "map"
+            return self._run.answer(asked)
+        before = noised.releases.largest
+        answered = self._run.answer(asked)
+        self.rounds += noised.releases.largest - before  # whatever turn the server says it is
+        return answered
 
     def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its name, shape and bytes."""

@@ -74,6 +74,21 @@ def test_orders_that_are_none_are_refused() -> None:
     assert isinstance(reply, Refusal) and "without the word 'noise_clip'" in reply.reason
 
 
+def test_an_owner_bounds_what_is_told_whatever_is_asked() -> None:
+    desk = Correspondence(SiteRules(min_noise=2.0, max_rounds=3))
+    compiled = desk.problem.compile()
+    order = GaussianNoise(1.0, 2.0).order(compiled, SOLVER.bind(compiled, 10), 1000, 5)
+    expected = (np.zeros(2), {"value": np.zeros(())})
+    told = []
+    for run in range(2):
+        desk.sent(desk.start._replace(noise=order._replace(run=str(run))))
+        for place in range(4):  # another question each time, and always the same turn
+            told.append(desk.sent(desk.asked(broadcast=START + place), expected))
+    answered = [not isinstance(reply, Refusal) for reply in told]
+    assert answered == [True] * 3 + [False] * 5 and "has answered the 3 rounds" in told[3].reason
+    assert isinstance(desk.sent(desk.start), Refusal)  # without noise
+
+
 def test_a_site_under_masks_answers_nothing_that_opens_its_message() -> None:
     desk = Correspondence()
     masks = PairwiseMasks(least=2).order(desk.problem.compile(), SOLVER.bind(desk.problem.compile(), 10))
