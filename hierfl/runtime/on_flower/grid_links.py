@@ -18,6 +18,7 @@ from hierfl.runtime.sites.links import Lost
 
 PULL = 0.2  # seconds between looks for replies
 LOOK = 2.0  # seconds between looks for nodes
+AGAIN = 20.0  # seconds until a node that had no site is asked again
 
 
 class GridLinks:
@@ -37,6 +38,8 @@ class GridLinks:
         self._nodes: dict[str, int] = {}
         self._held: dict[str, tuple[int, ...]] = {}
         self._hellos: dict[int, str] = {}  # nodes that were asked who they are, and the messages
+        self._births: dict[str, int] = {}
+        self._siteless: dict[int, float] = {}  # nodes that had no site, and when they said so
         self._late: dict[str, str] = {}
         self._online: frozenset[int] = frozenset()
         self._looked = -LOOK
@@ -54,7 +57,8 @@ class GridLinks:
         if time.monotonic() - self._looked >= LOOK:
             self._looked = time.monotonic()
             self._online = frozenset(self.grid.get_node_ids())
-            strangers = self._online - self._hellos.keys()
+            patient = {node for node, said in self._siteless.items() if self._looked - said < AGAIN}
+            strangers = self._online - (self._hellos.keys() - (self._siteless.keys() - patient))
             if strangers:
                 self._hellos |= self._pushed(dict.fromkeys(strangers, letter_of(Hello())), self.timeout)
         waited = {message: node for node, message in self._hellos.items() if message}
@@ -68,8 +72,8 @@ class GridLinks:
         return dict(self._held)
 
     def born(self, site: str) -> int:
-        """Always the same: a process that knows of no run says so when it is asked."""
-        return 1
+        """How many nodes have had this site's name; a process of the same node that knows of no run says so when it is asked."""
+        return self._births[site]
 
     def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
         """Ask them all at once."""
@@ -106,16 +110,18 @@ class GridLinks:
 
     def _met(self, node: int, reply: bytes | Lost) -> None:
         """Take a node in that has introduced itself."""
-        if isinstance(reply, Lost):
-            self.refusals[str(node)] = reply.reason
-            return
         try:
+            if isinstance(reply, Lost):
+                raise SiteError(reply.reason)
             who = introduction_of(Letter.from_bytes(reply))
         except SiteError as error:
-            self.refusals[str(node)] = f"sent {error}"
+            self.refusals[str(node)], self._siteless[node] = str(error), time.monotonic()
             return
-        name = who.name if who.name not in self._nodes else f"{who.name} ({node})"
-        self._nodes[name], self._held[name] = node, who.clients
+        self.refusals.pop(str(node), None)
+        self._siteless.pop(node, None)
+        before = self._nodes.get(who.name)
+        name = who.name if before is None or before not in self._online else f"{who.name} ({node})"
+        self._nodes[name], self._held[name], self._births[name] = node, who.clients, self._births.get(name, 0) + 1
 
 
 def _content(letter: Letter) -> RecordDict:

@@ -16,6 +16,7 @@ from hierfl.runtime.sites.parcels import Answered, Asked, Packing, Pickling, Ref
 from hierfl.runtime.sites.site_reports import Crossing, SiteReport
 
 Shapes = Any  # a tree of jax.ShapeDtypeStruct
+PATIENT = 10  # rounds until a site that refused a run is asked again
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Exchange:
     stuck: str | None = None  # why the round cannot be made again without those who were lost
     _place: int = 0
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
+    _refused: dict[str, tuple[int, int]] = field(default_factory=dict)  # those that did not want it, and in which round
     _calls: dict[str, list[Call]] = field(default_factory=dict)
     _settled: dict[str, Settled] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)
@@ -63,6 +65,7 @@ class Exchange:
     def begin(self, sites: Sequence[str]) -> None:
         """Tell sites of the run that do not know of it: at its start, and when their process is another one."""
         strangers = [site for site in sites if self._began.get(site) != self.links.born(site)]
+        strangers = [site for site in strangers if self._may_ask_again(site)]
         if not strangers:
             return
         parcel = self.packing.packed(self.start)
@@ -74,6 +77,12 @@ class Exchange:
                 self._calls.pop(site, None)
             else:
                 self._fault(site, reply.reason)
+                self._refused[site] = self.links.born(site), self.round
+
+    def _may_ask_again(self, site: str) -> bool:
+        """A site that did not want the run is not asked again in every round, unless it is another process now."""
+        born, said = self._refused.get(site, (None, 0))
+        return born != self.links.born(site) or self.round >= said + PATIENT
 
     def _welcomed(self, site: str, welcome: Welcome) -> None:
         """A site takes part in the run."""

@@ -131,6 +131,39 @@ def test_a_node_that_is_gone_is_missed_and_one_that_comes_takes_part(
     assert found.history["answered"].tolist() == [3, 3, 2, 2, 4, 4]
 
 
+def test_a_site_that_is_started_late_or_at_another_node_takes_part(
+    problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid_links, "LOOK", 0.0)
+    monkeypatch.setattr(grid_links, "AGAIN", 0.0)
+    nodes = desks(problem)
+
+    def nobody(_: bytes) -> bytes:
+        raise RuntimeError("no site listens at this node's socket")
+
+    grid = LoopbackGrid(nodes | {102: nobody})
+
+    def change(done: int, *_: Any) -> None:
+        if done == 2:
+            grid.nodes[102] = nodes[102]
+        if done == 4:
+            del grid.nodes[102]
+            grid.nodes[103] = desks(problem)[102]
+
+    runtime = hf.runtime.Flower(grid, patience=0.5)
+    found = problem.solve(FAST, runtime=runtime, rounds=6, callback=change, **SETTINGS)
+    assert found.history["answered"].tolist() == [3, 3, 4, 4, 4, 4]
+    assert set(found.settings["sites"]) == {"site 0", "site 1", "site 2"}
+
+
+def test_a_site_that_does_not_want_the_run_is_not_asked_in_every_round(problem: hf.Problem) -> None:
+    grid = LoopbackGrid(desks(problem))
+    grid.nodes[102] = desks(problem, rules=SiteRules(algorithms=("FedProx",)))[102]
+    found = problem.solve(FAST, runtime=hf.runtime.Flower(grid), rounds=21, **SETTINGS)
+    assert found.history["answered"].tolist() == [3] * 21
+    assert [r for r, _ in found.settings["sites"]["site 2"]["faults"]] == [0, 10, 20]
+
+
 def test_refusals_say_why(problem: hf.Problem) -> None:
     strict = hf.runtime.Flower(LoopbackGrid(desks(problem, rules=SiteRules(algorithms=("FedProx",)))), patience=0.5)
     with pytest.raises(hf.SiteError, match="site 0: FedAvg is not among the algorithms that this site allows: FedProx"):
