@@ -1,6 +1,6 @@
-"""The interactive figure of a slice: f with kinks, gaps and smoothings, a slider for eta and one for the place on the line.
+"""The interactive figure of a slice: f with kinks, gaps and smoothings, and the marker that the page's slider moves.
 
-The sliders, the hover boxes and the legend's switches are Plotly's own. What hover shows is markup to Plotly, so names in it are
+The hover boxes and the legend's switches are Plotly's own. What hover shows is markup to Plotly, so names in it are
 escaped like those of the page.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from hierfl.house_style import COLOURS
 from hierfl.inspect.pictures.curves import BrokenCurve, curve, line_label
-from hierfl.inspect.report.line_sliders import extent, finite, place_slider, smoothing_slider
+from hierfl.inspect.report.line_sliders import extent, finite
 from hierfl.inspect.report.page import escaped, plotly
 from hierfl.inspect.report.page_style import faint, outline, styled
 from hierfl.inspect.report.point_notes import PointNotes
@@ -46,11 +46,10 @@ def line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
     _add_iterates(figure, shown, drawn)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
-    sliders = [place_slider(figure, shown), *smoothing_slider(figure, shown.smoothed)]
     axis = escaped(textwrap.shorten(line_label(shown), 60, placeholder=" …"))
     figure.update_xaxes(title_text=axis, title_standoff=8, range=[shown.t[0], shown.t[-1]])
     figure.update_yaxes(title_text="f", title_standoff=4)
-    return styled(figure, sliders=sliders, height=520 + 80 * len(sliders))
+    return styled(figure, height=520)
 
 
 def _hovers(shown: Slice, said: Sequence[PointNotes]) -> list[str]:

@@ -1,17 +1,19 @@
-"""The sliders of a slice's figure: one for the place on the line, one for eta."""
+"""The sliders of a slice's figure, one for the place on the line and one for eta, and what the page's script needs to move them.
+
+They are the browser's own: arrows, Home and End move them, and screen readers say where they stand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from hierfl.inspect.report.page import Html, data, element, joined, void
 
-    from hierfl.inspect.pictures.drawable import Smoothed
+if TYPE_CHECKING:
     from hierfl.inspect.pictures.slice import Slice
+    from hierfl.inspect.report.point_notes import PointNotes
 
 STEPS = 401  # places of the slider
 
@@ -22,50 +24,33 @@ def slider_points(shown: Slice) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, STEPS)).round().astype(int))
 
 
-def place_slider(figure: Figure, shown: Slice) -> dict[str, Any]:
-    """Make the slider that moves the marker, the last two traces of the figure, along the line."""
-    ring = len(figure.data) - 1
+def line_sliders(shown: Slice, said: list[PointNotes]) -> Html:
+    """Make the sliders, with what is said at each stop: the place begins in the middle, eta at the first f^eta."""
     stops = slider_points(shown)
-    steps = [
-        {"method": "restyle", "label": f"{shown.t[k]:.3g}",
-         "args": [{"x": [[float(shown.t[k])] * 2, [float(shown.t[k])]], "y": [list(extent(shown)), [finite(shown.value[k])]]},
-                  [ring - 1, ring]]}
-        for k in stops
-    ]  # fmt: skip
-    return _slider("place", "place on the line: t = ", steps, int(np.searchsorted(stops, len(shown.t) // 2)), 56)
-
-
-def smoothing_slider(figure: Figure, smoothed: Sequence[Smoothed]) -> list[dict[str, Any]]:
-    """Make the slider with one stop without f^eta, and one for each eta; none without smoothings."""
-    if not smoothed:
-        return []
-    traces = [place for place, trace in enumerate(figure.data) if trace.meta in ("band", "smoothed")]
-    labels = ["not shown", *(f"{smooth.eta:g}" for smooth in smoothed)]
-    steps = [
-        {"method": "restyle", "label": label,
-         "args": [{"visible": [1 + place // 2 == number for place in range(len(traces))]}, traces]}
-        for number, label in enumerate(labels)
-    ]  # fmt: skip
-    return [_slider("smoothing", "smoothing: η = ", steps, 1, 148)]
-
-
-def _slider(name: str, prefix: str, steps: list[dict[str, Any]], active: int, below: int) -> dict[str, Any]:
-    many = len(steps) > 12
-    return {
-        "name": name,
-        "steps": steps,
-        "active": active,
-        "currentvalue": {"prefix": prefix, "xanchor": "left", "font": {"size": 13, "color": "#24292f"}},
-        "pad": {"t": below, "b": 0, "l": 10, "r": 10},
-        "len": 1.0,
-        "x": 0,
-        "minorticklen": 0 if many else 4,
-        "ticklen": 0 if many else 4,
-        "font": {"size": 11, "color": "rgba(0,0,0,0)" if many else "#24292f"},
-        "bgcolor": "#d8dee4",
-        "bordercolor": "#8c959f",
-        "transition": {"duration": 0},
+    middle = int(np.searchsorted(stops, len(shown.t) // 2))
+    low, high = extent(shown)
+    moved = {
+        "t": [float(shown.t[k]) for k in stops],
+        "f": [finite(shown.value[k]) for k in stops],
+        "extent": [low, high],
     }
+    etas = [f"{smooth.eta:g}" for smooth in shown.smoothed]
+    return joined(
+        [
+            _slider("place", "place on the line: t = ", said[stops[middle]].t, len(stops) - 1, middle),
+            *([_slider("smoothing", "smoothing: η = ", etas[0], len(etas), 1)] if etas else []),
+            data([said[k]._asdict() for k in stops], "line-places"),
+            data(moved, "line-stops"),
+            data(["not shown", *etas], "line-smoothings"),
+        ]
+    )
+
+
+def _slider(name: str, label: str, shown: str, last: int, start: int) -> Html:
+    stops: dict[str, Any] = {"min": "0", "max": str(last), "step": "1", "value": str(start)}
+    words = joined([element("label", label, for_=f"{name}-slider"), element("output", shown, id=f"{name}-at")], "")
+    bar = void("input", type="range", id=f"{name}-slider", autocomplete="off", **stops)
+    return element("div", joined([element("div", words), bar]), class_="slider")
 
 
 def extent(shown: Slice) -> tuple[float | None, float | None]:

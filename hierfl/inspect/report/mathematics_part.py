@@ -62,7 +62,7 @@ def _stacked(rows: list[tuple[_TypesetSide, _TypesetSide]], spoken: str) -> str:
         y += max(left.height, right.height)
         for piece, x in ((left, MARGIN + column - left.width), (right, MARGIN + column)):
             if piece.path is not None:
-                drawn.append(f'<path transform="translate({x:.2f} {y:.2f})" d="{_outline(piece.path)}"/>')
+                drawn.append(f'<path transform="translate({x:.2f} {y:.2f}) scale(.01)" d="{_outline(piece.path)}"/>')
         y += max(left.depth, right.depth) + LEADING
     height = y - LEADING + MARGIN
     return (
@@ -103,13 +103,16 @@ def _plain_delimiters(latex: str) -> str:
 
 
 def _outline(scaled: tuple[Path, float]) -> str:
-    """Write SVG path data; SVG's y axis points down."""
+    """Write SVG path data, in hundredths of a pixel, each point from the one before; SVG's y axis points down."""
     path, scale = scaled
-    parts = []
+    parts, here, begun = [], (0, 0), (0, 0)
     for points, code in path.iter_segments(simplify=False):
         command, count = _COMMANDS[int(code)]
-        numbers = " ".join(f"{scale * x:.2f} {-scale * y:.2f}" for x, y in points[: 2 * count].reshape(-1, 2))
-        parts.append(command + numbers)
+        ends = [(round(100 * scale * x), round(-100 * scale * y)) for x, y in points[: 2 * count].reshape(-1, 2)]
+        moved = " ".join(f"{x - here[0]} {y - here[1]}" for x, y in ends)
+        parts.append(command.lower() + moved.replace(" -", "-"))
+        here = ends[-1] if ends else begun
+        begun = here if command == "M" else begun
     return "".join(parts)
 
 

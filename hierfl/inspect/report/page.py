@@ -74,6 +74,17 @@ def element(tag: str, content: Any, **attributes: str) -> Html:
     return Html(f"<{tag}{written}>{escaped(content)}</{tag}>")
 
 
+def void(tag: str, **attributes: str) -> Html:
+    """Make an element that has no content, such as ``<input ...>``."""
+    return Html(element(tag, "", **attributes).removesuffix(f"</{tag}>"))
+
+
+def folded(summary: Any, body: Any, printed: bool = True) -> Html:
+    """Fold a body below its summary; what is ``printed`` is open on paper."""
+    kind = {"class_": "printed"} if printed else {}
+    return element("details", joined([element("summary", summary), body]), **kind)
+
+
 def paragraph(text: Any) -> Html:
     """Make a paragraph."""
     return element("p", text)
@@ -119,9 +130,13 @@ def number(value: Any) -> str:
     return f"{float(value):.7g}" if np.isfinite(value) else ("−" if value < 0 else "") + "infinite"
 
 
-def drawn(figure: Figure, name: str) -> Html:
-    """Make a place with that id for a figure of Plotly, and its numbers, packed; the page's script draws it there."""
-    place = element("div", "", id=name, class_="plot", style=f"height: {figure.layout.height or 420}px")
+def drawn(figure: Figure, name: str, label: str) -> Html:
+    """Make a place with that id for a figure of Plotly, and its numbers, packed; the page's script draws it there.
+
+    ``label`` says what it shows, to those who do not see it.
+    """
+    named = {"role": "figure", "aria-label": label}
+    place = element("div", "", id=name, class_="plot", **named, style=f"height: {figure.layout.height or 420}px")
     written = json.dumps(json.loads(figure.to_json()) | {"config": PLOT_SETTINGS}, separators=(",", ":"))
     return joined([place, _packed_script(written, figure=name)])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hierfl.inspect.report.mathematics_part import mathematics_svg
-from hierfl.inspect.report.page import Html, element, joined, number, paragraph, preformatted, table
+from hierfl.inspect.report.page import Html, element, folded, joined, number, paragraph, preformatted, table
 from hierfl.language.declaration import Declaration
 from hierfl.language.printing.render import problem_latex, problem_text
 
@@ -22,7 +22,7 @@ def mathematics(declaration: Declaration) -> Html:
     drawn = mathematics_svg(problem_latex(declaration), text)
     if drawn is None:
         return preformatted(text)
-    spelled = element("details", joined([element("summary", "The same as text"), preformatted(text)]))
+    spelled = folded("The same as text", preformatted(text), printed=False)
     return joined([element("div", Html(drawn), class_="formula"), spelled])
 
 
@@ -33,7 +33,6 @@ def findings(report: CheckReport) -> Html:
         for f in report.findings
     ]
     parts = [
-        paragraph(report.title),
         table(["status", "property", "assumption", "how it is known"], rows, "check-findings"),
     ]
     if report.constants:
@@ -47,7 +46,10 @@ def findings(report: CheckReport) -> Html:
         ]
     for theorem in report.theorems:
         parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
-    return joined(parts)
+    said = [paragraph(report.title), *map(paragraph, report.summary)]
+    return joined(
+        [*said, folded(f"All {len(report.findings)} findings, the constants and the theorems", joined(parts))]
+    )
 
 
 def _sampled(points: int | None, worst: float | None) -> str:
@@ -59,4 +61,7 @@ def _sampled(points: int | None, worst: float | None) -> str:
 def lowering(explanation: Explanation) -> Html:
     """Show how every piece was compiled, what it costs, and what would make it better."""
     rows = [[piece.piece, piece.how, piece.cost, piece.advice] for piece in explanation]
-    return table(["piece", "how", "cost of one use", "better"], rows, "lowering-pieces")
+    advice = sum(1 for piece in explanation if piece.advice)
+    said = f"{len(rows)} pieces" + (f", {advice} of them with advice on what would be better" if advice else "")
+    whole = table(["piece", "how", "cost of one use", "better"], rows, "lowering-pieces")
+    return folded(f"How each of {said} was compiled", whole)

@@ -9,8 +9,8 @@ import numpy as np
 from hierfl.inspect.implicit.points import Points, owners
 from hierfl.inspect.pictures.slice import Slice
 from hierfl.inspect.report.line_figure import line_figure
-from hierfl.inspect.report.line_sliders import slider_points
-from hierfl.inspect.report.page import Html, data, drawn, element, joined, notice, paragraph
+from hierfl.inspect.report.line_sliders import extent, line_sliders
+from hierfl.inspect.report.page import Html, drawn, element, joined, notice, paragraph
 from hierfl.inspect.report.point_notes import notes_along
 from hierfl.inspect.report.report_settings import ReportSettings
 from hierfl.inspect.report.terms_figure import CLIENTS, terms_figure
@@ -66,7 +66,6 @@ def _smoothing(result: Result, radius: float, settings: ReportSettings) -> tuple
 def line_section(shown: Slice, note: str) -> Html:
     """Lay out the figures of the slice with what is said about it."""
     said = notes_along(shown)
-    stops = slider_points(shown)
     middle = said[len(shown.t) // 2]
     listed = (
         joined([element("dt", label), element("dd", getattr(middle, key), id=f"place-{key}")])
@@ -83,14 +82,27 @@ def line_section(shown: Slice, note: str) -> Html:
             ),
             *([notice(note)] if note else []),
             *(paragraph(f"No value for {gap}.") for gap in shown.gaps),
-            element("div", drawn(line_figure(shown, said), "line-figure"), class_="figure"),
+            element("div", drawn(line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"),
+            line_sliders(shown, said),
             element("dl", joined(listed), class_="place", id="place"),
-            data([said[k]._asdict() for k in stops], "line-places"),
             element("h3", "Terms along the line"),
             paragraph(f"Each party's own term, unweighted{many}. A click on a name hides or shows it."),
-            element("div", drawn(terms_figure(shown), "terms-figure"), class_="figure"),
+            element(
+                "div",
+                drawn(terms_figure(shown), "terms-figure", "Each party's own term along the line"),
+                class_="figure",
+            ),
         ]
     )
+
+
+def _spoken(shown: Slice) -> str:
+    """What the figure shows, to those who do not see it."""
+    low, high = extent(shown)
+    span = "without a value" if low is None else f"between {low:.4g} and {high:.4g}"
+    count, jumps = len(shown.kinks), len(shown.kinks.jumps)
+    bends = f"{count} kink{'' if count == 1 else 's'}" + (f", {jumps} jump{'' if jumps == 1 else 's'}" if jumps else "")
+    return f"f along a line through x, t from {shown.t[0]:.4g} to {shown.t[-1]:.4g}: {span}, {bends}"
 
 
 def _accuracy(shown: Slice) -> str:

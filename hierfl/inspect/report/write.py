@@ -119,7 +119,12 @@ def _convergence(result: Result, runs: Runs | None) -> Html:
     panels = [
         element(
             "div",
-            joined([element("h3", title(name)), drawn(convergence_figure(result, runs, name), f"convergence-{place}")]),
+            joined(
+                [
+                    element("h3", title(name)),
+                    drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round"),
+                ]
+            ),
         )
         for place, name in enumerate(names)
     ]

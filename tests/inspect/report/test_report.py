@@ -27,7 +27,7 @@ SECTIONS = (
 )  # fmt: skip
 QUICK = {"points": 21, "samples": 8, "progress": False}
 START = np.array([-0.5, -0.5])
-VOID = {"meta", "link", "br", "path"}
+VOID = {"meta", "link", "br", "path", "input"}
 
 
 class Page(HTMLParser):

@@ -14,6 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import hierfl as hf
@@ -93,11 +94,11 @@ def until(page: webdriver.Chrome, condition: str, *arguments: Any) -> None:
     WebDriverWait(page, 20).until(lambda driver: driver.execute_script(condition, *arguments), condition)
 
 
-def drag_slider(page: webdriver.Chrome, number: int, share: float) -> None:
+def drag_slider(page: webdriver.Chrome, name: str, share: float) -> None:
     """Press the slider's rail at a share of its length."""
-    rail = page.find_elements(By.CSS_SELECTOR, "#line-figure .slider-rail-touch-rect")[number]
+    rail = page.find_element(By.ID, f"{name}-slider")
     page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", rail)
-    offset = (share - 0.5) * rail.rect["width"]
+    offset = (share - 0.5) * (rail.rect["width"] - 2)
     ActionChains(page).move_to_element_with_offset(rail, int(offset), 0).click().perform()
 
 
@@ -145,7 +146,7 @@ def test_every_figure_is_as_wide_as_its_place(page: webdriver.Chrome) -> None:
 def test_the_place_slider_moves_the_marker_and_the_words(page: webdriver.Chrome, run: hf.Result) -> None:
     (before,) = traces(page, "place")
     assert before["x"] == [0.0] and before["y"][0] == pytest.approx(run.value)
-    drag_slider(page, 0, 0.7)
+    drag_slider(page, "place", 0.7)
     until(page, "return document.getElementById('place-t').textContent !== '0'")
     (after,), (curve,) = traces(page, "place"), traces(page, "curve")
     place = curve["x"].index(after["x"][0])
@@ -158,14 +159,14 @@ def test_the_place_slider_moves_the_marker_and_the_words(page: webdriver.Chrome,
 
 def test_the_smoothing_slider_changes_the_curve(page: webdriver.Chrome) -> None:
     assert [trace["visible"] for trace in traces(page, "smoothed")] == [True, False]
-    drag_slider(page, 1, 1.0)
+    drag_slider(page, "smoothing", 1.0)
     wanted = (
         "return document.getElementById('line-figure').data.filter(t => t.meta === arguments[0])[1].visible === true"
     )
     until(page, wanted, "smoothed")
     assert [trace["visible"] for trace in traces(page, "smoothed")] == [False, True]
     assert [trace["visible"] for trace in traces(page, "band")] == [False, True]
-    drag_slider(page, 1, 0.0)
+    drag_slider(page, "smoothing", 0.0)
     until(page, wanted.replace("[1].visible === true", "[1].visible === false"), "smoothed")
     assert [trace["visible"] for trace in traces(page, "smoothed")] == [False, False]
 
@@ -191,3 +192,70 @@ def test_dragging_zooms(page: webdriver.Chrome) -> None:
     ).release().perform()
     until(page, width + " < arguments[0]", 0.9 * before)
     assert 0 < page.execute_script(width) < 0.9 * before
+
+
+def focused(page: webdriver.Chrome) -> dict[str, Any]:
+    """What has the keyboard: its id, its name to a screen reader, and whether a ring is drawn around it."""
+    found: dict[str, Any] = page.execute_script(
+        """const e = document.activeElement, style = getComputedStyle(e);
+        return {id: e.id, tag: e.tagName, said: e.getAttribute("aria-valuetext"), name: e.getAttribute("aria-label"),
+                ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2}"""
+    )
+    return found
+
+
+def test_the_sliders_are_moved_by_the_keyboard_and_say_where_they_stand(page: webdriver.Chrome) -> None:
+    until(page, "return document.getElementById('place-slider').hasAttribute('aria-valuetext')")
+    visited = []
+    for _ in range(60):
+        ActionChains(page).send_keys(Keys.TAB).perform()
+        visited.append(focused(page))
+        if visited[-1]["id"] == "place-slider":
+            break
+    assert visited[-1]["id"] == "place-slider"
+    assert [one for one in visited if not one["ring"]] == []
+    (before,) = traces(page, "place")
+    ActionChains(page).send_keys(Keys.ARROW_RIGHT).perform()
+    until(page, "return document.getElementById('place-t').textContent !== '0'")
+    (after,) = traces(page, "place")
+    assert after["x"][0] > before["x"][0]
+    said = focused(page)["said"]
+    assert said.startswith(f"t = {after['x'][0]:.6g}, f = ") and page.find_element(By.ID, "place-at").text in said
+    ActionChains(page).send_keys(Keys.HOME).perform()
+    until(page, "return document.getElementById('place-t').textContent === '-4'")
+    ActionChains(page).send_keys(Keys.TAB).send_keys(Keys.ARROW_RIGHT).perform()
+    until(page, "return document.getElementById('smoothing-at').textContent === '0.8'")
+    assert [trace["visible"] for trace in traces(page, "smoothed")] == [False, True]
+    assert focused(page)["id"] == "smoothing-slider" and focused(page)["said"] == "0.8"
+    label = "return Array.from(document.getElementById(arguments[0]).labels).map(e => e.textContent).join()"
+    assert page.execute_script(label, "place-slider").startswith("place on the line")
+
+
+def test_figures_and_buttons_have_names_and_buttons_can_be_pressed(page: webdriver.Chrome) -> None:
+    until(page, "return document.querySelectorAll('.modebar-btn[aria-label]').length > 0")
+    names = page.execute_script("return Array.from(document.querySelectorAll('.plot')).map(e => e.ariaLabel)")
+    assert (all(names) and "kinks" in names[0]) or "kink" in names[0]
+    buttons = page.execute_script(
+        "return Array.from(document.querySelectorAll('.modebar-btn')).map(e => [e.role, e.tabIndex, e.ariaLabel])"
+    )
+    assert buttons and all(role == "button" and place == 0 and name for role, place, name in buttons)
+    pan = page.find_element(By.CSS_SELECTOR, "#line-figure .modebar-btn[data-val=pan]")
+    page.execute_script("arguments[0].focus()", pan)
+    ActionChains(page).send_keys(Keys.ENTER).perform()
+    until(page, "return document.getElementById('line-figure')._fullLayout.dragmode === 'pan'")
+
+
+def test_check_and_lowering_are_folded_until_a_link_or_paper_opens_them(page: webdriver.Chrome) -> None:
+    opened = "return Array.from(document.querySelectorAll('#check details, #lowering details')).map(e => e.open)"
+    assert page.execute_script(opened) == [False, False]
+    assert "proved" in page.find_element(By.ID, "check").text  # what it came to is not folded
+    page.find_element(By.CSS_SELECTOR, "nav a[href='#check']").click()
+    until(page, opened + "[0]")
+    assert page.execute_script(opened) == [True, False]
+    page.execute_script(
+        f"window.seen = null; addEventListener('beforeprint', () => {{ seen = (() => {{ {opened} }})() }})"
+    )
+    page.execute_cdp_cmd("Page.printToPDF", {})
+    until(page, "return window.seen !== null")
+    assert page.execute_script("return window.seen") == [True, True]
+    assert page.execute_script(opened) == [True, False]
