@@ -54,9 +54,7 @@ class GridLinks:
 
     def look(self) -> None:
         """Look for nodes that came, or went, and ask those that are new whose data they have."""
-        if time.monotonic() - self._looked >= LOOK:
-            self._looked = time.monotonic()
-            self._online = frozenset(self.grid.get_node_ids())
+        if self._see_who_is_online():
             patient = {node for node, said in self._siteless.items() if self._looked - said < AGAIN}
             strangers = self._online - (self._hellos.keys() - (self._siteless.keys() - patient))
             if strangers:
@@ -67,6 +65,13 @@ class GridLinks:
                 self._met(waited[message], reply)
                 self._hellos[waited[message]] = ""
 
+    def _see_who_is_online(self) -> bool:
+        """Look, if the last look was long enough ago; whether it was."""
+        if time.monotonic() - self._looked < LOOK:
+            return False
+        self._looked, self._online = time.monotonic(), frozenset(self.grid.get_node_ids())
+        return True
+
     def held(self) -> dict[str, tuple[int, ...]]:
         """Whose data each site holds."""
         return dict(self._held)
@@ -76,7 +81,7 @@ class GridLinks:
         return self._births[site]
 
     def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
-        """Ask them all at once."""
+        """Ask them all at once; a node that is gone is not waited for."""
         letters = {self._nodes[site]: Letter.from_bytes(parcel) for site, parcel in parcels.items()}
         messages = self._pushed(letters, timeout)
         waiting = {messages[self._nodes[site]]: site for site in parcels}
@@ -87,6 +92,9 @@ class GridLinks:
                 found[waiting.pop(message)] = reply
             if waiting:
                 time.sleep(PULL)
+                self._see_who_is_online()
+                for message in [message for message, site in waiting.items() if self._nodes[site] not in self._online]:
+                    found[waiting.pop(message)] = Lost("its SuperNode is gone", gone=True)
         for message, site in waiting.items():
             self._late[site] = message
             found[site] = Lost(f"no answer within {timeout:g} s")

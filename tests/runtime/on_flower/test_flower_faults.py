@@ -131,6 +131,31 @@ def test_a_node_that_is_gone_is_missed_and_one_that_comes_takes_part(
     assert found.history["answered"].tolist() == [3, 3, 2, 2, 4, 4]
 
 
+def test_a_node_that_goes_in_a_round_is_not_waited_for(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_links, "LOOK", 0.0)
+    nodes = desks(problem)
+    grid = LoopbackGrid(nodes)
+
+    def leave(asked: int, desk: Answer, parcel: bytes) -> bytes:
+        if asked == 2:
+            grid.delays[102] = 1000.0
+            del grid.nodes[102]
+        return desk(parcel)
+
+    grid.nodes[102] = Spoilt(nodes[102], leave)
+    returning = grid.nodes[102]
+
+    def back(done: int, *_: Any) -> None:
+        if done == 3:
+            grid.delays.clear()
+            grid.nodes[102] = returning
+
+    found = problem.solve(REMEMBERING, runtime=hf.runtime.Flower(grid), rounds=5, callback=back, **SETTINGS)
+    assert found.history["answered"].tolist() == [4, 3, 3, 4, 4]
+    assert found.settings["sites"]["site 2"]["faults"] == [[1, "its SuperNode is gone"]]
+    np.testing.assert_allclose(found.trajectory["x"], without(problem, {3: [1, 2]}, 5), rtol=0, atol=1e-10)
+
+
 def test_a_site_that_is_started_late_or_at_another_node_takes_part(
     problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
