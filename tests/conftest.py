@@ -4,14 +4,16 @@ Compiled programs are kept in ``.cache/programs``, for all workers and for the n
 the same program, which XLA has compiled for another test or yesterday. ``HIERFL_CACHE=off make test`` compiles all of them.
 """
 
+import gc
 import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-# every core has a worker: a program is compiled in one piece, a seventh sooner than in as many as there may be cores
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
+# every core has a worker: a program is compiled in one piece, a seventh sooner than in as many as there may be cores; without MLIR's
+# emitters for fusions, in half the time
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false")
 
 import hypothesis
 import jax
@@ -24,6 +26,11 @@ os.environ.setdefault(SETTING, str(Path(__file__).parents[1] / ".cache" / "progr
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("untimed")
+
+jax.config.update("jax_traceback_in_locations_limit", 0)
+gc.set_threshold(
+    100_000, 50, 1000
+)  # tracing makes millions of small objects that live for long: a fifth of its time was collection
 
 _COUNT = itertools.count(1)
 _KEEP = 40  # tests between two clearings: thousands of compiled programs would fill the memory of a small machine
