@@ -251,6 +251,7 @@ class Result(Shown):
         seed: int = 0,
         check: bool = True,
         progress: bool = True,
+        time_budget: float = 30.0,
     ) -> Path:
         """Write everything about this run to one HTML file, which needs no network; returns its path.
 
@@ -265,14 +266,15 @@ class Result(Shown):
         radius
             Half the length of the line's window; by default all iterates are as near to x.
         smoothing
-            eta, or several, for f^eta along the line; ``()`` for none. By default the run's own and two wider ones, left out
-            where they would cost more than a billion scalars of data and responses.
+            eta, or several, for f^eta along the line; ``()`` for none. By default the run's own and two wider ones.
         points, samples, seed
             How many points on the line, how many draws and their seed for f^eta, as for ``problem.implicit.slice``; the seed is also that of the check.
         check
             Whether to run ``problem.check()``.
         progress
             Show progress bars for what takes long.
+        time_budget
+            Seconds. The smoothings by default, exact slopes and the search for kinks are left out where one would take longer; a note says so.
 
         Raises
         ------
@@ -284,7 +286,7 @@ class Result(Shown):
         from hierfl.inspect.report.report_settings import ReportSettings
         from hierfl.inspect.report.write import write_report
 
-        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)
+        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget)
         return write_report(self, None, path, settings)
 
     def save(self, path: str | Path) -> None:

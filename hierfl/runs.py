@@ -175,6 +175,7 @@ class Runs(Shown):
         seed: int = 0,
         check: bool = True,
         progress: bool = True,
+        time_budget: float = 30.0,
     ) -> Path:
         """Write everything about these runs to one HTML file: the best run, and convergence with bands over the seeds.
 
@@ -183,7 +184,7 @@ class Runs(Shown):
         from hierfl.inspect.report.report_settings import ReportSettings
         from hierfl.inspect.report.write import write_report
 
-        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress)
+        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget)
         return write_report(self.best, self, path, settings)
 
     def _card(self) -> Card:

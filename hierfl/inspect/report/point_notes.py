@@ -31,10 +31,10 @@ class PointNotes(NamedTuple):
 
 
 @double_precision
-def notes_along(shown: Slice) -> list[PointNotes]:
-    """Describe the points of a slice, in order."""
+def notes_along(shown: Slice, exact_slopes: bool) -> list[PointNotes]:
+    """Describe the points of a slice, in order; slopes are exact where there are such and they are wanted, else by differences."""
     compiled, reason = shown.compiled, shown.sampled.reason
-    points, x, slopes = Points(compiled, shown.tolerance), shown.line.at(shown.t), _slopes(shown)
+    points, x, slopes = Points(compiled, shown.tolerance), shown.line.at(shown.t), _slopes(shown, exact_slopes)
     labels, kept = _answer_labels(shown), points.switches.entries <= KEPT_LIMIT
     return [
         PointNotes(
@@ -49,9 +49,9 @@ def notes_along(shown: Slice) -> list[PointNotes]:
     ]
 
 
-def _slopes(shown: Slice) -> list[str]:
+def _slopes(shown: Slice, exact_slopes: bool) -> list[str]:
     points = Points(shown.compiled, shown.tolerance)
-    if points.differentiable:
+    if exact_slopes and points.differentiable:
         exact = points.slopes(shown.line.at(shown.t), shown.line.direction)[1]
         return [f"{slope:.6g}" if np.isfinite(slope) else "unknown" for slope in exact]
     rough = np.gradient(shown.value, shown.t)

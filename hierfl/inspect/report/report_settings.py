@@ -16,3 +16,4 @@ class ReportSettings(NamedTuple):
     seed: int
     check: bool
     progress: bool
+    time_budget: float

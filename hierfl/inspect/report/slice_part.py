@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hierfl.inspect.implicit.points import Points, owners
+from hierfl.inspect.kinks.kink import Kinks, Resolution
 from hierfl.inspect.pictures.slice import Slice
+from hierfl.inspect.pictures.time_budget import TimeBudget
 from hierfl.inspect.report.line_figure import line_figure
 from hierfl.inspect.report.line_sliders import extent, line_sliders
 from hierfl.inspect.report.page import Html, drawn, element, joined, notice, paragraph
@@ -18,23 +20,91 @@ from hierfl.inspect.report.terms_figure import CLIENTS, terms_figure
 if TYPE_CHECKING:
     from hierfl.result import Result
 
-COSTLY = 1e9  # scalars of data and responses that f^eta may touch unless it is asked for
+LEAST_DRAWS = 16  # for f^eta to be worth looking at
 SHARES = (0.1, 0.3)  # of the radius: smoothings that can be seen, beside the run's own
 _LABELS = {"t": "t", "f": "f", "slope": "slope along the line", "x": "x", "y": "y(x)", "active": "active constraints"}
 
 
-def report_slice(result: Result, settings: ReportSettings) -> tuple[Slice, str]:
-    """Make the slice through x, and say what must be said about f^eta."""
+@dataclass(frozen=True, eq=False, repr=False)
+class SliceWithoutKinks(Slice):
+    """A slice whose kinks nobody looked for, since that would take too long."""
+
+    @property
+    def kinks(self) -> Kinks:
+        nothing = Resolution(np.inf, np.inf, np.inf, np.inf, ())
+        return Kinks((), (), None, nothing)
+
+
+class ReportedLine(NamedTuple):
+    """The slice, whether its slopes are exact, and what was left out: of the figure, and of the table of kinks."""
+
+    shown: Slice
+    exact_slopes: bool
+    notes: tuple[str, ...]
+    without_kinks: str | None
+
+
+def report_slice(result: Result, settings: ReportSettings) -> ReportedLine:
+    """Make the slice through x, leave out what would take too long, and say so."""
     radius = settings.radius if settings.radius is not None else _radius(result)
-    smoothing, note = settings.smoothing, ""
-    if smoothing is None:
-        smoothing, note = _smoothing(result, radius, settings)
-    problem = result.require_problem("a report")
-    shown = problem.implicit.slice(
-        result, radius=radius, points=settings.points, smoothing=smoothing, samples=settings.samples,
-        seed=settings.seed, progress=settings.progress,
-    )  # fmt: skip
-    return shown, note
+    implicit = result.require_problem("a report").implicit
+    asked: dict[str, Any] = {"radius": radius, "points": settings.points, "samples": settings.samples}
+    asked |= {"seed": settings.seed, "progress": settings.progress}
+    shown = implicit.slice(result, smoothing=settings.smoothing, **asked)
+    if not (shown.sampled.reason == 0).any():
+        return ReportedLine(shown, False, (), None)
+    budget, notes = TimeBudget(shown, settings.time_budget), []
+    if settings.smoothing is None:
+        etas = _smoothing(result, radius)
+        seconds = budget.smoothing(len(etas), settings.samples)
+        if seconds <= settings.time_budget:
+            shown = implicit.slice(result, smoothing=etas, **asked)
+        else:
+            notes.append(_smoothing_note(budget, etas, settings, seconds))
+    exact = budget.slopes() <= settings.time_budget
+    if not exact:
+        notes.append(f"Slopes are by differences: exact ones would take about {said_seconds(budget.slopes())}.")
+    seconds = budget.kinks()
+    if seconds <= settings.time_budget:
+        return ReportedLine(shown, exact, tuple(notes), None)
+    without = SliceWithoutKinks(**{part.name: getattr(shown, part.name) for part in fields(shown)})
+    why = (
+        f"Kinks were not looked for: that would take about {said_seconds(seconds)}. Write time_budget={_rounded_up(seconds)} for a report "
+        f"that has them, or points=101 for a coarser line."
+    )
+    return ReportedLine(without, exact, tuple(notes), why)
+
+
+def _smoothing_note(budget: TimeBudget, etas: tuple[float, ...], settings: ReportSettings, seconds: float) -> str:
+    """Say what f^eta would take, and what to write for as much of it as there is time for, or for all."""
+    per_draw = budget.smoothing(1, 1)
+    samples = int(settings.time_budget / per_draw) // 2 * 2
+    fits = (
+        f"smoothing={etas[0]:g}, samples={min(samples, settings.samples)} takes about "
+        f"{said_seconds(per_draw * min(samples, settings.samples))}"
+        if samples >= LEAST_DRAWS
+        else f"smoothing={etas[0]:g}, samples={LEAST_DRAWS}, points=51 takes about "
+        f"{said_seconds(per_draw * LEAST_DRAWS * 51 / settings.points)}"
+    )
+    return (
+        f"f^η is left out: for η = {', '.join(f'{eta:g}' for eta in etas)} it would take about {said_seconds(seconds)}. {fits}; "
+        f"time_budget={_rounded_up(seconds)} gives all of it."
+    )
+
+
+def said_seconds(seconds: float) -> str:
+    """A time to be read: ``0.4 s``, ``35 s``, ``12 minutes``."""
+    return (
+        f"{seconds:.2g} s"
+        if seconds < 100
+        else f"{seconds / 60:.2g} minutes"
+        if seconds < 6000
+        else f"{seconds / 3600:,.3g} hours"
+    )
+
+
+def _rounded_up(seconds: float) -> int:
+    return int(np.ceil(1.5 * seconds / 10) * 10)
 
 
 def _radius(result: Result) -> float:
@@ -47,25 +117,16 @@ def _radius(result: Result) -> float:
     return float(f"{1.1 * reach:.2g}") if 0 < reach < np.inf else 1.0
 
 
-def _smoothing(result: Result, radius: float, settings: ReportSettings) -> tuple[tuple[float, ...], str]:
-    """Choose the run's own eta and two that can be seen in the window; none where they would cost too much, with a note."""
-    compiled = result.require_problem("a report").compile()
+def _smoothing(result: Result, radius: float) -> tuple[float, ...]:
+    """The run's own eta and two that can be seen in the window."""
     own = result.settings.get("smoothing")
-    etas = {float(f"{share * radius:.1g}") for share in SHARES} | ({float(own)} if own else set())
-    rows = sum(int(np.sum(table.counts)) for table in compiled.static_data.clients.tables)
-    touched = 1 + rows + compiled.lower.size * (owners(compiled) if compiled.lower.size else 0)
-    evaluations = settings.points * settings.samples * len(etas)
-    if evaluations * touched > COSTLY or Points(compiled).on_host:
-        return (
-            (),
-            f"f^η is left out: it takes {evaluations:,} evaluations of f. Write smoothing=[...] to have it all the same.",
-        )
-    return tuple(sorted(etas)), ""
+    return tuple(sorted({float(f"{share * radius:.1g}") for share in SHARES} | ({float(own)} if own else set())))
 
 
-def line_section(shown: Slice, note: str) -> Html:
+def line_section(line: ReportedLine) -> Html:
     """Lay out the figures of the slice with what is said about it."""
-    said = notes_along(shown)
+    shown = line.shown
+    said = notes_along(shown, line.exact_slopes)
     middle = said[len(shown.t) // 2]
     listed = (
         joined([element("dt", label), element("dd", getattr(middle, key), id=f"place-{key}")])
@@ -80,7 +141,7 @@ def line_section(shown: Slice, note: str) -> Html:
                 f"f at {names} = centre + t · direction: the centre is the run's x, the direction {shown.chosen}. The lower level is "
                 f"solved at every one of the {len(shown.t)} points; {_accuracy(shown)}"
             ),
-            *([notice(note)] if note else []),
+            *map(notice, line.notes),
             *(paragraph(f"No value for {gap}.") for gap in shown.gaps),
             element("div", drawn(line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"),
             line_sliders(shown, said),
@@ -100,6 +161,8 @@ def _spoken(shown: Slice) -> str:
     """What the figure shows, to those who do not see it."""
     low, high = extent(shown)
     span = "without a value" if low is None else f"between {low:.4g} and {high:.4g}"
+    if isinstance(shown, SliceWithoutKinks):
+        return f"f along a line through x, t from {shown.t[0]:.4g} to {shown.t[-1]:.4g}: {span}"
     count, jumps = len(shown.kinks), len(shown.kinks.jumps)
     bends = f"{count} kink{'' if count == 1 else 's'}" + (f", {jumps} jump{'' if jumps == 1 else 's'}" if jumps else "")
     return f"f along a line through x, t from {shown.t[0]:.4g} to {shown.t[-1]:.4g}: {span}, {bends}"

@@ -14,7 +14,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.explain import explain
 from hierfl.errors import HierflError, SettingError
-from hierfl.inspect.argument_checks import require_whole, writable
+from hierfl.inspect.argument_checks import require_tolerance, require_whole, writable
 from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.implicit.smoothing import radii
 from hierfl.inspect.report import run_part
@@ -42,6 +42,7 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     compiled = result.require_problem("a report").compile(progress=settings.progress)
     require_window(1.0 if settings.radius is None else settings.radius, settings.points)
     require_whole("seed", settings.seed, 0)
+    require_tolerance("time_budget", settings.time_budget)
     radii(settings.smoothing, settings.samples)
     sections = [
         Section("mathematics", "Declared mathematics", mathematics(compiled.declaration)),
@@ -140,8 +141,9 @@ def _convergence(result: Result, runs: Runs | None) -> Html:
 def _line_sections(result: Result, settings: ReportSettings) -> list[Section]:
     """Make the sections of the slice with its sliders, and of the table of its kinks."""
     try:
-        shown, note = report_slice(result, settings)
-        body, kinks = line_section(shown, note), kinks_table(shown.kinks)
+        line = report_slice(result, settings)
+        body = line_section(line)
+        kinks = kinks_table(line.shown.kinks) if line.without_kinks is None else notice(line.without_kinks)
     except SettingError:
         raise
     except HierflError as error:

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.inspect.pictures.time_budget import TimeBudget
 from hierfl.inspect.report.mathematics_part import mathematics_svg
 from hierfl.inspect.report.page import number
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
@@ -373,6 +375,41 @@ def test_what_costs_much_is_left_out_with_a_note(tmp_path: Path) -> None:
     page = written(toy_run(), tmp_path, check=False, samples=10**8)
     assert "f^η is left out" in page.says("line") and "check=False" in page.says("check")
     assert not [trace for trace in page.figure("line-figure") if trace.get("meta") == "smoothed"]
+    advised = re.search(r"smoothing=([\d.]+), samples=(\d+) takes about", page.says("line"))
+    assert advised is not None and 16 <= int(advised[2]) < 10**8
+    as_advised = written(toy_run(), tmp_path, check=False, smoothing=float(advised[1]), samples=16)
+    assert [trace for trace in as_advised.figure("line-figure") if trace.get("meta") == "smoothed"]
+
+
+def test_what_there_is_no_time_for_is_said_and_what_was_asked_for_is_made(tmp_path: Path) -> None:
+    page = written(toy_run(), tmp_path, check=False, time_budget=0, smoothing=0.3)
+    assert "Kinks were not looked for: that would take about" in page.says("kinks")
+    assert "Slopes are by differences" in page.says("line")
+    assert {place["slope"].split(",")[-1] for place in page.values("line-places")} == {" by differences"}
+    assert [trace for trace in page.figure("line-figure") if trace.get("meta") == "smoothed"]
+    assert not [trace for trace in page.figure("line-figure") if trace.get("meta") == "kinks"]
+    with pytest.raises(hf.SettingError, match="time_budget='long'"):
+        toy_run().report(tmp_path / "run.html", time_budget="long")
+
+
+def test_times_are_those_of_the_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves 0.64 s with each look: 64 points take as long, 0.01 s each."""
+    result = toy_run()
+    assert result.problem is not None
+    shown = result.problem.implicit.slice(result, points=101, progress=False)
+    clock = iter(np.arange(0, 100, 0.64))
+    monkeypatch.setattr("hierfl.inspect.pictures.time_budget.time.perf_counter", lambda: next(clock))
+    budget = TimeBudget(shown, 30.0)
+    assert budget.smoothing(3, 128) == pytest.approx(3 * 128 * 101 * 0.01)
+    assert budget.slopes() == pytest.approx(101 * 0.01)
+    assert budget.kinks() >= 4 * budget.slopes()
+
+
+def test_a_small_runs_report_is_there_soon(tmp_path: Path) -> None:
+    result = toy_run()
+    began = time.process_time()
+    result.report(tmp_path / "run.html", progress=False)
+    assert time.process_time() - began < 6  # 2 s on an idle machine
 
 
 def test_many_clients_are_a_band(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""What the costly parts of a slice would take, by the time of a few evaluations, for reports that leave out what takes too long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.kinks.place_search import effort
+from hierfl.inspect.pictures.slice import Slice
+from hierfl.jaxtools.precision import double_precision
+
+FEW = 64  # points that are timed: a whole piece of those that are evaluated together
+SLOPES_FOR_KINKS = 4  # evaluations of a slope for each point of a slice, about, in a search for kinks
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """Estimates for a slice that has been sampled; ``seconds`` is what a part may take."""
+
+    shown: Slice
+    seconds: float
+
+    def smoothing(self, etas: int, samples: int) -> float:
+        """Seconds of f^eta for so many etas."""
+        return etas * samples * len(self.shown.t) * self._value
+
+    def slopes(self) -> float:
+        """Seconds of exact slopes at the slice's points; 0 where there are none."""
+        return len(self.shown.t) * self._slope
+
+    def kinks(self) -> float:
+        """Seconds of a search for kinks."""
+        return effort(self.shown.t, self.shown.sampled) * self._value + SLOPES_FOR_KINKS * self.slopes()
+
+    @cached_property
+    def _value(self) -> float:
+        return self._timed(self._points.values)
+
+    @cached_property
+    def _slope(self) -> float:
+        return self._timed(self._points.gradients) if self._points.differentiable else 0.0
+
+    @cached_property
+    def _points(self) -> Points:
+        return Points(self.shown.compiled, self.shown.tolerance)
+
+    @double_precision
+    def _timed(self, function: Callable[[np.ndarray], Any]) -> float:
+        """Seconds for one point, of a few in the middle that are evaluated together; what they compile is not counted."""
+        count = 1 if self._points.on_host else FEW
+        middle = len(self.shown.t) // 2
+        few = self.shown.line.at(self.shown.t[max(0, middle - count // 2) :][:count])
+        function(few)
+        began = time.perf_counter()
+        function(few)
+        return (time.perf_counter() - began) / len(few)
