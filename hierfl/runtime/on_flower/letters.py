@@ -121,7 +121,10 @@ def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
         if f"{order}_run" in letter.words:
             told = _words(letter, kind, **{f"{order}_{name}": of for name, of in types.items()})
             orders[order] = kind(**{name: told[f"{order}_{name}"] for name in types})
-    return Start(**words | numbers | {"solver": read_solver(words["solver"])}, tables=tables, x0=x0, **orders)
+    solver = read_solver(words["solver"])
+    if type(solver).__name__ != words["algorithm"]:  # which is what the owner's rules are about
+        raise SiteError(f"a start of {words['algorithm']!r} whose solver is {type(solver).__name__}.")
+    return Start(**words | numbers | {"solver": solver}, tables=tables, x0=x0, **orders)
 
 
 def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[int]) -> Asked:

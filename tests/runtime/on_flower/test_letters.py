@@ -205,6 +205,7 @@ def test_a_start_that_the_site_does_not_want_is_refused(desk: Correspondence) ->
         ({"version": "9.9.9"}, "the server runs hierfl 9.9.9"),
         ({"mark": "other"}, "another problem is declared here than at the server"),
         ({"solver": "__import__('os').getcwd()"}, "solver"),
+        ({"solver": "ZOHFL()"}, "a start of 'FedAvg' whose solver is ZOHFL"),
         ({"tables": {}}, "the server's tables are"),
         ({"x0": np.zeros((2, 2))}, "whose arrays are not its x0 and its tables"),
         ({"rounds": 2.5}, "without the word 'rounds'"),
