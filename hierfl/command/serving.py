@@ -18,6 +18,11 @@ def serve_site(chosen: argparse.Namespace) -> None:
     from hierfl.runtime.sites.site_data import held_of
     from hierfl.runtime.sites.site_rules import SiteRules
 
+    dask, flower = ("tls_ca", "tls_cert", "tls_key", "host"), ("parent_pid",)
+    for name in flower if chosen.socket is None else dask:
+        if getattr(chosen, name) is not None:
+            place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
+            raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
     handler = logging.StreamHandler(sys.stderr) if chosen.log is None else logging.FileHandler(chosen.log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("hierfl.site")

@@ -34,3 +34,14 @@ def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.C
     assert "is there already" in capsys.readouterr().err
     assert main(["flower", "new", "hierfl.models:nonsmooth_toy", str(tmp_path / "toy")]) == 2
     assert "has no federation" in capsys.readouterr().err
+
+
+def test_options_of_the_other_engine_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["site", "--problem", "study.py", "--data", "rows.py:load"]
+    for given, said in (
+        (["--socket", "s", "--host", "h"], "--host says nothing with --socket, on Flower"),
+        (["--socket", "s", "--tls-ca", "ca.pem"], "--tls-ca says nothing with --socket"),
+        (["--scheduler", "tcp://s:1", "--parent-pid", "1"], "--parent-pid says nothing with --scheduler, on Dask"),
+    ):
+        assert main([*place, *given]) == 2
+        assert said in capsys.readouterr().err

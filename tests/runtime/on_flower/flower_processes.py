@@ -106,7 +106,7 @@ class Loop:
         for process in reversed(self.processes.values()):
             process.terminate()
         for process in self.processes.values():
-            process.wait(30)
+            process.wait(60)
 
 
 def write_key(path: Path) -> None:
@@ -133,4 +133,4 @@ def looping(folder: Path) -> Iterator[Loop]:
         yield loop
     finally:
         loop.stop()
-    loop.until(lambda: not loop.left(), "the end of every process", 30.0)
+    loop.until(lambda: not loop.left(), "the end of every process")
