@@ -193,7 +193,7 @@ class RunProgress(_Bar):
         if self._enabled and seconds > _COSTLY_SECONDS:
             _console().print(
                 f"{self._label}: about {seconds:.0f} s more for the remaining {self._rounds - self._done:,} of {self._rounds:,} "
-                f"{self._unit}; fewer of them, or a looser tolerance=, take less."
+                f"{self._unit}; fewer of them (points=101 for a slice or a report, points=15 for a surface), or a looser tolerance=, take less."
             )
 
     def update(self, done: int, note: str) -> None:
