@@ -19,7 +19,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError, SiteError
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.records import TRAFFIC, BlockEnd, Outcome
+from hierfl.runtime.records import TRAFFIC, Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.conversations import Conversation
 from hierfl.runtime.sites.exchange import Exchange, misshapen, wild
 from hierfl.runtime.sites.links import Links, Lost
@@ -52,31 +52,6 @@ class Buffering:
 
     buffer: int
     staleness: float
-
-
-def require_rounds(runtime: Any) -> None:
-    """Require of a runtime's settings that what is about the messages of one round is asked for in runs that have rounds.
-
-    Raises
-    ------
-    SettingError
-        Naming the two that exclude each other.
-    """
-    name, asynchronous = type(runtime).__name__, getattr(runtime, "asynchronous", False)
-    if runtime.rule is not None and asynchronous:
-        raise SettingError(
-            f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
-        )
-    if runtime.masks is not None and (asynchronous or runtime.rule is not None):
-        other = "asynchronous=True" if asynchronous else f"aggregation={runtime.aggregation!r}"
-        raise SettingError(
-            f"{name}(masks=..., {other}): that needs the sites' messages one by one; choose one of the two."
-        )
-    if runtime.noise is not None and asynchronous:
-        raise SettingError(
-            f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "
-            f"choose one of the two."
-        )
 
 
 def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
@@ -125,8 +100,10 @@ class BufferedRounds:
         self.last: dict[str, Settled] = {}
         self.turns = 0
 
-    def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd) -> Outcome:
-        """Make them."""
+    def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None = None) -> Outcome:
+        """Make them, from their start."""
+        if begun is not None:
+            raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
         if self.buffering.buffer > len(self.exchange.clients_of):
             raise SettingError(f"buffer={self.buffering.buffer}: there are {len(self.exchange.clients_of)} sites.")
         state, records = self.algorithm.init(jnp.asarray(x0)), list[dict[str, Any]]()

@@ -13,13 +13,11 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering, require_rounds
+from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
-from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
-from hierfl.runtime.sites.aggregation import Aggregation
+from hierfl.runtime.site_runtime import MessageTreatment
 from hierfl.runtime.sites.declaration_mark import declaration_mark
 from hierfl.runtime.sites.links import Lost
 from hierfl.runtime.sites.masked_exchange import exchange_for
@@ -33,7 +31,7 @@ STREAM = 77
 
 @suggests_names
 @dataclass(frozen=True)
-class Delayed:
+class Delayed(MessageTreatment):
     """Run in this process, with a clock on which each client takes a drawn time for every answer: ``history["clock"]`` has its seconds.
 
     In rounds (``asynchronous=False``) every exchange of messages takes as long as the slowest of its clients. Without rounds it is as for
@@ -61,13 +59,9 @@ class Delayed:
     asynchronous: bool = False
     buffer: int = 1
     staleness: float = 0.5
-    aggregation: str | None = None
-    adversaries: float = 0.2
-    noise: GaussianNoise | None = None
-    masks: PairwiseMasks | None = None
 
     def __post_init__(self) -> None:
-        require_rounds(self)
+        super().__post_init__()
         if np.ndim(self.delays) != 1 or not np.all(np.asarray(self.delays, float) > 0) or not self.spread >= 0:
             raise SettingError(
                 "Delayed(delays=..., spread=...): positive mean seconds, one for each client, and a spread from 0 on."
@@ -76,11 +70,6 @@ class Delayed:
             raise SettingError(
                 f"Delayed(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
             )
-
-    @property
-    def rule(self) -> Aggregation | None:
-        """The robust aggregate, if one was asked for."""
-        return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
 
     def execute(
         self,

@@ -12,22 +12,14 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
-from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering, require_rounds
+from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_dask.causes import last_cause
-from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
-from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
-from hierfl.runtime.privacy.shared_noise import orders_of
-from hierfl.runtime.records import Begun, BlockEnd, Outcome
-from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text, without_data
-from hierfl.runtime.sites.exchange import require_known
-from hierfl.runtime.sites.masked_exchange import exchange_for
-from hierfl.runtime.sites.parcels import starting
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, require_no_memories, scalars_remembered
-from hierfl.version import VERSION
+from hierfl.runtime.site_runtime import SiteRuntime
+from hierfl.runtime.sites.declaration_mark import without_data
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.rounds import Attendance
 
 JOINING = 60.0  # seconds for the workers of a cluster to be there
 LOCAL_SITES = 3
@@ -35,7 +27,7 @@ LOCAL_SITES = 3
 
 @suggests_names
 @dataclass(frozen=True)
-class Dask:
+class Dask(SiteRuntime):
     """Run with clients at sites: the workers of a Dask cluster.
 
     With ``scheduler`` the sites are processes that their owners started by ``hierfl site``, each with its own data: declare these as
@@ -85,89 +77,41 @@ class Dask:
 
     scheduler: str | None = None
     sites: int | None = None
-    timeout: float = 120.0
-    minimum: int = 1
-    patience: float = 30.0
-    largest: float = 1e15
     security: Any = field(default=None, repr=False)
-    watcher: Any = field(default=None, repr=False)
     asynchronous: bool = False
     buffer: int = 1
     staleness: float = 0.5
-    aggregation: str | None = None
-    adversaries: float = 0.2
-    noise: GaussianNoise | None = None
-    masks: PairwiseMasks | None = None
     _session: _Session = field(default_factory=lambda: _Session(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_rounds(self)
+        super().__post_init__()
         if self.scheduler is not None and self.sites is not None:
             raise SettingError(
                 "Dask(scheduler=..., sites=...): the scheduler's sites are those that have joined it; leave sites out."
             )
-        for name, least in (("sites", 1), ("minimum", 1), ("patience", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingError(f"Dask({name}={value!r}): at least {least}.")
+        if self.sites is not None and self.sites < 1:
+            raise SettingError(f"Dask(sites={self.sites!r}): at least 1.")
         if self.buffer < 1 or not self.staleness >= 0:
             raise SettingError(
                 f"Dask(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
             )
-        for name in ("timeout", "largest"):
-            if not getattr(self, name) > 0:
-                raise SettingError(f"Dask({name}={getattr(self, name)!r}): above 0.")
 
-    @property
-    def rule(self) -> Aggregation | None:
-        """The robust aggregate, if one was asked for."""
-        return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
+    def _links(self, problem: CompiledProblem) -> Any:
+        return self._session.links(self, problem)
 
-    def execute(
+    def _rounds(
         self,
         problem: CompiledProblem,
         algorithm: Algorithm,
-        x0: np.ndarray,
-        rounds: int,
+        exchange: Exchange,
+        links: Any,
+        attendance: Attendance,
         seed: int,
-        block: int,
-        at_end: BlockEnd,
-        begun: Begun | None = None,
-    ) -> Outcome:
-        """Run as ``InProcess.execute`` does, in double precision; the memories stay at the sites: None here."""
-        with computing(double=True):
-            self._session.remembers = scalars_remembered(algorithm, x0)
-            if begun is not None:
-                self.memories()  # refuses
-            links = self._session.links(self, problem)
-            clients_of = require_known(links.held(), problem.num_clients)
-            mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
-            noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
-            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, noise, masks)
-            exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher)
-            federation = problem.declaration.federation
-            names = [client.name for client in federation.clients] if federation else [None]
-            attendance = Attendance(self.minimum, self.patience)
-            opened(exchange, problem.num_clients, names, attendance)
-            if self.asynchronous:
-                if begun is not None:
-                    raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
-                buffering = Buffering(self.buffer, self.staleness)
-                without = BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
-                return without.run(x0, rounds, block, at_end)
-            making = SiteRounds(problem, algorithm, exchange, attendance, seed, aggregation=self.rule)
-            return making.run(x0, rounds, block, at_end, begun)
-
-    def memories(self) -> list[np.ndarray]:
-        """What a checkpoint keeps of the clients' memories: nothing, where they have none.
-
-        Raises
-        ------
-        SettingError
-            Where clients remember something, which stays with them.
-        """
-        require_no_memories(self._session.remembers, "Dask")
-        return []
+    ) -> Any:
+        if not self.asynchronous:
+            return super()._rounds(problem, algorithm, exchange, links, attendance, seed)
+        buffering = Buffering(self.buffer, self.staleness)
+        return BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
 
     def close(self) -> None:
         """End the connection, and the processes of a cluster that was started here. The next run starts again."""
@@ -184,7 +128,6 @@ class _Session:
     """A connection, kept from run to run with what is compiled at the sites, until it is closed or nobody has it any more."""
 
     def __init__(self) -> None:
-        self.remembers = 0
         self._open = ExitStack()
         self._client: Any = None
         self._of: tuple[CompiledProblem, Any] | None = None

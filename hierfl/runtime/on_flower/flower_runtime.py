@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
-from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.buffered_rounds import require_rounds
-from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_flower.letters import Letters
 from hierfl.runtime.on_flower.solver_text import solver_text
-from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
-from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
-from hierfl.runtime.privacy.shared_noise import orders_of
-from hierfl.runtime.records import Begun, BlockEnd, Outcome
-from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
-from hierfl.runtime.sites.exchange import require_known
-from hierfl.runtime.sites.masked_exchange import exchange_for
-from hierfl.runtime.sites.parcels import starting
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, require_no_memories, scalars_remembered
-from hierfl.version import VERSION
+from hierfl.runtime.site_runtime import SiteRuntime
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.parcels import Packing
+from hierfl.runtime.sites.rounds import Attendance
 
 
 @suggests_names
 @dataclass(frozen=True)
-class Flower:
+class Flower(SiteRuntime):
     """Run with clients at the SuperNodes of Flower, each with its own data, reached by messages of named arrays; nothing is pickled.
 
     It is made inside a ServerApp, such as ``hierfl flower new`` writes. Same seed, same iterates as in process: keys are folded from
@@ -67,86 +55,37 @@ class Flower:
     """
 
     grid: Any = field(repr=False)
-    timeout: float = 600.0
-    minimum: int = 1
-    patience: float = 120.0
-    largest: float = 1e15
-    watcher: Any = field(default=None, repr=False)
-    aggregation: str | None = None
-    adversaries: float = 0.2
-    noise: GaussianNoise | None = None
-    masks: PairwiseMasks | None = None
+    timeout: float = field(default=600.0, kw_only=True)
+    patience: float = field(default=120.0, kw_only=True)
+    packing: ClassVar[Packing] = Letters()
     _session: _GridSession = field(default_factory=lambda: _GridSession(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("minimum", 1), ("patience", 0)):
-            if getattr(self, name) < least:
-                raise SettingError(f"Flower({name}={getattr(self, name)!r}): at least {least}.")
-        for name in ("timeout", "largest"):
-            if not getattr(self, name) > 0:
-                raise SettingError(f"Flower({name}={getattr(self, name)!r}): above 0.")
+        super().__post_init__()
         if not hasattr(self.grid, "push_messages"):
             raise SettingError(
                 f"Flower(grid={type(self.grid).__name__}): the Grid that a ServerApp's main function is given; "
                 f"hierfl flower new writes such an app."
             )
-        require_rounds(self)
 
-    @property
-    def rule(self) -> Aggregation | None:
-        """The robust aggregate, if one was asked for."""
-        return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
+    def _links(self, problem: CompiledProblem) -> Any:
+        return self._session.links(self)
 
-    def execute(
-        self,
-        problem: CompiledProblem,
-        algorithm: Algorithm,
-        x0: np.ndarray,
-        rounds: int,
-        seed: int,
-        block: int,
-        at_end: BlockEnd,
-        begun: Begun | None = None,
-    ) -> Outcome:
-        """Run as ``InProcess.execute`` does, in double precision; the memories stay at the sites: None here."""
-        with computing(double=True):
-            self._session.remembers = scalars_remembered(algorithm, x0)
-            if begun is not None:
-                self.memories()  # refuses
-            links = self._session.links(self)
-            clients_of = require_known(links.held(), problem.num_clients)
-            mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
-            orders = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
-            start = starting(algorithm, mark, text, rounds, x0, VERSION, self.largest, *orders, solver_as=solver_text)
-            exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher, Letters())
-            federation = problem.declaration.federation
-            names = [client.name for client in federation.clients] if federation else [None]
-            attendance = Attendance(self.minimum, self.patience)
-            try:
-                opened(exchange, problem.num_clients, names, attendance)
-            except SiteError as error:
-                said = "".join(f"\nnode {node}: {reason}" for node, reason in links.refusals.items())
-                raise SiteError(f"{error}{said}") from None
-            making = SiteRounds(problem, algorithm, exchange, attendance, seed, aggregation=self.rule)
-            return making.run(x0, rounds, block, at_end, begun)
+    def _sent_solver(self, settings: Any) -> Any:
+        return solver_text(settings)
 
-    def memories(self) -> list[np.ndarray]:
-        """What a checkpoint keeps of the clients' memories: nothing, where they have none.
-
-        Raises
-        ------
-        SettingError
-            Where clients remember something, which stays with them.
-        """
-        require_no_memories(self._session.remembers, "Flower")
-        return []
+    def _open(self, problem: CompiledProblem, exchange: Exchange, links: Any, attendance: Attendance) -> None:
+        try:
+            super()._open(problem, exchange, links, attendance)
+        except SiteError as error:
+            said = "".join(f"\nnode {node}: {reason}" for node, reason in links.refusals.items())
+            raise SiteError(f"{error}{said}") from None
 
 
 class _GridSession:
     """What is known of the nodes, kept from run to run."""
 
     def __init__(self) -> None:
-        self.remembers = 0
         self._links: Any = None
 
     def links(self, runtime: Flower) -> Any:

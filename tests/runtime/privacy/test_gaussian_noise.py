@@ -95,8 +95,8 @@ def test_zeroth_order_messages(problem: hf.Problem, solver: Any) -> None:
     plain = problem.solve(solver, runtime=Delayed([1.0] * CLIENTS), **SETTINGS)
     near = problem.solve(solver, runtime=noisy(50.0, 1e-3), **SETTINGS)
     far = problem.solve(solver, runtime=noisy(50.0, 2.0), **SETTINGS)
-    assert 0 < np.abs(near.iterate - plain.iterate).max() < 0.5
-    assert np.abs(far.iterate - plain.iterate).max() > 1.0
+    a_little, much = (np.abs(run.trajectory["x"] - plain.trajectory["x"]).max() for run in (near, far))
+    assert 0 < 10 * a_little < much  # noise of two thousand times the deviation: missed once in many thousand draws
 
 
 def test_epsilon_counts_the_rounds_that_the_seed_asks_of_a_client(problem: hf.Problem) -> None:

@@ -1,0 +1,193 @@
+"""What runtimes whose clients are at sites have in common: what is done to the messages, and how a run begins and is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.errors import SettingError
+from hierfl.jaxtools.precision import computing
+from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
+from hierfl.runtime.privacy.shared_noise import orders_of
+from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.sites.aggregation import Aggregation
+from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
+from hierfl.runtime.sites.exchange import Exchange, require_known
+from hierfl.runtime.sites.links import Links
+from hierfl.runtime.sites.masked_exchange import exchange_for
+from hierfl.runtime.sites.parcels import Packing, Pickling, pickled_solver, starting
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, require_no_memories, scalars_remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageTreatment:
+    """What a runtime does to the messages of a round, beside averaging them.
+
+    Parameters
+    ----------
+    aggregation, adversaries
+        ``"median"``, ``"trimmed mean"``, ``"geometric median"`` or ``"Krum"`` in place of the weighted mean of what clients send, for up to
+        that share of clients that send anything; it counts clients alike (:mod:`hierfl.runtime.sites.aggregation`).
+    noise
+        A :class:`GaussianNoise`: clients' messages are clipped and noised at their sites, so that each client has differential privacy
+        against the server.
+    masks
+        :class:`PairwiseMasks`: the server sees sums over sites, and no single site's messages.
+    """
+
+    aggregation: str | None = None
+    adversaries: float = 0.2
+    noise: GaussianNoise | None = None
+    masks: PairwiseMasks | None = None
+
+    def __post_init__(self) -> None:
+        """Require that what is about the messages of one round is asked for in runs that have rounds.
+
+        Raises
+        ------
+        SettingError
+            Naming the two that exclude each other.
+        """
+        name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
+        if self.rule is not None and asynchronous:
+            raise SettingError(
+                f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
+            )
+        if self.masks is not None and (asynchronous or self.rule is not None):
+            other = "asynchronous=True" if asynchronous else f"aggregation={self.aggregation!r}"
+            raise SettingError(
+                f"{name}(masks=..., {other}): that needs the sites' messages one by one; choose one of the two."
+            )
+        if self.noise is not None and asynchronous:
+            raise SettingError(
+                f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "
+                f"choose one of the two."
+            )
+
+    @property
+    def rule(self) -> Aggregation | None:
+        """The robust aggregate, if one was asked for."""
+        return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteRuntime(MessageTreatment):
+    """A runtime whose clients are at sites of others; an engine says how to reach them (``_links``), and what it packs messages as.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that a site may take to answer. One that takes longer is left out until it has answered.
+    minimum
+        The fewest clients that a round is made with (of those drawn for it). With fewer the run ends, as ``"paused: ..."``.
+    patience
+        Seconds to wait at the start for everybody, and at the beginning of a round for that many to be there.
+    largest
+        The largest entry of a message that is believed.
+    watcher
+        Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
+    """
+
+    timeout: float = 120.0
+    minimum: int = 1
+    patience: float = 30.0
+    largest: float = 1e15
+    watcher: Any = field(default=None, repr=False)
+    _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
+    packing: ClassVar[Packing] = Pickling()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        for setting, least in (("minimum", 1), ("patience", 0)):
+            if getattr(self, setting) < least:
+                raise SettingError(f"{name}({setting}={getattr(self, setting)!r}): at least {least}.")
+        for setting in ("timeout", "largest"):
+            if not getattr(self, setting) > 0:
+                raise SettingError(f"{name}({setting}={getattr(self, setting)!r}): above 0.")
+
+    def execute(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+        begun: Begun | None = None,
+    ) -> Outcome:
+        """Run as ``InProcess.execute`` does, in double precision; the memories stay at the sites: None here."""
+        with computing(double=True):
+            self._latest.remembered = scalars_remembered(algorithm, x0)
+            if begun is not None:
+                self.memories()  # refuses
+            links = self._links(problem)
+            clients_of = require_known(links.held(), problem.num_clients)
+            mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
+            noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
+            start = starting(
+                algorithm,
+                mark,
+                text,
+                rounds,
+                x0,
+                largest=self.largest,
+                noise=noise,
+                masks=masks,
+                solver_as=self._sent_solver,
+            )
+            exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher, self.packing)
+            attendance = Attendance(self.minimum, self.patience)
+            self._open(problem, exchange, links, attendance)
+            making = self._rounds(problem, algorithm, exchange, links, attendance, seed)
+            outcome: Outcome = making.run(x0, rounds, block, at_end, begun)
+            return outcome
+
+    def memories(self) -> list[np.ndarray]:
+        """What a checkpoint keeps of the clients' memories: nothing, where they have none.
+
+        Raises
+        ------
+        SettingError
+            Where clients remember something, which stays with them.
+        """
+        require_no_memories(self._latest.remembered, type(self).__name__)
+        return []
+
+    def _links(self, problem: CompiledProblem) -> Any:
+        """The ways to the sites that have a problem."""
+        raise NotImplementedError
+
+    def _sent_solver(self, settings: Any) -> Any:
+        """The solver as sites are told of it."""
+        return pickled_solver(settings)
+
+    def _open(self, problem: CompiledProblem, exchange: Exchange, links: Links, attendance: Attendance) -> None:
+        """Wait for the sites."""
+        federation = problem.declaration.federation
+        names = [client.name for client in federation.clients] if federation else [None]
+        opened(exchange, problem.num_clients, names, attendance)
+
+    def _rounds(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        links: Any,
+        attendance: Attendance,
+        seed: int,
+    ) -> Any:
+        """What makes the rounds, by its ``run``."""
+        return SiteRounds(problem, algorithm, exchange, attendance, seed, aggregation=self.rule)
+
+
+class _LatestRun:
+    """How many numbers each client remembers in the latest run."""
+
+    remembered = 0
