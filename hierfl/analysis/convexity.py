@@ -97,6 +97,14 @@ def _require(expression: Expression, keep: Sequence[cp.Variable], what: str, cur
         if culprit is not None
         else f"{expression_text(hoisted)} is {hoisted.curvature.lower()}"
     )
+    opposite = {
+        "the objective of ArgMin": "maximised, write hf.ArgMax",
+        "the objective of ArgMax": "minimised, write hf.ArgMin",
+    }
+    if what in opposite and (hoisted.is_concave() if curvature == "convex" else hoisted.is_convex()):
+        raise NotConvexError(
+            f"{what} must be {curvature} in {_names(keep)} for every x, but {reason}. If it is to be {opposite[what]}."
+        )
     raise NotConvexError(
         f"{what} must be {curvature} in {_names(keep)} for every x, but {reason}. Rewrite it with CVXPY's atoms, declare signs "
         f"(nonneg=True, or constraints such as x >= 0), or assert it with hf.Function(..., convex=True)."

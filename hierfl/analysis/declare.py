@@ -76,10 +76,20 @@ def _require_kinds(objective: Any, lower: Any, federation: Any) -> None:
     if lower is not None and not isinstance(lower, LowerLevel):
         raise DeclarationError(
             f"lower must be one hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash (several lower variables go into one level as a "
-            f"list), not {type(lower).__name__}."
+            f"list), not {type(lower).__name__}.{_meant(lower)}"
         )
     if federation is not None and not isinstance(federation, Federation):
         raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")
+
+
+def _meant(lower: Any) -> str:
+    """What to write for what stands where a lower level was expected."""
+    if isinstance(lower, Federation):
+        return " A federation is given by name, federation=...."
+    several = lower if isinstance(lower, (list, tuple)) else [lower]
+    if several and all(isinstance(one, cp.constraints.constraint.Constraint) for one in several):
+        return " Constraints on x are given by name, constraints=[...]."
+    return ""
 
 
 def _known_bounds(constraints: Sequence[Any], roles: Roles, federation: Federation | None) -> dict[int, Interval]:

@@ -57,6 +57,23 @@ def test_lower_objective_not_concave() -> None:
         hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMax(y, cp.sum_squares(y - x)))
 
 
+def test_a_lower_objective_of_the_other_curvature_is_told_its_level() -> None:
+    x, y, _, _ = leaves()
+    with pytest.raises(hf.NotConvexError, match="minimised, write hf.ArgMin"):
+        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMax(y, cp.sum_squares(y - x)))
+    with pytest.raises(hf.NotConvexError, match="maximised, write hf.ArgMax"):
+        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMin(y, -cp.sum_squares(y - x)))
+
+
+def test_what_stands_in_the_place_of_the_lower_level_is_given_by_name() -> None:
+    x, _, u, _ = leaves()
+    with pytest.raises(hf.DeclarationError, match="not Federation. A federation is given by name, federation="):
+        hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.Federation([hf.Client({u: np.ones((3, *u.shape))})]))
+    for constraints in ([x >= 0], x >= 0):
+        with pytest.raises(hf.DeclarationError, match=r"by name, constraints=\[...\]"):
+            hf.Problem(hf.Minimize(clients=cp.sum(x)), constraints)
+
+
 def test_lower_set_not_convex() -> None:
     x, y, _, _ = leaves()
     with pytest.raises(hf.NotConvexError, match=r"Y\(x\)"):
