@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,9 @@ class Exchange:
     stuck: str | None = None  # why the round cannot be made again without those who were lost
     _place: int = 0
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
+    _welcomes: Counter[str] = field(
+        default_factory=Counter
+    )  # how often each began: a new process has forgotten what it sent
     _refused: dict[str, tuple[int, int]] = field(default_factory=dict)  # those that did not want it, and in which round
     _calls: dict[str, list[Call]] = field(default_factory=dict)
     _settled: dict[str, Settled] = field(default_factory=dict)
@@ -72,6 +76,7 @@ class Exchange:
         for site, reply in self._sent(dict.fromkeys(strangers, parcel), "start", None).items():
             if isinstance(reply, Welcome):
                 self._began[site] = self.links.born(site)
+                self._welcomes[site] += 1
                 self._welcomed(site, reply)
                 self._settled.pop(site, None)
                 self._calls.pop(site, None)
@@ -203,12 +208,16 @@ class Exchange:
         return {site: found[site] for site in parcels}
 
     def _without_releases(self, asked: dict[str, Asked]) -> dict[str, Lost]:
-        """Count the messages that are asked for, where each is a release; sites are not asked for more than the run may."""
+        """Count the messages that are asked for, where each is a release; sites are not asked for more than the run may.
+
+        A new process draws its noise anew, and its message may be a second one of a question whose first was lost on its way.
+        """
         if self.releases is None:
             return {}
         silent = {}
         for site, message in asked.items():
-            if self.releases.count(message.clients.tolist(), message.questions()) is None:
+            questions = [(self._welcomes[site], question) for question in message.questions()]
+            if self.releases.count(message.clients.tolist(), questions) is None:
                 silent[site] = Lost(f"its clients have sent the {self.releases.most} messages of a run with this noise")
         return silent
 

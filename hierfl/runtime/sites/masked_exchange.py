@@ -89,6 +89,10 @@ class MaskedExchange(Exchange):
         self.sums += 1
         if share <= 0.0:
             return means
+        if not (np.abs(total / share) <= self.start.largest).all():
+            return self._end(
+                f"the sites' mean has entries beyond largest={self.start.largest:g}: one of them lies", means
+            )
         self.error = max(self.error, len(rows) * 2.0 ** -(self.order.bits + 1) / share)
         return filled(means, total / share)
 

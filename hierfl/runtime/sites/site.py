@@ -173,9 +173,10 @@ class Site:
             self.rounds += new_turn and asked.kind == "map"
             return self._run.answer(asked)
         before = noised.releases.largest
-        answered = self._run.answer(asked)
-        self.rounds += noised.releases.largest - before  # whatever turn the server says it is
-        return answered
+        try:
+            return self._run.answer(asked)
+        finally:  # whatever turn the server says it is, and also where the message was drawn and then not sent
+            self.rounds += noised.releases.largest - before
 
     def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its name, shape and bytes."""
@@ -214,6 +215,8 @@ class SiteRun:
     def answer(self, asked: Asked) -> Answered:
         """Run a step for some clients, side by side or one after another."""
         began = time.perf_counter()
+        if len(set(asked.clients.tolist())) < len(asked.clients):
+            raise SiteError("a client was asked for twice in one message")
         if self.noised is not None:
             self.noised.require(asked.kind, asked.step)
         if asked.turn != self.turn:

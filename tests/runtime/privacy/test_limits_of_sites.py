@@ -1,0 +1,114 @@
+"""What a site under noise sends at most, whatever it is asked: sites by themselves, questioned by a server of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.jaxtools.precision import computing
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, NoiseOrder
+from hierfl.runtime.privacy.masked_numbers import Masking, SiteMasks
+from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.privacy.shared_noise import orders_of
+from hierfl.runtime.sites.declaration_mark import declaration_mark
+from hierfl.runtime.sites.links import Lost
+from hierfl.runtime.sites.masked_exchange import exchange_for
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Start, packed, starting, unpacked
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.solvers import FedAvg
+
+CLIENTS, ROUNDS, X0 = 3, 50, np.zeros(2)
+
+
+@pytest.fixture(scope="module")
+def problem() -> hf.Problem:
+    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
+    clients = [hf.Client({u: rows}) for rows in np.random.default_rng(0).standard_normal((CLIENTS, 4, 2))]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation(clients))
+
+
+def beginning(problem: hf.Problem, noise: NoiseOrder | None, masks: MaskOrder | None = None) -> Start:
+    compiled = problem.compile()
+    with computing(double=True):
+        algorithm = FedAvg(step_size=0.05).bind(compiled, ROUNDS)
+        return starting(algorithm, declaration_mark(compiled.declaration), "", ROUNDS, X0, noise=noise, masks=masks)
+
+
+def site(problem: hf.Problem, rules: SiteRules, clients: int = CLIENTS) -> Site:
+    declaration = problem.compile().declaration
+    assert declaration.federation is not None
+    return Site("s", declaration, dict(enumerate(declaration.federation.clients[:clients])), rules)
+
+
+def asked(turn: int, x: np.ndarray, masking: Masking | None = None, clients: tuple[int, ...] = (0,)) -> Asked:
+    seed = np.asarray(jax.random.key_data(jax.random.key(0)))
+    return Asked(turn, turn, 0, None, "map", "local_steps", np.array(clients), seed, x, (), masking)
+
+
+def local(problem: hf.Problem, masks: MaskOrder | None = None) -> NoiseOrder:
+    compiled = problem.compile()
+    algorithm = FedAvg(step_size=0.05).bind(compiled, ROUNDS)
+    order = orders_of(GaussianNoise(1.0, 8.0), None, compiled, algorithm, ROUNDS, 0)[0]
+    assert order is not None
+    return order
+
+
+def test_a_message_that_was_drawn_counts_where_its_masks_are_refused(problem: hf.Problem) -> None:
+    masks = MaskOrder(2, 40, "run")
+    own, other = site(problem, SiteRules(max_rounds=3, min_noise=8.0)), SiteMasks(masks)
+    welcome: Any = own.respond(beginning(problem, local(problem), masks))
+    keys = tuple(sorted((welcome.key, other.public)))
+    answers = []
+    for turn in range(10):
+        x = X0 + turn
+        assert isinstance(own.respond(asked(turn, x)), Refusal)  # without masks
+        answers.append(own.respond(asked(turn, x, Masking(turn, keys))))
+    assert sum(isinstance(answer, Answered) for answer in answers) <= 3
+    assert own.rounds == 3
+
+
+def test_nobody_is_asked_for_twice_in_one_message(problem: hf.Problem) -> None:
+    own = site(problem, SiteRules())
+    own.respond(beginning(problem, None))
+    answer = own.respond(asked(0, X0, clients=(1, 1)))
+    assert isinstance(answer, Refusal) and "twice" in answer.reason
+
+
+class OneSite:
+    """A way to one site, whose process may be another one from some time on."""
+
+    def __init__(self, own: Site) -> None:
+        self.site, self.births = own, 1
+
+    def ready(self) -> frozenset[str]:
+        return frozenset({"s"})
+
+    def held(self) -> dict[str, tuple[int, ...]]:
+        return {"s": (0,)}
+
+    def born(self, name: str) -> int:
+        return self.births
+
+    def exchange(self, parcels: dict[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        return {name: packed(self.site.respond(unpacked(parcel))) for name, parcel in parcels.items()}
+
+
+def test_a_new_process_is_taken_to_send_a_second_message(problem: hf.Problem) -> None:
+    """What it sent before it ended may have been seen, by the scheduler for one, though it never came to the server."""
+    links: Any = OneSite(site(problem, SiteRules(), 1))
+    exchange = exchange_for(problem.compile(), links, beginning(problem, local(problem)), links.held(), 60.0)
+    assert exchange.releases is not None
+    counts = []
+    for births in (1, 1, 2, 2):
+        if births != links.births:
+            links.births, links.site = births, site(problem, SiteRules(), 1)
+        exchange.begin(["s"])
+        assert exchange._without_releases({"s": asked(0, X0)}) == {}
+        counts.append(exchange.releases.largest)
+    assert counts == [1, 1, 2, 2]
