@@ -98,8 +98,8 @@ class KeptCells:
         self._marks |= marks
 
     def numbers(self) -> dict[str, Plain]:
-        """The numbers that are kept, by the names of the cells."""
-        return {name: kept["numbers"] for name, kept in self._cells.items()}
+        """The numbers that are kept, by the names of the cells; NaN where one was not finite."""
+        return {name: _numbers(kept["numbers"]) for name, kept in self._cells.items()}
 
     def seconds(self) -> float:
         """The time that the kept cells took, all together."""
@@ -129,6 +129,10 @@ class KeptCells:
         for what, here in {HEAD: FORMAT, **self._identity}.items():
             if kept.get(what) != here:
                 raise self._another(f"{what} is {kept.get(what)!r} there, and {here!r} here")
+        for name, cell in kept["cells"].items():
+            kinds = {"settings": dict, "numbers": dict, "seconds": int | float}
+            if not isinstance(cell, dict) or not all(isinstance(cell.get(k), kind) for k, kind in kinds.items()):
+                raise self._another(f"its cell {name!r} is not whole")
         self._cells, self._marks = kept["cells"], kept["data"]
 
     def _another(self, why: str) -> CheckpointError:
@@ -172,3 +176,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _numbers(value: Any) -> Any:
+    """What JSON has of numbers, with NaN in the place of what was not finite."""
+    if isinstance(value, dict):
+        return {name: _numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers(one) for one in value]
+    return math.nan if value is None else value

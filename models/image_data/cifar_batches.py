@@ -25,9 +25,9 @@ def read_cifar(home: Path) -> tuple[np.ndarray, np.ndarray]:
         Naming the file: it is missing, cut short, or something else.
     """
     folder = home if (home / BATCHES[0]).exists() else home / FOLDER
-    if folder.is_dir():
-        return _together([_records(folder / name, (folder / name).read_bytes) for name in BATCHES])
     archive = home / ARCHIVE
+    if folder.is_dir() and (not archive.exists() or all((folder / name).exists() for name in BATCHES)):
+        return _together([_records(folder / name, (folder / name).read_bytes) for name in BATCHES])
     if not archive.exists():
         raise DataError(f"there is neither a folder {folder} nor a file {archive}.")
     try:
@@ -56,6 +56,8 @@ def _records(path: Path, content: Callable[[], bytes]) -> np.ndarray:
         read = content()
     except FileNotFoundError as error:
         raise DataError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from error
     if not read or len(read) % (1 + PIXELS):
         raise DataError(
             f"{path} has {len(read):,} bytes, which are no whole records of {1 + PIXELS:,}: it is cut short, or no batch of CIFAR-10."

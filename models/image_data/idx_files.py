@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def read_idx(path: Path, magic: int) -> np.ndarray:
     rank = magic & 0xFF
     start = 4 + 4 * rank
     shape = np.frombuffer(content[4:start], ">u4").astype(int) if len(content) >= start else np.zeros(0, int)
-    size = int(np.prod(shape)) if len(shape) == rank else 0
+    size = math.prod(shape.tolist()) if len(shape) == rank else 0
     if len(shape) < rank or len(content) != start + size:
         raise DataError(
             f"{path} says {' x '.join(map(str, shape)) or 'no size'}, which is {size:,} bytes, but {max(0, len(content) - start):,} follow: "

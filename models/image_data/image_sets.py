@@ -41,7 +41,7 @@ class ImageSet:
     known_by
         Names of which one at least is in a folder that has it.
     unpacked
-        Names of which one stands for all files.
+        Several lists of names: all of one of them stand for the published files.
     read
         Reads it from its folder.
     """
@@ -52,7 +52,7 @@ class ImageSet:
     places: tuple[str, ...]
     known_by: tuple[str, ...]
     read: Callable[[Path], ClassificationData]
-    unpacked: tuple[str, ...] = ()
+    unpacked: tuple[tuple[str, ...], ...] = ()
 
     def home(self, folder: Path) -> Path:
         """Where in ``folder`` it lies: in a folder of its own name, or in ``folder`` itself if that has such a name or any file of it.
@@ -72,7 +72,7 @@ class ImageSet:
 
     def missing(self, home: Path) -> list[str]:
         """The published files that are not there, unzipped ones counted as there."""
-        if any((home / name).exists() for name in self.unpacked):
+        if any(all((home / name).exists() for name in names) for names in self.unpacked):
             return []
         return [f for f in self.files if not (home / f).exists() and not (home / f.removesuffix(".gz")).exists()]
 
@@ -113,7 +113,7 @@ def load_images(name: str, folder: str | Path | None = None, download: bool = Fa
         raise SettingError(f"image data {name!r}: {near_names(name, [*IMAGE_SETS, 'digits'])}")
     images = IMAGE_SETS[name]
     chosen = folder or os.environ.get(DATA_VARIABLE) or platformdirs.user_data_path("hierfl")
-    home = images.home(Path(chosen))
+    home = images.home(Path(chosen).expanduser())
     for file in images.missing(home) if download else ():
         fetch_published(file, images.files[file], images.places, home)
     try:
@@ -148,6 +148,10 @@ def _read_idx_set(home: Path) -> ClassificationData:
     if images[0].shape[1:] != images[1].shape[1:]:
         raise DataError(f"{home} has images of {images[0].shape[1:]} and of {images[1].shape[1:]} pixels.")
     pooled = np.concatenate(images)
+    if not pooled.size:
+        raise DataError(
+            f"{home} has files of {len(pooled):,} images of {images[0].shape[1:]} pixels: there is nothing in them."
+        )
     return ClassificationData(pooled.reshape(len(pooled), -1), np.concatenate(labels).astype(int), scale=255.0)
 
 
@@ -219,7 +223,7 @@ IMAGE_SETS = {
             ("https://www.cs.toronto.edu/~kriz/",),
             (FOLDER, BATCHES[0], ARCHIVE),
             _read_cifar_set,
-            (FOLDER, BATCHES[0]),
+            (BATCHES, tuple(f"{FOLDER}/{batch}" for batch in BATCHES)),
         ),
     )
 }

@@ -80,6 +80,7 @@ def _bilevel(kind: str) -> PaperMode:
         lines=lines,
         varied=("lower.start",),
         run=(RAW,),
+        opposed=kind == "mm",
         note=f"left open: eta, gamma and H of the experiments ({section} prints none; hierfl's defaults stand), and y_{{0,r}}",
     )
 

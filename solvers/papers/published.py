@@ -12,6 +12,7 @@ from typing import Any
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.printing.card import setting_text
+from hierfl.solvers.parts.opposition import is_opposed
 
 FITTING = {
     None: "write FedRZO.published('nn')",
@@ -28,7 +29,7 @@ class PaperMode:
 
     ``name`` and ``source`` say which, ``scope`` for which problems (that of their lower level, or None), ``settings`` are the solver's, ``lines`` say where each is printed (``"lower.steps"`` is one
     of the lower solver), ``varied`` which of them the experiments vary, ``run`` what belongs to ``solve`` (setting, value,
-    default, line), and ``note`` what the paper leaves open.
+    default, line), ``note`` what the paper leaves open, and ``opposed`` whether the lower level has to have minus the upper term.
     """
 
     name: str
@@ -38,6 +39,7 @@ class PaperMode:
     lines: Mapping[str, str]
     varied: tuple[str, ...] = ()
     run: tuple[tuple[str, str, str, str], ...] = ()
+    opposed: bool = False
     note: str = ""
 
     def __str__(self) -> str:
@@ -61,6 +63,11 @@ class PaperMode:
         if problem.scope != self.scope:
             raise IncompatibleSolverError(
                 f"{self} is for problems with {_level(self.scope)}, but this one has {_level(problem.scope)}: {FITTING[problem.scope]}."
+            )
+        if self.opposed and not is_opposed(problem):
+            raise IncompatibleSolverError(
+                f"{self} is for minimax problems, whose lower level has minus the upper term, and this one's has not: write "
+                f"FedRZO.published('bl')."
             )
 
 

@@ -87,7 +87,8 @@ def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     measured, text = conduct(replace(SQUARES, run=second), DataSets(), tmp_path, full=True, progress=False)
     assert (first.ran, second.ran) == (["n = 1", "n = 2"], ["n = 3"])
     assert [one["square"] for one in measured.of()] == [1, 4, 9] and measured.each("n") == [1, 2, 3]
-    assert measured.of(n=3) == [{"square": 9.0, "curve": [0.0, 1.0], "none": None}]
+    (third_cell,) = measured.of(n=3)
+    assert (third_cell["square"], third_cell["curve"]) == (9.0, [0.0, 1.0]) and np.isnan(third_cell["none"])
     assert "2      4.5     4        -0.5" in text and "2 squared is misprinted." in text
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full.json", "full.md", "full.png"]
     assert "| 2 | 4.5 | 4 | -0.5 |" in (tmp_path / "full.md").read_text()
@@ -124,6 +125,10 @@ def test_numbers_of_other_runs_are_not_mixed_in(tmp_path: Path) -> None:
         go()
     kept.write_text(kept.read_text()[:-20])
     with pytest.raises(hf.CheckpointError, match="cannot be read"):
+        go()
+    identity = {"hierfl reproduction": 1, "name": "squares", "size": "default", "version": hf.__version__}
+    kept.write_text(json.dumps({**identity, "data": {}, "cells": {"n = 1": {}}}))
+    with pytest.raises(hf.CheckpointError, match="its cell 'n = 1' is not whole"):
         go()
     for other in ("[1, 2]", '{"hierfl reproduction": 1}'):
         kept.write_text(other)

@@ -107,6 +107,8 @@ def test_what_is_wrong_with_idx_files_is_told(tmp_path: Path) -> None:
     said("says 6 x 4 x 5, which is 120 bytes, but 113 follow")
     images.write_bytes(gzip.compress(idx(IMAGES["train"])[:7]))
     said("says no size")
+    images.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**31, 2**31, 4)))
+    said("which is 18,446,744,073,709,551,616 bytes, but 0 follow")
     images.write_bytes(gzip.compress(idx(LABELS["train"])))
     said("begins with the number 2049, but an idx file of images with 2051: it has labels")
     images.write_bytes(b"<html>not found</html>")
@@ -125,6 +127,16 @@ def test_what_is_wrong_with_idx_files_is_told(tmp_path: Path) -> None:
     assert len(load_images("MNIST", tmp_path).labels) == 9
 
 
+def test_files_of_nothing_are_told(tmp_path: Path) -> None:
+    home = tmp_path / "mnist"
+    home.mkdir()
+    for part in COUNTS:
+        (home / f"{part}-images-idx3-ubyte").write_bytes(idx(IMAGES[part][:0]))
+        (home / f"{part}-labels-idx1-ubyte").write_bytes(idx(LABELS[part][:0]))
+    with pytest.raises(hf.DataError, match="files of 0 images"):
+        load_images("MNIST", tmp_path)
+
+
 def test_what_is_wrong_with_cifar_files_is_told(tmp_path: Path) -> None:
     archive = write_cifar_archive(tmp_path / catalogue.ARCHIVE)
 
@@ -139,12 +151,24 @@ def test_what_is_wrong_with_cifar_files_is_told(tmp_path: Path) -> None:
     said("cannot be read")
     write_cifar_archive(archive, catalogue.BATCHES[:-1])
     said("there is no file .*test_batch.bin")
+    archive.unlink()
     (tmp_path / catalogue.FOLDER).mkdir()
     first = tmp_path / catalogue.FOLDER / catalogue.BATCHES[0]
     first.write_bytes(batch(1, CIFAR[catalogue.BATCHES[0]])[:-1])
     said("6,145 bytes, which are no whole records of 3,073")
     first.write_bytes(batch(11, CIFAR[catalogue.BATCHES[0]]))
     said("has a class 11")
+    first.unlink()
+    first.mkdir()
+    said("data_batch_1.bin cannot be read")
+
+
+def test_an_unfinished_folder_of_cifar_does_not_hide_its_archive(tmp_path: Path) -> None:
+    write_cifar_archive(tmp_path / catalogue.ARCHIVE)
+    (tmp_path / catalogue.FOLDER).mkdir()
+    assert len(load_images("CIFAR-10", tmp_path).labels) == 12
+    (tmp_path / catalogue.ARCHIVE).unlink()
+    assert IMAGE_SETS["CIFAR-10"].missing(tmp_path) == [catalogue.ARCHIVE]  # to be fetched
 
 
 def test_unknown_names_and_absent_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,7 @@ def test_a_mode_is_for_its_class_of_problems() -> None:
             hierarchical(BY_TWOS),
             r"sample scope, but .* client scope: write ZOHFL.published\(\)",
         ),
+        (FedRZO.published("mm"), bilevel(BY_TWOS, local_sgd)[0], r"minimax problems, .*published\('bl'\)"),
         (ZOHFL.published(), two_stage(BY_TWOS)[0], "client scope, but .* sample scope: .*'2s'"),
     ):
         with pytest.raises(hf.IncompatibleSolverError, match=said):
