@@ -14,6 +14,12 @@ sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["HIERFL_PROGRESS"] = "off"
 
+# what kernels say of their transport is about other machines; here both ends are on this one
+PROFILE = HERE / "_build" / "ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
+os.environ["IPYTHONDIR"] = str(PROFILE.parent)
+
 from hierfl.version import VERSION  # noqa: E402
 
 project = "hierfl"
