@@ -22,6 +22,7 @@ from hierfl.runtime.sites.links import Links
 from hierfl.runtime.sites.masked_exchange import exchange_for
 from hierfl.runtime.sites.parcels import Packing, Pickling, pickled_solver, starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, require_no_memories, scalars_remembered
+from hierfl.version import VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +138,7 @@ class SiteRuntime(MessageTreatment):
                 text,
                 rounds,
                 x0,
+                VERSION,
                 largest=self.largest,
                 noise=noise,
                 masks=masks,

@@ -16,7 +16,7 @@ from distributed import LocalCluster
 
 import hierfl as hf
 from hierfl.command.loading import load_problem
-from hierfl.runtime.on_dask import dask_runtime
+from hierfl.runtime import site_runtime
 from hierfl.runtime.on_dask.site_process import TLSFiles
 from hierfl.runtime.sites.site_data import held_of
 from hierfl.solvers import SCAFFOLD, FedAvg
@@ -156,7 +156,7 @@ def test_refusals_are_told_on_both_sides(runtime: Any, study: Study, monkeypatch
         monkeypatch.context() as patch,
         pytest.raises(hf.SiteError, match="the server runs hierfl 9.9.9, this site hierfl"),
     ):
-        patch.setattr(dask_runtime, "VERSION", "9.9.9")
+        patch.setattr(site_runtime, "VERSION", "9.9.9")
         study.problem.solve(SOLVER, runtime=runtime, **SETTINGS)
     assert "the server runs hierfl 9.9.9" in study.log("north")
     paused = study.problem.solve(SOLVER, runtime=runtime, **{**SETTINGS, "rounds": 60})
