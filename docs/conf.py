@@ -82,7 +82,7 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
-html_sidebars = {"index": [], "troubleshooting": [], "benchmarks": []}
+html_sidebars = {page: [] for page in ("index", "troubleshooting", "benchmarks", "real_federations", "reproductions")}
 copybutton_prompt_text = r">>> |\$ "
 copybutton_prompt_is_regexp = True
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -112,9 +113,8 @@ def runtime(address: str, study: Study) -> Iterator[hf.runtime.Dask]:
 
 @pytest.mark.slow
 def test_data_that_the_server_never_sees_give_the_run_in_process(runtime: Any, study: Study) -> None:
-    import rows  # beside study.py, in the folder that was put on the path
-
-    here = study.module.study(held={**rows.north(), **rows.south()})
+    rows = run_path(str(study.folder / "rows.py"))
+    here = study.module.study(held={**rows["north"](), **rows["south"]()})
     expected, found = here.solve(SOLVER, **SETTINGS), study.problem.solve(SOLVER, runtime=runtime, **SETTINGS)
     np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
     assert found.value == pytest.approx(expected.value, rel=1e-10) and str(found.certificate) == "no lower level"

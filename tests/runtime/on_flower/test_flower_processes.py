@@ -6,12 +6,13 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from runpy import run_path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hierfl.command.loading import load_problem, load_solver
+from hierfl.command.loading import load_solver
 from hierfl.command.main import main
 from tests.runtime.on_flower.flower_processes import Loop, looping
 
@@ -46,6 +47,7 @@ def east(): return {"east": rows(3, 5)}
 SERVER = """
 import json
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 from flwr.serverapp import ServerApp
@@ -139,12 +141,8 @@ def told(loop: Loop) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_rounds_by_flowers_processes_are_those_in_process(told: dict[str, Any], loop: Loop) -> None:
-    load_problem(f"{loop.folder / 'study.py'}:declared")
-    sys.path.insert(0, str(loop.folder))
-    import rows
-    import study
-
-    here = study.study(held={**rows.north(), **rows.south(), **rows.east()})
+    study, rows = (run_path(str(loop.folder / name)) for name in ("study.py", "rows.py"))
+    here = study["study"](held={**rows["north"](), **rows["south"](), **rows["east"]()})
     for text, count in RUNS:
         expected = here.solve(load_solver(text), rounds=count, x0=np.array([0.5, -0.5]), seed=3, progress=False)
         np.testing.assert_allclose(told[text]["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
