@@ -94,6 +94,7 @@ REPRODUCTION = Reproduction(
     smaller="100 of 1000 rounds, 2 of 5 seeds, H = 1 and 20, scikit-learn's digits",
     differs=(
         PRINTS_CURVES,
+        "Queries x + v are projected on X, where the paper's are not: a weight below 0 in the lower level would take its strong convexity away.",
         "The local steps of FedRZO_bl use answers y that are computed once a round. y(x) depends on the mean of x alone, and f on x only through y: H local "
         "steps do here what one step H times as long does.",
     ),

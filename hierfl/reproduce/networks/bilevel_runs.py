@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hierfl.errors import DivergedError, LowerLevelWarning
+from hierfl.errors import DivergedError, LowerLevelWarning, TheoryWarning
 from hierfl.models import ClassificationData, fair_classification, hyperparameter_learning
 from hierfl.models.relu_network import initial_weights, parity
 from hierfl.problem import Problem
@@ -134,6 +134,7 @@ def _judged(problem: Problem, solver: Any, settings: Plain, metrics: dict[str, A
     """The metrics by rounds, f at the end, and the scalars that the lower level sent up; of a run that diverges, what there is."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LowerLevelWarning)  # the numbers say it: value beside own
+        warnings.simplefilter("ignore", TheoryWarning)  # that queries are projected is told among the differences
         try:
             result = problem.solve(
                 solver,
