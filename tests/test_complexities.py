@@ -58,6 +58,12 @@ def test_three_federated_solvers_against_counts_by_hand() -> None:
         assert printed in text
 
 
+def test_absent_clients_take_part_in_the_lower_level_of_a_federation() -> None:
+    """Two rounds at two points: whoever is drawn, 3 clients make 10 steps, and look at the residual."""
+    table = hf.complexity(declared("federation"), FedRZO(participation=0.5), lower=[LFD(rounds=2, steps=5)], rounds=2)
+    assert counted(table) == predicted(table) == [(2 * 2 * 33, 2 * 2 * 32)]
+
+
 def test_schedules_of_the_theory_and_several_directions() -> None:
     """Algorithm 3 has m lower rounds of ceil(2 a ln(a) / m) steps, a_r = max(m, 4 kappa, r) + 1; kappa is 1 here."""
     steps = int(np.ceil(2 * 5 * np.log(5) / 3))

@@ -66,7 +66,7 @@ class KeptCells:
             if not self._anew and self.path.exists():
                 self._read()
         except BaseException:
-            self._lock.close()
+            self.__exit__(None, None, None)
             raise
         return self
 

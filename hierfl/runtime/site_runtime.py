@@ -29,16 +29,7 @@ from hierfl.version import VERSION
 class MessageTreatment:
     """What a runtime does to the messages of a round, beside averaging them.
 
-    Parameters
-    ----------
-    aggregation, adversaries
-        ``"median"``, ``"trimmed mean"``, ``"geometric median"`` or ``"Krum"`` in place of the weighted mean of what clients send, for up to
-        that share of clients that send anything; it counts clients alike (:mod:`hierfl.runtime.sites.aggregation`).
-    noise
-        A :class:`GaussianNoise`: clients' messages are clipped and noised at their sites, so that each client has differential privacy
-        against the server.
-    masks
-        :class:`PairwiseMasks`: the server sees sums over sites, and no single site's messages.
+    Its settings are those of :class:`hierfl.runtime.Dask` by the same names, where they are explained.
     """
 
     aggregation: str | None = None
@@ -80,18 +71,7 @@ class MessageTreatment:
 class SiteRuntime(MessageTreatment):
     """A runtime whose clients are at sites of others; an engine says how to reach them (``_links``), and what it packs messages as.
 
-    Parameters
-    ----------
-    timeout
-        Seconds that a site may take to answer. One that takes longer is left out until it has answered.
-    minimum
-        The fewest clients that a round is made with (of those drawn for it). With fewer the run ends, as ``"paused: ..."``.
-    patience
-        Seconds to wait at the start for everybody, and at the beginning of a round for that many to be there.
-    largest
-        The largest entry of a message that is believed.
-    watcher
-        Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
+    Its settings are those of :class:`hierfl.runtime.Dask` by the same names, where they are explained.
     """
 
     timeout: float = 120.0

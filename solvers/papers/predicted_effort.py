@@ -15,11 +15,12 @@ from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
 def predicted_effort(algorithm: Any, rounds: int) -> Effort | None:
     """Add up the calls of ``rounds`` rounds; the upper level's rounds of communication are not among them.
 
-    None where nobody knows beforehand: an exact lower solver goes on to a residual, absent clients are drawn, and minibatches of all
+    None where nobody knows beforehand: an exact lower solver goes on to a residual, absent clients of client and sample scope are drawn (in
+    federation scope the lower solver asks everybody), and minibatches of all
     rows (``batch_size=None``) in sample scope are as long as each client's data.
     """
     lower, problem = algorithm.lower, algorithm.problem
-    if not hasattr(lower, "effort") or not algorithm.cohorts.everybody:
+    if not hasattr(lower, "effort") or not (algorithm.federated or algorithm.cohorts.everybody):
         return None
     points = points_of(algorithm.settings)
     if algorithm.federated:

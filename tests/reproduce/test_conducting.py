@@ -134,6 +134,7 @@ def test_numbers_of_other_runs_are_not_mixed_in(tmp_path: Path) -> None:
         kept.write_text(other)
         with pytest.raises(hf.CheckpointError, match="none of a reproduction"):
             go()
+    assert not list(tmp_path.glob("*.lock"))
     conduct(SQUARES, DataSets(), tmp_path, anew=True, progress=False)
     assert len(json.loads(kept.read_text())["cells"]) == 2
 

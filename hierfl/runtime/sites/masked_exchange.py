@@ -57,7 +57,8 @@ class MaskedExchange(Exchange):
         rows = {site: mine for site, mine in rows.items() if mine.size}
         if len(rows) < self.order.least:
             return self._end(
-                f"a sum over {len(rows)} sites, fewer than least={self.order.least} of PairwiseMasks", means
+                f"PairwiseMasks(least={self.order.least}) sums over as many sites at least, and {len(rows)} could be asked",
+                means,
             )
         self._attempt += 1
         masking = Masking(self._attempt, tuple(sorted(self._keys[site] for site in rows)))

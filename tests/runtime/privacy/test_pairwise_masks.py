@@ -142,7 +142,9 @@ def test_a_site_that_is_lost_before_its_mask_ends_the_run(problem: hf.Problem, m
 
 
 def test_too_few_sites(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(hf.SiteError, match="a sum over 6 sites, fewer than least=7"):
+    with pytest.raises(
+        hf.SiteError, match=r"PairwiseMasks\(least=7\) sums over as many sites at least, and 6 could be asked"
+    ):
         problem.solve(FedAvg(0.05), runtime=masked(7), **SETTINGS)
     losing(monkeypatch, lambda site, asked: isinstance(asked, Asked) and asked.round == 2 and site != "4")
     found = problem.solve(FedAvg(0.05), runtime=masked(2), **SETTINGS)
