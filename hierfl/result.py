@@ -15,6 +15,7 @@ import numpy as np
 from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.language.printing.card import Card, Shown, brief
+from hierfl.near_names import suggests_names
 from hierfl.run_standing import standing
 from hierfl.value_certificate import Certificate
 
@@ -232,6 +233,7 @@ class Result(Shown):
                 frame[name] = column.reindex(frame.index)
         return frame
 
+    @suggests_names
     def plot(
         self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
     ) -> Figure:
@@ -339,14 +341,12 @@ class Result(Shown):
             for group in ("history", "metrics", "trajectory")
         }
         parts = {name: _restore(arrays, name, note["structure"][name]) for name in ("x", "iterate", "y", "x0")}
-        told = note["theorem_point"]
-        points = (
-            {}
-            if told is None
-            else {n: _restore(arrays, f"theorem {n}", note["structure"][f"theorem {n}"]) for n in POINTS}
-        )
+        point = None
+        if note["theorem_point"] is not None:
+            places = {n: _restore(arrays, f"theorem {n}", note["structure"][f"theorem {n}"]) for n in POINTS}
+            point = TheoremPoint(**places, **note["theorem_point"])
         result = cls(
-            theorem_point=None if told is None else TheoremPoint(**points, **told),
+            theorem_point=point,
             **parts,
             **groups,
             distances=arrays["distances"],

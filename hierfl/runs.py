@@ -12,6 +12,7 @@ import numpy as np
 
 from hierfl.errors import SettingError
 from hierfl.language.printing.card import Card, Shown, brief
+from hierfl.near_names import suggests_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,6 +152,7 @@ class Runs(Shown):
 
         return pd.concat({run.settings["seed"]: run.to_pandas() for run in self.results}, names=["seed"])
 
+    @suggests_names
     def plot(
         self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
     ) -> Figure:

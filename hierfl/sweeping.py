@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import DivergedError, SettingError
 from hierfl.language.printing.card import Card, Shown, call_text
+from hierfl.near_names import suggests_names
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs, aligned, scalars, summary
 
@@ -73,6 +74,7 @@ class Sweep(Shown):
         ]
         return pd.DataFrame(rows)
 
+    @suggests_names
     def plot(
         self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
     ) -> Figure:

@@ -153,7 +153,8 @@ def _require_nested(problem: CompiledProblem) -> None:
     level = problem.declaration.lower_level
     if level is None or problem.scope != "federation":
         has = "no lower level" if level is None else f"one of {problem.scope} scope"
-        instead = "FedAvg or SCAFFOLD" if level is None else "ZOHFL or ImplicitGradient"
+        nested = "FedRZO" if problem.scope == "sample" else "ZOHFL"
+        instead = "FedAvg or SCAFFOLD" if level is None else f"{nested} or ImplicitGradient"
         raise IncompatibleSolverError(
             f"FedNest needs a lower level of federation scope, whose y all clients share, but this problem has {has}: use {instead}."
         )

@@ -33,6 +33,10 @@ SETTINGS: list[tuple[Callable[..., Any], str, str]] = [
     (hf.Client, "parameter", "parameters"),
     (hf.Federation, "weight", "weights"),
     (hf.Federation.split, "test_share", "test_fraction"),
+    (hf.Federation.plot, "sampel", "sample"),
+    (hf.Result.plot, "axes", "axis"),
+    (hf.Runs.plot, "scael", "scale"),
+    (hf.Sweep.plot, "styl", "style"),
     (replace_zohfl := lambda **given: replace(ZOHFL(), **given), "local_step", "local_steps"),
 ]
 

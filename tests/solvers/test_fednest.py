@@ -146,6 +146,14 @@ def test_other_problems_are_refused() -> None:
             ),
             "client scope.*ZOHFL",
         ),
+        (
+            hf.Problem(
+                hf.Minimize(clients=hf.E(cp.sum_squares(y - x))),
+                hf.ArgMin(y, cp.sum_squares(y - u), scope="sample"),
+                federation=federation,
+            ),
+            "sample scope.*FedRZO",
+        ),
         (hf.Problem(hf.Minimize(clients=term), hf.ArgMin(y, square, [y >= 0]), federation=federation), "constraints"),
         (
             hf.Problem(

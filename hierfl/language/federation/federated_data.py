@@ -156,6 +156,7 @@ class Federation:
         split = split_data(samples, clients, scheme, server_fraction, test_fraction, parameters, seed, min_samples)
         return cls(split.clients, server=split.server, weights=weights, test=split.test)
 
+    @suggests_names
     def plot(self, sample: Sample | None = None, ax: Axes | None = None, *, style: str = "screen") -> Figure:
         """Draw what each client holds: its number of rows and, where there are class labels, the shares of the classes.
 
