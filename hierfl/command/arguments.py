@@ -200,6 +200,9 @@ def _add_site(commands: Commands) -> None:
     site.add_argument(
         "--min-sum", type=int, metavar="N", help="answer runs alone whose PairwiseMasks have this least or more"
     )
+    site.add_argument(
+        "--keep", type=Path, metavar="DIR", help="where what clients remember is kept, for the server's checkpoints"
+    )
     site.add_argument("--log", metavar="FILE", help="what was sent, array by array (standard error if left out)")
 
 

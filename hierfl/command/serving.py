@@ -14,6 +14,7 @@ from hierfl.near_names import near_names
 def serve_site(chosen: argparse.Namespace) -> None:
     """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
     from hierfl import solvers
+    from hierfl.runtime.sites.memory_folder import MemoryFolder
     from hierfl.runtime.sites.site import Site
     from hierfl.runtime.sites.site_data import held_of
     from hierfl.runtime.sites.site_rules import SiteRules
@@ -36,7 +37,8 @@ def serve_site(chosen: argparse.Namespace) -> None:
     declaration = load_problem(chosen.problem).declaration
     held = held_of(declaration, load_rows(chosen.data))
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
-    site = Site(name, declaration, held, rules)
+    memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
+    site = Site(name, declaration, held, rules, memories=memories)
     if chosen.socket is not None:
         from hierfl.runtime.on_flower.letter_desk import LetterDesk
         from hierfl.runtime.on_flower.site_socket import serve_socket

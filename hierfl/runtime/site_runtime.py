@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import numpy as np
 
@@ -17,11 +18,11 @@ from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
-from hierfl.runtime.sites.exchange import Exchange, require_known
-from hierfl.runtime.sites.links import Links
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.links import Links, require_known
 from hierfl.runtime.sites.masked_exchange import exchange_for
-from hierfl.runtime.sites.parcels import Packing, Pickling, pickled_solver, starting
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, require_no_memories, scalars_remembered
+from hierfl.runtime.sites.parcels import KeptMark, Packing, Pickling, pickled_solver, starting
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, scalars_remembered
 from hierfl.version import VERSION
 
 
@@ -105,9 +106,6 @@ class SiteRuntime(MessageTreatment):
     ) -> Outcome:
         """Run as ``InProcess.execute`` does, in double precision; the memories stay at the sites: None here."""
         with computing(double=True):
-            self._latest.remembered = scalars_remembered(algorithm, x0)
-            if begun is not None:
-                self.memories()  # refuses
             links = self._links(problem)
             clients_of = require_known(links.held(), problem.num_clients)
             mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
@@ -125,22 +123,27 @@ class SiteRuntime(MessageTreatment):
                 solver_as=self._sent_solver,
             )
             exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher, self.packing)
+            self._latest.begin(exchange, scalars_remembered(algorithm, x0), begun)
             attendance = Attendance(self.minimum, self.patience)
             self._open(problem, exchange, links, attendance)
             making = self._rounds(problem, algorithm, exchange, links, attendance, seed)
             outcome: Outcome = making.run(x0, rounds, block, at_end, begun)
             return outcome
 
+    @property
+    def resumes(self) -> bool:
+        """Whether a run can go on from a checkpoint."""
+        return True
+
     def memories(self) -> list[np.ndarray]:
-        """What a checkpoint keeps of the clients' memories: nothing, where they have none.
+        """What finds the clients' memories again, which their sites keep for a checkpoint; nothing, where they have none.
 
         Raises
         ------
-        SettingError
-            Where clients remember something, which stays with them.
+        SiteError
+            Naming a site that has no place for them.
         """
-        require_no_memories(self._latest.remembered, type(self).__name__)
-        return []
+        return self._latest.keep()
 
     def _links(self, problem: CompiledProblem) -> Any:
         """The ways to the sites that have a problem."""
@@ -170,6 +173,28 @@ class SiteRuntime(MessageTreatment):
 
 
 class _LatestRun:
-    """How many numbers each client remembers in the latest run."""
+    """The latest run, whose clients remember so many numbers each, and where their sites last kept them."""
 
-    remembered = 0
+    def begin(self, exchange: Exchange, remembered: int, begun: Begun | None) -> None:
+        """Take a run; one that goes on has its sites begin with what they kept."""
+        self.exchange, self.remembered, self.run, self.number = exchange, remembered, uuid4().hex, 0
+        if begun is not None and remembered:
+            run, names, numbers, *contents = begun.memory
+            self.run, self.number = str(run), int(np.max(numbers, initial=0))
+            for name, number, content in zip(names.tolist(), numbers.tolist(), contents):
+                exchange.kept[name] = KeptMark(self.run, number, content.tobytes())
+
+    def keep(self) -> list[np.ndarray]:
+        """Have them kept: the run's mark, the sites by name, their numbers, and what each handed back."""
+        if not self.remembered:
+            return []
+        self.number += 1
+        self.exchange.keep(self.run, self.number)
+        kept = self.exchange.kept
+        contents = [np.frombuffer(mark.content, np.uint8) for mark in kept.values()]
+        return [
+            np.array(self.run),
+            np.array(list(kept), str),
+            np.array([m.number for m in kept.values()], int),
+            *contents,
+        ]

@@ -18,9 +18,9 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError, SiteError
 from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.runtime.buffered.conversations import Conversation
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import TRAFFIC, Begun, BlockEnd, Outcome
-from hierfl.runtime.sites.conversations import Conversation
 from hierfl.runtime.sites.exchange import Exchange, misshapen, wild
 from hierfl.runtime.sites.links import Links, Lost
 from hierfl.runtime.sites.parcels import Answered, Settled, unpacked

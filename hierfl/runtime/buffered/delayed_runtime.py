@@ -16,7 +16,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.privacy.shared_noise import orders_of
-from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.records import BlockEnd, Outcome
 from hierfl.runtime.site_runtime import MessageTreatment
 from hierfl.runtime.sites.declaration_mark import declaration_mark
 from hierfl.runtime.sites.links import Lost
@@ -80,14 +80,11 @@ class Delayed(MessageTreatment):
         seed: int,
         block: int,
         at_end: BlockEnd,
-        begun: Begun | None = None,
     ) -> Outcome:
-        """Run as ``InProcess.execute`` does, in double precision."""
+        """Run as ``InProcess.execute`` does, in double precision; its clock does not go on from a checkpoint."""
         problem.require_all_here("a simulation of delays")
         if len(self.delays) != problem.num_clients:
             raise SettingError(f"Delayed(delays=...): {len(self.delays)} of them for {problem.num_clients} clients.")
-        if begun is not None:
-            raise SettingError("Delayed: its clock does not go on from a checkpoint.")
         with computing(double=True):
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
             mark = declaration_mark(problem.declaration)

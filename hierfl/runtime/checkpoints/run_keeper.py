@@ -128,6 +128,11 @@ def keeping(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> It
         yield None
         return
     runtime = settings.runtime
+    if not getattr(runtime, "resumes", True):
+        raise SettingError(
+            f"checkpoint=...: a run on {type(runtime).__name__}(asynchronous=True) cannot go on from one, since its sites are never at the same "
+            f"round: leave checkpoint out, or run with rounds."
+        )
     if runtime is not None and "begun" not in signature(runtime.execute).parameters:
         raise SettingError(
             f"checkpoint=...: {type(runtime).__name__} cannot resume a run, its execute() takes no begun=...: leave checkpoint out, or "

@@ -96,6 +96,11 @@ class Dask(SiteRuntime):
                 f"Dask(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
             )
 
+    @property
+    def resumes(self) -> bool:
+        """Whether a run can go on from a checkpoint: without rounds there is no moment at which all have come equally far."""
+        return not self.asynchronous
+
     def _links(self, problem: CompiledProblem) -> Any:
         return self._session.links(self, problem)
 

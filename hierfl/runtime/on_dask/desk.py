@@ -28,7 +28,7 @@ class Desk:
     def __init__(self, handed: bytes | None) -> None:
         if handed is not None:
             name, declaration, held = pickle.loads(handed)
-            self._site = Site(name, declaration, held, SiteRules())
+            self._site = Site(name, declaration, held, SiteRules(), memories="handed back")
         elif _SERVED:
             self._site = _SERVED[0]
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hierfl.errors import HierflError, SiteError
 from hierfl.runtime.on_flower.letter import Letter
-from hierfl.runtime.on_flower.letters import Hello, Introduction, asked_of, letter_of, start_of, unmask_of
+from hierfl.runtime.on_flower.letters import Hello, Introduction, asked_of, keep_of, letter_of, start_of, unmask_of
 from hierfl.runtime.on_flower.step_messages import Steps, step_messages
 from hierfl.runtime.sites.parcels import Asked, Refusal
 from hierfl.runtime.sites.site import Site, SiteRun
@@ -48,6 +48,8 @@ class LetterDesk:
                 return self.site.respond(start_of(letter, self.read_solver))
             if kind == "Asked":
                 return self._step(letter)
+            if kind == "Keep":
+                return self.site.respond(keep_of(letter, set(self.site.held)))
             if kind == "Unmask":
                 return self.site.respond(unmask_of(letter))
             raise SiteError(f"a message of the kind {kind!r}, which no run sends.")

@@ -13,9 +13,23 @@ from hierfl.runtime.on_flower.letter import Letter
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.masked_numbers import KEY, Masking
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
-from hierfl.runtime.sites.parcels import Answered, Asked, Item, Refusal, Settled, Start, Unmask, Unmasked, Welcome
+from hierfl.runtime.sites.parcels import (
+    Answered,
+    Asked,
+    Item,
+    Keep,
+    Kept,
+    KeptMark,
+    Refusal,
+    Settled,
+    Start,
+    Unmask,
+    Unmasked,
+    Welcome,
+)
 
 WORDS_OF_START = ("version", "mark", "declared", "algorithm", "solver", "rounds", "queries", "largest")
+UNDONE = "settled_undone"  # the array of clients whose last message did not count
 ORDERS: dict[str, tuple[Any, dict[str, type]]] = {
     "noise": (
         NoiseOrder,
@@ -72,6 +86,8 @@ def letter_of(message: Any) -> Letter:
         for order in ORDERS:
             if (asked := getattr(message, order)) is not None:
                 words |= {f"{order}_{name}": value for name, value in asked._asdict().items()}
+        if message.kept is not None:
+            words |= {"kept_run": message.kept.run, "kept_number": message.kept.number}
         tables = {f"tables{path}": table for path, table in message.tables.items()}
         return Letter(words, {"x0": np.asarray(message.x0), **tables})
     if isinstance(message, Asked):
@@ -80,9 +96,8 @@ def letter_of(message: Any) -> Letter:
             "clients": np.asarray(message.clients, np.int64),
             "seed": np.asarray(message.seed, np.uint32),
         }
-        if message.settled is not None:
-            words |= {"settled_turn": message.settled.turn, "settled_kept": message.settled.kept}
-            arrays["settled_undone"] = np.array(message.settled.undone, np.int64)
+        told, undone = _settled(message.settled)
+        words, arrays = words | told, arrays | undone
         if message.masking is not None:
             words["attempt"], arrays["keys"] = message.masking.attempt, _bytes(b"".join(message.masking.keys))
         return Letter(words, arrays | _sent(message.broadcast, message.each))
@@ -96,6 +111,11 @@ def letter_of(message: Any) -> Letter:
         return Letter(words | {"attempt": message.attempt}, {})
     if isinstance(message, Unmasked):
         return Letter(words, {"key": _bytes(message.key)})
+    if isinstance(message, Keep):
+        told, undone = _settled(message.settled)
+        return Letter(words | {"run": message.run, "number": message.number} | told, undone)
+    if isinstance(message, Kept):  # nothing is handed back where sites have their own data
+        return Letter(words | {"kept": message.kept}, {})
     if isinstance(message, Refusal):
         words |= {"reason": message.reason, "failed": message.failed}
     return Letter(words, {})
@@ -124,7 +144,11 @@ def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
     solver = read_solver(words["solver"])
     if type(solver).__name__ != words["algorithm"]:  # which is what the owner's rules are about
         raise SiteError(f"a start of {words['algorithm']!r} whose solver is {type(solver).__name__}.")
-    return Start(**words | numbers | {"solver": solver}, tables=tables, x0=x0, **orders)
+    kept = None
+    if "kept_run" in letter.words:
+        mark = _words(letter, KeptMark, kept_run=str, kept_number=int)
+        kept = KeptMark(mark["kept_run"], mark["kept_number"])
+    return Start(**words | numbers | {"solver": solver}, tables=tables, x0=x0, kept=kept, **orders)
 
 
 def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[int]) -> Asked:
@@ -141,15 +165,8 @@ def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[
     count = clients.size
     if seed.shape != (2,) or not count or not set(clients.tolist()) <= held or len(set(clients.tolist())) != count:
         raise SiteError(f"a message for clients {clients.tolist()[:8]}, of whom not all are here, or with no seed.")
-    settled = None
-    own = {"clients", "seed"}
-    if "settled_turn" in letter.words:
-        told = _words(letter, Asked, settled_turn=int, settled_kept=bool)
-        undone = _array(letter, "settled_undone", np.int64, 1)
-        own.add("settled_undone")
-        if not set(undone.tolist()) <= held:
-            raise SiteError("a message that settles what became of clients who are not here.")
-        settled = Settled(told["settled_turn"], told["settled_kept"], tuple(undone.tolist()))
+    settled = _settled_of(letter, held)
+    own = {"clients", "seed"} | ({UNDONE} if settled is not None else set())
     masking = None
     if "attempt" in letter.words:
         attempt, keys = _words(letter, Asked, attempt=int)["attempt"], _array(letter, "keys", np.uint8, 1)
@@ -167,6 +184,18 @@ def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[
     raise SiteError(
         f"{words['kind']} {words['step']!r} with {sent or 'no arrays'}: no message of this run's algorithm."
     )
+
+
+def keep_of(letter: Letter, held: set[int]) -> Keep:
+    """The question to keep what clients remember.
+
+    Raises
+    ------
+    SiteError
+        For a letter that is no such message.
+    """
+    words = _words(letter, Keep, run=str, number=int)
+    return Keep(words["run"], words["number"], _settled_of(letter, held))
 
 
 def unmask_of(letter: Letter) -> Unmask:
@@ -192,7 +221,7 @@ def introduction_of(letter: Letter) -> Introduction:
     return Introduction(words["name"], tuple(_array(letter, "clients", np.int64, 1).tolist()))
 
 
-def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Unmasked | Refusal:
+def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Unmasked | Kept | Refusal:
     kind = letter.words.get("message")
     if kind == "Refusal":
         return Refusal(**_words(letter, Refusal, reason=str, failed=bool))
@@ -201,6 +230,8 @@ def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Unmasked | 
         return Welcome(tuple(_array(letter, "clients", np.int64, 1).tolist()), key)
     if kind == "Unmasked" and expected is None:
         return Unmasked(_array(letter, "key", np.uint8, 1).tobytes())
+    if kind == "Kept" and expected is None:
+        return Kept(_words(letter, Kept, kept=bool)["kept"])
     if kind != "Answered" or expected is None:
         raise SiteError("a message of another kind than is due.")
     names = list(_told(*expected))
@@ -208,6 +239,24 @@ def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Unmasked | 
         raise SiteError(f"the arrays {', '.join(letter.arrays)}, not {', '.join(names)}.")
     payload, monitor = (_filled(tree, letter.arrays, name) for tree, name in zip(expected, ("payload", "monitor")))
     return Answered(payload, monitor, _words(letter, Answered, seconds=float)["seconds"])
+
+
+def _settled(settled: Settled | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What became of the last turn, as words and arrays."""
+    if settled is None:
+        return {}, {}
+    return {"settled_turn": settled.turn, "settled_kept": settled.kept}, {UNDONE: np.array(settled.undone, np.int64)}
+
+
+def _settled_of(letter: Letter, held: set[int]) -> Settled | None:
+    """What a letter says of the last turn."""
+    if "settled_turn" not in letter.words:
+        return None
+    told = _words(letter, Settled, settled_turn=int, settled_kept=bool)
+    undone = _array(letter, UNDONE, np.int64, 1)
+    if not set(undone.tolist()) <= held:
+        raise SiteError("a message that settles what became of clients who are not here.")
+    return Settled(told["settled_turn"], told["settled_kept"], tuple(undone.tolist()))
 
 
 def _bytes(key: bytes) -> np.ndarray:

@@ -30,6 +30,7 @@ OPTIONS = (
     "max-rounds",
     "min-noise",
     "min-sum",
+    "keep",
     "log",
 )  # of hierfl site
 STARTING = 120.0  # seconds that a site's process may take until it listens

@@ -13,7 +13,19 @@ import numpy as np
 from hierfl.errors import SiteError
 from hierfl.runtime.privacy.noised_messages import Releases
 from hierfl.runtime.sites.links import Links, Lost
-from hierfl.runtime.sites.parcels import Answered, Asked, Packing, Pickling, Refusal, Settled, Start, Welcome
+from hierfl.runtime.sites.parcels import (
+    Answered,
+    Asked,
+    Keep,
+    Kept,
+    KeptMark,
+    Packing,
+    Pickling,
+    Refusal,
+    Settled,
+    Start,
+    Welcome,
+)
 from hierfl.runtime.sites.site_reports import Crossing, SiteReport
 
 Shapes = Any  # a tree of jax.ShapeDtypeStruct
@@ -42,6 +54,7 @@ class Exchange:
     watcher: Callable[[Crossing], None] | None = None
     packing: Packing = field(default_factory=Pickling)
     reports: dict[str, SiteReport] = field(default_factory=dict)
+    kept: dict[str, KeptMark] = field(default_factory=dict)  # what each site's clients last kept of their memories
     lost: dict[int, str] = field(default_factory=dict)  # clients that do not count in this turn
     turn: int = -1
     round: int = 0
@@ -72,8 +85,8 @@ class Exchange:
         strangers = [site for site in strangers if self._may_ask_again(site)]
         if not strangers:
             return
-        parcel = self.packing.packed(self.start)
-        for site, reply in self._sent(dict.fromkeys(strangers, parcel), "start", None).items():
+        parcels = {site: self.packing.packed(self.start._replace(kept=self.kept.get(site))) for site in strangers}
+        for site, reply in self._sent(parcels, "start", None).items():
             if isinstance(reply, Welcome):
                 self._began[site] = self.links.born(site)
                 self._welcomes[site] += 1
@@ -252,6 +265,45 @@ class Exchange:
         """Ask next what follows this turn, and say what became of those before."""
         self.turn, self._settled = turn, dict(settled)
 
+    def keep(self, run: str, number: int) -> None:
+        """Have the sites that are here keep what their clients remember after the rounds so far.
+
+        One that cannot do so now begins again with what it kept before, and its faults say so.
+
+        Raises
+        ------
+        SiteError
+            Naming a site that was given no place for it.
+        """
+        ready = self.links.ready()
+        here = [site for site in self.clients_of if site in ready and self._began.get(site) == self.links.born(site)]
+        parcels = {site: self.packing.packed(Keep(run, number, self._settled.get(site))) for site in here}
+        for site, reply in self._sent(parcels, "keep", None).items():
+            if not isinstance(reply, Kept):
+                self._fault(
+                    site, f"kept nothing for the checkpoint: {getattr(reply, 'reason', 'another kind of answer')}"
+                )
+            elif reply.kept:
+                self.kept[site] = KeptMark(run, number, reply.content)
+            else:
+                raise SiteError(
+                    f"site {site!r} has no place to keep what its clients remember from round to round, which this solver's checkpoints need: "
+                    f"have its owner start it with --keep DIR, or leave checkpoint=... out."
+                )
+
+    def require_memories(self) -> None:
+        """Require that no site refused to go on with what its clients remembered.
+
+        Raises
+        ------
+        SiteError
+            Naming the site, with what it said.
+        """
+        for site in self.kept.keys() & self._refused.keys():
+            raise SiteError(
+                f"the run cannot go on from this checkpoint: site {site!r}: {self.reports[site].faults[-1][1]}."
+            )
+
     def forget(self, site: str) -> None:
         """Take it that a site knows of no run."""
         self._began.pop(site, None)
@@ -309,42 +361,3 @@ def wild(answer: Answered, largest: float) -> np.ndarray:
         if flat.dtype.kind == "f" and flat.size:
             found |= ~(np.abs(flat) <= largest).all(axis=1)
     return found
-
-
-def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, tuple[int, ...]]:
-    """Whose data the sites hold, each client's at one site.
-
-    Raises
-    ------
-    SiteError
-        If two sites say that they hold the same client's, or one an unknown client's.
-    """
-    holder: dict[int, str] = {}
-    for site, own in held.items():
-        for client in own:
-            if client in holder:
-                raise SiteError(
-                    f"sites {holder[client]!r} and {site!r} both say that they hold the data of client {client}: stop one."
-                )
-            if client >= clients:
-                raise SiteError(
-                    f"site {site!r} holds the data of client {client}, but the problem has {clients} clients."
-                )
-            holder[client] = site
-    return held
-
-
-def require_everybody(clients: int, site_of: dict[int, str], names: Sequence[str | None]) -> None:
-    """Require that somebody holds each client's data.
-
-    Raises
-    ------
-    SiteError
-        Naming the clients of whom nobody does.
-    """
-    missing = [str(names[client] or client) for client in range(clients) if client not in site_of]
-    if missing:
-        raise SiteError(
-            f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}: start one for each client, "
-            f"hierfl site --problem ... --data ... --scheduler ...."
-        )

@@ -26,8 +26,16 @@ class Settled(NamedTuple):
     undone: tuple[int, ...]
 
 
+class KeptMark(NamedTuple):
+    """Where what a site's clients remember is kept: with the site, by these two; or in ``content``, for data that the server handed over."""
+
+    run: str
+    number: int
+    content: bytes = b""
+
+
 class Start(NamedTuple):
-    """What a run tells a site before its first round.
+    """What a run tells a site before its first round, or before the next, where it goes on from what was ``kept``.
 
     ``mark`` is that of the declaration; ``solver`` is the solver, pickled where it travels so; ``tables`` are its arrays by their paths.
     """
@@ -44,6 +52,7 @@ class Start(NamedTuple):
     largest: float
     noise: NoiseOrder | None = None
     masks: MaskOrder | None = None
+    kept: KeptMark | None = None
 
 
 class Welcome(NamedTuple):
@@ -88,6 +97,21 @@ class Answered(NamedTuple):
     payload: Any
     monitor: Any
     seconds: float
+
+
+class Keep(NamedTuple):
+    """The question to keep what clients remember after the turns that are settled, for a checkpoint."""
+
+    run: str
+    number: int
+    settled: Settled | None
+
+
+class Kept(NamedTuple):
+    """Its answer: whether this site has a place for it. ``content`` is what it is, where the server handed the data over, and empty elsewhere."""
+
+    kept: bool
+    content: bytes = b""
 
 
 class Unmask(NamedTuple):

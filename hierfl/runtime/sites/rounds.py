@@ -13,13 +13,14 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import SettingError, SiteError
+from hierfl.errors import SiteError
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.exchange import Exchange, require_everybody
+from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.links import require_everybody
 from hierfl.runtime.sites.site_clients import Present
 from hierfl.runtime.sites.site_programs import SitePrograms
 from hierfl.runtime.sites.site_reports import RollCall
@@ -229,9 +230,11 @@ def opened(exchange: Exchange, num_clients: int, names: Sequence[str | None], at
     Raises
     ------
     SiteError
-        If too few are there, with what each said, or if nobody holds a client's data and all clients are needed.
+        If too few are there, with what each said, if one does not go on with what its clients remembered, or if nobody holds a
+        client's data and all clients are needed.
     """
     there = wait_for_everybody(exchange, num_clients, attendance.patience)
+    exchange.require_memories()
     if attendance.minimum >= num_clients or not exchange.clients_of:
         require_everybody(num_clients, exchange.site_of, names)
     require_answers(exchange, there, num_clients, attendance.minimum)
@@ -242,18 +245,3 @@ def scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:
     """How many numbers a client remembers from round to round."""
     shapes = jax.eval_shape(algorithm.memory, jax.ShapeDtypeStruct(x0.shape, float))
     return sum(int(np.prod(shape.shape)) for shape in jax.tree.leaves(shapes))
-
-
-def require_no_memories(remembered: int, engine: str) -> None:
-    """Require that clients remember nothing, for a checkpoint.
-
-    Raises
-    ------
-    SettingError
-        Where they do: it stays with them.
-    """
-    if remembered:
-        raise SettingError(
-            f"a checkpoint needs what clients remember from round to round (control variates, their last y), and on {engine} that stays "
-            f"with them: leave checkpoint=... out, or take a solver whose clients remember nothing."
-        )

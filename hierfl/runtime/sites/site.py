@@ -11,7 +11,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +31,13 @@ from hierfl.runtime.privacy.noised_messages import NoisedMessages
 from hierfl.runtime.privacy.pairwise_masks import require_means
 from hierfl.runtime.privacy.shared_noise import SharedNoise
 from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
+from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
+    Keep,
+    Kept,
+    KeptMark,
     Refusal,
     Settled,
     Start,
@@ -67,6 +71,9 @@ class Site:
         What the owner allows.
     compiled, programs
         What simulated sites of one process share.
+    memories
+        Where what its clients remember is kept for the server's checkpoints; ``"handed back"`` to the server, where their data were handed over
+        by it; None keeps nothing.
     """
 
     def __init__(
@@ -77,7 +84,9 @@ class Site:
         rules: SiteRules,
         compiled: CompiledProblem | None = None,
         programs: dict[Any, Any] | None = None,
+        memories: MemoryFolder | Literal["handed back"] | None = None,
     ) -> None:
+        self.memories = memories
         self.name, self.declaration, self.held, self.rules = name, declaration, dict(sorted(held.items())), rules
         self.mark = declaration_mark(declaration)
         self.rounds = 0  # answered, of all runs
@@ -93,11 +102,13 @@ class Site:
         self.tell(reply, len(sent))
         return sent
 
-    def respond(self, message: Start | Asked | Unmask) -> Welcome | Answered | Unmasked | Refusal:
+    def respond(self, message: Start | Asked | Unmask | Keep) -> Welcome | Answered | Unmasked | Kept | Refusal:
         """Answer one message; whatever goes wrong is told by its kind, and in full in this site's own log."""
         try:
             with computing(double=True):
-                return self._begin(message) if isinstance(message, Start) else self._step(message)
+                if isinstance(message, Start):
+                    return self._begin(message)
+                return self._keep(message) if isinstance(message, Keep) else self._step(message)
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.name, error)
             return Refusal(str(error))
@@ -131,7 +142,10 @@ class Site:
         if start.masks is not None:
             require_means(self._compiled, algorithm)
             masks = SiteMasks(start.masks)
-        self._run = SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
+        run = SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
+        if start.kept is not None:
+            run.remember(self._kept(start.kept))
+        self._run = run
         LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
         return Welcome(tuple(self.held), b"" if masks is None else masks.public)
 
@@ -156,6 +170,26 @@ class Site:
         noise = None if start.noise is None or mere_part else start.noise.multiplier
         least = None if start.masks is None else start.masks.least
         return self.rules.against(start.algorithm, self.held, noise, least) or self.rules.against_round(self.rounds)
+
+    def _keep(self, asked: Keep) -> Kept | Refusal:
+        """Keep what clients remember, or hand it back to whom their data came from."""
+        if self._run is None:
+            return Refusal("no run has begun here: this process is new")
+        if self.memories is None:
+            return Kept(False)
+        content = self._run.remembered(asked.settled)
+        if self.memories == "handed back":
+            return Kept(True, content)
+        self.memories.keep(asked.run, asked.number, content)
+        LOG.info("%s: kept what its clients remember, %d bytes, in %s", self.name, len(content), self.memories.path)
+        return Kept(True)
+
+    def _kept(self, mark: KeptMark) -> bytes:
+        if self.memories is None:
+            raise SiteError(
+                "the run goes on from what this site's clients remember, and it keeps nothing: start it with --keep DIR"
+            )
+        return mark.content if self.memories == "handed back" else self.memories.read(mark.run, mark.number)
 
     def _step(self, asked: Asked | Unmask) -> Answered | Unmasked | Refusal:
         if self._run is None:
@@ -253,6 +287,15 @@ class SiteRun:
         shares = weights[clients] / np.sum(weights)
         parts = [*jax.tree.leaves(payload), *([monitor["value"]] if "value" in monitor else [])]
         return np.concatenate([np.tensordot(shares, np.asarray(part, float), axes=1).ravel() for part in parts])
+
+    def remembered(self, settled: Settled | None) -> bytes:
+        """What clients remember between two turns."""
+        self._settle(settled)
+        return memory_bytes(self.memories[0], self.places)
+
+    def remember(self, content: bytes) -> None:
+        """Begin with what was kept."""
+        self.memories = [memory_of(content, self.memories[0], self.places)]
 
     def _settle(self, settled: Settled | None) -> None:
         """Keep the last turn's memories, or not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,7 @@ from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Known, Message, Question, Received, Step
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.conversations import Conversation
-from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.exchange import Shapes
 from hierfl.runtime.sites.step_names import step_name
 from hierfl.runtime.streams import SERVER_STREAM
 
@@ -32,10 +31,19 @@ class Present:
     count: Array
 
 
+class Answering(Protocol):
+    """What answers for sites: an exchange of messages, or what they have said already."""
+
+    def ask(
+        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
+    ) -> Any:
+        """Stacked answers ``(len(clients), ...)`` of a step."""
+
+
 class Wire:
     """Where the calls of a compiled program find the messages of the run that it serves at present."""
 
-    exchange: Exchange | Conversation | None = None
+    exchange: Answering | None = None
 
     def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
         """While a program is traced: what a step will be sent, ``each`` with a leading axis of clients."""

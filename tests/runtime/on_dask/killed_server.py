@@ -1,4 +1,4 @@
-"""A server in a process of its own that is killed at a moment drawn at random: ``python -m tests.runtime.on_dask.killed_server ADDRESS STUDY FOLDER SEED``."""
+"""A server in its own process, killed at a moment drawn at random: ``python -m tests.runtime.on_dask.killed_server ADDRESS STUDY SOLVER FOLDER SEED``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ import numpy as np
 
 import hierfl as hf
 from hierfl.command.loading import load_problem
-from hierfl.solvers import FedAvg
+from hierfl.solvers import SCAFFOLD, FedAvg
 
 LASTS = 0.6  # seconds after the second block of rounds, within which it is killed
 PAUSE = 0.02  # seconds, so that it is not over before
-SOLVER = FedAvg(step_size=0.05, local_steps=[2, 1, 3], batch_size=2, participation=0.67)
+SOLVERS: dict[str, Any] = {
+    "FedAvg": FedAvg(step_size=0.05, local_steps=[2, 1, 3], batch_size=2, participation=0.67),
+    "SCAFFOLD": SCAFFOLD(step_size=0.05, local_steps=2, batch_size=2, participation=0.67),
+}
 SETTINGS: dict[str, Any] = {
     "rounds": 80,
     "seed": 3,
@@ -29,7 +32,9 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def solve(address: str, study: Path, folder: Path | None, seen: Callable[[], None] = lambda: None) -> hf.Result:
+def solve(
+    address: str, study: Path, solver: str, folder: Path | None, seen: Callable[[], None] = lambda: None
+) -> hf.Result:
     """The run; ``seen`` is called whenever its metric is evaluated."""
 
     def size(x: np.ndarray, y: Any) -> float:
@@ -39,10 +44,10 @@ def solve(address: str, study: Path, folder: Path | None, seen: Callable[[], Non
     kept = {} if folder is None else {"checkpoint": hf.Checkpoint(folder, every_rounds=4), "resume": True}
     problem = load_problem(f"{study}:declared")
     with hf.runtime.Dask(address, minimum=2, patience=60.0) as runtime:
-        return problem.solve(SOLVER, runtime=runtime, metrics={"size": size}, **SETTINGS, **kept)
+        return problem.solve(SOLVERS[solver], runtime=runtime, metrics={"size": size}, **SETTINGS, **kept)
 
 
-def main(address: str, study: Path, folder: Path, seed: int) -> None:
+def main(address: str, study: Path, solver: str, folder: Path, seed: int) -> None:
     seen = 0
 
     def killed_soon() -> None:
@@ -55,8 +60,8 @@ def main(address: str, study: Path, folder: Path, seed: int) -> None:
             timer.start()
         time.sleep(PAUSE)
 
-    solve(address, study, folder, killed_soon)
+    solve(address, study, solver, folder, killed_soon)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))

@@ -14,10 +14,10 @@ import pytest
 from distributed import LocalCluster
 
 import hierfl as hf
-from hierfl.solvers import SCAFFOLD, FedAvg
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, ProjectedSGD
 from tests.runtime.checkpoints.resumed import by_and_by, outcome
 from tests.runtime.on_dask import killed_server
-from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+from tests.runtime.on_dask.test_dask_runtime import START, clients_alone, personal
 
 STUDY = """
 import cvxpy as cp
@@ -54,15 +54,27 @@ def require_same_run(found: hf.Result, wanted: hf.Result) -> None:
     assert found.status == wanted.status == "completed"
 
 
+WITH_MEMORY = {
+    "SCAFFOLD": (clients_alone, SCAFFOLD(0.05, local_steps=3, batch_size=2, participation=0.75)),  # control variates
+    "ZO-HFL": (personal, ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, participation=0.5)),  # each client's last y
+}
+CASES = {"FedAvg": (clients_alone, FedAvg(0.05, local_steps=3, batch_size=2, participation=0.75)), **WITH_MEMORY}
+
+
 @pytest.mark.slow
-def test_a_run_that_is_stopped_again_and_again(cluster: hf.runtime.Dask, tmp_path: Path) -> None:
-    problem, solver = clients_alone(), FedAvg(0.05, local_steps=3, batch_size=2, participation=0.75)
+@pytest.mark.parametrize("case", list(CASES))
+def test_a_run_that_is_stopped_again_and_again(case: str, cluster: hf.runtime.Dask, tmp_path: Path) -> None:
+    problem, solver = CASES[case][0](), CASES[case][1]
     settings: dict[str, Any] = {"rounds": 8, "seed": 5, "x0": START, "evaluate_every": 2, "runtime": cluster}
     found, stopped = by_and_by(problem, solver, tmp_path, 2, **settings)
     assert stopped >= 2
     require_same_run(found, outcome(problem, solver, **settings))
-    with pytest.raises(hf.SettingError, match="a checkpoint needs what clients remember"):
-        problem.solve(SCAFFOLD(0.05), checkpoint=tmp_path / "other", **settings, progress=False)
+
+
+def test_without_rounds_there_is_no_checkpoint(tmp_path: Path) -> None:
+    runtime = hf.runtime.Dask(asynchronous=True)
+    with pytest.raises(hf.SettingError, match=r"a run on Dask\(asynchronous=True\) cannot go on from one"):
+        clients_alone().solve(FedAvg(0.05), runtime=runtime, checkpoint=tmp_path / "run", rounds=2, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +87,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
         where, command = cluster.scheduler_address, [sys.executable, "-m", "hierfl.command.main", "site"]
         command += ["--problem", f"{folder / 'study.py'}:declared", "--scheduler", where]
         sites = [
-            subprocess.Popen([*command, "--data", f"{folder / 'rows.py'}:{name}"], stderr=subprocess.DEVNULL)
+            subprocess.Popen(
+                [*command, "--data", f"{folder / 'rows.py'}:{name}", "--keep", str(folder / name)],
+                stderr=subprocess.DEVNULL,
+            )
             for name in ("first", "second")
         ]
         yield where, folder / "study.py"
@@ -86,14 +101,37 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
 
 @pytest.mark.slow
 @pytest.mark.optimised  # as the other process is
-def test_a_server_that_is_killed_again_and_again(study: tuple[str, Path], tmp_path: Path) -> None:
-    """Each process goes on from what the last one left, with sites that stay where they are."""
+@pytest.mark.parametrize("solver", list(killed_server.SOLVERS))
+def test_a_server_that_is_killed_again_and_again(solver: str, study: tuple[str, Path], tmp_path: Path) -> None:
+    """Each process goes on from what the last one left, with sites that stay where they are, and keep what their clients remember."""
     reached = 0
-    for seed in (1, 2, 3):
-        command = [sys.executable, "-m", killed_server.__name__, study[0], str(study[1]), str(tmp_path), str(seed)]
+    for seed in (1, 2, 3) if solver == "FedAvg" else (4, 5):
+        command = [
+            sys.executable,
+            "-m",
+            killed_server.__name__,
+            study[0],
+            str(study[1]),
+            solver,
+            str(tmp_path),
+            str(seed),
+        ]
         killed = subprocess.run(command, capture_output=True, timeout=120)
         assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
         latest = max(int(path.stem) for path in tmp_path.glob("*.checkpoint"))
         assert latest > reached
         reached = latest
-    require_same_run(killed_server.solve(*study, tmp_path), killed_server.solve(*study, None))
+    memories = study[1].parent / "first"
+    if solver == "SCAFFOLD":
+        assert (
+            len(list(memories.glob("*.memory"))) == 3
+        )  # those of two checkpoints, and of one that may not have been written
+        away = memories.rename(memories.with_name("away"))
+        memories.mkdir()
+        gone = "cannot go on from this checkpoint: site 'north': what its clients remember .* is not at the site"
+        with pytest.raises(hf.SiteError, match=gone):
+            killed_server.solve(*study, solver, tmp_path)
+        memories.rmdir()
+        away.rename(memories)
+    require_same_run(killed_server.solve(*study, solver, tmp_path), killed_server.solve(*study, solver, None))
+    assert solver == "SCAFFOLD" or not list(memories.glob("*.memory"))

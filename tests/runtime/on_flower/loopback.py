@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.letter_desk import LetterDesk
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.sites.declaration_mark import without_data
+from hierfl.runtime.sites.memory_folder import MemoryFolder
 from hierfl.runtime.sites.site import Site
 from hierfl.runtime.sites.site_rules import SiteRules
 
@@ -60,13 +62,19 @@ class LoopbackGrid:
         return message_from_proto(raw)
 
 
-def desks(problem: hf.Problem, sites: int = 3, rules: SiteRules | None = None) -> dict[int, Answer]:
-    """Sites that hold the clients of a problem between them; what they have of the declaration holds nobody's data."""
+def desks(
+    problem: hf.Problem, sites: int = 3, rules: SiteRules | None = None, memories: Path | None = None
+) -> dict[int, Answer]:
+    """Sites that hold the clients of a problem between them; what they have of the declaration holds nobody's data.
+
+    ``memories`` is a folder in which each keeps in its own what its clients remember.
+    """
     bare, federation = without_data(problem.declaration), problem.declaration.federation
     assert federation is not None
     shares = np.array_split(np.arange(len(federation.clients)), sites)
     held = [{int(place): federation.clients[place] for place in share} for share in shares]
+    kept = [None if memories is None else MemoryFolder(memories / str(n)) for n in range(sites)]
     return {
-        100 + n: LetterDesk(Site(f"site {n}", bare, own, rules or SiteRules()), load_solver).answer
+        100 + n: LetterDesk(Site(f"site {n}", bare, own, rules or SiteRules(), memories=kept[n]), load_solver).answer
         for n, own in enumerate(held)
     }
