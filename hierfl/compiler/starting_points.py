@@ -106,6 +106,8 @@ def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: fl
     if compiled.upper_set.kind == "free" and compiled.private_set is None:
         return
     nearest = on_upper_set(compiled, x[None])[0]
+    if (nearest == x).all():
+        return
     away = float(np.linalg.norm(nearest - x))
     if away > tolerance * (1 + np.linalg.norm(x)):
         shown = np.array2string(nearest, threshold=8, precision=8)

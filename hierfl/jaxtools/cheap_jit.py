@@ -48,26 +48,35 @@ class QuickProgram:
         leaves, form = jax.tree.flatten((arguments, named))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._within(*arguments, **named)
-        key = form, tuple((np.shape(leaf), _type(leaf)) for leaf in leaves), is_double()
+        key = (
+            form,
+            tuple([(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]),
+            is_double(),
+        )
         if key not in self._by_form:
             self._by_form[key] = self._made(arguments, named)
-        return self._by_form[key](*arguments, **named)
+        return self._by_form[key](leaves, arguments, named)
 
     def _made(self, arguments: Any, named: Any) -> Callable[..., Any]:
+        """What answers for arguments of one form, given as leaves and as they are."""
         with _looking():
             program = NumpyProgram(lambda arguments, named: self.function(*arguments, **named), arguments, named)
         if numpy_is_quicker(program.traced):
-            return lambda *arguments, **named: program(arguments, named)
+            return lambda leaves, arguments, named: program.of_leaves(leaves)
         if calls_host(program.traced.jaxpr):  # where XLA compiles, sets are projected on by programs
-            return self._by_xla(self._compiled)
-        leaves = _compiled(
+            return self._by_xla(lambda leaves, arguments, named: self._compiled(*arguments, **named))
+        compiled = _compiled(
             jaxpr_as_fun(program.traced)
         )  # tracing a large program takes as long as loading it from disk
-        return self._by_xla(lambda *given, **named: program.restored(leaves(*jax.tree.leaves((given, named)))))
+        return self._by_xla(lambda leaves, arguments, named: program.restored(compiled(*leaves)))
 
     def _by_xla(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The compiled program, or a part of what is being traced around the call, where something is."""
-        return lambda *arguments, **named: (compiled if trace_state_clean() else self._within)(*arguments, **named)
+
+        def answer(leaves: Any, arguments: Any, named: Any) -> Any:
+            return compiled(leaves, arguments, named) if trace_state_clean() else self._within(*arguments, **named)
+
+        return answer
 
     @cached_property
     def _compiled(self) -> Any:
@@ -76,10 +85,6 @@ class QuickProgram:
     def trace(self, *arguments: Any, **named: Any) -> Any:
         """JAX's own trace of the function."""
         return self._compiled.trace(*arguments, **named)
-
-
-def _type(leaf: Any) -> Any:
-    return leaf.dtype if hasattr(leaf, "dtype") else np.result_type(leaf)
 
 
 _LOOKS: ContextVar[bool] = ContextVar("traced for NumPy", default=False)

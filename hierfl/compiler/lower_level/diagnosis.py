@@ -12,6 +12,7 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
 
 OUTSIDE_TOLERANCE = 1e-6
@@ -22,8 +23,8 @@ def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
     """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
     if not oracles.convex_on_x_only:
         return
-    inside = oracles.project_upper(jnp.asarray(x), oracles.laid_out().clients.public)
-    away = float(np.linalg.norm(x - np.asarray(inside)))
+    project = oracles.programs.keep("public projection on X", lambda: quick_jit(oracles.project_upper))
+    away = float(np.linalg.norm(x - np.asarray(project(x, oracles.laid_out().clients.public))))
     if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
         raise LowerLevelError(
             f"x = {_short(x)} is {away:.2g} outside X, and the lower level is convex only by what the constraints and "
@@ -35,12 +36,13 @@ def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, 
     """Raise the named error for an empty set or an unsolved lower level."""
     if evaluation.solution is None:
         return
-    empty = np.flatnonzero(~(np.asarray(evaluation.gap) <= 0))
-    if empty.size:
-        raise EmptyLowerSetError(_empty_message(oracles, x, int(empty[0])))
+    inhabited = np.asarray(evaluation.gap) <= 0
+    if not inhabited.all():
+        raise EmptyLowerSetError(_empty_message(oracles, x, int(np.flatnonzero(~inhabited)[0])))
     solution = evaluation.solution
-    bad = np.flatnonzero(~np.asarray(solution.converged) | ~np.isfinite(solution.y).all(axis=1))
-    if bad.size:
+    good = np.asarray(solution.converged) & np.isfinite(solution.y).all(axis=1)
+    if not good.all():
+        bad = np.flatnonzero(~good)
         assert method is not None
         _diagnose(oracles, method, x, solution, int(bad[0]))
 
@@ -86,9 +88,9 @@ def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
     level = oracles.declaration.lower_level
     if solution is None or level is None or getattr(level, "selection", None) is not None:
         return
-    several = np.flatnonzero(np.asarray(solution.unique) == 0)
-    if several.size:
-        oracles.programs.keep("told of several solutions", lambda: _tell_of_several(oracles, int(several[0])))
+    several = np.asarray(solution.unique) == 0
+    if several.any():
+        oracles.programs.keep("told of several solutions", lambda: _tell_of_several(oracles, int(np.argmax(several))))
 
 
 def _tell_of_several(oracles: Oracles, owner: int) -> bool:
@@ -105,11 +107,13 @@ def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
     """Say once for a problem that rounding leaves y(x) uncertain: its bound is no small part of its size."""
     if solution is None:
         return
-    sizes = 1.0 + np.linalg.norm(solution.y, axis=-1)
     bounds = np.asarray(solution.error_bound)
-    uncertain = np.flatnonzero(np.isfinite(bounds) & (bounds > UNCERTAIN * sizes))
-    if uncertain.size:
-        owner = int(uncertain[0])
+    if not (bounds > UNCERTAIN).any():
+        return
+    sizes = 1.0 + np.linalg.norm(solution.y, axis=-1)
+    uncertain = np.isfinite(bounds) & (bounds > UNCERTAIN * sizes)
+    if uncertain.any():
+        owner = int(np.argmax(uncertain))
         oracles.programs.keep(
             "told of uncertainty",
             lambda: _tell_of_uncertainty(oracles, owner, float(bounds[owner]), float(sizes[owner])),

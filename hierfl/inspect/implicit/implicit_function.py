@@ -9,7 +9,7 @@ from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_on_host
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.public_response import public_response
-from hierfl.jaxtools.precision import double_precision
+from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.near_names import suggests_names
 from hierfl.progress import Waits
 from hierfl.value_certificate import Certificate
@@ -331,8 +331,10 @@ class ImplicitFunction:
         return flat
 
     def _evaluate(self, x: Any) -> Evaluation:
-        flat = self._point_of_x(x)
-        with self._waits.at("f(x)"):
-            evaluation = self._compiled.exact.at(flat)
-        warn_of_doubts(self._compiled, flat, evaluation)
+        compiled = self._compiled
+        with computing(double=True):  # entered once, for all that is asked
+            flat = self._point_of_x(x)
+            with self._waits.at("f(x)"):
+                evaluation = compiled.exact.at(flat)
+            warn_of_doubts(compiled, flat, evaluation)
         return evaluation

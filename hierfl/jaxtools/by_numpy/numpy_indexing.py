@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,21 @@ Maker = Callable[[Any], Made]  # of an equation of a jaxpr
 
 
 class Indexing:
-    """A gather or scatter; its second argument says where, which is worked out once where it never changes."""
+    """A gather or scatter; its second argument says where, which is worked out once where it never changes.
 
-    def __init__(self, apply: Made, places: Callable[[Any], Any]) -> None:
-        self._apply, self._places = apply, places
+    ``fixed`` makes of indices a function of the other arguments, and of whatever is given in the indices' place.
+    """
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __init__(self, fixed: Callable[[Any], Made]) -> None:
+        self._fixed = fixed
+
+    def __call__(self, x: Any, indices: Any, *updates: Any) -> Any:
         """Of arrays in the order of JAX's primitive."""
-        return self._apply(*arguments)
+        return self._fixed(indices)(x, indices, *updates)
 
     def at(self, indices: Any) -> Made:
-        """The same for these indices, whatever is given in their place."""
-        return partial(self._apply, known=self._places(indices))
+        """The same for these indices."""
+        return self._fixed(indices)
 
 
 def _places(
@@ -78,17 +80,27 @@ def gather(equation: Any) -> Made:
             numbers.start_indices_batching_dims,
         )
 
-    def taken_from(x: Any, indices: Any, known: Any = None) -> Any:
-        where, fits = known or places(indices)
-        taken, count = x[tuple(where)], fits.ndim
-        if filling and not fits.all():
-            taken = np.where(fits.reshape(*fits.shape, *[1] * len(sizes)), taken, missing)
-        taken = taken.reshape(*fits.shape, *(s for d, s in enumerate(sizes) if d not in gone))
-        windows = iter(range(count, taken.ndim))
-        batch = iter(range(count))
-        return taken.transpose([next(windows) if k in offsets else next(batch) for k in range(taken.ndim)])
+    def fixed(indices: Any) -> Made:
+        """Every entry of the result is one of the operand, counted along all its dimensions, or is missing."""
+        where, fits = places(indices)
+        count = fits.ndim
 
-    return Indexing(taken_from, places)
+        def laid_out(entries: Any) -> Any:
+            entries = entries.reshape(*fits.shape, *(s for d, s in enumerate(sizes) if d not in gone))
+            windows, batch = iter(range(count, entries.ndim)), iter(range(count))
+            return entries.transpose([next(windows) if k in offsets else next(batch) for k in range(entries.ndim)])
+
+        whole = (*fits.shape, *sizes)
+        flat = np.zeros(whole, int)
+        for n, along in zip(shape, where):
+            flat = flat * n + along
+        flat = laid_out(np.broadcast_to(flat, whole))
+        if not filling or fits.all():
+            return lambda x, *_: x.take(flat)
+        there = laid_out(np.broadcast_to(fits.reshape(*fits.shape, *[1] * len(sizes)), whole))
+        return lambda x, *_: np.where(there, x.take(flat), missing)
+
+    return Indexing(fixed)
 
 
 def scatter(ufunc: Any) -> Maker:
@@ -114,20 +126,32 @@ def scatter(ufunc: Any) -> Maker:
                 numbers.scatter_indices_batching_dims,
             )
 
-        def scattered(x: Any, indices: Any, updates: Any, known: Any = None) -> Any:
-            where, fits = known or places(indices)
-            out = np.array(x)
-            values = updates.transpose([*batch, *windows]).reshape(*fits.shape, *sizes)
-            if clip or fits.all():
-                into: Any = tuple(where)
-            else:
-                into, values = tuple(np.broadcast_to(w, values.shape)[fits] for w in where), values[fits]
-            if ufunc is None:
-                out[into] = values
-            else:
-                ufunc.at(out, into, values)
-            return out
+        def fixed(indices: Any) -> Made:
+            """Every entry of the updates has a place of the operand, counted along all its dimensions, or falls out."""
+            where, fits = places(indices)
+            whole = (*fits.shape, *sizes)
+            flat = np.zeros(whole, int)
+            for n, along in zip(shape, where):
+                flat = flat * n + along
+            order = np.argsort([*batch, *windows])  # from the updates as they lie to (*batch, *sizes), and back
+            inside = np.broadcast_to(fits.reshape(*fits.shape, *[1] * len(sizes)), whole)
+            lying = [update_shape[k] for k in (*batch, *windows)]
+            into, kept = (a.reshape(lying).transpose(order).ravel() for a in (flat, inside))
+            everything = clip or bool(fits.all())
+            into = into if everything else into[kept]
+            several = ufunc is not None and np.unique(into).size < into.size  # some place takes more than one
 
-        return Indexing(scattered, places)
+            def scattered(x: Any, _: Any, updates: Any) -> Any:
+                out, values = x.flatten(), updates.ravel()
+                values = values if everything else values[kept]
+                if several:
+                    ufunc.at(out, into, values)
+                else:
+                    out[into] = values if ufunc is None else ufunc(out[into], values)
+                return out.reshape(shape)
+
+            return scattered
+
+        return Indexing(fixed)
 
     return make

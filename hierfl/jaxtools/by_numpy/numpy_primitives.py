@@ -14,6 +14,7 @@ import scipy.special
 from hierfl.jaxtools.by_numpy.numpy_algebra import cholesky, eigh, svd, triangular
 from hierfl.jaxtools.by_numpy.numpy_indexing import gather, scatter
 
+SMALL = 4096  # entries of an array that is sooner copied than looked at in another form
 Made = Callable[..., Any]
 Maker = Callable[[Any], Made]  # of an equation of a jaxpr
 
@@ -45,10 +46,12 @@ def _away(x: Any) -> Any:
     return np.trunc(x + np.copysign(0.5, x))
 
 
-def _select(which: Any, *cases: Any) -> Any:
-    if len(cases) == 2:
-        return np.where(which, cases[1], cases[0])
-    return np.choose(which, cases)
+def _select(equation: Any) -> Made:
+    if len(equation.invars) > 3:
+        return lambda which, *cases: np.choose(which, cases)
+    if not equation.outvars[0].aval.shape:
+        return lambda which, no, yes: yes if which else no
+    return lambda which, no, yes: np.where(which, yes, no)
 
 
 def _logistic(x: Any) -> Any:
@@ -101,22 +104,28 @@ def _integer_sign_aware(equation: Any) -> Made:
 
 def _broadcast(equation: Any) -> Made:
     shape, dimensions = equation.params["shape"], equation.params["broadcast_dimensions"]
-    source = equation.invars[0].aval.shape
-    if not source:
-        return lambda x, *_: np.full(shape, x) if shape else np.asarray(x)
+    source, dtype = equation.invars[0].aval.shape, equation.outvars[0].aval.dtype
     inner = [1] * len(shape)
     for axis, size in zip(dimensions, source):
         inner[axis] = size
     if tuple(inner) == tuple(shape):
-        return lambda x, *_: np.reshape(x, shape)
-    return lambda x, *_: np.broadcast_to(np.reshape(x, inner), shape)
+        return lambda x, *_: x.reshape(shape)
+    if np.prod(shape, dtype=float) > SMALL:
+        return lambda x, *_: np.broadcast_to(x.reshape(inner), shape)
+
+    def copied(x: Any, *_: Any) -> Any:  # a view by broadcast_to takes four times as long
+        out = np.empty(shape, dtype)
+        out[...] = x.reshape(inner)
+        return out
+
+    return copied
 
 
 def _reshape(equation: Any) -> Made:
     shape, order = equation.outvars[0].aval.shape, equation.params.get("dimensions")
     if equation.primitive.name == "reshape" and order is not None:
-        return lambda x, *_: np.reshape(np.transpose(x, order), shape)
-    return lambda x, *_: np.reshape(x, shape)
+        return lambda x, *_: x.transpose(order).reshape(shape)
+    return lambda x, *_: x.reshape(shape)
 
 
 @_with("start_indices", "limit_indices", "strides")
@@ -141,8 +150,19 @@ def _dynamic_update(x: Any, update: Any, *starts: Any) -> Any:
     return out
 
 
-@_with("padding_config")
-def _pad(config: Any) -> Made:
+def _pad(equation: Any) -> Made:
+    config, shape = equation.params["padding_config"], equation.outvars[0].aval.shape
+    if all(low >= 0 and high >= 0 and not inner for low, high, inner in config):
+        inside = tuple(slice(low, n - high) for n, (low, high, _) in zip(shape, config))
+
+        def around(x: Any, fill: Any) -> Any:
+            out = np.empty(shape, x.dtype)
+            out.fill(fill)
+            out[inside] = x
+            return out
+
+        return around
+
     def pad(x: Any, fill: Any) -> Any:
         shape = [low + high + n + max(n - 1, 0) * inner for n, (low, high, inner) in zip(x.shape, config)]
         out = np.full(shape, fill, x.dtype)
@@ -212,9 +232,12 @@ def _sort(axis: int, keys: int) -> Made:
     return sort
 
 
-@_with("dimension_numbers")
-def _dot(numbers: Any) -> Made:
-    (left, right), (left_batch, right_batch) = numbers
+def _dot(equation: Any) -> Made:
+    (left, right), (left_batch, right_batch) = equation.params["dimension_numbers"]
+    axes = [len(atom.aval.shape) for atom in equation.invars]
+    if not left_batch and len(left) == 1 and max(axes) <= 2:
+        first, second = left[0] < axes[0] - 1, right[0] > 0  # what np.dot takes turned
+        return lambda a, b: np.dot(a.T if first else a, b.T if second else b)
     if not left_batch:
         return lambda a, b: np.tensordot(a, b, axes=(left, right))
 
@@ -291,7 +314,6 @@ MAKERS: dict[str, Maker] = {
             "le": np.less_equal,
             "gt": np.greater,
             "ge": np.greater_equal,
-            "select_n": _select,
             "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
             "rem": np.fmod,
             "nextafter": np.nextafter,
@@ -306,6 +328,7 @@ MAKERS: dict[str, Maker] = {
         }.items()
     },
     "div": _divide,
+    "select_n": _select,
     "integer_pow": _integer_power,
     "convert_element_type": _converted,
     "bitcast_convert_type": _bits,

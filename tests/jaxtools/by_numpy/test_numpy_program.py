@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.host_callback import call_on_host
 
 RNG = np.random.default_rng(0)
 VECTOR, MATRIX, BATCH = RNG.standard_normal(5), RNG.standard_normal((5, 5)), RNG.standard_normal((4, 5))
+PLACES, OUTSIDE = np.array([1, 3, 1, 0]), np.array([2, 7, 0, 9])
 PAIRS = RNG.standard_normal((3, 2))
 
 
@@ -59,6 +62,21 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "round": (lambda x: jnp.round(3 * x), (VECTOR,)),
     "Fortran's order": (lambda x: jnp.ravel(x, order="F"), (PAIRS,)),
     "Fortran's order of another shape": (lambda x: jnp.reshape(x, (2, 3), order="F"), (PAIRS,)),
+    "one place taken by several": (
+        lambda x: x.at[PLACES].max(-x[:4]).at[PLACES].min(x[:4]).at[PLACES].mul(x[:4]),
+        (VECTOR,),
+    ),
+    "places outside": (lambda x: x.at[OUTSIDE].add(1.0).at[OUTSIDE].set(9.0, mode="clip"), (VECTOR,)),
+    "places outside, that change": (lambda x, i: x.at[i].add(1.0, mode="drop"), (VECTOR, OUTSIDE)),
+    "what is outside is filled": (lambda x: x.at[OUTSIDE].get(mode="fill", fill_value=-1.0), (VECTOR,)),
+    "what is outside is the last": (lambda x: x.at[OUTSIDE].get(mode="clip"), (VECTOR,)),
+    "columns": (lambda x: x[:, PLACES].T + x[PLACES, :][:, 1:2], (MATRIX,)),
+    "columns that are set": (lambda x: x.at[:, PLACES].set(0.5).at[1:3, 2].add(x[0, :2]), (MATRIX,)),
+    "a place of each row, set": (jax.vmap(lambda x, i: x.at[i].set(0.0)), (BATCH, np.array([3, 1, 0, 2]))),
+    "padding": (lambda x: jax.lax.pad(x, 2.0, [(1, 2, 0)]) + jax.lax.pad(x, 1.0, [(-1, 0, 1)]), (VECTOR,)),
+    "a scalar choice": (lambda x: jnp.where(x[0] > 0, x[1], x[2]) + jnp.where(x[0] > 0, 1, 2), (VECTOR,)),
+    "products": (lambda x, v: x.T @ v + v @ x + jnp.tensordot(x, x, axes=((0,), (1,))) @ v, (MATRIX, VECTOR)),
+    "a number for all": (lambda x: jnp.broadcast_to(x[0], (2, 3)) + jnp.broadcast_to(x[1], (80, 80)).sum(), (VECTOR,)),
     "Fortran's order of a square": (lambda x: jax.lax.reshape(x, (2, 2), (1, 0)), (PAIRS[:2],)),
 }
 
@@ -71,6 +89,90 @@ def test_agrees_with_jax(name: str) -> None:
         found, expected = program(*arguments), function(*map(jnp.asarray, arguments))
         assert np.asarray(found).dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_windows_anywhere_are_taken_and_put_as_by_jax(data: Any) -> None:
+    """Gathers and scatters of windows of any size, from places inside or outside, known when the program is made or not."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    sizes = tuple(data.draw(st.integers(1, n)) for n in shape)
+    mapped = tuple(sorted(data.draw(st.sets(st.sampled_from(range(len(shape))), min_size=1))))
+    gone = tuple(d for d, size in enumerate(sizes) if size == 1 and data.draw(st.booleans()))
+    count = data.draw(st.integers(1, 3))
+    starts = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.integers(-2, 4), min_size=len(mapped), max_size=len(mapped)), min_size=count, max_size=count
+            )
+        )
+    )
+    kept = len(shape) - len(gone)
+    offsets = tuple(range(1, 1 + kept)) if data.draw(st.booleans()) else tuple(range(kept))
+    mode = data.draw(st.sampled_from([jax.lax.GatherScatterMode.CLIP, jax.lax.GatherScatterMode.FILL_OR_DROP]))
+    x = np.arange(1.0, 1.0 + np.prod(shape)).reshape(shape)
+    taking = jax.lax.GatherDimensionNumbers(offset_dims=offsets, collapsed_slice_dims=gone, start_index_map=mapped)
+    putting = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=offsets, inserted_window_dims=gone, scatter_dims_to_operand_dims=mapped
+    )
+
+    def both(x: Any, places: Any) -> Any:
+        taken = jax.lax.gather(x, places, taking, sizes, mode=mode, fill_value=-7.0)
+        return taken, jax.lax.scatter_add(x, places, 0.5 * taken, putting, mode=mode)
+
+    with jax.enable_x64(True):
+        expected = both(jnp.asarray(x), jnp.asarray(starts))
+        for found in (NumpyProgram(both, x, starts)(x, starts), NumpyProgram(lambda x: both(x, starts), x)(x)):
+            for ours, theirs in zip(found, expected):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-14)
+
+
+def test_what_is_written_twice_is_done_once() -> None:
+    called = []
+
+    def noted(z: np.ndarray) -> np.ndarray:
+        called.append(1)
+        return 2 * z
+
+    def bounds(x: Any) -> Any:
+        return jnp.sqrt(jnp.abs(x)) * VECTOR
+
+    with jax.enable_x64(True):
+        program = NumpyProgram(
+            lambda x: bounds(x).sum() + bounds(x).max() + call_on_host(noted, (5,), float, x).sum(), VECTOR
+        )
+        once = NumpyProgram(lambda x: bounds(x).sum() + call_on_host(noted, (5,), float, x).sum(), VECTOR)
+        steps = [_code_lines(made) for made in (program, once)]
+        assert steps[0] <= steps[1] + 3  # the maximum, and a sum
+        program(VECTOR)
+        program(VECTOR)
+        assert len(called) == 2  # what is asked of the host is asked again
+
+
+def _code_lines(program: NumpyProgram) -> int:
+    return len({line for *_, line in program._run.__code__.co_lines()})
+
+
+def test_data_that_come_again_are_constants_and_others_are_not() -> None:
+    with jax.enable_x64(True):
+        function = lambda x, data, own: (jnp.cumsum(data) ** 2).sum() * x.sum() + own.sum()  # noqa: E731
+        one, other, own = jnp.arange(3.0), jnp.arange(3.0) + 1, np.ones(2)
+        program = NumpyProgram(function, VECTOR, one, own)
+
+        def asked(data: Any) -> None:
+            np.testing.assert_allclose(program(VECTOR, data, own), function(VECTOR, data, own), rtol=1e-13)
+
+        for _ in range(5):
+            asked(one)
+        assert program._chosen([VECTOR, one, own]) is not program._run
+        assert _code_lines(program) > len(
+            {line for *_, line in program._chosen([VECTOR, one, own]).__code__.co_lines()}
+        )
+        own[0] = 5.0  # which NumPy's arrays allow
+        for data in (one, other, one, other, other, other, other, one):
+            asked(data)
+        for k in range(60):  # no program is made for data that never come again
+            asked(jnp.arange(3.0) + k // 4)
 
 
 def test_a_condition_is_followed() -> None:
