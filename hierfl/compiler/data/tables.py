@@ -113,7 +113,7 @@ class Population:
     def party(self, place: Any) -> Party:
         """The view of one party; ``place`` among these may be traced."""
         return Party(
-            index=jnp.asarray(place) if self.indices is None else self.indices[place],
+            index=_as_array(place) if self.indices is None else self.indices[place],
             tables=self.tables,
             offsets=tuple(table.offsets[place] for table in self.tables),
             counts=tuple(table.counts[place] for table in self.tables),
@@ -255,6 +255,11 @@ class Data:
         if self.server is None:
             raise DataError("the problem has no server term, so the server holds nothing.")
         return self.server.party(0)
+
+
+def _as_array(place: Any) -> Any:
+    """A place as an array; outside of programs one of NumPy's, since JAX compiles what makes its own."""
+    return place if isinstance(place, jax.Array) else np.asarray(place, int)
 
 
 def chunk_size(table: Table) -> int:

@@ -44,7 +44,8 @@ def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tupl
 
     def one(index: Array) -> tuple[Array, Array]:
         party = clients.party(index)
-        inside = problem.project_lower(x, y, party.environment)
+        own, level = party.environment, problem.lower_set
+        inside = y if level is None else level.nearby(y, problem.environment(x, None, own))
 
         def upper(rows: Rows) -> Array:
             return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)

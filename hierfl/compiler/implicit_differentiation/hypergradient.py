@@ -111,6 +111,6 @@ def evaluated_with_gradient(problem: CompiledProblem, x: np.ndarray) -> tuple[Ev
     program = problem.programs.keep(
         ("gradient program", hyper), lambda: quick_jit(lambda x, data: gradient_at(hyper, x, data))
     )
-    evaluation, gradient = jax.tree.map(np.asarray, program(jnp.asarray(x), problem.data()))
+    evaluation, gradient = jax.tree.map(np.asarray, program(np.asarray(x, float), problem.data()))
     require_solved(problem, problem.exact.method, x, evaluation)
     return evaluation, gradient

@@ -247,7 +247,7 @@ class ExactLower:
         if (doubtful := doubtful_infima(self.method, evaluation.solution)).any():
             assert evaluation.solution is not None
             data, warm = self.oracles.data(), evaluation.solution.y
-            sharper = self.compiled_evaluation(jnp.asarray(x), data, warm, tolerance=SHARPER).solution
+            sharper = self.compiled_evaluation(np.asarray(x, float), data, warm, tolerance=SHARPER).solution
             require_attained(self.oracles, x, evaluation.solution, np.asarray(sharper.y), doubtful)
         require_defined(x, evaluation)
         warn_of_several(self.oracles, evaluation.solution)

@@ -144,7 +144,7 @@ class _Looks:
             x, own = jax.tree.unflatten(form, values)
             return self.at(point._replace(x=x, own=own))(np.ones(self.size))
 
-        closed = jax.make_jaxpr(product)(*map(jnp.asarray, leaves))
+        closed = jax.make_jaxpr(product)(*map(np.asarray, leaves))
         enters = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
         in_x, in_own = jax.tree.unflatten(form, enters)
         held = self.oracles.static_data.clients.parameters

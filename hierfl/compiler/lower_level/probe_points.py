@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy import Parameter
-from jax import Array
 
 from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
@@ -31,14 +28,14 @@ FAR = 1e3  # where bounds are looked at that are infinite
 class Probe(NamedTuple):
     """A point of X, the constants of an owner of y, and rows for the averages."""
 
-    x: Array
+    x: Any  # of NumPy, (n,)
     own: dict[int, Any]
     rows: Rows
 
 
 def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Some clients (in sample scope: a row of each) with today's parameters, at generic points of X."""
-    clients = oracles.laid_out().clients
+    clients = _clients(oracles)
     chosen = np.unique(np.linspace(0, clients.size - 1, CLIENTS).astype(int))
     points = _points_of_x(oracles, len(chosen), seed=0)
     return [_of_client(oracles, clients, int(client), x, from_data) for client, x in zip(chosen, points)]
@@ -46,7 +43,7 @@ def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
 
 def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
     """Two points without anything special in common."""
-    clients = replace(oracles.static_data.clients, public=oracles.laid_out().clients.public)
+    clients = _clients(oracles)
     first, second = (
         Probe(x, *_generic_owner(oracles, clients, np.random.default_rng(seed), from_data))
         for seed, x in enumerate(_points_of_x(oracles, 2, seed=1))
@@ -54,9 +51,14 @@ def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
     return first, second
 
 
-def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[Array]:
+def _clients(oracles: Oracles) -> Population:
+    """All clients, in NumPy's arrays: every operation on JAX's that is not within a program is compiled by itself."""
+    return replace(oracles.static_data.clients, public=oracles.laid_out().clients.public)
+
+
+def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
     """Combinations of projections, in pairs on opposite sides of one: X may lie far from 0."""
-    rng, own = np.random.default_rng(seed), oracles.laid_out().clients.party(0).environment
+    rng, own = np.random.default_rng(seed), _clients(oracles).party(0).environment
 
     program = oracles.programs.keep("public projection on X", lambda: quick_jit(oracles.project_upper))
 
@@ -66,16 +68,30 @@ def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[Array]:
     middle = project(rng.standard_normal(oracles.upper.size))
     moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))
     ends = np.array([project(middle + sign * move) for move in moves for sign in (1.0, -1.0)])
-    return [jnp.asarray(weights @ ends) for weights in rng.dirichlet(np.ones(len(ends)), count)]
+    return [weights @ ends for weights in rng.dirichlet(np.ones(len(ends)), count)]
 
 
-def _of_client(oracles: Oracles, clients: Population, client: int, x: Array, from_data: bool) -> Probe:
-    party = clients.party(client)
+def _of_client(oracles: Oracles, clients: Population, client: int, x: np.ndarray, from_data: bool) -> Probe:
+    own = dict(clients.party(client).environment)
     if oracles.scope == "sample":
-        drawn = party.batch(jax.random.key(client), 1, oracles.lower_samples).values
-        return Probe(x, {**party.environment, **{leaf: value[0] for leaf, value in drawn.items()}}, NO_ROWS)
-    rows = party.batch(jax.random.key(client), ROWS, oracles.lower_samples) if from_data else NO_ROWS
-    return Probe(x, dict(party.environment), rows)
+        drawn = _drawn(oracles, clients, client, 1).values
+        return Probe(x, own | {leaf: value[0] for leaf, value in drawn.items()}, NO_ROWS)
+    return Probe(x, own, _drawn(oracles, clients, client, ROWS) if from_data else NO_ROWS)
+
+
+def _drawn(oracles: Oracles, clients: Population, client: int, count: int) -> Rows:
+    """Some rows of a client from each table of the lower level's samples, with replacement; of a distribution, some of its nodes."""
+    rng, wanted = np.random.default_rng(client), set(oracles.lower_samples)
+    values: dict[int, Any] = {}
+    weights: dict[int, Any] = {}
+    counts: dict[int, Any] = {}
+    for table in clients.tables:
+        if wanted & set(table.samples):
+            chosen = table.offsets[client] + rng.integers(table.counts[client], size=count)
+            values |= table.rows(chosen)
+            weights |= dict.fromkeys(table.samples, np.full(count, 1.0 / count))
+            counts |= dict.fromkeys(table.samples, table.counts[client])
+    return Rows(values, weights, counts)
 
 
 def _generic_owner(

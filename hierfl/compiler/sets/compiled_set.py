@@ -81,6 +81,15 @@ class CompiledSet:
             return on_host.project(z, self._moving(environment))
         return self.traced_projection(z, environment)
 
+    def nearby(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
+        """A point of the set near z, for a few looks at what holds there: the nearest one, to what a solver on the host leaves.
+
+        A root search of a thousand operations is not worth its compilation for these.
+        """
+        if self.kind not in ("free", "box") and traced_for_numpy() and (solver := self._solver) is not None:
+            return solver.project(z, self._moving(environment))
+        return self.traced_projection(z, environment)
+
     def traced_projection(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
         """``project`` by the blocks, as compiled programs have it."""
         return self._project(z, self.values(environment)) if self.blocks else z
@@ -93,12 +102,16 @@ class CompiledSet:
     @cached_property
     def on_host(self) -> HostProjection | None:
         """The projection by the host engine, where it is the quicker one; None where it is not, or there is none."""
-        if self.is_direct or self.size > HOST_LIMIT:
-            return None
-        with suppress(NoStandardFormError):
-            on_host = HostProjection.on(self.constraints, self.variables)
-            # where other cones touch, as at (0, 2) of x_1^2 + 2 x_2 <= 4, x_2 <= 2, the nearest point is found to 1e-9 only
-            return on_host if on_host.form.polyhedral else None
+        # where other cones touch, as at (0, 2) of x_1^2 + 2 x_2 <= 4, x_2 <= 2, the nearest point is found to 1e-9 only
+        solver = None if self.is_direct else self._solver
+        return solver if solver is not None and solver.form.polyhedral else None
+
+    @cached_property
+    def _solver(self) -> HostProjection | None:
+        """The projection by the host engine, for sets of a size and of cones that it treats."""
+        if self.size <= HOST_LIMIT:
+            with suppress(NoStandardFormError):
+                return HostProjection.on(self.constraints, self.variables)
         return None
 
     def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:

@@ -17,26 +17,16 @@ def triangular(equation: Any) -> Made:
     left, lower, transposed = settings["left_side"], settings["lower"], settings["transpose_a"]
     unit = settings["unit_diagonal"]
 
+    trans = int(transposed) if left else 1 - int(transposed)
+
     def one(a: Any, b: Any) -> Any:
-        return scipy.linalg.solve_triangular(
-            a, b, trans=int(transposed), lower=lower, unit_diagonal=unit, check_finite=False
-        )
+        try:
+            return scipy.linalg.solve_triangular(a, b, trans=trans, lower=lower, unit_diagonal=unit, check_finite=False)
+        except np.linalg.LinAlgError:  # a zero on the diagonal, by which JAX divides
+            return np.full_like(b, np.nan)
 
     def solve(a: Any, b: Any) -> Any:
-        if not left:
-            flipped = np.swapaxes(b, -1, -2)
-            return np.swapaxes(
-                _each(
-                    lambda m, r: scipy.linalg.solve_triangular(
-                        m, r, trans=1 - int(transposed), lower=lower, unit_diagonal=unit, check_finite=False
-                    ),
-                    a,
-                    flipped,
-                ),
-                -1,
-                -2,
-            )
-        return _each(one, a, b)
+        return _each(one, a, b) if left else np.swapaxes(_each(one, a, np.swapaxes(b, -1, -2)), -1, -2)
 
     return solve
 
@@ -49,6 +39,21 @@ def _each(function: Made, a: Any, b: Any) -> Any:
     for place in np.ndindex(a.shape[:-2]):
         out[place] = function(a[place], b[place])
     return out
+
+
+def lu(x: Any) -> tuple[Any, Any, Any]:
+    """Find (both factors in one matrix, pivots, the rows' permutation), over leading axes."""
+    rows, least = x.shape[-2], min(x.shape[-2:])
+    factors, lead = np.empty_like(x), x.shape[:-2]
+    pivots, order = np.empty((*lead, least), np.int32), np.empty((*lead, rows), np.int32)
+    (factorise,) = scipy.linalg.get_lapack_funcs(("getrf",), (x,))
+    for place in np.ndindex(lead):
+        factors[place], pivots[place], _ = factorise(x[place])
+        permutation = np.arange(rows)
+        for row, pivot in enumerate(pivots[place]):
+            permutation[[row, pivot]] = permutation[[pivot, row]]
+        order[place] = permutation
+    return factors, pivots, order
 
 
 def eigh(equation: Any) -> Made:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from hierfl.jaxtools.by_numpy.numpy_algebra import cholesky, eigh, svd, triangular
+from hierfl.jaxtools.by_numpy.numpy_algebra import cholesky, eigh, lu, svd, triangular
 from hierfl.jaxtools.by_numpy.numpy_indexing import gather, scatter
 
 SMALL = 4096  # entries of an array that is sooner copied than looked at in another form
@@ -65,6 +65,18 @@ def _integer_power(power: int) -> Made:
     if power < 0:
         return lambda x: 1.0 / x ** (-power)
     return lambda x: x**power
+
+
+def _before(equation: Any) -> Made:
+    """The order of sorting, in which NaN comes last and -0 before 0."""
+    if np.issubdtype(equation.invars[0].aval.dtype, np.integer):
+        return np.less
+
+    def before(a: Any, b: Any) -> Any:
+        signed = (a == b) & np.signbit(a) & ~np.signbit(b)
+        return (a < b) | signed | (np.isnan(b) & ~np.isnan(a))
+
+    return before
 
 
 def _converted(equation: Any) -> Made:
@@ -324,11 +336,13 @@ MAKERS: dict[str, Maker] = {
             "optimization_barrier": lambda *x: x,
             "dynamic_update_slice": _dynamic_update,
             "cholesky": cholesky,
+            "lu": lu,
             "reduce_precision": _same,
         }.items()
     },
     "div": _divide,
     "select_n": _select,
+    "lt_to": _before,
     "integer_pow": _integer_power,
     "convert_element_type": _converted,
     "bitcast_convert_type": _bits,

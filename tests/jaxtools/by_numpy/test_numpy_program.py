@@ -18,6 +18,8 @@ from hierfl.jaxtools.host_callback import call_on_host
 RNG = np.random.default_rng(0)
 VECTOR, MATRIX, BATCH = RNG.standard_normal(5), RNG.standard_normal((5, 5)), RNG.standard_normal((4, 5))
 PLACES, OUTSIDE = np.array([1, 3, 1, 0]), np.array([2, 7, 0, 9])
+ODD = np.array([1.0, -0.0, 0.0, -np.inf, np.nan, 2.0])
+SYSTEMS = RNG.standard_normal((4, 5, 5))
 PAIRS = RNG.standard_normal((3, 2))
 
 
@@ -58,6 +60,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "calls": (jax.vmap(lambda x: call_on_host(twice, (5,), float, x)), (BATCH,)),
     "random numbers": (lambda x: jax.random.normal(jax.random.key(0), (3,)) + x[0], (VECTOR,)),
     "convolution": (lambda x: jnp.convolve(x, x), (VECTOR,)),
+    "a linear system of full rank": (lambda x: jnp.linalg.solve(x, x[:, 0]) @ jnp.linalg.inv(x), (MATRIX,)),
+    "linear systems": (lambda x, v: jnp.linalg.solve(x, v[..., None]), (SYSTEMS, BATCH)),
+    "factors": (lambda x: jax.scipy.linalg.lu_factor(x[:, :3])[0], (MATRIX,)),
+    "what solves from the right": (lambda x: jax.lax.linalg.triangular_solve(x, x, lower=True), (MATRIX,)),
+    "a linear system without a solution": (lambda x: jnp.isfinite(jnp.linalg.solve(0 * x, x[0])), (MATRIX,)),
+    "the order of sorting": (lambda x: jax.lax.lt_to_p.bind(x[:, None], x[None]), (ODD,)),
+    "where numbers belong": (lambda x: jnp.searchsorted(jnp.sort(x), x, method="sort"), (VECTOR,)),
     "stack and tile": (lambda x: jnp.tile(jnp.stack([x, 2 * x], 1), (2, 3)), (VECTOR,)),
     "round": (lambda x: jnp.round(3 * x), (VECTOR,)),
     "Fortran's order": (lambda x: jnp.ravel(x, order="F"), (PAIRS,)),
