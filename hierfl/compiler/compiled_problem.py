@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.data.tables import Data, Population, population
@@ -18,7 +16,6 @@ from hierfl.compiler.party_constraints import lower_constraints, split_constrain
 from hierfl.compiler.sets import compile_set
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import DeclarationError
-from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.averages import refuse_total_of_distribution
 from hierfl.language.declaration import Declaration
@@ -129,15 +126,15 @@ def verify_sets(oracles: Oracles) -> None:
 
 @double_precision
 def _verified(oracles: Oracles) -> bool:
-    party = oracles.laid_out().clients.party(0)
-    own = party.environment
+    clients = oracles.clients_in_numpy()
+    own = clients.party(0).environment
     verify(oracles.upper_set, own)
-    x = quick_jit(oracles.project_upper)(np.random.default_rng(0).standard_normal(oracles.upper.size), own)
+    x = oracles.upper_projection(np.random.default_rng(0).standard_normal(oracles.upper.size), own)
     if oracles.private_set is not None:
         verify(oracles.private_set, own)
     if oracles.lower_set is not None:
         if oracles.scope == "sample":
-            rows = party.batch(jax.random.key(0), 1, oracles.lower_samples)
+            rows = clients.some_rows(0, 1, oracles.lower_samples)
             own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
-        verify(oracles.lower_set, oracles.environment(jnp.asarray(x), None, own))
+        verify(oracles.lower_set, oracles.environment(x, None, own))
     return True

@@ -7,7 +7,7 @@ Objectives are oriented so that everything is minimised: a ``Maximize`` is negat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from hierfl.compiler.layout import Layout
 from hierfl.compiler.party_constraints import constraints_of_all_clients
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import is_double, renewed
 from hierfl.jaxtools.program_cache import ProgramCache
 from hierfl.language.declaration import Declaration
@@ -189,6 +190,10 @@ class Oracles:
         server = None if data.server is None else replace(data.server, public=public)
         return Data(replace(data.clients, public=public), server)
 
+    def clients_in_numpy(self) -> Population:
+        """All clients in NumPy's arrays, to look at: an operation on JAX's that is not within a program is compiled by itself."""
+        return replace(self.static_data.clients, public=self.laid_out().clients.public)
+
     def population_of(self, held: Mapping[int, Client]) -> Population:
         """Some of the clients as those know them who hold their data: their own rows and constants, in the order of their indices.
 
@@ -284,6 +289,11 @@ class Oracles:
     def project_upper(self, x: Upper, own: Environment | None = None) -> Upper:
         """Projection on the public part of X."""
         return self.upper_set.project(x, own or {})
+
+    @property
+    def upper_projection(self) -> Callable[..., Any]:
+        """``project_upper`` as a program that is kept, for calls from outside of programs."""
+        return self.programs.keep("public projection on X", lambda: quick_jit(self.project_upper))
 
     def project_lower(self, x: Upper, y: Lower, own: Environment) -> Lower:
         """Projection on Y(x) of one owner of y."""

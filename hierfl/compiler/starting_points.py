@@ -73,8 +73,7 @@ def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
     """The flat start: the given point, or the projection of 0 on X."""
     if x0 is not None:
         return compiled.upper.flatten(x0, "x0")
-    project = compiled.programs.keep("public projection on X", lambda: quick_jit(compiled.project_upper))
-    return np.asarray(project(np.zeros(compiled.upper.size), compiled.laid_out().clients.public))
+    return np.asarray(compiled.upper_projection(np.zeros(compiled.upper.size), compiled.laid_out().clients.public))
 
 
 def require_start_in_x(compiled: CompiledProblem, start: np.ndarray, what: str) -> None:

@@ -13,6 +13,7 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import HierflError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.card import call_text
 from hierfl.result import Result
 from hierfl.runtime.contract import Visitor
@@ -143,16 +144,15 @@ def _slope_at_the_end(watch: Watch, end: RunEnd) -> dict[str, Any]:
 
 def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
     """Measure the raw iterate's distance to each X_i: the public part and client i's own constraints; NaN where these are elsewhere."""
-    point = jnp.asarray(iterate)
-    clients = compiled.laid_out().clients
+    clients = compiled.clients_in_numpy()
     if compiled.private_set is not None and compiled.elsewhere:
         return np.full(clients.size, np.nan)  # the clients know
     if compiled.private_set is None:
-        own = clients.party(0).environment
-        return np.full(clients.size, np.linalg.norm(iterate - np.asarray(compiled.project_upper(point, own))))
-    sets = compiled.client_upper_set
-    nearest = [np.asarray(sets.project(point, clients.party(i).environment)) for i in range(clients.size)]
-    return np.linalg.norm(iterate - np.stack(nearest), axis=1)
+        nearest = np.asarray(compiled.upper_projection(iterate, clients.party(0).environment))
+        return np.full(clients.size, np.linalg.norm(iterate - nearest))
+    project = compiled.programs.keep("projection on X_i", lambda: quick_jit(compiled.client_upper_set.project))
+    nearest_each = [np.asarray(project(iterate, clients.party(i).environment)) for i in range(clients.size)]
+    return np.linalg.norm(iterate - np.stack(nearest_each), axis=1)
 
 
 def _shown(compiled: CompiledProblem, history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -121,6 +121,22 @@ class Population:
             weight=self.weights[place],
         )
 
+    def some_rows(self, place: int, count: int, samples: Sequence[int]) -> Rows:
+        """Rows of a party that NumPy draws, with replacement, from each table that holds ``samples``: to look at, outside of programs.
+
+        Of a distribution they are some of its nodes.
+        """
+        rng, wanted = np.random.default_rng(place), set(samples)
+        values: dict[int, Any] = {}
+        weights: dict[int, Any] = {}
+        counts: dict[int, Any] = {}
+        for table in self.tables:
+            if wanted & set(table.samples):
+                values |= table.rows(table.offsets[place] + rng.integers(table.counts[place], size=count))
+                weights |= dict.fromkeys(table.samples, np.full(count, 1.0 / count))
+                counts |= dict.fromkeys(table.samples, table.counts[place])
+        return Rows(values, weights, counts)
+
     def one_by_one(self, function: Callable[[Array], Any]) -> Any:
         """A function of each party's place, stacked; of a single party without a loop, which would have to be traced and compiled."""
         if self.size == 1:

@@ -12,7 +12,6 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError
-from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
 
 OUTSIDE_TOLERANCE = 1e-6
@@ -23,8 +22,7 @@ def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
     """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
     if not oracles.convex_on_x_only:
         return
-    project = oracles.programs.keep("public projection on X", lambda: quick_jit(oracles.project_upper))
-    away = float(np.linalg.norm(x - np.asarray(project(x, oracles.laid_out().clients.public))))
+    away = float(np.linalg.norm(x - np.asarray(oracles.upper_projection(x, oracles.laid_out().clients.public))))
     if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
         raise LowerLevelError(
             f"x = {_short(x)} is {away:.2g} outside X, and the lower level is convex only by what the constraints and "

@@ -7,7 +7,6 @@ parameters, of samples, of values that a ``cp.Parameter`` may take; so they keep
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from cvxpy import Parameter
 from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.oracles import Oracles
-from hierfl.jaxtools.cheap_jit import quick_jit
 
 CLIENTS = 4  # that are looked at as they are
 ROWS = 64  # of a table in an average
@@ -35,7 +33,7 @@ class Probe(NamedTuple):
 
 def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Some clients (in sample scope: a row of each) with today's parameters, at generic points of X."""
-    clients = _clients(oracles)
+    clients = oracles.clients_in_numpy()
     chosen = np.unique(np.linspace(0, clients.size - 1, CLIENTS).astype(int))
     points = _points_of_x(oracles, len(chosen), seed=0)
     return [_of_client(oracles, clients, int(client), x, from_data) for client, x in zip(chosen, points)]
@@ -43,7 +41,7 @@ def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
 
 def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
     """Two points without anything special in common."""
-    clients = _clients(oracles)
+    clients = oracles.clients_in_numpy()
     first, second = (
         Probe(x, *_generic_owner(oracles, clients, np.random.default_rng(seed), from_data))
         for seed, x in enumerate(_points_of_x(oracles, 2, seed=1))
@@ -51,19 +49,12 @@ def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
     return first, second
 
 
-def _clients(oracles: Oracles) -> Population:
-    """All clients, in NumPy's arrays: every operation on JAX's that is not within a program is compiled by itself."""
-    return replace(oracles.static_data.clients, public=oracles.laid_out().clients.public)
-
-
 def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
     """Combinations of projections, in pairs on opposite sides of one: X may lie far from 0."""
-    rng, own = np.random.default_rng(seed), _clients(oracles).party(0).environment
-
-    program = oracles.programs.keep("public projection on X", lambda: quick_jit(oracles.project_upper))
+    rng, own = np.random.default_rng(seed), oracles.clients_in_numpy().party(0).environment
 
     def project(x: np.ndarray) -> np.ndarray:
-        return np.asarray(program(np.asarray(x, float), own))
+        return np.asarray(oracles.upper_projection(np.asarray(x, float), own))
 
     middle = project(rng.standard_normal(oracles.upper.size))
     moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))
@@ -74,24 +65,9 @@ def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
 def _of_client(oracles: Oracles, clients: Population, client: int, x: np.ndarray, from_data: bool) -> Probe:
     own = dict(clients.party(client).environment)
     if oracles.scope == "sample":
-        drawn = _drawn(oracles, clients, client, 1).values
+        drawn = clients.some_rows(client, 1, oracles.lower_samples).values
         return Probe(x, own | {leaf: value[0] for leaf, value in drawn.items()}, NO_ROWS)
-    return Probe(x, own, _drawn(oracles, clients, client, ROWS) if from_data else NO_ROWS)
-
-
-def _drawn(oracles: Oracles, clients: Population, client: int, count: int) -> Rows:
-    """Some rows of a client from each table of the lower level's samples, with replacement; of a distribution, some of its nodes."""
-    rng, wanted = np.random.default_rng(client), set(oracles.lower_samples)
-    values: dict[int, Any] = {}
-    weights: dict[int, Any] = {}
-    counts: dict[int, Any] = {}
-    for table in clients.tables:
-        if wanted & set(table.samples):
-            chosen = table.offsets[client] + rng.integers(table.counts[client], size=count)
-            values |= table.rows(chosen)
-            weights |= dict.fromkeys(table.samples, np.full(count, 1.0 / count))
-            counts |= dict.fromkeys(table.samples, table.counts[client])
-    return Rows(values, weights, counts)
+    return Probe(x, own, clients.some_rows(client, ROWS, oracles.lower_samples) if from_data else NO_ROWS)
 
 
 def _generic_owner(

@@ -34,13 +34,15 @@ def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0)
         return
     if not float(NumpyProgram(compiled.traced_gap, environment)(environment)) <= 0:
         return
+    comparable = compiled.size <= _COMPARE_LIMIT
+    comparable = comparable and float(NumpyProgram(compiled.condition, environment)(environment)) <= _CONDITION_LIMIT
     project = NumpyProgram(compiled.traced_projection, np.zeros(compiled.size), environment)
     rng = np.random.default_rng(seed)
     for _ in range(_POINTS):
         z = 3 * rng.standard_normal(compiled.size)
         p = np.asarray(project(z, environment))
         error = violation(compiled, p, environment) if np.isfinite(p).all() else np.inf
-        if compiled.size <= _COMPARE_LIMIT and float(compiled.condition(environment)) <= _CONDITION_LIMIT:
+        if comparable:
             other = reference_projection(compiled, z, environment)
             if other is not None:
                 error = max(error, float(np.linalg.norm(z - p) - np.linalg.norm(z - other)))
@@ -77,7 +79,7 @@ def _instantiated(compiled: CompiledSet, environment: Mapping[int, Any]) -> tupl
     """The constraints without x or data, and their variables."""
     variables = list(compiled.variables)
     hoisted = hoist(compiled.constraints, variables)
-    values = compiled.values(environment)
+    values = NumpyProgram(compiled.values, environment)(environment)  # JAX would compile each of its operations
     given = {p: np.asarray(values[q.id]) for p, q in zip(hoisted.parameters, compiled.parameters)}
     constraints = instantiate(hoisted.expressions, given)
     return [c for c in constraints if c.variables()], [hoisted.twins[v] for v in variables]

@@ -65,7 +65,7 @@ class LocalSearch:
             return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
 
         program = self.compiled.programs.keep("reference values", lambda: quick_jit(all_values))
-        return np.asarray(program(jnp.asarray(points), self._data))
+        return np.asarray(program(np.asarray(points, float), self._data))
 
     def _value(self, x: jax.Array, data: Data) -> jax.Array:
         inside = project_on_all(self.compiled, x, data)

@@ -180,7 +180,7 @@ class Points:
         for start in range(0, len(points), size):
             piece = points[start : start + size]
             padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
-            parts.append([np.asarray(a)[: len(piece)] for a in program(jnp.asarray(padded), data, self.tolerance)])
+            parts.append([np.asarray(a)[: len(piece)] for a in program(padded, data, self.tolerance)])
             if self.progress is not None:
                 self.progress.advance(len(piece))
         return [np.concatenate(arrays) for arrays in zip(*parts)]
