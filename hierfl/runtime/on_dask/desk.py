@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from uuid import uuid4
 
 from hierfl.errors import SiteError
 from hierfl.runtime.sites.site import Site
@@ -26,6 +27,7 @@ class Desk:
     """
 
     def __init__(self, handed: bytes | None) -> None:
+        self._server = uuid4().hex  # every server has a desk of its own
         if handed is not None:
             name, declaration, held = pickle.loads(handed)
             self._site = Site(name, declaration, held, SiteRules(), memories="handed back")
@@ -40,4 +42,4 @@ class Desk:
 
     def answer(self, parcel: bytes) -> bytes:
         """Answer a message."""
-        return self._site.answer(parcel)
+        return self._site.answer(parcel, self._server)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from hierfl.errors import SiteError
 from hierfl.runtime.on_flower.letter import Letter
-from hierfl.runtime.on_flower.letters import Hello, introduction_of, letter_of
+from hierfl.runtime.on_flower.letters import SERVER, Hello, introduction_of, letter_of
 from hierfl.runtime.sites.links import Lost
 
 PULL = 0.2  # seconds between looks for replies
@@ -33,7 +34,7 @@ class GridLinks:
     """
 
     def __init__(self, grid: Any, timeout: float) -> None:
-        self.grid, self.timeout = grid, timeout
+        self.grid, self.timeout, self._mark = grid, timeout, uuid4().hex
         self.refusals: dict[str, str] = {}  # by node: why it is no site
         self._nodes: dict[str, int] = {}
         self._held: dict[str, tuple[int, ...]] = {}
@@ -102,7 +103,8 @@ class GridLinks:
 
     def _pushed(self, letters: Mapping[int, Letter], timeout: float) -> dict[int, str]:
         """Send letters to nodes; the messages' identities, by node."""
-        messages = [Message(_content(letter), node, "query", ttl=timeout) for node, letter in letters.items()]
+        content = {node: _content(letter, self._mark) for node, letter in letters.items()}
+        messages = [Message(content[node], node, "query", ttl=timeout) for node in letters]
         sent = list(self.grid.push_messages(messages))
         if len(sent) != len(messages) or not all(sent):
             raise SiteError("the SuperLink did not take a message: its log says why.")
@@ -132,10 +134,10 @@ class GridLinks:
         self._nodes[name], self._held[name], self._births[name] = node, who.clients, self._births.get(name, 0) + 1
 
 
-def _content(letter: Letter) -> RecordDict:
-    """A letter as Flower's records."""
+def _content(letter: Letter, server: str) -> RecordDict:
+    """A letter as Flower's records, with whom it is from."""
     arrays = {name: Array(array) for name, array in letter.arrays.items()}
-    return RecordDict({"words": ConfigRecord(dict(letter.words)), "arrays": ArrayRecord(arrays)})
+    return RecordDict({"words": ConfigRecord(letter.words | {SERVER: server}), "arrays": ArrayRecord(arrays)})
 
 
 def _bytes(content: RecordDict) -> bytes:

@@ -8,10 +8,19 @@ from typing import Any
 
 from hierfl.errors import HierflError, SiteError
 from hierfl.runtime.on_flower.letter import Letter
-from hierfl.runtime.on_flower.letters import Hello, Introduction, asked_of, keep_of, letter_of, start_of, unmask_of
+from hierfl.runtime.on_flower.letters import (
+    SERVER,
+    Hello,
+    Introduction,
+    asked_of,
+    keep_of,
+    letter_of,
+    start_of,
+    unmask_of,
+)
 from hierfl.runtime.on_flower.step_messages import Steps, step_messages
 from hierfl.runtime.sites.parcels import Asked, Refusal
-from hierfl.runtime.sites.site import Site, SiteRun
+from hierfl.runtime.sites.site import NO_RUN, Site, SiteRun
 
 LOG = logging.getLogger("hierfl.site")
 
@@ -29,7 +38,7 @@ class LetterDesk:
 
     def __init__(self, site: Site, read_solver: Callable[[str], Any]) -> None:
         self.site, self.read_solver = site, read_solver
-        self._steps: tuple[SiteRun, Steps] | None = None
+        self._steps: tuple[SiteRun, Steps] | None = None  # of the run asked last
 
     def answer(self, parcel: bytes) -> bytes:
         """Answer one letter by another."""
@@ -41,17 +50,17 @@ class LetterDesk:
     def _reply(self, parcel: bytes) -> Any:
         try:
             letter = Letter.from_bytes(parcel)
-            kind = letter.words.get("message")
+            kind, server = letter.words.get("message"), str(letter.words.get(SERVER, ""))
             if kind == Hello.__name__:
                 return Introduction(self.site.name, tuple(self.site.held))
             if kind == "Start":
-                return self.site.respond(start_of(letter, self.read_solver))
+                return self.site.respond(start_of(letter, self.read_solver), server)
             if kind == "Asked":
-                return self._step(letter)
+                return self._step(letter, server)
             if kind == "Keep":
-                return self.site.respond(keep_of(letter, set(self.site.held)))
+                return self.site.respond(keep_of(letter, set(self.site.held)), server)
             if kind == "Unmask":
-                return self.site.respond(unmask_of(letter))
+                return self.site.respond(unmask_of(letter), server)
             raise SiteError(f"a message of the kind {kind!r}, which no run sends.")
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.site.name, error)
@@ -60,11 +69,11 @@ class LetterDesk:
             LOG.exception("%s: failed", self.site.name)
             return Refusal(f"{type(error).__name__}, which the site's own log has in full", failed=True)
 
-    def _step(self, letter: Letter) -> Any:
-        run = self.site.run
+    def _step(self, letter: Letter, server: str) -> Any:
+        run = self.site.run(server)
         if run is None:
-            return Refusal("no run has begun here: this process is new")
+            return NO_RUN
         if self._steps is None or self._steps[0] is not run:
             self._steps = (run, step_messages(run.problem, run.algorithm, run.x0))
         message: Asked = asked_of(letter, self._steps[1], set(self.site.held))
-        return self.site.respond(message)
+        return self.site.respond(message, server)

@@ -29,6 +29,7 @@ from hierfl.runtime.sites.parcels import (
 )
 
 WORDS_OF_START = ("version", "mark", "declared", "algorithm", "solver", "rounds", "queries", "largest")
+SERVER = "server"  # the word by which a site tells apart who asks
 UNDONE = "settled_undone"  # the array of clients whose last message did not count
 ORDERS: dict[str, tuple[Any, dict[str, type]]] = {
     "noise": (

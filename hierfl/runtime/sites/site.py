@@ -54,6 +54,8 @@ from hierfl.runtime.sites.step_names import as_numpy, as_tables
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")
+NO_RUN = Refusal("no run of this server has begun here: this process is new, or others have begun theirs since")
+SERVERS = 4  # that have a run here at once; of one more the run that was asked longest ago is forgotten
 
 
 class Site:
@@ -92,23 +94,31 @@ class Site:
         self.rounds = 0  # answered, of all runs
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
-        self._run: SiteRun | None = None
+        self._runs: dict[str, SiteRun] = {}  # by their servers, the one asked last at the end
         self._noised: dict[Any, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
 
-    def answer(self, parcel: bytes) -> bytes:
-        """Answer one pickled message."""
-        reply = self.respond(unpacked(parcel))
+    def answer(self, parcel: bytes, server: str = "") -> bytes:
+        """Answer one pickled message of a server."""
+        reply = self.respond(unpacked(parcel), server)
         sent = packed(reply)
         self.tell(reply, len(sent))
         return sent
 
-    def respond(self, message: Start | Asked | Unmask | Keep) -> Welcome | Answered | Unmasked | Kept | Refusal:
-        """Answer one message; whatever goes wrong is told by its kind, and in full in this site's own log."""
+    def respond(
+        self, message: Start | Asked | Unmask | Keep, server: str = ""
+    ) -> Welcome | Answered | Unmasked | Kept | Refusal:
+        """Answer one message; whatever goes wrong is told by its kind, and in full in this site's own log.
+
+        What a server began is its own: another may have a run here at the same time.
+        """
         try:
             with computing(double=True):
                 if isinstance(message, Start):
-                    return self._begin(message)
-                return self._keep(message) if isinstance(message, Keep) else self._step(message)
+                    return self._begin(message, server)
+                run = self.run(server)
+                if run is None:
+                    return NO_RUN
+                return self._keep(message, run) if isinstance(message, Keep) else self._step(message, run)
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.name, error)
             return Refusal(str(error))
@@ -116,12 +126,14 @@ class Site:
             LOG.exception("%s: failed", self.name)
             return Refusal(f"{type(error).__name__}, which the site's own log has in full", failed=True)
 
-    @property
-    def run(self) -> SiteRun | None:
-        """The run that it takes part in."""
-        return self._run
+    def run(self, server: str = "") -> SiteRun | None:
+        """The run of a server that it takes part in."""
+        run = self._runs.pop(server, None)
+        if run is not None:
+            self._runs[server] = run
+        return run
 
-    def _begin(self, start: Start) -> Welcome | Refusal:
+    def _begin(self, start: Start, server: str) -> Welcome | Refusal:
         """Begin a run, or say why not: another version, another declaration, or the owner's rules."""
         for order in (start.noise, start.masks):
             if order is not None:
@@ -145,7 +157,10 @@ class Site:
         run = SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
         if start.kept is not None:
             run.remember(self._kept(start.kept))
-        self._run = run
+        self._runs.pop(server, None)
+        self._runs[server] = run
+        if len(self._runs) > SERVERS:
+            del self._runs[next(iter(self._runs))]
         LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
         return Welcome(tuple(self.held), b"" if masks is None else masks.public)
 
@@ -171,13 +186,11 @@ class Site:
         least = None if start.masks is None else start.masks.least
         return self.rules.against(start.algorithm, self.held, noise, least) or self.rules.against_round(self.rounds)
 
-    def _keep(self, asked: Keep) -> Kept | Refusal:
+    def _keep(self, asked: Keep, run: SiteRun) -> Kept:
         """Keep what clients remember, or hand it back to whom their data came from."""
-        if self._run is None:
-            return Refusal("no run has begun here: this process is new")
         if self.memories is None:
             return Kept(False)
-        content = self._run.remembered(asked.settled)
+        content = run.remembered(asked.settled)
         if self.memories == "handed back":
             return Kept(True, content)
         self.memories.keep(asked.run, asked.number, content)
@@ -191,24 +204,22 @@ class Site:
             )
         return mark.content if self.memories == "handed back" else self.memories.read(mark.run, mark.number)
 
-    def _step(self, asked: Asked | Unmask) -> Answered | Unmasked | Refusal:
-        if self._run is None:
-            return Refusal("no run has begun here: this process is new")
+    def _step(self, asked: Asked | Unmask, run: SiteRun) -> Answered | Unmasked | Refusal:
         if isinstance(asked, Unmask):
-            if self._run.masks is None:
+            if run.masks is None:
                 return Refusal("this run has no masks")
-            return Unmasked(self._run.masks.own_mask(asked.attempt))
-        noised, new_turn = self._run.noised, asked.turn != self._run.turn
+            return Unmasked(run.masks.own_mask(asked.attempt))
+        noised, new_turn = run.noised, asked.turn != run.turn
         if asked.kind == "map" and (new_turn or noised is not None):
             reason = self.rules.against_round(self.rounds)
             if reason is not None:
                 return Refusal(reason)
         if noised is None:
             self.rounds += new_turn and asked.kind == "map"
-            return self._run.answer(asked)
+            return run.answer(asked)
         before = noised.releases.largest
         try:
-            return self._run.answer(asked)
+            return run.answer(asked)
         finally:  # whatever turn the server says it is, and also where the message was drawn and then not sent
             self.rounds += noised.releases.largest - before
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from distributed import LocalCluster
 
 import hierfl as hf
+from hierfl.command.loading import load_problem
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, ProjectedSGD
 from tests.runtime.checkpoints.resumed import by_and_by, outcome
 from tests.runtime.on_dask import killed_server
@@ -135,3 +137,22 @@ def test_a_server_that_is_killed_again_and_again(solver: str, study: tuple[str, 
         away.rename(memories)
     require_same_run(killed_server.solve(*study, solver, tmp_path), killed_server.solve(*study, solver, None))
     assert solver == "SCAFFOLD" or not list(memories.glob("*.memory"))
+
+
+@pytest.mark.slow
+def test_two_servers_at_once_at_the_same_sites(study: tuple[str, Path]) -> None:
+    """Each has its own run, as if the other were not there."""
+    solvers = [FedAvg(step_size=step, local_steps=2) for step in (0.002, 0.1)]
+
+    def solved(solver: Any) -> hf.Result:
+        with hf.runtime.Dask(study[0], minimum=3, patience=60.0) as runtime:
+            problem = load_problem(f"{study[1]}:declared")
+            return problem.solve(solver, runtime=runtime, rounds=150, seed=2, x0=START, progress=False)
+
+    alone = [solved(solver) for solver in solvers]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(solved, solvers))
+    assert np.abs(alone[0].x - alone[1].x).max() > 0.01
+    for one, other in zip(alone, together):
+        np.testing.assert_array_equal(one.trajectory["x"], other.trajectory["x"])
+        assert not any(site["faults"] for site in other.settings["sites"].values())

@@ -25,7 +25,7 @@ from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.on_flower.solver_text import solver_text
 from hierfl.runtime.sites.declaration_mark import declaration_mark
 from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, starting
-from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site import NO_RUN, Site
 from hierfl.runtime.sites.site_rules import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
 from hierfl.version import VERSION
@@ -158,7 +158,7 @@ EXPECTED = (jax.ShapeDtypeStruct((2,), "f8"), {"value": jax.ShapeDtypeStruct((),
 @pytest.fixture(scope="module")
 def desk() -> Correspondence:
     made = Correspondence()
-    assert made.sent(made.asked(), EXPECTED) == Refusal("no run has begun here: this process is new")
+    assert made.sent(made.asked(), EXPECTED) == NO_RUN
     assert made.sent(made.start) == Welcome((1, 2))
     return made
 
