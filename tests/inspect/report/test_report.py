@@ -405,6 +405,26 @@ def test_times_are_those_of_the_evaluations(monkeypatch: pytest.MonkeyPatch) -> 
     assert budget.kinks() >= 4 * budget.slopes()
 
 
+def test_lower_levels_that_were_solved_before_do_not_make_estimates_too_small() -> None:
+    """Solvers on the host answer a point again from memory, hundreds of times sooner than one that is new."""
+    rows = np.random.default_rng(0).normal(size=(60, 5))
+    x, y, row = cp.Variable(2, name="x"), cp.Variable(4, name="y"), hf.Sample(5, name="row")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(row[:4] @ y - row[4]))),
+        hf.ArgMin(y, hf.E(cp.huber(row[:4] @ y - row[4])) + cp.sum_squares(y) * cp.exp(x[0] - x[1])),
+        [cp.abs(x) <= 2],
+        hf.Federation([hf.Client({row: rows})]),
+    )
+    shown = problem.implicit.slice(np.zeros(2), np.ones(2), points=101, progress=False)
+    budget = TimeBudget(shown, 30.0)
+    estimate = budget.smoothing(1, 4)
+    began = time.perf_counter()
+    problem.implicit.slice(
+        np.zeros(2), np.array([1.0, -0.3]), points=401, progress=False
+    )  # as many evaluations as f^eta takes
+    assert estimate > (time.perf_counter() - began) / 20  # it was a 400th
+
+
 def test_a_small_runs_report_is_there_soon(tmp_path: Path) -> None:
     result = toy_run()
     began = time.process_time()
