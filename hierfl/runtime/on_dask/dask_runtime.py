@@ -16,6 +16,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_dask.causes import last_cause
+from hierfl.runtime.on_dask.script_guard import require_guard
 from hierfl.runtime.site_runtime import SiteRuntime
 from hierfl.runtime.sites.declaration_mark import without_data
 from hierfl.runtime.sites.exchange import Exchange
@@ -172,8 +173,13 @@ class _Session:
             except (OSError, TimeoutError) as error:
                 raise SiteError(f"cannot reach the scheduler {runtime.scheduler}: {last_cause(error)}") from error
             return self._open.enter_context(connected)
+        require_guard("hf.runtime.Dask on this machine")
         sites = runtime.sites or LOCAL_SITES
-        quiet = {"dashboard_address": None, "worker_dashboard_address": None}
+        quiet = {
+            "dashboard_address": "127.0.0.1:0",
+            "worker_dashboard_address": None,
+            "scheduler_kwargs": {"dashboard": False},
+        }
         cluster = self._open.enter_context(LocalCluster(n_workers=sites, threads_per_worker=1, **quiet))
         client = self._open.enter_context(Client(cluster, set_as_default=False))
         client.wait_for_workers(sites, timeout=JOINING)

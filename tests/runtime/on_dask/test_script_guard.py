@@ -1,0 +1,61 @@
+"""Scripts that start a cluster of Dask's without a guard are told so at once, before any process is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CALL = "from hierfl.runtime.on_dask.script_guard import require_guard as ask"
+CLUSTER = """
+import cvxpy as cp
+import hierfl as hf
+from hierfl.solvers import FedAvg
+x, a = cp.Variable(name="x"), hf.ClientParameter(name="a")
+problem = hf.Problem(hf.Minimize(clients=cp.square(x - a)), federation=hf.Federation([hf.Client(parameters={a: 1.0})]))
+problem.solve(FedAvg(), rounds=2, runtime=hf.runtime.Dask(sites=1), progress=False)
+"""
+
+
+def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "study.py"
+    script.write_text(text)
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+
+
+def test_a_cluster_in_a_script_without_a_guard_is_refused(tmp_path: Path) -> None:
+    told = run(tmp_path, CLUSTER).stderr
+    assert "SiteError" in told and "study.py" in told and "line 7" in told and "if __name__ == '__main__'" in told
+    assert told.count("Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ask('Dask')",
+        "with open(__file__):\n    ask('Dask')",
+        "def main():\n    ask('Dask')\nmain()",
+        "exec(\"ask('Dask')\")",
+    ],
+)
+def test_what_a_process_would_run_again_is_found(text: str, tmp_path: Path) -> None:
+    assert "SiteError" in run(tmp_path, f"{CALL}\n{text}\n").stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if __name__ == '__main__':\n    ask('Dask')",
+        "def main():\n    ask('Dask')\nif __name__ == '__main__':\n    with open(__file__):\n        main()",
+        "import multiprocessing\nif not multiprocessing.parent_process():\n    exec(\"ask('Dask')\")",
+    ],
+)
+def test_what_stands_under_a_guard_runs(text: str, tmp_path: Path) -> None:
+    done = run(tmp_path, f"{CALL}\n{text}\n")
+    assert done.returncode == 0, done.stderr
+
+
+def test_code_without_a_file_runs() -> None:
+    subprocess.run([sys.executable, "-c", f"{CALL}\nask('Dask')"], check=True, timeout=60)
