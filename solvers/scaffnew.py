@@ -127,6 +127,10 @@ class BoundScaffnew(LocalSteps):
         """A client begins at x_i = x0, with no control variate."""
         return ScaffnewMemory(jnp.zeros_like(x0), x0)
 
+    def anew(self, state: ScaffnewState, forgotten: bool) -> ScaffnewState:
+        """Whoever misses a round misses the x that its h_i is updated with; then the h_i do not sum to h any more."""
+        return self.init(state.x)
+
     def decision(self, state: ScaffnewState) -> Array:
         """The server's x."""
         return state.x

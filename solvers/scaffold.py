@@ -113,6 +113,10 @@ class BoundSCAFFOLD(BoundFedAvg):
         """A client begins with no control variate."""
         return jnp.zeros_like(x0)
 
+    def anew(self, state: SCAFFOLDState, forgotten: bool) -> SCAFFOLDState | None:
+        """Without one's c_i, c would be the mean of the c_i no more, and the fixed point another one."""
+        return self.init(state.x) if forgotten else None
+
     def decision(self, state: SCAFFOLDState) -> Array:
         """The server's x."""
         return state.x

@@ -256,6 +256,12 @@ class Algorithm(Method, Protocol):
     def round(self, clients: Clients, state: Any, key: Array) -> tuple[Any, dict[str, Array]]:
         """Do one communication round: the new state and the round's record."""
 
+    def anew(self, state: Any, forgotten: bool) -> Any | None:
+        """Give the state from which to go on with fresh memories at all clients, since one is back that missed rounds; None where it may.
+
+        ``forgotten`` says that it also lost what it remembered, as a process that was started again.
+        """
+
     def cut_short(self, last: int, steps: int) -> Algorithm:
         """The same algorithm with so many local steps in round ``last``, for the iterate that its theorem is about."""
 

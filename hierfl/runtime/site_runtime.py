@@ -178,23 +178,28 @@ class _LatestRun:
     def begin(self, exchange: Exchange, remembered: int, begun: Begun | None) -> None:
         """Take a run; one that goes on has its sites begin with what they kept."""
         self.exchange, self.remembered, self.run, self.number = exchange, remembered, uuid4().hex, 0
+        exchange.remembers = bool(remembered)
         if begun is not None and remembered:
             run, names, numbers, *contents = begun.memory
-            self.run, self.number = str(run), int(np.max(numbers, initial=0))
+            self.run, self.number = str(run), int(np.max(np.abs(numbers), initial=0))
             for name, number, content in zip(names.tolist(), numbers.tolist(), contents):
-                exchange.kept[name] = KeptMark(self.run, number, content.tobytes())
+                if number:
+                    exchange.kept[name] = KeptMark(self.run, abs(number), content.tobytes())
+                if number <= 0:
+                    exchange.changed.add(name)
 
     def keep(self) -> list[np.ndarray]:
-        """Have them kept: the run's mark, the sites by name, their numbers, and what each handed back."""
+        """Have them kept: the run's mark, the sites by name, their numbers, and what each handed back.
+
+        A number is negative where that is not all that the site's clients remember, and 0 where it has kept nothing of it.
+        """
         if not self.remembered:
             return []
         self.number += 1
         self.exchange.keep(self.run, self.number)
-        kept = self.exchange.kept
-        contents = [np.frombuffer(mark.content, np.uint8) for mark in kept.values()]
-        return [
-            np.array(self.run),
-            np.array(list(kept), str),
-            np.array([m.number for m in kept.values()], int),
-            *contents,
-        ]
+        kept, changed, nothing = self.exchange.kept, self.exchange.changed, KeptMark(self.run, 0)
+        names = list(kept | dict.fromkeys(changed))
+        marks = [kept.get(name, nothing) for name in names]
+        numbers = [-mark.number if name in changed else mark.number for name, mark in zip(names, marks)]
+        contents = [np.frombuffer(mark.content, np.uint8) for mark in marks]
+        return [np.array(self.run), np.array(names, str), np.array(numbers, int), *contents]

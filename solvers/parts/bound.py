@@ -53,6 +53,10 @@ class Bound(Tabulated):
         """What the class's theorem prescribes, where the settings ask for it."""
         return None
 
+    def anew(self, state: Any, forgotten: bool) -> Any | None:
+        """Nothing is lost with a client's memory but time, unless the server's state is about the memories of all."""
+        return None
+
     def cut_short(self, last: int, steps: int) -> Self:
         """Those whose theorems are about local steps say how they are cut short."""
         raise AssertionError(f"{type(self).__name__} has no theorem about local steps")

@@ -56,6 +56,9 @@ class Exchange:
     reports: dict[str, SiteReport] = field(default_factory=dict)
     kept: dict[str, KeptMark] = field(default_factory=dict)  # what each site's clients last kept of their memories
     lost: dict[int, str] = field(default_factory=dict)  # clients that do not count in this turn
+    remembers: bool = False  # whether clients remember anything from round to round
+    changed: set[str] = field(default_factory=set)  # sites whose clients remember more than they last kept
+    forgotten: set[str] = field(default_factory=set)  # those that began again without it
     turn: int = -1
     round: int = 0
     away: set[str] = field(default_factory=set)  # the sites that cannot be asked in this round
@@ -91,11 +94,21 @@ class Exchange:
                 self._began[site] = self.links.born(site)
                 self._welcomes[site] += 1
                 self._welcomed(site, reply)
+                if site in self.changed:
+                    self.changed.discard(site)
+                    self.forgotten.add(site)
+                    self._fault(site, "began again without what its clients remembered")
                 self._settled.pop(site, None)
                 self._calls.pop(site, None)
             else:
                 self._fault(site, reply.reason)
                 self._refused[site] = self.links.born(site), self.round
+
+    def begin_anew(self, x: np.ndarray) -> None:
+        """Have all clients begin with the memories of a first round at this x."""
+        self.start = self.start._replace(x0=x)
+        for known in (self.kept, self.changed, self.forgotten, self._began):
+            known.clear()
 
     def _may_ask_again(self, site: str) -> bool:
         """A site that did not want the run is not asked again in every round, unless it is another process now."""
@@ -153,6 +166,8 @@ class Exchange:
             undone = tuple(client for client in own if client in self.lost)
             if self._calls[site]:
                 self._settled[site] = Settled(self.turn, len(undone) < len(own), undone)
+                if self.remembers and len(undone) < len(own):
+                    self.changed.add(site)
         for site, report in self.reports.items():
             if site in self._asked and not self.lost.keys() >= set(self.clients_of[site]):
                 report.rounds += 1
@@ -268,7 +283,7 @@ class Exchange:
     def keep(self, run: str, number: int) -> None:
         """Have the sites that are here keep what their clients remember after the rounds so far.
 
-        One that cannot do so now begins again with what it kept before, and its faults say so.
+        One that cannot do so now, and its faults say so, begins again with what it kept before, or anew where that would be too little.
 
         Raises
         ------
@@ -285,6 +300,7 @@ class Exchange:
                 )
             elif reply.kept:
                 self.kept[site] = KeptMark(run, number, reply.content)
+                self.changed.discard(site)
             else:
                 raise SiteError(
                     f"site {site!r} has no place to keep what its clients remember from round to round, which this solver's checkpoints need: "

@@ -62,6 +62,7 @@ class SiteRounds:
         self.roll = RollCall([client.name for client in federation.clients] if federation else [None])
         self.programs = SitePrograms(problem, algorithm, aggregation)
         self.programs.wire.exchange = exchange
+        self._missed: set[int] = set()  # clients that have not been back since a round that they were wanted for
         self.told: dict[str, Any] = {} if aggregation is None else {"aggregation": str(aggregation)}
         self.key, self.tables, self.data = key_of(seed), self.programs.tables, problem.laid_out()
 
@@ -107,6 +108,9 @@ class SiteRounds:
         wanted, size = np.asarray(drawn)[: int(count)], len(drawn)
         exchange.round = index
         there = self._gathered(index, wanted)
+        anew = self._anew(state, there)
+        if anew is not None:
+            state, there = anew, self._gathered(index, wanted)
         exchange.open(index)
         while True:
             there = there[~np.isin(there, list(exchange.lost))]
@@ -122,12 +126,27 @@ class SiteRounds:
             if not exchange.failed:
                 exchange.close()
                 self.roll.note(index, wanted, chosen)
+                self._missed |= set(wanted.tolist()) - set(chosen.tolist())
                 withheld = {} if self.noise is None else {WITHHELD: True}
                 return after, {**record, "answered": len(chosen), **withheld}
             if exchange.stuck is not None:
                 exchange.close()
                 raise TooFewError(exchange.stuck)
             exchange.again()
+
+    def _anew(self, state: Any, there: np.ndarray) -> Any:
+        """The state to go on from with new memories, where clients are back that the algorithm cannot take as they are; else None."""
+        exchange, back = self.exchange, self._missed & set(there.tolist())
+        if not (exchange.forgotten or back):
+            return None
+        anew = self.algorithm.anew(state, forgotten=bool(exchange.forgotten))
+        exchange.forgotten.clear()
+        self._missed -= back
+        if anew is not None:
+            exchange.begin_anew(np.asarray(self.algorithm.decision(anew)))
+            self._missed.clear()
+            self.told.setdefault("began_anew", []).append(exchange.round)
+        return anew
 
     def _gathered(self, index: int, wanted: np.ndarray) -> np.ndarray:
         """The clients that are there, once enough of those that are wanted are; waits for them as long as it may."""

@@ -62,5 +62,5 @@ def test_a_site_without_a_place_for_it_is_named(tmp_path: Path) -> None:
     problem = clients_alone()
     runtime = hf.runtime.Flower(LoopbackGrid(desks(problem)), minimum=4)
     kept = hf.Checkpoint(tmp_path / "server", every_rounds=3)
-    with pytest.raises(hf.SiteError, match="site 'site 0' has no place to keep .* --keep DIR, or leave checkpoint"):
+    with pytest.raises(hf.SiteError, match=r"site 'site \d' has no place to keep .* --keep DIR, or leave checkpoint"):
         problem.solve(SOLVER, runtime=runtime, checkpoint=kept, progress=False, **SETTINGS)
