@@ -130,12 +130,12 @@ def _require_holders(roles: Roles, federation: Federation | None) -> None:
         for sample in client_samples:
             if not client.holds(sample):
                 raise DataError(
-                    f"client {index} holds no data for sample {sample.name()!r}; add it to Client(samples=...)."
+                    f"{client.called(index)} holds no data for sample {sample.name()!r}; add it to Client(samples=...)."
                 )
         for parameter in roles.client_parameters:
             if parameter not in client.parameters:
                 raise DataError(
-                    f"client {index} has no value for client parameter {parameter.name()!r}; add it to "
+                    f"{client.called(index)} has no value for client parameter {parameter.name()!r}; add it to "
                     f"Client(parameters=...) or Federation.split(parameters=...)."
                 )
     for sample in server_samples:

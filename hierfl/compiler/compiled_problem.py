@@ -79,7 +79,7 @@ def _data(declaration: Declaration) -> Data:
     weights = declaration.client_weights
     points = federation.points if federation else POINTS
     clients = population(
-        parties, roles.client_tables, roles.client_parameters, weights, lambda i: f"client {i}", points
+        parties, roles.client_tables, roles.client_parameters, weights, declaration.client_called, points
     )
     return Data(clients, _server_data(declaration))
 

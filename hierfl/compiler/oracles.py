@@ -210,7 +210,12 @@ class Oracles:
         points = federation.points if federation else POINTS
         weights = self.static_data.clients.weights[places]
         own = population(
-            parties, roles.client_tables, roles.client_parameters, weights, lambda i: f"client {places[i]}", points
+            parties,
+            roles.client_tables,
+            roles.client_parameters,
+            weights,
+            lambda i: parties[i].called(places[i]),
+            points,
         )
         return replace(jax.device_put(own), indices=jnp.asarray(places), public=self.laid_out().clients.public)
 

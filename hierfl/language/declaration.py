@@ -116,6 +116,10 @@ class Declaration:
         counts = self._samples_held(federation)
         return counts / counts.sum()
 
+    def client_called(self, place: int) -> str:
+        """How messages call a client."""
+        return f"client {place}" if self.federation is None else self.federation.clients[place].called(place)
+
     def _samples_held(self, federation: Federation) -> np.ndarray:
         """The rows that each client holds of the tables that count."""
         samples = self.roles.lower_samples or tuple(s for table in self.roles.client_tables for s in table)
@@ -131,7 +135,7 @@ class Declaration:
                 count = client.num_samples(table[0])
                 if count is None:
                     raise DataError(
-                        f"weights='samples' counts rows, but client {index} holds a distribution for {table[0].name()!r}."
+                        f"weights='samples' counts rows, but {client.called(index)} holds a distribution for {table[0].name()!r}."
                     )
                 counts[index] += count
         return counts

@@ -160,7 +160,7 @@ class Watch:
                 constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
                 near = np.array2string(x, threshold=8, precision=6)
                 raise EmptyLowerSetError(
-                    f"round {first + place}, client {int(client)}: Y(x) is empty at a queried point within the smoothing radius of "
+                    f"round {first + place}, {self.compiled.declaration.client_called(int(client))}: Y(x) is empty at a queried point within the smoothing radius of "
                     f"x near {near} (queries={self.settings.queries!r}): no y satisfies {constraints}. Declare the x for which it is not "
                     f"empty in Problem(constraints=...)."
                 )
@@ -172,7 +172,7 @@ class Watch:
             client = 0  # there is nobody else
         if client >= 0:
             return DivergedError(
-                f"round {index}, client {client}: what it sends is NaN, infinite or beyond {TOO_LARGE:g}"
+                f"round {index}, {self.compiled.declaration.client_called(client)}: what it sends is NaN, infinite or beyond {TOO_LARGE:g}"
                 f"{', or its lower level was not solved (problem.implicit(x) says why)' if self.compiled.lower.size else ''}. Reduce step_size (here {size:g}) or "
                 f"the lower solver's step size, or check the domain of the clients term."
             )

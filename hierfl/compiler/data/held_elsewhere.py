@@ -76,9 +76,8 @@ def require_all_here(parties: Sequence[Client], what: str) -> None:
     """
     for place, party in enumerate(parties):
         if any_elsewhere([party]):
-            name = f"client {place}" if party.name is None else f"client {party.name!r}"
             raise DataError(
-                f"{what} needs everybody's data in this process, and those of {name} are elsewhere (hf.Elsewhere): only a run on a "
+                f"{what} needs everybody's data in this process, and those of {party.called(place)} are elsewhere (hf.Elsewhere): only a run on a "
                 f"runtime whose processes hold them, problem.solve(solver, runtime=...), reaches them, by messages."
             )
 
@@ -91,7 +90,7 @@ def require_as_declared(place: int, declared: Client, held: Client) -> None:
     DataError
         Naming the client and what differs.
     """
-    who = f"client {place}" if declared.name is None else f"client {declared.name!r}"
+    who = declared.called(place)
     if any_elsewhere([held]):
         raise DataError(f"{who} is to hold its data here, and says of some that they are elsewhere: give the arrays.")
     for kind, mine, theirs in (

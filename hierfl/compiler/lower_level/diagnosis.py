@@ -157,16 +157,17 @@ def _owner_name(oracles: Oracles, owner: int) -> str:
     if oracles.scope == "federation":
         return "the federation"
     if oracles.scope == "client":
-        return f"client {owner}"
+        return oracles.declaration.client_called(owner)
     clients = oracles.static_data.clients
     place = oracles.row_table(clients)
     table, samples = clients.tables[place], oracles.declaration.roles.client_tables[place]
     offsets = np.asarray(table.offsets)
     client = int(np.searchsorted(offsets, owner, side="right") - 1)
+    name = oracles.declaration.client_called(client)
     if table.roles is None:
-        return f"client {client}, sample {owner - int(offsets[client])}"
+        return f"{name}, sample {owner - int(offsets[client])}"
     values = ", ".join(f"{sample.name()} = {_short(table.values[sample.id][owner])}" for sample in samples)
-    return f"client {client}, at {values} in its distribution,"
+    return f"{name}, at {values} in its distribution,"
 
 
 def _short(x: np.ndarray) -> str:

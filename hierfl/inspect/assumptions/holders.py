@@ -58,7 +58,8 @@ class Holders:
 
     @cached_property
     def clients(self) -> tuple[Holder, ...]:
-        return tuple(self._client(self.data.clients, i, f"client {i}") for i in range(self.compiled.num_clients))
+        name = self.compiled.declaration.client_called
+        return tuple(self._client(self.data.clients, i, name(i)) for i in range(self.compiled.num_clients))
 
     @cached_property
     def server(self) -> Holder | None:

@@ -55,7 +55,10 @@ def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
             yield constraint, ""
             continue
         for index, client in enumerate(federation.clients):
-            yield instantiate([constraint], client.parameters)[0], f"{expression_text(constraint)} of client {index}"
+            yield (
+                instantiate([constraint], client.parameters)[0],
+                f"{expression_text(constraint)} of {client.called(index)}",
+            )
 
 
 def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:

@@ -228,14 +228,16 @@ class Switches:
         static = self.compiled.static_data
         if group.table is None:
             alone = group.side == "server" or self._holders(group) == 1
-            owner = "server" if group.side == "server" else "" if alone else f"client {holder}"
+            owner = (
+                "server" if group.side == "server" else "" if alone else self.compiled.declaration.client_called(holder)
+            )
             return Cause(switch.source, index, owner, None, switch.is_slack)
         side = static.server if group.side == "server" else static.clients
         assert side is not None
         table = side.tables[group.table]
         owner_index = int(np.searchsorted(np.asarray(table.offsets), holder, side="right")) - 1
         row = holder - int(table.offsets[owner_index])
-        owner = "server" if group.side == "server" else f"client {owner_index}"
+        owner = "server" if group.side == "server" else self.compiled.declaration.client_called(owner_index)
         return Cause(switch.source, index, owner, row, switch.is_slack)
 
 

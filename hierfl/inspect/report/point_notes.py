@@ -69,11 +69,11 @@ def _answer_labels(shown: Slice) -> list[str]:
 def _owner(shown: Slice, owner: int) -> str:
     compiled = shown.compiled
     if compiled.scope == "client":
-        return f"client {owner}"
+        return compiled.declaration.client_called(owner)
     clients = compiled.static_data.clients
     offsets = np.asarray(clients.tables[compiled.row_table(clients)].offsets)
     client = int(np.searchsorted(offsets, owner, side="right")) - 1
-    return f"client {client}, row {owner - int(offsets[client])}"
+    return f"{compiled.declaration.client_called(client)}, row {owner - int(offsets[client])}"
 
 
 def _answer(shown: Slice, labels: list[str], k: int) -> str:

@@ -33,7 +33,8 @@ def terms_figure(shown: Slice) -> Figure:
             dash = ("solid", "dash", "dot")[i // len(PALETTE) % 3]
             line = {"color": PALETTE[i % len(PALETTE)], "dash": dash, "width": 1.6}
             t, value = broken(shown, term)
-            figure.add_trace(go.Scatter(x=t, y=value, name=f"client {i}", mode="lines", line=line))
+            name = shown.compiled.declaration.client_called(i)
+            figure.add_trace(go.Scatter(x=t, y=value, name=name, mode="lines", line=line))
     else:
         good = np.isfinite(clients).all(axis=1)
         t, least = broken(shown, np.where(good, clients.min(axis=1), np.nan))

@@ -103,6 +103,10 @@ class Client:
             object.__setattr__(new, name, copied(getattr(self, name)))
         return new
 
+    def called(self, place: int) -> str:
+        """How messages call the client: by its name, or by its place in the federation where it has none."""
+        return f"client {place}" if self.name is None else f"client {self.name!r}"
+
     def holds(self, sample: Sample) -> bool:
         """Whether this party has data for the sample."""
         return sample in self.samples

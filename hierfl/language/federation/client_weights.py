@@ -46,6 +46,6 @@ def _refuse_counting_distributions(clients: Sequence[Client]) -> None:
     for index, client in enumerate(clients):
         if client.samples and all(client.is_distribution(s) for s in client.samples):
             raise DataError(
-                f"weights='samples' counts rows, but client {index} holds a distribution for "
+                f"weights='samples' counts rows, but {client.called(index)} holds a distribution for "
                 f"{next(iter(client.samples)).name()!r}; write weights='uniform' or one number per client."
             )

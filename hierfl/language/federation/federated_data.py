@@ -218,9 +218,8 @@ class Federation:
             for index, client in enumerate(self.clients):
                 for leaf in everything.values():
                     if leaf not in getattr(client, of):
-                        label = f"client {index}" + (f" ({client.name!r})" if client.name else "")
                         raise DataError(
-                            f"{label} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
+                            f"{client.called(index)} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
                         )
 
 

@@ -65,8 +65,7 @@ class SiteRules:
             for sample in client.samples:
                 count = client.num_samples(sample)
                 if count is not None and count < self.min_samples:
-                    name = f"client {place}" if client.name is None else f"client {client.name!r}"
-                    return f"{name} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
+                    return f"{client.called(place)} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
         return None
 
     def against_round(self, answered: int) -> str | None:

@@ -175,7 +175,7 @@ class ConicProgram(ExactMethod):
         start, count = int(table.offsets[party]), int(table.counts[party])
         if count > ROW_LIMIT:
             raise LowerLevelError(
-                f"the lower level of client {party} needs CVXPY on {count} rows (limit {ROW_LIMIT}): use a smooth objective, or "
+                f"the lower level of {self.structure.oracles.declaration.client_called(party)} needs CVXPY on {count} rows (limit {ROW_LIMIT}): use a smooth objective, or "
                 f"fewer samples."
             )
         rows = [
