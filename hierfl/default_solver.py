@@ -41,7 +41,9 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> DefaultSo
     if against == CONES and compiled.private_set is None:
         return DefaultSolver(ImplicitGradient(step_size="auto"), f"f has exact gradients, but {against}")
     if against is None:
-        return DefaultSolver(ImplicitBundle(), "f has exact gradients and all data are in this process")
+        return DefaultSolver(
+            ImplicitBundle(), "f has exact gradients and all data are in this process; it ends at a local optimum"
+        )
     if compiled.scope == "client" and compiled.private_set is None:
         return DefaultSolver(ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}")
     return DefaultSolver(FedRZO(step_size="auto"), f"it is the papers' algorithm, and {against}")

@@ -16,7 +16,7 @@ from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
-from hierfl.run_standing import standing
+from hierfl.run_standing import running_away, standing
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Result(Shown):
         if folder is not None and self.status in ("interrupted", "time limit reached"):
             return f"kept in {folder}: the same solve with resume=True goes on"
         if by_itself is False and self.status == "completed" and self.settings.get("rounds_done"):
-            return "not at rest: its model promises more; give more rounds"
+            return running_away(self.trajectory) or "not at rest: its model promises more; give more rounds"
         if by_itself:
             return ""
         return standing(self.history, self.trajectory, sense) if self.status != "diverged" else ""
@@ -325,10 +325,11 @@ class Result(Shown):
         Raises
         ------
         DataError
-            If the file is not a saved result of this format; if it belongs to another problem, or to other data.
+            If there is no such file, or it is not a saved result of this format; if it belongs to another problem, or to other data.
         """
         if not zipfile.is_zipfile(path):
-            raise DataError(f"{path} is not a saved hierfl result.")
+            why = "is not a saved hierfl result" if Path(path).exists() else "does not exist"
+            raise DataError(f"{path} {why}.")
         with np.load(path, allow_pickle=False) as stored:
             if "note" not in stored:
                 raise DataError(f"{path} is not a saved hierfl result.")

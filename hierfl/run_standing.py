@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -45,14 +44,20 @@ def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
     return float(sizes[-1]) if grows and sizes[-1] > FAR * (1.0 + sizes[0]) else None
 
 
+def running_away(trajectory: Mapping[str, np.ndarray]) -> str:
+    """Say that x runs away, if it does."""
+    away = runs_away(trajectory)
+    if away is None:
+        return ""
+    return (
+        f"x runs away: |x| = {away:.3g} and growing, so that f may be unbounded along it, or least far from the start"
+    )
+
+
 def standing(history: Mapping[str, np.ndarray], trajectory: Mapping[str, np.ndarray], sense: str) -> str:
     """What is left to say of a run that has ended; empty where its history shows nothing."""
-    said: list[Any] = []
-    away, gained = runs_away(trajectory), still_improving(np.asarray(history.get("objective", ())), sense)
-    if away is not None:
-        said.append(
-            f"x runs away: |x| = {away:.3g} and growing, so that f may be unbounded along it, or least far from the start"
-        )
+    away, gained = running_away(trajectory), still_improving(np.asarray(history.get("objective", ())), sense)
+    said = [away] if away else []
     if gained is not None:
         said.append(
             f"not at rest: its objective still improved by {gained:.2g} over the last quarter of the rounds; give more rounds, or "

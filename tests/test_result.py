@@ -85,6 +85,8 @@ def test_saved_results_come_back_whole(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", a=1)
     with pytest.raises(hf.DataError, match="not a saved hierfl result"):
         hf.Result.load(tmp_path / "other.npz")
+    with pytest.raises(hf.DataError, match=r"misspelt.npz does not exist"):
+        hf.Result.load(tmp_path / "misspelt.npz")
 
 
 def test_plot_has_labelled_axes_for_objective_and_metrics() -> None:

@@ -124,3 +124,10 @@ def test_several_runs_say_where_the_best_one_stands() -> None:
     for printed in (str(runs), repr(runs)):
         assert "3 of 3 runs were not at rest" in printed
     assert "worse than reference() (the best run)" in str(runs)  # a card has a dozen lines
+
+
+def test_the_default_method_says_that_x_runs_away_and_not_that_more_rounds_help() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    unbounded = hf.Problem(hf.Maximize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y - x)))
+    result = unbounded.solve(progress=False)
+    assert "x runs away" in result.standing and "more rounds" not in str(result)
