@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +130,7 @@ def _verified(oracles: Oracles) -> bool:
     clients = oracles.clients_in_numpy()
     own = clients.party(0).environment
     verify(oracles.upper_set, own)
-    x = oracles.upper_projection(np.random.default_rng(0).standard_normal(oracles.upper.size), own)
+    x: Any = oracles.upper_set.point_near(np.random.default_rng(0).standard_normal(oracles.upper.size), own)
     if oracles.private_set is not None:
         verify(oracles.private_set, own)
     if oracles.lower_set is not None:

@@ -104,7 +104,7 @@ def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: fl
     """
     if compiled.upper_set.kind == "free" and compiled.private_set is None:
         return
-    nearest = on_upper_set(compiled, x[None])[0]
+    nearest = compiled.known_upper_set.point_near(x, compiled.laid_out().clients.public)
     if (nearest == x).all():
         return
     away = float(np.linalg.norm(nearest - x))

@@ -208,6 +208,9 @@ def _require_gradient_steps(algorithm: Method, solver: Any, tolerance: float | N
 
 def _inside(compiled: CompiledProblem, start: np.ndarray) -> np.ndarray:
     """Put a start into X: itself where it is there, else its projection."""
+    near = compiled.known_upper_set.point_near(start, compiled.laid_out().clients.public)
+    if (near == start).all():
+        return start
     projected = on_upper_set(compiled, start[None])[0]
     return start if np.linalg.norm(projected - start) <= INSIDE * (1 + np.linalg.norm(start)) else projected
 

@@ -8,6 +8,8 @@ import sys
 
 PROBLEMS = (
     "Bard 1988, 1",
+    "Bard 1988, 3",
+    "Candler-Townsley",
     "Clark-Westerberg",
     "Outrata-Zowe",
     "disc and rows",

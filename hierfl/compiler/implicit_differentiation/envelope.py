@@ -40,7 +40,7 @@ def gradients_coincide(problem: CompiledProblem) -> bool:
 def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tuple[Array, Array]:
     """(grad_y f_i, F) of every client on all its data, in federation scope of their mean: (owners, size) each."""
     clients = data.clients
-    x = problem.project_upper(x, clients.party(0).environment)
+    x = problem.upper_set.nearby(x, clients.party(0).environment)
 
     def one(index: Array) -> tuple[Array, Array]:
         party = clients.party(index)

@@ -54,7 +54,7 @@ def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
     rng, own = np.random.default_rng(seed), oracles.clients_in_numpy().party(0).environment
 
     def project(x: np.ndarray) -> np.ndarray:
-        return np.asarray(oracles.upper_projection(np.asarray(x, float), own))
+        return oracles.upper_set.point_near(x, own)
 
     middle = project(rng.standard_normal(oracles.upper.size))
     moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))

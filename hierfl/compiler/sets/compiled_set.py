@@ -90,6 +90,24 @@ class CompiledSet:
             return solver.project(z, self._moving(environment))
         return self.traced_projection(z, environment)
 
+    def point_near(self, z: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> Float[np.ndarray, " size"]:
+        """The nearest point, outside of programs: to rounding by a formula, or for a polyhedron by a solver; to 1e-9 where it is iterated."""
+        if not self.is_direct or (
+            self.kind not in ("free", "box") and self._solver is not None and self._solver.form.polyhedral
+        ):
+            near = np.asarray(self._nearby(z, environment))
+            if np.isfinite(near).all():
+                return near
+        return np.asarray(self._projected(z, environment))
+
+    @cached_property
+    def _nearby(self) -> Callable[..., Array]:
+        return quick_jit(self.nearby)
+
+    @cached_property
+    def _projected(self) -> Callable[..., Array]:
+        return quick_jit(self.project)
+
     def traced_projection(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
         """``project`` by the blocks, as compiled programs have it."""
         return self._project(z, self.values(environment)) if self.blocks else z
