@@ -82,6 +82,12 @@ class SiteRuntime(MessageTreatment):
     watcher: Any = field(default=None, repr=False)
     _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
     packing: ClassVar[Packing] = Pickling()
+    no_part_of_a_run: ClassVar[tuple[str, ...]] = (
+        "scheduler",
+        "timeout",
+        "minimum",
+        "patience",
+    )  # how sites are reached
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,16 +186,19 @@ class _LatestRun:
         self.exchange, self.remembered, self.run, self.number = exchange, remembered, uuid4().hex, 0
         exchange.remembers = bool(remembered)
         if begun is not None and remembered:
-            run, names, numbers, *contents = begun.memory
+            run, names, numbers, *rest = begun.memory
+            contents, clients = rest[: len(names)], rest[len(names) :]
             self.run, self.number = str(run), int(np.max(np.abs(numbers), initial=0))
             for name, number, content in zip(names.tolist(), numbers.tolist(), contents):
                 if number:
                     exchange.kept[name] = KeptMark(self.run, abs(number), content.tobytes())
                 if number <= 0:
                     exchange.changed.add(name)
+            for name, own in zip(names.tolist(), clients):
+                exchange.kept_by |= dict.fromkeys(own.tolist(), name)
 
     def keep(self) -> list[np.ndarray]:
-        """Have them kept: the run's mark, the sites by name, their numbers, and what each handed back.
+        """Have them kept: the run's mark, the sites by name, their numbers, what each handed back, and the clients of each.
 
         A number is negative where that is not all that the site's clients remember, and 0 where it has kept nothing of it.
         """
@@ -202,4 +211,5 @@ class _LatestRun:
         marks = [kept.get(name, nothing) for name in names]
         numbers = [-mark.number if name in changed else mark.number for name, mark in zip(names, marks)]
         contents = [np.frombuffer(mark.content, np.uint8) for mark in marks]
-        return [np.array(self.run), np.array(names, str), np.array(numbers, int), *contents]
+        clients = [np.array(self.exchange.clients_of[name], int) for name in names]
+        return [np.array(self.run), np.array(names, str), np.array(numbers, int), *contents, *clients]

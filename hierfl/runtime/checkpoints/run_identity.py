@@ -173,12 +173,13 @@ def _plain(solver: Any) -> Any:
 
 
 def _runtime_text(runtime: Any) -> str:
-    """A runtime by its plain settings; connections and processes are no part of a run."""
+    """A runtime by its plain settings; connections and processes, and how long they are waited for, are no part of a run."""
     if runtime is None:
         from hierfl.runtime.in_process.execution import InProcess
 
         runtime = InProcess()
-    plain = [f for f in fields(runtime) if f.repr] if is_dataclass(runtime) else []
+    beside = getattr(runtime, "no_part_of_a_run", ())
+    plain = [f for f in fields(runtime) if f.repr and f.name not in beside] if is_dataclass(runtime) else []
     given = [(f.name, getattr(runtime, f.name)) for f in plain]
     settings = ", ".join(
         f"{name}={value!r}" for name, value in given if isinstance(value, (str, int, float, type(None)))

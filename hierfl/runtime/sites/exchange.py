@@ -58,6 +58,9 @@ class Exchange:
     lost: dict[int, str] = field(default_factory=dict)  # clients that do not count in this turn
     remembers: bool = False  # whether clients remember anything from round to round
     changed: set[str] = field(default_factory=set)  # sites whose clients remember more than they last kept
+    kept_by: dict[int, str] = field(
+        default_factory=dict
+    )  # the sites that kept what clients remember, before the run went on
     forgotten: set[str] = field(default_factory=set)  # those that began again without it
     turn: int = -1
     round: int = 0
@@ -94,7 +97,7 @@ class Exchange:
                 self._began[site] = self.links.born(site)
                 self._welcomes[site] += 1
                 self._welcomed(site, reply)
-                if site in self.changed:
+                if site in self.changed or any(self.kept_by.get(own, site) != site for own in self.clients_of[site]):
                     self.changed.discard(site)
                     self.forgotten.add(site)
                     self._fault(site, "began again without what its clients remembered")
@@ -107,7 +110,7 @@ class Exchange:
     def begin_anew(self, x: np.ndarray) -> None:
         """Have all clients begin with the memories of a first round at this x."""
         self.start = self.start._replace(x0=x)
-        for known in (self.kept, self.changed, self.forgotten, self._began):
+        for known in (self.kept, self.kept_by, self.changed, self.forgotten, self._began):
             known.clear()
 
     def _may_ask_again(self, site: str) -> bool:

@@ -98,6 +98,17 @@ def test_what_a_run_may_be_resumed_with() -> None:
     assert not told(time_limit=3, tolerance=0.1, communication_limit=1e6, callback=print, progress=False)
 
 
+def test_how_sites_are_reached_is_no_part_of_a_run() -> None:
+    def identity(**settings: Any) -> dict[str, Any]:
+        runtime = hf.runtime.Dask(**settings)
+        return identity_of(declared().compile(), ZOHFL(), RunSettings(runtime=runtime))
+
+    before = stored_identity(identity(scheduler="tls://old:1"))
+    again = {"scheduler": "tls://new:2", "timeout": 600.0, "minimum": 3, "patience": 5.0}
+    assert not list(differences(before, identity(**again)))
+    assert "the runtime" in next(differences(before, identity(**again, largest=10.0)))
+
+
 def test_another_version_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hierfl.runtime.checkpoints.run_identity.VERSION", "0.0.1")
     before = stored_identity(identity_of(declared().compile(), ZOHFL(), RunSettings()))

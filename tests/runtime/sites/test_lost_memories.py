@@ -96,3 +96,19 @@ def test_what_a_full_disk_did_not_keep_is_missed_when_the_run_goes_on(
     assert found.status == "completed"
     assert len(found.settings["began_anew"]) == 1 and found.settings["sites"]["site 1"]["faults"]
     np.testing.assert_allclose(found.x, BEST, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_clients_that_are_at_other_sites_when_the_run_goes_on_have_lost_what_they_remembered(tmp_path: Path) -> None:
+    def runtime(sites: int) -> hf.runtime.Flower:
+        nodes = desks(unlike_clients(), sites, memories=tmp_path / str(sites))
+        for answer in nodes.values():
+            answer.__self__.site.name += f" of {sites}"  # type: ignore[attr-defined]
+        return hf.runtime.Flower(LoopbackGrid(nodes))
+
+    solver, kept = SOLVERS["SCAFFOLD"], {"checkpoint": hf.Checkpoint(tmp_path / "run", every_rounds=20)}
+    problem, short = unlike_clients(), {**SETTINGS, "time_limit": 1.0}
+    assert problem.solve(solver, runtime=runtime(2), **short, **kept).status == "time limit reached"
+    found = problem.solve(solver, runtime=runtime(3), resume=True, **SETTINGS, **kept)
+    assert len(found.settings["began_anew"]) == 1
+    np.testing.assert_allclose(found.x, BEST, atol=1e-6)
