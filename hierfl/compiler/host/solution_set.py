@@ -1,4 +1,4 @@
-"""All solutions of a convex quadratic program over rows: whether there are several, and a choice among them.
+"""All solutions of a convex quadratic program, or of a monotone complementarity problem, over rows: whether there are several, and a choice among them.
 
 With one solution (u*, z) the set is  { u feasible : H (u - u*) = 0, row i tight wherever z_i > 0 }  (Mangasarian, 1988): a polyhedron.
 """
@@ -29,6 +29,12 @@ class SolutionSet:
     program: ConeProgram
     answer: ConeSolution
     size: int
+
+    @cached_property
+    def is_monotone(self) -> bool:
+        """Whether H is, up to rounding, positive semidefinite, without which other solutions may be anywhere."""
+        h = 0.5 * (self.program.h + self.program.h.T)
+        return bool(np.linalg.eigvalsh(h).min(initial=0.0) >= -RANK * np.abs(h).max(initial=0.0))
 
     @cached_property
     def is_one(self) -> bool:

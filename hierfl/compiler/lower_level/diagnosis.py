@@ -7,6 +7,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.compiler.host.cone_solution import TWISTED
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
@@ -95,6 +96,25 @@ def _tell_of_several(oracles: Oracles, owner: int) -> bool:
     warnings.warn(
         f"the lower level of {_owner_name(oracles, owner)} has several solutions, and the upper objective depends on which: the one of "
         f'least norm is taken. Write selection="optimistic" or selection="pessimistic" in hf.ArgMin, or add a strongly convex term.',
+        LowerLevelWarning,
+        stacklevel=2,
+    )
+    return True
+
+
+def warn_of_twisted(oracles: Oracles, solution: LowerSolution | None) -> None:
+    """Say once for a problem that y(x) solves a variational inequality that is not monotone, and may have other solutions."""
+    twisted = np.zeros(0, bool) if solution is None else np.asarray(solution.unique) == TWISTED
+    if twisted.any():
+        owner = int(np.argmax(twisted))
+        oracles.programs.keep("told of a twisted map", lambda: _tell_of_twisted(oracles, owner))
+
+
+def _tell_of_twisted(oracles: Oracles, owner: int) -> bool:
+    warnings.warn(
+        f"the lower level of {_owner_name(oracles, owner)} is an equilibrium of a map that is not monotone: y(x) is one, there may be "
+        f"others, and f may jump where the one that is found changes. Look at the signs in hf.Equilibrium: costs and their gradients "
+        f"count as positive, so that -y stands for parties who want ever more; check() says what was found.",
         LowerLevelWarning,
         stacklevel=2,
     )

@@ -27,6 +27,7 @@ from hierfl.compiler.lower_level.diagnosis import (
     require_in_x,
     require_solved,
     warn_of_several,
+    warn_of_twisted,
     warn_of_uncertain,
 )
 from hierfl.compiler.lower_level.evaluation import Evaluation
@@ -251,6 +252,7 @@ class ExactLower:
             require_attained(self.oracles, x, evaluation.solution, np.asarray(sharper.y), doubtful)
         require_defined(x, evaluation)
         warn_of_several(self.oracles, evaluation.solution)
+        warn_of_twisted(self.oracles, evaluation.solution)
         warn_of_uncertain(self.oracles, evaluation.solution)
         return evaluation
 

@@ -19,7 +19,7 @@ from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ConeProgram
-from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLVED, ConeSolution
+from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLVED, TWISTED, UNKNOWN, ConeSolution
 from hierfl.compiler.host.newton import NewtonMethod
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
@@ -48,6 +48,7 @@ class HostProblem:
     traced: TracedModel
     affine: bool
     selection: str | None = None
+    convex: bool = True  # declared so, by CVXPY's rules; a variational inequality is not
     _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
     _kept: dict[Any, tuple[ConeProgram, ConeSolution]] = field(default_factory=dict)
 
@@ -67,7 +68,7 @@ class HostProblem:
             affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
             from_data = any(True for e in level.expressions for _ in averages_of(e))
             part = QuadraticPart(Program(level.expressions), None, affine, from_data)
-            return cls(TracedModel(form, OwnerTerms(oracles, part)), affine)
+            return cls(TracedModel(form, OwnerTerms(oracles, part)), affine, convex=False)
         quadratic, smooth, other = split_cost(level, known)
         cost = None if not other else level.sign * sum(other[1:], start=other[0])
         form = StandardForm.of(cost, constraints, level.variables, known)
@@ -141,6 +142,10 @@ class HostProblem:
     def _chosen(self, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer, or of several the one that is meant: the shortest y where nothing else is declared."""
         several = SolutionSet(program, answer, self.form.size)
+        if not (self.convex or several.is_monotone):
+            return replace(answer, unique=TWISTED)
+        if not (self.convex or self.affine):  # what is monotone here need not be so elsewhere
+            return replace(answer, unique=UNKNOWN)
         if answer.unique == ONE or several.is_one:
             return replace(answer, unique=ONE)
         if not (self.affine and program.polyhedral):
