@@ -117,7 +117,7 @@ class ProgramFamily:
             better = going[error < best[going]]
             best[going] = np.minimum(error, best[going])
             best_u[better], best_z[better] = u[better], z[better]
-            going = going[error > EXACT]
+            going = going[(error > EXACT) & np.isfinite(error)]
         taken = best <= EXACT
         taken[taken] = self.among(np.flatnonzero(taken))._is_one(best_u[taken], best_z[taken])
         return taken, best_u, best_z, best
@@ -140,8 +140,11 @@ class ProgramFamily:
         )
         try:
             step = np.linalg.solve(system, right[..., None])[..., 0]
-        except np.linalg.LinAlgError:
-            step = _times(np.linalg.pinv(system, rcond=1e-14), right)
+        except np.linalg.LinAlgError:  # it does not say which of them
+            singular = np.linalg.slogdet(system)[0] == 0
+            step = np.empty_like(right)
+            step[~singular] = np.linalg.solve(system[~singular], right[~singular][..., None])[..., 0]
+            step[singular] = np.nan  # a least-norm step, by all singular values, leads nowhere sooner than a solver
         return u + step[:, :width], z + step[:, width:]
 
     def _units(self, u: Stack, z: Stack) -> Stack:
