@@ -21,9 +21,9 @@ from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.runtime.buffered.conversations import Conversation
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import TRAFFIC, Begun, BlockEnd, Outcome
-from hierfl.runtime.sites.exchange import Exchange, misshapen, wild
+from hierfl.runtime.sites.exchange import Exchange, misshapen, said_by, wild
 from hierfl.runtime.sites.links import Links, Lost
-from hierfl.runtime.sites.parcels import Answered, Settled, unpacked
+from hierfl.runtime.sites.parcels import Answered, Refusal, Settled
 from hierfl.runtime.sites.rounds import own_value_of, present_in, stacked
 from hierfl.runtime.sites.site_programs import SitePrograms
 
@@ -215,7 +215,7 @@ class BufferedRounds:
         if isinstance(reply, Lost):
             problem = reply.reason
         else:
-            message = unpacked(reply)
+            message = exchange.packing.unpacked(reply, None)
             exchange.note_received(site, conversation.step, message, reply)
             if isinstance(message, Answered):
                 problem = misshapen(message, len(conversation.clients), conversation.expected)
@@ -225,8 +225,8 @@ class BufferedRounds:
                     conversation.answers.append(message)
                     return True
             else:
-                problem = message.reason
-                if not message.failed:
+                problem = said_by(message)
+                if isinstance(message, Refusal) and not message.failed:
                     exchange.forget(site)
         exchange.reports[site].fault(version, problem)
         self._over(conversation, kept=False)

@@ -6,8 +6,8 @@ import ssl
 
 REFUSED = " One side does not accept the other's certificate: it has expired, or another authority signed it. The other side's log says which."
 ENDED = (
-    " The other side ended the connection, and its log says why: most often one side has tls:// and the other tcp://, or it does not accept "
-    "the certificate, which has expired or was signed by another authority."
+    " The other side ended the connection. One side does not accept the other's certificate: it has expired, or another authority signed it; "
+    "or one has tls:// and the other tcp://. The other side's log says which."
 )
 HINTS = dict.fromkeys(("StreamClosedError", "ConnectionResetError", "BrokenPipeError"), ENDED)  # by the names of errors
 

@@ -104,7 +104,7 @@ class Exchange:
                 self._settled.pop(site, None)
                 self._calls.pop(site, None)
             else:
-                self._fault(site, reply.reason)
+                self._fault(site, said_by(reply))
                 self._refused[site] = self.links.born(site), self.round
 
     def begin_anew(self, x: np.ndarray) -> None:
@@ -232,7 +232,7 @@ class Exchange:
             if isinstance(reply, Answered):
                 self._calls[site].append(Call(fresh[site], reply))
             else:
-                self._fault(site, reply.reason)
+                self._fault(site, said_by(reply))
                 if isinstance(reply, Refusal) and not reply.failed:
                     self._began.pop(site, None)
         found = known | {site: reply if isinstance(reply, Answered) else None for site, reply in replies.items()}
@@ -354,6 +354,11 @@ class Exchange:
                 self._lose(
                     site, np.array([client]), f"client {client} sent NaN, infinity or more than {self.start.largest:g}"
                 )
+
+
+def said_by(reply: Any) -> str:
+    """Why a reply is no answer."""
+    return str(getattr(reply, "reason", f"sent {type(reply).__name__}, another kind of message than is due"))
 
 
 def misshapen(answer: Answered, count: int, expected: Shapes) -> str | None:

@@ -6,8 +6,10 @@ import io
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
@@ -41,14 +43,27 @@ class MemoryFolder:
             raise SettingError(f"--keep {str(path)!r}: nothing can be written there.")
 
     def keep(self, run: str, number: int, content: bytes) -> None:
-        """Write one; the oldest of the run beyond three are removed."""
+        """Write one; the oldest of the run beyond three are removed.
+
+        Raises
+        ------
+        SiteError
+            If it cannot be written; those before it are then as they were.
+        """
         path = self._path(run, number)
         part = path.with_suffix(".part")
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except OSError as error:
+            with suppress(OSError):  # a full disk keeps no part of it
+                part.unlink()
+            raise SiteError(
+                f"its --keep folder took nothing of {len(content):,} bytes ({error.strerror or error})"
+            ) from error
         for old in sorted(self.path.glob(f"{run}-*{SUFFIX}"))[:-KEPT]:
             old.unlink(missing_ok=True)
 
@@ -88,9 +103,15 @@ def memory_of(content: bytes, like: Any, clients: Mapping[int, int]) -> Any:
     Raises
     ------
     SiteError
-        For those of other clients, or of another algorithm.
+        For those of other clients, or of another algorithm, and for what is no such file.
     """
-    with np.load(io.BytesIO(content), allow_pickle=False) as kept:
+    try:
+        kept = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise SiteError(
+            "what was kept at this checkpoint is damaged: only a part of the file is there, or another one"
+        ) from error
+    with kept:
         if kept["clients"].tolist() != list(clients):
             raise SiteError(
                 f"what was kept at this checkpoint is of clients {kept['clients'].tolist()}, and this site holds {list(clients)}"

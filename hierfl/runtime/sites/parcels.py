@@ -126,6 +126,9 @@ class Unmasked(NamedTuple):
     key: bytes
 
 
+REPLIES = (Welcome, Refusal, Answered, Kept, Unmasked)
+
+
 class Item(NamedTuple):
     """One array of a message: what it is called, and its size."""
 
@@ -157,11 +160,25 @@ class Pickling:
 
     def unpacked(self, reply: bytes, expected: Any) -> Any:
         """The message again."""
-        return unpacked(reply)
+        message = _read(reply)
+        if not isinstance(message, REPLIES):
+            return Refusal(f"sent {type(message).__name__}, which is no message", failed=True)
+        if isinstance(message, Answered) and not isinstance(message.seconds, float):
+            return Refusal("sent seconds that are no number", failed=True)
+        return message
 
     def items(self, parcel: bytes) -> tuple[Item, ...]:
         """Arrays and numbers."""
-        return tuple(items_of(unpacked(parcel)._asdict()))
+        message = _read(parcel)
+        return tuple(items_of(message._asdict() if hasattr(message, "_asdict") else message))
+
+
+def _read(parcel: bytes) -> Any:
+    """The message, or a refusal of what cannot be read."""
+    try:
+        return unpacked(parcel)
+    except Exception as error:  # what is no pickle can raise anything
+        return Refusal(f"sent what cannot be read ({type(error).__name__})", failed=True)
 
 
 def packed(message: Any) -> bytes:

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.runtime.sites.parcels import Answered, packed, unpacked
+from hierfl.runtime.sites.parcels import Answered, Welcome, packed, unpacked
 from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 
 ROUNDS, TIMEOUT = 8, 1.0
 PLAIN = Site.answer
+NONSENSE = {"no pickle": b"hello", "no message": packed("hello"), "another kind": packed(Welcome((3,)))}
 HELD = {"0": [0, 1], "1": [2], "2": [3]}
 SOLVER = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients remember, and must not remember what did not count
 
@@ -30,8 +31,8 @@ SOLVER = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients remember, and mus
 def spoil(kind: str, rounds: Any) -> None:
     """In a worker's process: answer wrongly in some rounds, or late by so many seconds in all."""
 
-    def answer(site: Site, parcel: bytes) -> bytes:
-        asked, reply = unpacked(parcel), PLAIN(site, parcel)
+    def answer(site: Site, parcel: bytes, server: str) -> bytes:
+        asked, reply = unpacked(parcel), PLAIN(site, parcel, server)
         message = unpacked(reply)
         if kind == "lagging" and isinstance(message, Answered):
             time.sleep(rounds)
@@ -42,6 +43,8 @@ def spoil(kind: str, rounds: Any) -> None:
             return reply
         if kind == "failing":
             raise RuntimeError("no")
+        if kind in NONSENSE:
+            return NONSENSE[kind]
         changed = {"NaN": lambda a: a * np.nan, "1e30": lambda a: a + 1e30, "shape": lambda a: a[..., :1]}[kind]
         return packed(message._replace(payload=jax.tree.map(changed, message.payload)))
 
@@ -103,6 +106,9 @@ def spans(rounds: list[int]) -> list[list[int]]:
         ("1e30", "client 3 sent NaN"),
         ("shape", "of shape .1, 1."),
         ("failing", "RuntimeError"),
+        ("no pickle", "sent what cannot be read"),
+        ("no message", "sent str, which is no message"),
+        ("another kind", "sent Welcome, another kind of message"),
     ],
 )
 def test_what_cannot_be_is_refused_and_told(kind: str, said: str, cluster: Any, problem: Any) -> None:
