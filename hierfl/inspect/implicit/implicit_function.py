@@ -59,7 +59,7 @@ class ImplicitFunction:
             return Certificate.of(self._compiled, flat, self._compiled.exact.at(flat))
 
     def multipliers(self, x: Any) -> dict[Any, Any]:
-        """The multipliers of the constraints of Y(x) at x, by declared constraint.
+        """The multipliers of the constraints of Y(x) at x, by declared constraint; attributes such as nonneg=True come after them.
 
         Each has the shape and the sign of CVXPY's ``dual_value``: nonnegative for an inequality. With several owners of a y they
         come as ``Result.y`` does: ``(m, *shape)`` in client scope, a list over clients in sample scope. Where constraints are

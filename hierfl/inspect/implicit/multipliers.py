@@ -8,6 +8,7 @@ import numpy as np
 from cvxpy.constraints import PSD, Equality, Zero
 from cvxpy.constraints.constraint import Constraint
 
+from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.host.standard_form import NoStandardFormError, triangle
 from hierfl.compiler.lower_level.methods.active_set import host_problem
@@ -15,11 +16,20 @@ from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
 from hierfl.compiler.lower_level.on_host.place import Place
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.printing.card import brief
+from hierfl.language.printing.text import expression_text
+
+
+class Multipliers(dict[Constraint, Any]):
+    """Multipliers by constraint, shown beside the constraints as they were written."""
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{expression_text(constraint)}: {brief(value)}" for constraint, value in self.items())
 
 
 @double_precision
-def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> dict[Constraint, Any]:
-    """By declared constraint of Y(x), for every owner of a y; errors as for ``ImplicitFunction.multipliers``."""
+def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
+    """By constraint of Y(x), for every owner of a y; errors as for ``ImplicitFunction.multipliers``."""
     compiled.exact.at(x)  # says what is wrong where there is no solution
     level, method = compiled.declaration.lower_level, compiled.exact.method
     if level is None or method is None:
@@ -29,10 +39,10 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> dict[Constraint,
     except NoStandardFormError as reason:
         raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
     answers = [problem.solve(place).z for place in _places(compiled, x)]
-    return {
-        constraint: _by_owner(compiled, [_dual(problem, k, constraint, z) for z in answers])
-        for k, constraint in enumerate(level.constraints)
-    }
+    return Multipliers(
+        (constraint, _by_owner(compiled, [_dual(problem, k, constraint, z) for z in answers]))
+        for k, constraint in enumerate([*level.constraints, *attribute_constraints(level.variables)])
+    )
 
 
 def _places(compiled: CompiledProblem, x: np.ndarray) -> list[Place]:
@@ -55,7 +65,7 @@ def _place(x: np.ndarray, index: int, own: dict[int, Any]) -> Place:
 
 def _dual(problem: HostProblem, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:
     """CVXPY's ``dual_value``: nonnegative for inequalities, of lhs - rhs for equations."""
-    rows = z[problem.form.rows[index]]
+    rows = z[problem.form.rows[index]] + 0.0  # without negative zeros
     if isinstance(constraint, PSD):
         return (triangle(constraint.args[0].shape[0]).T @ rows).reshape(constraint.args[0].shape)
     signed = -rows if isinstance(constraint, (Equality, Zero)) else rows

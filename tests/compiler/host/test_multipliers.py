@@ -84,3 +84,15 @@ def test_over_a_network_with_forced_zeros(engine: Engine) -> None:
             duals_of(problem, x),
             flows(x),
         )
+
+
+def test_attributes_have_multipliers_and_all_are_shown_as_they_were_written() -> None:
+    """y = max(0, 2 - price) costs price - 2 where it is held at zero; both hold at most 0.5 together."""
+    price, y = cp.Variable(2, name="price"), cp.Variable(2, name="y", nonneg=True)
+    room = cp.sum(y) <= 0.5
+    problem = hf.Problem(hf.Maximize(clients=price @ y), hf.ArgMin(y, 0.5 * cp.sum_squares(y - 2) + price @ y, [room]))
+    found = problem.implicit.multipliers(np.array([1.0, 5.0]))
+    bound = next(constraint for constraint in found if constraint is not room)
+    near(found[room], 0.5, 1e-12)
+    near(found[bound], [0.0, 3.5], 1e-12)
+    assert repr(found).splitlines() == ["sum(y) <= 0.5: 0.5", "y >= 0: [0. 3.5]"]
