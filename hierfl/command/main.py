@@ -8,11 +8,19 @@ from collections.abc import Sequence
 from hierfl.command.actions import ACTIONS
 from hierfl.command.arguments import parser
 from hierfl.errors import HierflError
+from hierfl.near_names import near_names
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 0, 2 after an error that is the user's to mend, or 130 when interrupted."""
-    chosen = parser(__doc__).parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and not given[0].startswith("-") and given[0] not in ACTIONS:
+        print(f"hierfl: there is no command {given[0]!r}: {near_names(given[0], ACTIONS)}", file=sys.stderr)
+        return 2
+    if not given:
+        parser(__doc__).print_help(sys.stderr)
+        return 2
+    chosen = parser(__doc__).parse_args(given)
     try:
         ACTIONS[chosen.command](chosen)
     except HierflError as error:

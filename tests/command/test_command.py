@@ -208,3 +208,10 @@ def test_a_saved_result_gets_its_report(toy: str, tmp_path: Path, capsys: pytest
     assert main(["report", str(saved), "hierfl.models:coupled_minimax", "--quiet"]) == 2
     assert main(["report", str(tmp_path / "nothing.npz"), file, "--quiet"]) == 2
     assert "nothing.npz" in capsys.readouterr().err
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest_and_none_with_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["modles"]) == 2
+    assert "no command 'modles': did you mean 'models'?" in capsys.readouterr().err
+    assert main([]) == 2
+    assert "list the ready declarations" in capsys.readouterr().err

@@ -472,3 +472,12 @@ def test_witnesses_name_their_variables():
     found = check(hf.Problem(hf.Minimize(clients=price), lower))["lower level has a solution"]
     text = str(check(hf.Problem(hf.Minimize(clients=price), lower)))
     assert "Variable(" not in text and (found.witness is None or "ship = " in text)
+
+
+def test_an_unknown_response_is_put_down_to_what_is_not_known() -> None:
+    """exp(x) y^2 over all y: the slope in y grows with y, whatever x is."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.exp(x) * cp.square(y) + cp.square(y - 1))
+    report = check(hf.Problem(hf.Minimize(clients=cp.square(y)), level, constraints=[cp.abs(x) <= 1]))
+    assert report["y(x) Lipschitz"].status == "unknown"
+    assert "no bound on second derivatives in (x, y)" in report["y(x) Lipschitz"].reason

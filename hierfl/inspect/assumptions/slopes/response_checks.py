@@ -21,6 +21,11 @@ def response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float
     mu = moduli.own_mu
     if not mu > 0:
         return np.inf, "unknown: no modulus of strong convexity (monotonicity)"
+    if not np.isfinite(mixed):
+        return (
+            np.inf,
+            "unknown: L_{grad h,x} is not known: no bound on second derivatives in (x, y) over the declared sets",
+        )
     if study.movement.kind == "fixed":
         return mixed / mu * (1 + 1e-12), "L_{grad h,x} / mu_h ([2S] Lemma 2): Y does not move"
     along_sides = _over_moving_sides(study, moduli, mixed)
