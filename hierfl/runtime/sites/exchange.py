@@ -105,6 +105,8 @@ class Exchange:
                 self._calls.pop(site, None)
             else:
                 self._fault(site, said_by(reply))
+                if isinstance(reply, Lost) and site not in self.links.ready():
+                    continue  # it is slow to begin, and is asked again once its late answer is there
                 self._refused[site] = self.links.born(site), self.round
 
     def begin_anew(self, x: np.ndarray) -> None:
@@ -112,6 +114,11 @@ class Exchange:
         self.start = self.start._replace(x0=x)
         for known in (self.kept, self.kept_by, self.changed, self.forgotten, self._began):
             known.clear()
+
+    @property
+    def unwilling(self) -> set[str]:
+        """The sites that did not want the run."""
+        return self._refused.keys() - self._began.keys()
 
     def _may_ask_again(self, site: str) -> bool:
         """A site that did not want the run is not asked again in every round, unless it is another process now."""

@@ -217,12 +217,12 @@ def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exc
 
 
 def wait_for_everybody(exchange: Exchange, num_clients: int, patience: float) -> np.ndarray:
-    """Wait for sites that are still to come; those that refuse do not. The clients that are there."""
+    """Wait for sites that are still to come, or to answer; those that refuse do not. The clients that are there."""
     until = time.monotonic() + patience
     while True:
         there = exchange.present()
-        known = sum(map(len, exchange.clients_of.values()))
-        if len(there) >= num_clients or known >= num_clients or time.monotonic() >= until:
+        decided = len(there) + sum(len(exchange.clients_of[site]) for site in exchange.unwilling)
+        if decided >= num_clients or time.monotonic() >= until:
             return there
         time.sleep(LOOK)
 

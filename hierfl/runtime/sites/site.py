@@ -54,7 +54,7 @@ from hierfl.runtime.sites.step_names import as_numpy, as_tables
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")
-NO_RUN = Refusal("no run of this server has begun here: this process is new, or others have begun theirs since")
+NO_RUN = Refusal("no run has begun here for this server: this process is new, or others have begun theirs since")
 SERVERS = 4  # that have a run here at once; of one more the run that was asked longest ago is forgotten
 
 

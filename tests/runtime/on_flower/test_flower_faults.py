@@ -208,3 +208,20 @@ def test_refusals_say_why(problem: hf.Problem) -> None:
             hf.runtime.Flower(partly, **wrong)
     with pytest.raises(hf.SettingError, match="the Grid that a ServerApp's main function is given"):
         hf.runtime.Flower("127.0.0.1:8000")
+
+
+def test_a_site_that_is_slow_to_begin_is_waited_for(problem: hf.Problem) -> None:
+    nodes = desks(problem)
+    grid, starts, plain = LoopbackGrid(nodes), list[float](), nodes[101]
+
+    def slow_to_begin(parcel: bytes) -> bytes:
+        if Letter.from_bytes(parcel).words["message"] == "Start":
+            starts.append(time.monotonic())
+        grid.delays[101] = 0.9 if len(starts) == 1 else 0.0
+        return plain(parcel)
+
+    grid.nodes[101] = slow_to_begin
+    runtime = hf.runtime.Flower(grid, timeout=0.5, minimum=4, patience=20.0)
+    found = problem.solve(FAST, runtime=runtime, rounds=3, **SETTINGS)
+    assert found.history["answered"].tolist() == [4, 4, 4] and len(starts) == 2
+    assert [said for _, said in found.settings["sites"]["site 1"]["faults"]] == ["no answer within 0.5 s"]
