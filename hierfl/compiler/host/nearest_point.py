@@ -16,7 +16,8 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Float
 
 from hierfl.compiler.host.cone_program import ConeProgram
-from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, ConeSolution
+from hierfl.compiler.host.cone_solution import EMPTY, ONE, SOLVED, ConeSolution
+from hierfl.compiler.host.cones import distance
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm
@@ -87,8 +88,11 @@ class HostProjection:
         return call_on_host(gap, (), jnp.zeros(0).dtype, *(jnp.asarray(environment[leaf]) for leaf in leaves))
 
     def nearest(self, z: np.ndarray, environment: Environment) -> ConeSolution:
-        """The nearest point with its multipliers."""
-        return self._program(z, environment).solve()
+        """The nearest point with its multipliers: z itself where it is in the set."""
+        program = self._program(z, environment)
+        if self.form.width == self.form.size and distance(program.cones, program.a @ z + program.b) == 0.0:
+            return ConeSolution(np.array(z, float), np.zeros(self.form.height), 0.0, SOLVED, ONE)
+        return program.solve()
 
     def nearest_each(self, points: Float[np.ndarray, "k size"], environment: Environment) -> list[np.ndarray]:
         """The nearest points of many in one environment, NaN where there is none."""
