@@ -42,7 +42,7 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> DefaultSo
         return DefaultSolver(ImplicitGradient(step_size="auto"), f"f has exact gradients, but {against}")
     if against is None:
         return DefaultSolver(
-            ImplicitBundle(), "f has exact gradients and all data are in this process; it ends at a local optimum"
+            ImplicitBundle(), "f has exact gradients and all data are in this process; it is a local method"
         )
     if compiled.scope == "client" and compiled.private_set is None:
         return DefaultSolver(ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}")
