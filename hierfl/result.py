@@ -16,7 +16,7 @@ from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
-from hierfl.run_standing import running_away, standing
+from hierfl.run_standing import STUCK, WHY_STUCK, running_away, standing
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Result(Shown):
         if by_itself is False and self.status == "completed" and self.settings.get("rounds_done"):
             return running_away(self.trajectory) or "not at rest: its model promises more; give more rounds"
         if by_itself:
-            return ""
+            return WHY_STUCK if self.status == STUCK else ""
         return standing(self.history, self.trajectory, sense) if self.status != "diverged" else ""
 
     def where(self) -> list[str]:

@@ -12,6 +12,12 @@ SURE = 3.0  # standard errors
 WORTH = 1e-2  # of the objective's fall so far, from which more of it is to be had
 FAR = 1e3  # times as far as it began, from which x runs away
 
+STUCK = "no descent found"  # a method's last word
+WHY_STUCK = (
+    "not at rest: its model promises more than f gives, as where f jumps; restarts= begins at other points of X, and a slice through the "
+    "result shows f here"
+)
+
 
 def still_improving(objective: np.ndarray, sense: str) -> float | None:
     """How much better the objective's estimates became over the last quarter of the rounds, by a line through them.

@@ -131,3 +131,12 @@ def test_the_default_method_says_that_x_runs_away_and_not_that_more_rounds_help(
     unbounded = hf.Problem(hf.Maximize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y - x)))
     result = unbounded.solve(progress=False)
     assert "x runs away" in result.standing and "more rounds" not in str(result)
+
+
+def test_a_method_that_is_stuck_at_a_jump_says_so() -> None:
+    """The buyer takes what leaves most of 3 - x_0 and 2 - x_1: f is x_0 where x_0 <= 1 + x_1, else x_1, so that it jumps, up to 3."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    buyer = hf.ArgMax(y, (np.array([3.0, 2.0]) - x) @ y, [y >= 0, cp.sum(y) <= 1], selection="optimistic")
+    result = hf.Problem(hf.Maximize(clients=x @ y), buyer, [x >= 0, x <= 3]).solve(progress=False)
+    assert result.value > 3 - 1e-3 or "f jumps" in str(result)
+    assert result.status != "no descent found" or "restarts=" in result.standing

@@ -17,10 +17,10 @@ import numpy as np
 from hierfl.descent.bundle import Bundle, ModelStep
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
+from hierfl.run_standing import STUCK
 
 AT_REST = "at rest"
 EDGE = "at the edge of where f has values"
-STUCK = "no descent found"
 UNBOUNDED = "f seems unbounded below"
 # of a step: the least decrease, its share where f has no value, the longest one in radii so far, and the shares tried at most
 ENOUGH, MISSING, FAR = 0.1, 0.2, 10.0
