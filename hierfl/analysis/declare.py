@@ -22,6 +22,7 @@ from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.federated_data import Federation
+from hierfl.language.federation.paired_rows import require_paired
 from hierfl.language.levels import LowerLevel, constraint_tuple
 from hierfl.language.nash import Nash
 from hierfl.language.objective import Objective
@@ -116,7 +117,7 @@ def _require_convex_level(level: LowerLevel, expressions: Any, constraints: Any,
 
 
 def _require_holders(roles: Roles, federation: Federation | None) -> None:
-    """Somebody holds every sample and every client parameter."""
+    """Somebody holds every sample and every client parameter, samples that one E pairs as rows of one table."""
     client_samples = [sample for table in roles.client_tables for sample in table]
     server_samples = [sample for table in roles.server_tables for sample in table]
     if federation is None:
@@ -132,6 +133,8 @@ def _require_holders(roles: Roles, federation: Federation | None) -> None:
                 raise DataError(
                     f"{client.called(index)} holds no data for sample {sample.name()!r}; add it to Client(samples=...)."
                 )
+        for table in roles.client_tables:
+            require_paired(client, table, client.called(index))
         for parameter in roles.client_parameters:
             if parameter not in client.parameters:
                 raise DataError(
@@ -144,3 +147,6 @@ def _require_holders(roles: Roles, federation: Federation | None) -> None:
                 f"the server holds no data for sample {sample.name()!r}: give Federation(server=hf.Client(...)) or "
                 f"split(server_fraction=...)."
             )
+    if federation.server is not None:
+        for table in roles.server_tables:
+            require_paired(federation.server, table, "the server")

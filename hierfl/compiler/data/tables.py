@@ -8,7 +8,7 @@ nodes for full passes, always the same ones, so that exact values are repeatable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from hierfl.errors import DataError
 from hierfl.jaxtools.keyed_permutation import keyed_permutation
 from hierfl.jaxtools.keyed_random import fold_in, row_numbers
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.paired_rows import require_paired
 from hierfl.language.sample import ClientParameter, Sample
 
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
@@ -324,7 +325,7 @@ def _table(
         roles = NodeRoles.of(nodes)
     else:
         for index, party in enumerate(parties):
-            _check_lengths(party, samples, label(index))
+            require_paired(party, samples, label(index))
             party.require_unchanged(samples, label(index))
         blocks = [{sample.id: party.samples[sample] for sample in samples} for party in parties]
         quantiles, weights, roles = None, None, None
@@ -336,24 +337,3 @@ def _table(
     typical, longest = -(-int(counts.sum()) // counts.size), int(counts.max())
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
     return Table(values, offsets, counts, quantiles, typical, longest, weights, roles)
-
-
-def _check_lengths(party: Client, samples: Sequence[Sample], label: str) -> None:
-    lengths: Mapping[str, int] = {sample.name(): len(party.samples[sample]) for sample in samples}
-    if len(set(lengths.values())) > 1:
-        held = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise DataError(
-            f"{label} holds different numbers of rows for samples that one E pairs ({held}): samples in one E are paired "
-            f"rows of one table; put those of another table into an E of their own."
-        )
-    homes = {
-        index
-        for sample in samples
-        for index, table in enumerate(party.tables)
-        if any(sample is other for other in table)
-    }
-    if len(homes) > 1:
-        names = ", ".join(lengths)
-        raise DataError(
-            f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table."
-        )

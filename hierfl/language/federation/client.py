@@ -44,7 +44,7 @@ class Client:
     ------
     DataError
         For a wrong key or shape, no samples, NaN or infinity, values against the declared attributes, an unsupported
-        distribution, or a table whose samples differ in length.
+        distribution. That samples which one ``E`` pairs differ in length is told when a problem pairs them.
     """
 
     samples: Mapping[Sample, Any]

@@ -94,15 +94,26 @@ def test_client_parameter_missing_for_all() -> None:
 
 
 def test_two_tables_mixed_in_one_mean() -> None:
+    """A problem that pairs them is refused when it is declared; one that does not has two tables of its own lengths."""
     x, _, u, _ = leaves()
     v = hf.Sample(name="v")
     objective = hf.Minimize(clients=hf.E(u @ x + v))
-    unequal = hf.Federation([hf.Client({u: np.ones((4, 2)), v: np.ones(3)})])
-    with pytest.raises(hf.DataError, match="client 0.*u: 4, v: 3"):
-        hf.Problem(objective, federation=unequal).compile()
-    separate = hf.Federation([hf.Client([{u: np.ones((4, 2))}, {v: np.ones(4)}])])
-    with pytest.raises(hf.DataError, match="separate tables"):
-        hf.Problem(objective, federation=separate).compile()
+    whole = hf.Client({u: np.ones((4, 2)), v: np.ones(4)}, name="whole")
+    for held, said in [
+        ({u: np.ones((4, 2)), v: np.ones(3)}, "client 'odd'.*u: 4, v: 3"),
+        ({u: hf.Elsewhere(4), v: hf.Elsewhere(3)}, "client 'odd'.*u: 4, v: 3"),
+        ([{u: np.ones((4, 2))}, {v: np.ones(4)}], "client 'odd' declares u, v in separate tables"),
+        ({u: np.ones((4, 2)), v: scipy.stats.norm()}, "u, v mix arrays and distributions for client 'odd'"),
+    ]:
+        odd = hf.Client(held, name="odd")
+        with pytest.raises(hf.DataError, match=said):
+            hf.Problem(objective, federation=hf.Federation([whole, odd]))
+    server = hf.Minimize(server=hf.E(u @ x + v), clients=cp.sum_squares(x))
+    with pytest.raises(hf.DataError, match="the server holds different numbers of rows.*u: 4, v: 3"):
+        hf.Problem(server, federation=hf.Federation([whole], hf.Client({u: np.ones((4, 2)), v: np.ones(3)})))
+    apart = hf.Minimize(clients=hf.E(cp.sum_squares(x - u)) + hf.E(cp.square(v)) * cp.sum_squares(x))
+    uneven = hf.Federation([hf.Client({u: np.ones((4, 2)), v: np.arange(3.0)})])
+    assert hf.Problem(apart, federation=uneven).implicit(np.zeros(2)) == pytest.approx(2.0)
 
 
 def test_wrong_holdings() -> None:

@@ -1,0 +1,46 @@
+"""Samples that one ``E`` pairs are rows of one table: of one length for every party, and of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hierfl.errors import DataError
+from hierfl.language.federation.client import Client
+from hierfl.language.sample import Sample
+
+
+def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None:
+    """Require that a party holds the samples of one ``E`` as paired rows.
+
+    Raises
+    ------
+    DataError
+        If they differ in length, are in separate tables, or mix arrays with distributions; names the party and the samples.
+    """
+    if len(samples) < 2:
+        return
+    names = ", ".join(sample.name() for sample in samples)
+    laws = [party.is_distribution(sample) for sample in samples]
+    if any(laws) and not all(laws):
+        raise DataError(
+            f"the paired samples {names} mix arrays and distributions for {label}; give all of them as one or the other."
+        )
+    if any(laws):
+        return
+    lengths = [len(party.samples[sample]) for sample in samples]
+    if len(set(lengths)) > 1:
+        held = ", ".join(f"{sample.name()}: {length}" for sample, length in zip(samples, lengths))
+        raise DataError(
+            f"{label} holds different numbers of rows for samples that one E pairs ({held}): samples in one E are paired "
+            f"rows of one table; put those of another table into an E of their own."
+        )
+    homes = {
+        place
+        for sample in samples
+        for place, table in enumerate(party.tables)
+        if any(sample is other for other in table)
+    }
+    if len(homes) > 1:
+        raise DataError(
+            f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table."
+        )
