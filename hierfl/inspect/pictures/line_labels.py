@@ -27,14 +27,15 @@ LEADER = {
     "shrinkB": 1,
     "relpos": (0, 0.5),
 }  # dotted: it is no curve
+SHORT = 0.9  # of a panel's width: a curve that ends before has a dot there, and the line to its name begins at the panel's edge
 WIDEST = 0.4  # of a panel's width: longer names stand below the figure
 
 
 def name_curves(panels: Sequence[Axes], curves: Sequence[Sequence[Line2D]], names: Sequence[str]) -> None:
     """Write the names of the curves of each panel, given in the order of the names.
 
-    They stand at the curves' right ends, apart from each other, with a dotted line to each, in a figure that makes room for them: one
-    with a constrained layout. Names that are too long, or too many, are written in a legend below the panels.
+    They stand at the height of the curves' right ends, apart from each other, with a dotted line to each, in a figure that makes room for
+    them: one with a constrained layout. Names that are too long, or too many, are written in a legend below the panels.
     """
     figure = cast("Figure", panels[0].figure)
     written = [_beside(panel, own, names) for panel, own in zip(panels, curves)]
@@ -59,6 +60,13 @@ def name_curves(panels: Sequence[Axes], curves: Sequence[Sequence[Line2D]], name
 
 
 def _beside(panel: Axes, curves: Sequence[Line2D], names: Sequence[str]) -> list[Annotation]:
+    ends = [_end(panel, curve) for curve in curves]
+    for place, curve in enumerate(curves):
+        x, y = ends[place]
+        if panel.transAxes.inverted().transform(panel.transData.transform((x, y)))[0] < SHORT:
+            # across the panel its dotted line would be taken for the curve going on
+            panel.plot([x], [y], "o", color=curve.get_color(), markersize=4, clip_on=False, zorder=4)
+            ends[place] = float(panel.get_xlim()[1]), y
     return [
         panel.annotate(
             name,
@@ -71,8 +79,7 @@ def _beside(panel: Axes, curves: Sequence[Line2D], names: Sequence[str]) -> list
             in_layout=False,  # until it is known that there is room for it
             fontsize="small" if _font_size() > 8 else None,
         )
-        for name, curve in zip(names, curves)
-        for end in [_end(panel, curve)]
+        for name, curve, end in zip(names, curves, ends)
     ]
 
 

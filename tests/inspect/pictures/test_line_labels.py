@@ -63,6 +63,19 @@ def test_names_stand_apart_in_the_order_of_the_ends(ends: list[float], scale: st
         assert end == other or (end < other) == (height < above)
 
 
+def test_the_line_to_a_name_does_not_run_across_the_panel() -> None:
+    """A curve that ends early, as of a method that sends less, has a dot there: a dotted line from it would look like its going on."""
+    with house_style():
+        figure, (panel,) = panels(1, 4.8, 3.6, "screen")
+        (short,), (whole,) = panel.plot([0, 0.3], [1, 2]), panel.plot([0, 1], [1, 3])
+        name_curves([panel], [[short, whole]], ["short", "whole"])
+        figure.canvas.draw()
+    (dot,) = [line for line in panel.lines if line.get_marker() == "o"]
+    assert (dot.get_xdata()[0], dot.get_ydata()[0], dot.get_color()) == (0.3, 2.0, short.get_color())
+    labels = [child for child in panel.get_children() if isinstance(child, Annotation)]
+    assert [label.xy for label in labels] == [(panel.get_xlim()[1], 2.0), (1.0, 3.0)]
+
+
 def test_a_name_stands_at_its_curves_end_where_nothing_is_near() -> None:
     _, panel, labels = drawn([0.2, 0.6, 1.0])
     for label, end in zip(labels, (0.2, 0.6, 1.0)):
