@@ -14,6 +14,11 @@ from hierfl.inspect.implicit.points import OUTSIDE
 from hierfl.result import Result
 from hierfl.runs import Runs
 
+AROUND, NEAR = (
+    16,
+    0.05,
+)  # directions that are looked along for one into X, and the share of the window in which a line has to stay
+
 
 def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
     """The flat centre of a window: a point of X, a result's x, or the projection of 0 on X.
@@ -30,8 +35,10 @@ def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
     return centre
 
 
-def direction_of(compiled: CompiledProblem, direction: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
-    """(how it was chosen, unit vector) of a line: the given direction, the run's leading principal one, or a random one."""
+def direction_of(
+    compiled: CompiledProblem, direction: Any, run: Result | None, seed: int, centre: np.ndarray, radius: float
+) -> tuple[str, np.ndarray]:
+    """(how it was chosen, unit vector) of a line: the given direction, the run's leading principal one, or a random one in X."""
     if direction is not None:
         return "the given direction, made a unit vector", unit_vector(compiled.upper.flatten(direction, "direction"))
     if run is not None and len(run.trajectory.get("x", ())) > 1:
@@ -42,8 +49,14 @@ def direction_of(compiled: CompiledProblem, direction: Any, run: Result | None, 
             return f"the leading principal direction of the run's iterates ({share:.0f}% of their variance)", axes[0]
     if compiled.upper.size == 1:
         return "x itself", np.ones(1)
-    normal = np.random.default_rng(seed).standard_normal(compiled.upper.size)
-    return f"a random unit vector (seed {seed})", normal / np.linalg.norm(normal)
+    normals = np.random.default_rng(seed).standard_normal((AROUND, compiled.upper.size))
+    vectors = normals / np.linalg.norm(normals, axis=1, keepdims=True)
+    ends = centre + NEAR * radius * np.array([vectors[0], -vectors[0]])
+    if (np.abs(on_upper_set(compiled, ends) - ends).max(axis=1) > OUTSIDE * (1 + np.linalg.norm(centre))).all():
+        inward = (on_upper_set(compiled, centre + radius * vectors) - centre).mean(axis=0)
+        if np.linalg.norm(inward) > OUTSIDE * (1 + np.linalg.norm(centre)):
+            return f"into X, which a random direction leaves on both sides (seed {seed})", unit_vector(inward)
+    return f"a random unit vector (seed {seed})", vectors[0]
 
 
 def unit_vector(flat: np.ndarray) -> np.ndarray:

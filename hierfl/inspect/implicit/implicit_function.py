@@ -118,7 +118,7 @@ class ImplicitFunction:
             A point of X (default: the projection of 0), or a ``Result`` of this problem, whose iterates are shown as well.
         direction
             In the shapes of x, made a unit vector; by default the leading principal direction of the result's iterates, else a
-            random unit vector of this seed. ``chosen`` says which.
+            random unit vector of this seed, or one into X where that leaves X on both sides. ``chosen`` says which.
         radius
             Half the length of the window.
         points

@@ -41,7 +41,7 @@ def slice_of(
     require_window(radius, points)
     etas = radii(smoothing, samples)
     start = centre_of(compiled, center)
-    chosen, along = direction_of(compiled, direction, run, seed)
+    chosen, along = direction_of(compiled, direction, run, seed, start, float(radius))
     line = Line(start, along, float(radius))
     t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
     with shown(points + points * samples * len(etas), "slice", progress) as bar:

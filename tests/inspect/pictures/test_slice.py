@@ -216,6 +216,27 @@ def test_a_direction_of_any_length(length: float) -> None:
     np.testing.assert_allclose(slopes(shown), [[np.sqrt(2), 0]], atol=1e-6)
 
 
+@pytest.mark.parametrize("corner", [True, False])
+def test_a_direction_that_nobody_gave_does_not_leave_x_at_once(corner: bool) -> None:
+    """At a corner, and where X is flat, a random direction has next to no value; where it stays in X it is the one of the seed."""
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    below = hf.ArgMin(y, cp.sum_squares(y - x))
+    on_x = [x >= 0, cp.sum(x) == 1] if corner else [x >= -9, x <= 9]
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y)), below, on_x)
+    centre = np.array([1.0, 0.0, 0.0])
+    for seed in range(4):
+        shown = problem.implicit.slice(centre, points=41, seed=seed, progress=False)
+        there = np.isfinite(shown.value)
+        np.testing.assert_allclose(np.linalg.norm(shown.direction), 1.0)
+        if corner:
+            assert "into X" in str(shown) and there.sum() >= 10
+            np.testing.assert_allclose(shown.direction.sum(), 0.0, atol=1e-9)
+        else:
+            drawn = np.random.default_rng(seed).standard_normal(3)
+            np.testing.assert_allclose(shown.direction, drawn / np.linalg.norm(drawn), rtol=1e-14)
+            assert there.all() and f"a random unit vector (seed {seed})" in str(shown)
+
+
 def test_a_window_without_values_says_why() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     problem = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, cp.square(y), [y >= 0, y <= x - 5]))
