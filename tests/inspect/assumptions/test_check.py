@@ -481,3 +481,19 @@ def test_an_unknown_response_is_put_down_to_what_is_not_known() -> None:
     report = check(hf.Problem(hf.Minimize(clients=cp.square(y)), level, constraints=[cp.abs(x) <= 1]))
     assert report["y(x) Lipschitz"].status == "unknown"
     assert "no bound on second derivatives in (x, y)" in report["y(x) Lipschitz"].reason
+
+
+@pytest.mark.parametrize(("on_x", "on_y", "named"), [(True, False, "y"), (False, True, "x"), (False, False, "x, y")])
+def test_a_missing_bound_names_the_variables_that_nothing_bounds(on_x: bool, on_y: bool, named: str) -> None:
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+    rows = np.random.default_rng(0).standard_normal((6, 2))
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(y - u)) + cp.sum_squares(x)),
+        lower=hf.ArgMin(
+            y, hf.E(cp.sum_squares(y - u)) + cp.sum_squares(y - x), [cp.abs(y) <= 1] if on_y else [], scope="client"
+        ),
+        constraints=[cp.abs(x) <= 1] if on_x else [],
+        federation=hf.Federation([hf.Client({u: rows})] * 2),
+    )
+    missing = [finding.reason for finding in problem.check() if "no bound on" in finding.reason]
+    assert missing and all(f"nothing is known to bound {named} there" in reason for reason in missing)

@@ -38,7 +38,7 @@ def randomness(study: Study) -> Randomness:
     if study.problem_class == "nn":
         nu = max(spread(study, problem.objective.clients, h) for h in clients)
         constants.append(Constant("nu^2", nu, "<=", "a quarter of the range of f squared (Popoviciu)"))
-        findings.append(_bounded("bounded variance of f", nu, first))
+        findings.append(_bounded(study, "bounded variance of f", nu, first))
     if study.problem_class == "hfl":
         hierarchical = _of_hierarchical(study)
         findings += hierarchical.findings
@@ -62,9 +62,9 @@ def _of_hierarchical(study: Study) -> Randomness:
         else True
     )
     findings = (
-        _bounded("bounded variance of the lower gradient", lower, "[HFL] Assumption 1 (ii)"),
-        _bounded("bounded variance of the server gradient", server, "[HFL] Assumption 1 (iii)"),
-        _bounded("server term smooth", smooth, "[HFL] Assumption 1 (iii)"),
+        _bounded(study, "bounded variance of the lower gradient", lower, "[HFL] Assumption 1 (ii)"),
+        _bounded(study, "bounded variance of the server gradient", server, "[HFL] Assumption 1 (iii)"),
+        _bounded(study, "server term smooth", smooth, "[HFL] Assumption 1 (iii)"),
         Finding(
             "client term without samples",
             "proved" if free else "violated",
@@ -97,7 +97,7 @@ def _server(study: Study) -> tuple[float, float]:
     return float(smooth), gradient_size(study, term, upper, holder) ** 2 if random else 0.0
 
 
-def _bounded(name: str, value: float, assumption: str) -> Finding:
+def _bounded(study: Study, name: str, value: float, assumption: str) -> Finding:
     if np.isfinite(value):
         return Finding(name, "proved", f"at most {value:.6g}", assumption)
-    return Finding(name, "unknown", "no bound on the declared sets (are X and Y(x) bounded?)", assumption)
+    return Finding(name, "unknown", f"no bound on the declared sets{study.unbounded}", assumption)

@@ -75,9 +75,9 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
         in_x,
         _slope_finding(study, "y", lower, f_y, assumption),
         _bound_finding(
-            "lower gradient Lipschitz in x", mixed, "second derivatives in (x, y)", _SECOND[study.problem_class]
+            study, "lower gradient Lipschitz in x", mixed, "second derivatives in (x, y)", _SECOND[study.problem_class]
         ),
-        _bound_finding("y(x) Lipschitz", slope, how, "", moduli.proved),
+        _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
         _implicit(study, implicit, whole, assumption, moduli.proved),
         uniqueness(study, moduli),
         differentiability(study, moduli),
@@ -92,10 +92,10 @@ def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], va
     if name == "y":
         free = level is not None and not level.constraints and not attribute_constraints(variables)
     if np.isfinite(value) or term is None or not free:
-        return _bound_finding(title, value, f"the gradient of the clients' term in {name}", assumption)
+        return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
     steep = steep_addend(study, term, variables)
     if steep is None:
-        return _bound_finding(title, value, f"the gradient of the clients' term in {name}", assumption)
+        return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
     reason = f"{expression_text(steep)} is quadratic, and {name} is not bounded: its slope grows without end"
     return Finding(title, "violated", reason, assumption)
 
@@ -104,10 +104,10 @@ def _implicit(study: Study, implicit: float, whole: float, assumption: str, prov
     """Whether f is Lipschitz, the server's term included; in [HFL], whose server's term is smooth, whether the clients' part is."""
     name, how = "implicit function Lipschitz", "L_{f,y} L_y + L_{f,x}"
     if study.compiled.declaration.objective.server is None:
-        return _bound_finding(name, implicit, how, assumption, proved)
+        return _bound_finding(study, name, implicit, how, assumption, proved)
     if study.problem_class == "hfl":
-        return _bound_finding(name, implicit, f"{how}, for the clients' part", assumption, proved)
-    return _bound_finding(name, whole, f"{how}, the server's gradients added", assumption, proved)
+        return _bound_finding(study, name, implicit, f"{how}, for the clients' part", assumption, proved)
+    return _bound_finding(study, name, whole, f"{how}, the server's gradients added", assumption, proved)
 
 
 def _server_gradient(study: Study, variables: Sequence[cp.Variable]) -> float:
@@ -137,10 +137,8 @@ def _gradient_constant(name: str, value: float, who: str, each: tuple[float, ...
     return Constant(name, value, "<=", reason, who if many else "", each if many else ())
 
 
-def _bound_finding(name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:
+def _bound_finding(study: Study, name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:
     if np.isfinite(value):
         return Finding(name, "proved" if proved else "sampled", f"constant at most {value:.6g}, by {how}", assumption)
-    reason = (
-        how if how.startswith("unknown: ") else f"no bound on {how} over the declared sets (are X and Y(x) bounded?)"
-    )
+    reason = how if how.startswith("unknown: ") else f"no bound on {how} over the declared sets{study.unbounded}"
     return Finding(name, "unknown", reason.removeprefix("unknown: "), assumption)
