@@ -82,12 +82,8 @@ class SiteRuntime(MessageTreatment):
     watcher: Any = field(default=None, repr=False)
     _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
     packing: ClassVar[Packing] = Pickling()
-    no_part_of_a_run: ClassVar[tuple[str, ...]] = (
-        "scheduler",
-        "timeout",
-        "minimum",
-        "patience",
-    )  # how sites are reached
+    # how sites are reached
+    no_part_of_a_run: ClassVar[tuple[str, ...]] = ("scheduler", "timeout", "minimum", "patience")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -40,6 +40,14 @@ _CALLS = {
 }
 
 
+class _Latest(NamedTuple):
+    """The arrays of JAX that came last, how often in a row, and the program that has them for constants."""
+
+    arrays: Sequence[Any]
+    times: int
+    program: Run | None
+
+
 class NumpyProgram:
     """A function of arrays, traced for arguments of certain shapes and types.
 
@@ -54,11 +62,7 @@ class NumpyProgram:
     def __init__(self, function: Callable[..., Any], *examples: Any) -> None:
         self.traced, result = jax.make_jaxpr(function, return_shape=True)(*examples)
         self._result = jax.tree.structure(result)
-        self._latest, self._times = (
-            list[Any](),
-            0,
-        )  # the arrays of JAX among the arguments, and how often they came in a row
-        self._for_latest: Run | None = None
+        self._latest = _Latest((), 0, None)  # replaced as a whole: several threads may ask at once
         self._made = 0
 
     @cached_property
@@ -68,13 +72,16 @@ class NumpyProgram:
     def _chosen(self, leaves: Sequence[Any]) -> Run:
         """The program for arguments whose arrays of JAX are these."""
         fixed = [leaf for leaf in leaves if type(leaf) is not np.ndarray and isinstance(leaf, jax.Array)]
-        if len(fixed) != len(self._latest) or any(a is not b for a, b in zip(fixed, self._latest)):
-            self._latest, self._times, self._for_latest = fixed, 0, None
-        self._times += 1
-        if fixed and self._times == AGAIN and self._made < REMADE and not any(map(_is_key, fixed)):
+        latest = self._latest
+        same = len(fixed) == len(latest.arrays) and all(a is b for a, b in zip(fixed, latest.arrays))
+        if same and latest.program is not None:
+            return latest.program
+        times, program = latest.times + 1 if same else 1, None
+        if fixed and times >= AGAIN and self._made < REMADE and not any(map(_is_key, fixed)):
             known = [_numpy(leaf) if isinstance(leaf, jax.Array) else None for leaf in leaves]
-            self._for_latest, self._made = program_of(self.traced, known), self._made + 1
-        return self._for_latest or self._run
+            program, self._made = program_of(self.traced, known), self._made + 1
+        self._latest = _Latest(fixed, times, program)
+        return program or self._run
 
     def __call__(self, *arguments: Any) -> Any:
         """The function's result, in NumPy arrays."""

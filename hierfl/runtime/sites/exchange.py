@@ -58,9 +58,7 @@ class Exchange:
     lost: dict[int, str] = field(default_factory=dict)  # clients that do not count in this turn
     remembers: bool = False  # whether clients remember anything from round to round
     changed: set[str] = field(default_factory=set)  # sites whose clients remember more than they last kept
-    kept_by: dict[int, str] = field(
-        default_factory=dict
-    )  # the sites that kept what clients remember, before the run went on
+    kept_by: dict[int, str] = field(default_factory=dict)  # the site that kept a client's, before the run went on
     forgotten: set[str] = field(default_factory=set)  # those that began again without it
     turn: int = -1
     round: int = 0

@@ -18,10 +18,8 @@ import numpy as np
 from hierfl.errors import SettingError, SiteError
 
 RUN = re.compile(r"[0-9a-f]{8,64}")  # what a run may be called: it becomes the name of files
-KEPT, SUFFIX = (
-    3,
-    ".memory",
-)  # files of a run: the server's two latest checkpoints, and one that it may not have come to write
+SUFFIX = ".memory"
+KEPT = 3  # files of a run: those of the server's two latest checkpoints, and of one that it may not have come to write
 
 
 class MemoryFolder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -188,3 +189,16 @@ def test_a_condition_is_followed() -> None:
     with jax.enable_x64(True):
         program = NumpyProgram(lambda x: jax.lax.cond(x > 0, lambda v: v, lambda v: -2 * v, x), np.asarray(1.0))
         assert [float(program(np.asarray(x))) for x in (3.0, -3.0)] == [3.0, 6.0]
+
+
+def test_threads_with_data_of_their_own_get_their_own_answers() -> None:
+    with jax.enable_x64(True):
+        program = NumpyProgram(lambda x, data: (jnp.cumsum(data) ** 2).sum() * x.sum(), VECTOR, jnp.arange(3.0))
+        several = [jnp.arange(3.0) + k for k in range(3)]
+        wanted = [float((np.cumsum(np.asarray(data)) ** 2).sum() * VECTOR.sum()) for data in several]
+
+        def asked(place: int) -> float:
+            return max(abs(float(program(VECTOR, several[place])) - wanted[place]) for _ in range(3000))
+
+        with ThreadPoolExecutor(6) as pool:
+            assert max(pool.map(asked, [0, 1, 2] * 4)) < 1e-9
