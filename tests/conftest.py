@@ -7,6 +7,7 @@ the same program, which XLA has compiled for another test or yesterday. ``HIERFL
 import gc
 import itertools
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,11 @@ import pytest
 from hierfl.jaxtools.disk_cache import SETTING, kept_on_disk
 
 os.environ.setdefault(SETTING, str(Path(__file__).parents[1] / ".cache" / "programs"))
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as shells start what runs in their background; tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("untimed")

@@ -50,7 +50,7 @@ class KeptCells:
     def __enter__(self) -> KeptCells:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path.with_suffix(".lock"), "a+")  # noqa: SIM115: it is held until the end
+            self._lock = open(self.path.with_suffix(".lock"), "a+")  # held until the end
         except OSError as error:
             raise CheckpointError(
                 f"the folder {str(self.path.parent)!r} cannot be written ({error.strerror}): choose another one by --out."

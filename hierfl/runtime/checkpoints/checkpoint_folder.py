@@ -55,7 +55,7 @@ class CheckpointFolder:
     def __enter__(self) -> CheckpointFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115: it is held until the run ends
+            self._lock = open(self.path / LOCK, "a+")  # held until the run ends
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint={str(self.path)!r}: no checkpoint can be written there ({_reason(error)}). Give a folder that may be written."

@@ -155,11 +155,16 @@ def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: 
 
     with settings_of(cluster, masks=masks):
         found = solved(problem, SOLVER, 10, runtime=cluster, callback=kill_and_wait)
-    assert found.status == "completed" and found.history["answered"].tolist() == [4, 4, 4, 3, 3, 3, 4, 4, 4, 4]
+    away = [r for first, last in found.settings["sites"]["1"]["rounds_without"] for r in range(first, last + 1)]
+    back = 3 + len(away)  # on a busy machine it may be back before its run waits for it
+    assert away == list(range(3, back)) and 4 <= back <= 6
+    assert found.status == "completed" and found.history["answered"].tolist() == [4] * 3 + [3] * len(away) + [4] * (
+        10 - back
+    )
     assert found.settings["sites"]["1"]["faults"][0] == [3, "its process is gone"]
     np.testing.assert_array_less(found.history["seconds"][3:6], 30.0)  # and not the timeout of two minutes
-    expected = without(problem, {"1": [3, 4, 5]}, 6)
-    np.testing.assert_allclose(found.trajectory["x"][:7], expected.trajectory["x"], rtol=0, atol=1e-10)
+    expected = without(problem, {"1": away}, back)
+    np.testing.assert_allclose(found.trajectory["x"][: back + 1], expected.trajectory["x"], rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
