@@ -15,15 +15,17 @@ import clarabel
 import daqp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.complementarity import by_pivots
-from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED, ConeSolution
+from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED, ConeSolution, cancelled
 from hierfl.compiler.host.cones import blocks, distance, dual_slope, project_dual
 from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 
-INFINITE = 1e30
+INFINITE, FEASIBLE = 1e30, 1e-12  # what DAQP is given for no bound, and for its tolerance
+INFEASIBLE, CYCLED, UNBOUNDED_BELOW = -1, -2, -3  # DAQP's words; the second: active sets went in circles
+FIRMER = 1e-4  # of I beside a singular H, in the units that DAQP is given
 SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
@@ -83,6 +85,12 @@ class ConeProgram:
             return self.limits.outer(self.a, self.b, inner.solve(None if near is None else self.limits.of_inner(near)))
         return self._from(near) or self._from(self._free) or self._by_clarabel()
 
+    def solve_by_rows(self) -> ConeSolution:
+        """The solution where DAQP finds it, which is quick; it may have failed where ``solve`` asks another solver."""
+        units = self.units
+        answer = self._by_rows() if (units == 1.0).all() else self.in_units(units)._by_rows()
+        return replace(answer, u=answer.u * units)
+
     @cached_property
     def units(self) -> Vector:
         """Powers of two in which entries of u are all about as stiff: 1 where they are within a factor of a thousand."""
@@ -124,20 +132,40 @@ class ConeProgram:
         if not self.h.any() and not self.g.any() and not len(kept):
             return ConeSolution(np.zeros(len(self.g)), np.zeros(len(self.b)), 0.0, SOLVED)
         u, multipliers, flag = self._daqp(kept)
-        if flag == -1:
-            return self._none(EMPTY) if self._really_empty() else self._none(FAILED)
-        if flag == -3:
+        if flag == UNBOUNDED_BELOW:
             return self._none(UNBOUNDED) if self.symmetric else self._none(FAILED)
+        if flag == INFEASIBLE or (flag == CYCLED and self.symmetric):
+            return self._by_firmer_rows(kept, flag)
+        answer = self._from_rows(kept, u, multipliers)
+        return self._by_firmer_rows(kept, flag) if answer.status == FAILED and self.symmetric else answer
+
+    def _by_firmer_rows(self, kept: np.ndarray, flag: int) -> ConeSolution:
+        """Where H is singular, DAQP calls programs infeasible that are not, or goes in circles: the rows that hold with a little of I beside H."""
+        weight, unit = self._scales(kept)
+        if self.symmetric:
+            firmer = replace(self, h=self.h + FIRMER * weight / unit * np.eye(len(self.g)))
+            u, multipliers, again = firmer._daqp(kept)
+            if again > 0 and (answer := self._from_rows(kept, u, multipliers)).status == SOLVED:
+                return answer
+        return self._none(EMPTY if flag == INFEASIBLE and self._really_empty() else FAILED)
+
+    def _from_rows(self, kept: np.ndarray, u: Vector, multipliers: Rows) -> ConeSolution:
+        """DAQP's answer for some rows, polished."""
         z = np.zeros(len(self.b))
         z[kept] = multipliers / self.sizes[kept]
         return self._judged(self.polished(u, z))
+
+    def _scales(self, kept: np.ndarray) -> tuple[float, float]:
+        """(what the cost is divided by for DAQP, what u is)."""
+        unit = max(1.0, float(np.abs(self.b[kept] / self.sizes[kept]).max(initial=0.0)))
+        weight = max(float(np.abs(self.h).max(initial=0.0)) * unit, float(np.abs(self.g).max(initial=0.0))) or 1.0
+        return weight, unit
 
     def _daqp(self, kept: np.ndarray) -> tuple[Vector, Rows, int]:
         """DAQP's u and z for these rows, scaled to length 1, in units in which bounds are about 1."""
         sizes = self.sizes[kept]
         rows, bounds = self.a[kept] / sizes[:, None], -self.b[kept] / sizes
-        unit = max(1.0, float(np.abs(bounds).max(initial=0.0)))
-        weight = max(float(np.abs(self.h).max(initial=0.0)) * unit, float(np.abs(self.g).max(initial=0.0))) or 1.0
+        weight, unit = self._scales(kept)
         equal = kept < self.equations
         sense = np.where(equal, 5, 0).astype(np.int32)
         high = np.where(equal, bounds / unit, INFINITE)
@@ -149,15 +177,14 @@ class ConeProgram:
             np.ascontiguousarray(bounds / unit),
             sense,
             is_avi=not self.symmetric,
-            primal_tol=1e-12,
+            primal_tol=FEASIBLE,
         )
         return np.array(u) * unit, -np.array(info["lam"]) * weight, int(flag)
 
     def _contradiction(self, empty: np.ndarray) -> bool:
         """Whether a row without coefficients does not hold."""
         floor = GOOD * (1.0 + np.abs(self.b).max(initial=0.0))
-        equal = np.arange(len(self.b)) < self.equations
-        wrong = np.where(equal, np.abs(self.b), -self.b)
+        wrong = np.where(self._equal, np.abs(self.b), -self.b)
         return bool((wrong[empty] > floor).any())
 
     def _really_empty(self) -> bool:
@@ -241,17 +268,32 @@ class ConeProgram:
         stationarity = np.abs(hu + self.g - az).max(initial=0.0) / force
         if not len(self.b):
             return float(stationarity)
-        rows = np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes
+        stationarity = max(stationarity, cancelled(force, self.force_at(u, np.zeros_like(z))))
+        rows = self._sizes_of_entries[1] @ np.abs(u) + np.abs(self.b) + self.sizes
+        if self.polyhedral:
+            e, dual = (au + self.b) / rows, z * self.sizes / force
+            inside = _size(np.where(self._equal, e, np.minimum(e, 0.0)))
+            fit = float(np.abs(np.where(self._equal, e, np.minimum(dual, e))).max())
+            return float(max(stationarity, inside, fit))
         e = (au + self.b) / _cone_scale(self.cones, rows)
         dual = z * _cone_scale(self.cones, self.sizes) / force
         inside = distance(self.cones, e)
         fit = float(np.abs(dual - project_dual(self.cones, dual - e)).max(initial=0.0))
         return float(max(stationarity, inside, fit))
 
+    @cached_property
+    def _equal(self) -> Bool[np.ndarray, " rows"]:
+        return np.arange(len(self.b)) < self.equations
+
+    @cached_property
+    def _sizes_of_entries(self) -> tuple[Matrix, Matrix]:
+        return np.abs(self.h), np.abs(self.a)
+
     def force_at(self, u: Vector, z: Rows) -> float:
         """The size of what balances in H u + g = A' z."""
-        size = np.abs(self.h) @ np.abs(u) + np.abs(self.g) + np.abs(self.a).T @ np.abs(z)
-        return max(float(size.max(initial=0.0)), TINY * float(np.abs(self.h).max(initial=0.0))) or 1.0
+        h, a = self._sizes_of_entries
+        size = h @ np.abs(u) + np.abs(self.g) + a.T @ np.abs(z)
+        return max(float(size.max(initial=0.0)), TINY * float(h.max(initial=0.0))) or 1.0
 
     def polished(self, u: Vector, z: Rows, patience: int = 2) -> tuple[Vector, Rows]:
         """The best of some steps of Newton's method on the conditions; it ends where they help no more, often."""
@@ -311,9 +353,7 @@ class ConeProgram:
         """The solution on the rows that hold: whose multiplier outweighs what is left of the row, as primal-dual methods choose them."""
         size = np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes
         left = (self.a @ u + self.b) / size
-        held = (np.arange(len(z)) < self.equations) | (
-            z * self.sizes / self.force_at(u, z) > np.where(left < -ROUNDING, left, 0.0)
-        )
+        held = self._equal | (z * self.sizes / self.force_at(u, z) > np.where(left < -ROUNDING, left, 0.0))
         rows = self.a[held] / self.sizes[held, None]
         count, width = int(held.sum()), len(u)
         system = np.block([[self.h, -rows.T], [rows, np.zeros((count, count))]])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 SOLVED, EMPTY, UNBOUNDED, FAILED = 0, 1, 2, 3
+CANCELLED = 1e6  # how much larger than H u + g multipliers are, from which that is lost in them
 SEVERAL, ONE, ALIKE, UNKNOWN, TWISTED = 0, 1, 2, -1, -2
 
 
@@ -25,3 +27,9 @@ class ConeSolution:
     error: float
     status: int
     unique: int = UNKNOWN
+
+
+def cancelled(force: Any, without: Any) -> Any:
+    """What rounding leaves of H u + g, relative, where multipliers of dependent rows cancel each other and are much larger; elsewhere 0."""
+    spread = force / without
+    return np.where(spread > CANCELLED, np.finfo(float).eps * spread, 0.0)

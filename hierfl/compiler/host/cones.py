@@ -96,3 +96,24 @@ def _semidefinite_slope(v: Rows, order: int) -> Float[np.ndarray, "rows rows"]:
         inner = vectors.T @ (basis.T @ unit).reshape(order, order) @ vectors
         columns.append(_triangle_of(vectors @ (quotient * inner) @ vectors.T))
     return np.array(columns).T
+
+
+def second_order_projections(v: Float[np.ndarray, "k m"]) -> Float[np.ndarray, "k m"]:
+    """The nearest points of the second-order cone."""
+    t, w = v[:, :1], v[:, 1:]
+    size = np.linalg.norm(w, axis=1, keepdims=True)
+    mean = 0.5 * (t + size)
+    between = np.concatenate([mean, mean * w / np.where(size > 0, size, 1.0)], axis=1)
+    return np.where(size <= t, v, np.where(size <= -t, 0.0, between))
+
+
+def second_order_slopes(v: Float[np.ndarray, "k m"]) -> Float[np.ndarray, "k m m"]:
+    """The derivatives of that, of several one."""
+    t, w = v[:, :1, None], v[:, 1:]
+    size = np.linalg.norm(w, axis=1)[:, None, None]
+    unit = w / np.where(size > 0, size, 1.0)[:, 0]
+    outer = unit[:, :, None] * unit[:, None, :]
+    between = np.full((len(v), v.shape[1], v.shape[1]), 0.5)
+    between[:, 0, 1:], between[:, 1:, 0] = 0.5 * unit, 0.5 * unit
+    between[:, 1:, 1:] = 0.5 * ((1.0 + t / np.where(size > 0, size, 1.0)) * (np.eye(w.shape[1]) - outer) + outer)
+    return np.where(size <= t, np.eye(v.shape[1]), np.where(size <= -t, 0.0, between))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
 
+from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import EMPTY, ONE, SOLVED
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
@@ -50,6 +54,64 @@ def test_rows(seed: int, curved: bool, degenerate: bool) -> None:
         alone = programs[k].solve()
         if curved or answer.unique == ONE:
             np.testing.assert_allclose(answer.u, alone.u, atol=1e-11)
+
+
+@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize("count", [1, 8, COUNT])
+@pytest.mark.parametrize("seed", range(5))
+def test_few_and_many_whose_matrices_are_their_own(seed: int, count: int, curved: bool) -> None:
+    """H and A of each program are its own; few are solved by DAQP one by one, many from each other."""
+    shared, rng = family(seed, curved), np.random.default_rng(seed)
+    h = shared.h * (1 + rng.random((COUNT, 1, 1)))
+    turn = 1 + 0.1 * rng.random((COUNT, shared.a.shape[1], 1))
+    programs = ProgramFamily(h, shared.g, shared.a * turn, shared.b * turn[..., 0], shared.cones, 0, WIDTH)
+    programs = programs.among(np.arange(count))
+    for k, answer in enumerate(programs.solve()):
+        assert answer.status == SOLVED
+        assert conditions(programs[k], answer.u, answer.z) <= 1e-11 * (1 + np.abs(answer.z).max())
+        if curved or answer.unique == ONE:
+            np.testing.assert_allclose(answer.u, programs[k].solve().u, atol=1e-11)
+
+
+@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_program_has_one_answer_in_any_company(seed: int, curved: bool) -> None:
+    """To the last bit, where few are solved: runs go on from checkpoints with others in memory."""
+    programs = family(seed, curved)
+    first, second = programs.among(np.arange(8)).solve(), programs.among(np.array([9, 3, 6, 1])).solve()
+    for here, there in ((3, 1), (6, 2), (1, 3)):
+        np.testing.assert_array_equal(first[here].u, second[there].u)
+        np.testing.assert_array_equal(first[here].z, second[there].z)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-3, 1.0, 1e3]))
+def test_linear_programs_are_not_called_empty(seed: int, scale: float) -> None:
+    """Transport with dear shortage: always feasible, whatever DAQP says of a program without curvature."""
+    rng = np.random.default_rng(seed)
+    plants, markets = 2, 3
+    size = plants * markets + markets
+    serve, use = np.zeros((markets, size)), np.zeros((plants, size))
+    for i in range(plants):
+        for j in range(markets):
+            serve[j, i * markets + j] = use[i, i * markets + j] = 1.0
+    serve[:, plants * markets :] = np.eye(markets)
+    cost = np.concatenate([rng.uniform(1, 3, plants * markets), rng.uniform(6, 9, markets)])
+    demand, capacity = scale * rng.uniform(1, 5, markets), scale * rng.uniform(0, 8, plants)
+    a = np.vstack([serve, -use, np.eye(size)])
+    b = np.concatenate([-demand, capacity, np.zeros(size)])
+    program = ConeProgram(np.zeros((size, size)), cost, a, b, [Cone(NONNEGATIVE, len(b))])
+    answer = program.solve()
+    best = linprog(cost, -a, b, method="highs", bounds=(None, None)).fun
+    assert answer.status == SOLVED and cost @ answer.u == pytest.approx(best, rel=1e-9)
+    nothing = ConeProgram(
+        program.h,
+        cost,
+        np.vstack([a, -np.ones((1, size))]),
+        np.append(b, 0.5 * float(demand.max())),
+        [Cone(NONNEGATIVE, len(b) + 1)],
+    )
+    assert nothing.solve().status == EMPTY
 
 
 @pytest.mark.parametrize("seed", range(6))
