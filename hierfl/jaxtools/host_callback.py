@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ def call_on_host(
     dtype: Any,
     *arguments: Any,
     refusal: Exception = VALUES_ONLY,
-    many: Callable[..., Sequence[np.ndarray]] | None = None,
+    many: Callable[[Batch], Sequence[np.ndarray] | np.ndarray] | None = None,
 ) -> jax.Array:
     """``function(*arguments)`` on NumPy arrays, from compiled code; batches run one after another, or all at once by ``many``.
 
@@ -46,7 +47,7 @@ def call_on_host(
     refusal
         The error that is raised where a derivative is asked for.
     many
-        Called for a batch, with a list of the arguments of each call; returns what ``function`` would for each.
+        Called for a batch, with the arguments of all calls; returns what ``function`` would for each.
     """
 
     @jax.custom_jvp
@@ -60,12 +61,35 @@ def call_on_host(
     return call(*map(jnp.asarray, arguments))
 
 
+@dataclass(frozen=True)
+class Batch:
+    """The arguments of ``count`` calls: arrays with a leading axis, of an entry for each call or of one for all."""
+
+    count: int
+    arrays: Sequence[np.ndarray]
+
+    def calls(self) -> list[tuple[np.ndarray, ...]]:
+        """The arguments of each call."""
+        shared = [[array[0]] * self.count if len(array) == 1 else array for array in self.arrays]
+        return list(zip(*shared)) if shared else [()] * self.count
+
+
+def _rows(array: np.ndarray, lead: tuple[int, ...], batch: tuple[int, ...]) -> np.ndarray:
+    """An argument's entries for the calls of a batch, in order; one where it is the same for all."""
+    core = array.shape[len(lead) :]
+    return (
+        np.broadcast_to(array, (*batch, *core)).reshape(-1, *core)
+        if any(n > 1 for n in lead)
+        else array.reshape(1, *core)
+    )
+
+
 def _called(
     function: Callable[..., np.ndarray],
     shape: tuple[int, ...],
     dtype: Any,
     arguments: Sequence[jax.Array],
-    many: Callable[..., Sequence[np.ndarray]] | None,
+    many: Callable[[Batch], Sequence[np.ndarray] | np.ndarray] | None,
 ) -> jax.Array:
     """The callback itself, its arguments and its result packed as words."""
     packed = [_pack(argument) for argument in arguments]
@@ -73,20 +97,14 @@ def _called(
     result = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32) if wide else jax.ShapeDtypeStruct(shape, dtype)
     ranks = [argument.ndim for argument in arguments]
 
-    def values(arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], Sequence[np.ndarray]]:
+    def values(arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], Sequence[np.ndarray] | np.ndarray]:
         """(the shape of the batch, the value of each of its calls)."""
         leads = [array.shape[: array.ndim - rank] for array, rank in zip(arrays, ranks)]
         batch = np.broadcast_shapes(*leads)
         if not batch:
             return batch, [function(*arrays)]
-        flat = [
-            np.broadcast_to(array, (*batch, *array.shape[len(lead) :])).reshape(-1, *array.shape[len(lead) :])
-            if any(size > 1 for size in lead)
-            else [np.reshape(array, array.shape[len(lead) :])] * int(np.prod(batch))  # one array for all
-            for array, lead in zip(arrays, leads)
-        ]
-        calls = list(zip(*flat)) if flat else [()] * int(np.prod(batch))
-        return batch, many(calls) if many is not None else [function(*call) for call in calls]
+        given = Batch(int(np.prod(batch)), [_rows(a, lead, batch) for a, lead in zip(arrays, leads)])
+        return batch, many(given) if many is not None else [function(*call) for call in given.calls()]
 
     def on_host(*words: Any) -> np.ndarray:
         arrays = [_unpack(np.asarray(w), is_wide) for w, (_, is_wide) in zip(words, packed)]

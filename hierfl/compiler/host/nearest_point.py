@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,19 +13,23 @@ import numpy as np
 from cvxpy.constraints.constraint import Constraint
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
+from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.host.cone_program import ConeProgram
-from hierfl.compiler.host.cone_solution import EMPTY, ONE, SOLVED, ConeSolution
+from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, ConeSolution
 from hierfl.compiler.host.cones import distance
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
-from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.host_callback import Batch, call_on_host
 
 Environment = Mapping[int, Any]
+Otherwise = Callable[[np.ndarray, Environment], np.ndarray]
 TOGETHER = 512  # points that are projected at once
+COUNTS = (1, 8, 64, 512, 4096)  # of points that are looked at by one program
+ROUGH = 1e-13  # the error of a nearest point that is looked for otherwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,29 +37,34 @@ class HostProjection:
     """The nearest point of a set in standard form."""
 
     form: StandardForm
+    inequalities: Inequalities | None = None  # that say what is in the set, where there are no other constraints
     _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
 
     @classmethod
     def on(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> HostProjection:
         """The projection on what satisfies the constraints; raises ``NoStandardFormError`` where a cone is unknown."""
-        return cls(StandardForm.of(None, constraints, variables))
+        return cls(StandardForm.of(None, constraints, variables), Inequalities.of(constraints, variables))
 
-    def project(self, z: Float[Array, " size"], environment: Environment) -> Float[Array, " size"]:
-        """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on."""
+    def project(
+        self, z: Float[Array, " size"], environment: Environment, otherwise: Otherwise | None = None
+    ) -> Float[Array, " size"]:
+        """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on.
+
+        ``otherwise`` gives the nearest points (k, size) to those (k, size) for which it is not found to rounding.
+        """
         leaves = tuple(environment)
         size = self.form.size
         given = [jnp.asarray(environment[leaf]) for leaf in leaves]
 
         def nearest(z: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            answer = self.nearest(z, dict(zip(leaves, values)))
-            return answer.u[:size] if answer.status == SOLVED else np.full(size, np.nan)
+            return self.nearest_each(np.asarray(z, float)[None], dict(zip(leaves, values)), otherwise)[0]
 
-        def nearest_each(calls: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
-            first = calls[0][1:]
-            if any(value is not other for call in calls for value, other in zip(call[1:], first)):
-                return [nearest(*call) for call in calls]
-            points = np.array([call[0] for call in calls], float)
-            return self.nearest_each(points, dict(zip(leaves, first)))
+        def nearest_each(batch: Batch) -> np.ndarray:
+            points, *values = batch.arrays
+            if any(len(value) > 1 for value in values):
+                return np.stack([nearest(*call) for call in batch.calls()])
+            points = np.broadcast_to(points, (batch.count, size)).astype(float)
+            return self.nearest_each(points, {leaf: value[0] for leaf, value in zip(leaves, values)}, otherwise)
 
         @jax.custom_jvp
         def projected(z: Array, *values: Array) -> Array:
@@ -88,22 +97,52 @@ class HostProjection:
         return call_on_host(gap, (), jnp.zeros(0).dtype, *(jnp.asarray(environment[leaf]) for leaf in leaves))
 
     def nearest(self, z: np.ndarray, environment: Environment) -> ConeSolution:
-        """The nearest point with its multipliers: z itself where it is in the set."""
-        program = self._program(z, environment)
-        if self.form.width == self.form.size and distance(program.cones, program.a @ z + program.b) == 0.0:
-            return ConeSolution(np.array(z, float), np.zeros(self.form.height), 0.0, SOLVED, ONE)
-        return program.solve()
+        """The nearest point with its multipliers."""
+        return self._program(z, environment).solve()
 
-    def nearest_each(self, points: Float[np.ndarray, "k size"], environment: Environment) -> list[np.ndarray]:
-        """The nearest points of many in one environment, NaN where there is none."""
-        size, one = self.form.size, self._program(points[0], environment)
-        count, found = TOGETHER, []
-        for some in (points[first : first + count] for first in range(0, len(points), count)):
-            g = np.concatenate([-some, np.zeros((len(some), self.form.width - size))], axis=1)
-            h, a, b = (np.broadcast_to(array, (len(some), *array.shape)) for array in (one.h, one.a, one.b))
-            answers = ProgramFamily(h, g, a, b, self.form.cones, self.form.bounds, size).solve()
-            found += [answer.u[:size] if answer.status == SOLVED else np.full(size, np.nan) for answer in answers]
-        return found
+    def nearest_each(
+        self, points: Float[np.ndarray, "k size"], environment: Environment, otherwise: Otherwise | None = None
+    ) -> Float[np.ndarray, "k size"]:
+        """The nearest points of many in one environment, NaN where there is none: themselves where they are in the set."""
+        nearest = np.array(points, float)
+        outside = np.flatnonzero(~self.contains(nearest, environment))
+        for first in range(0, len(outside), TOGETHER):
+            some = outside[first : first + TOGETHER]
+            answers = self._nearest_together(nearest[some], environment)
+            solved = np.array([answer.status == SOLVED for answer in answers])
+            rough = np.array([answer.error > (ROUGH if otherwise else np.inf) for answer in answers]) | (
+                ~solved if otherwise else False
+            )
+            found = np.stack([answer.u[: self.form.size] for answer in answers])
+            found[~solved] = np.nan
+            if otherwise is not None and rough.any():
+                found[rough] = otherwise(nearest[some[rough]], environment)
+            nearest[some] = found
+        return nearest
+
+    def _nearest_together(self, points: Float[np.ndarray, "k size"], environment: Environment) -> list[ConeSolution]:
+        one, size = self._program(points[0], environment), self.form.size
+        if len(points) == 1:
+            return [one.solve()]
+        g = np.concatenate([-points, np.zeros((len(points), self.form.width - size))], axis=1)
+        h, a, b = (np.broadcast_to(array, (len(points), *array.shape)) for array in (one.h, one.a, one.b))
+        return ProgramFamily(h, g, a, b, self.form.cones, self.form.bounds, size).solve()
+
+    def contains(self, points: Float[np.ndarray, "k size"], environment: Environment) -> Bool[np.ndarray, " k"]:
+        """Which points are in the set for sure."""
+        if self.form.width == self.form.size:
+            a, b = self.rows(environment)
+            return np.array([distance(self.form.cones, row) == 0.0 for row in points @ a.T + b], bool)
+        if self.inequalities is None:
+            return np.zeros(len(points), bool)
+        count = next((size for size in COUNTS if size >= len(points)), len(points))
+        padded = points[np.minimum(np.arange(count), len(points) - 1)]
+        if ("contains", count) not in self._programs:
+            with jax.enable_x64(True):
+                each = jax.vmap(self.inequalities.hold, (0, None))
+                self._programs["contains", count] = NumpyProgram(each, padded, dict(environment))
+        inside: np.ndarray = self._programs["contains", count](padded, dict(environment))
+        return inside[: len(points)]
 
     def slope(
         self, z: np.ndarray, environment: Environment, moving: tuple[int, ...] = ()

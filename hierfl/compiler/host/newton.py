@@ -22,6 +22,7 @@ CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinki
 SHORT = 0.995  # of a step to the boundary
 NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
+NOISE = 2e-15  # of the force beside the slope: steps of that length are rounding, which is seen where y is zero
 
 Vector = Float[np.ndarray, " width"]
 Force = Callable[[Vector], tuple[Vector, Float[np.ndarray, "width width"]]]
@@ -53,7 +54,11 @@ class NewtonMethod:
             if ahead.status != SOLVED:
                 return ahead
             step = ahead.u - u
-            size = _largest(step[: self.size]) / (_largest(u[: self.size]) or 1.0)
+            moved = _largest(step[: self.size])
+            size = moved / (_largest(u[: self.size]) or 1.0)
+            if moved <= NOISE * (unit := _largest(force) / (_largest(slope) or 1.0)):
+                size = min(size, moved / (unit or 1.0))
+                return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             if size <= SETTLED or (size <= CLOSE and size > STEADY * last):
                 return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)

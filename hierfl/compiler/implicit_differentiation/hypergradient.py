@@ -14,6 +14,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
+from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.jaxtools.cheap_jit import quick_jit
@@ -23,7 +24,7 @@ from hierfl.jaxtools.precision import double_precision
 def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:
     """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
     problem, exact, clients = hyper.problem, hyper.exact, data.clients
-    evaluation = exact.evaluate(x, data, warm)
+    evaluation = exact.evaluate_within(x, data, warm, TOLERANCE)
     answers = None if evaluation.solution is None else evaluation.solution.y
 
     def one(index: Array) -> Any:

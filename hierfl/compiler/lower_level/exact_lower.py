@@ -40,6 +40,7 @@ from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.precision import double_precision
 from hierfl.jaxtools.thread_pool import core_count, on_cores
+from hierfl.jaxtools.traced_once import TracedOnce
 
 LARGE = 64  # scalars of a sample's y from which it is solved for alone
 BESIDE = 4_000  # scalars of smaller ones that are solved for side by side, so that they stay in cache
@@ -184,6 +185,11 @@ class ExactLower:
         server, clients = self.value_at(x, solution.y, data)
         return Evaluation(server + data.clients.weights @ clients, server, clients, solution, gap)
 
+    @cached_property
+    def evaluate_within(self) -> TracedOnce:
+        """``evaluate`` of (x, data, warm, tolerance) for the programs around it, traced once."""
+        return TracedOnce(self.evaluate)
+
     def value_at(self, x: Array, y: Array | None, data: Data) -> tuple[Array, Array]:
         """(server term, clients' terms (m,)) at x and the owners' y (leading axis as from ``solve_all``)."""
         oracles = self.oracles
@@ -217,7 +223,14 @@ class ExactLower:
     @cached_property
     def compiled_evaluation(self) -> Any:
         """``evaluate`` as one compiled program of (x, data, warm)."""
-        return quick_jit(self.evaluate)
+
+        def evaluate(
+            x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
+        ) -> Evaluation:
+            evaluation: Evaluation = self.evaluate_within(x, data, warm, tolerance)
+            return evaluation
+
+        return quick_jit(evaluate)
 
     @cached_property
     def compiled_value_at(self) -> Callable[..., tuple[Array, Array]]:

@@ -18,6 +18,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.descent.decision_rows import DecisionRows
@@ -69,7 +70,7 @@ class LocalSearch:
 
     def _value(self, x: jax.Array, data: Data) -> jax.Array:
         inside = project_on_all(self.compiled, x, data)
-        evaluation = self.compiled.exact.evaluate(inside, data)
+        evaluation = self.compiled.exact.evaluate_within(inside, data, None, TOLERANCE)
         return self._checked(evaluation) + 0.5 * jnp.sum((x - inside) ** 2)
 
     @staticmethod

@@ -68,8 +68,22 @@ class Points:
 
     def switch_values(self, points: np.ndarray) -> np.ndarray:
         """Evaluate all switches at points (k, n): (k, switches), NaN where f has no value."""
+        if self._keeps_answers:
+            return self.switches_of(points, self.values(points))  # the lower level is in that program already
         (values,) = self._pieces("switch values", self._switch_values, points)
         return values
+
+    def switches_of(self, points: np.ndarray, sampled: Sampled) -> np.ndarray:
+        """The same at points that have been evaluated."""
+        if not self._keeps_answers:
+            return self.switch_values(points)
+        (values,) = self._pieces("switches of answers", self._at_answers, points, sampled.answers)
+        return np.where((sampled.reason == 0)[:, None], values, np.nan)
+
+    @property
+    def _keeps_answers(self) -> bool:
+        """Whether y(x) is kept with the values at a point."""
+        return self.compiled.exact.method is not None and self._answer_size <= KEPT_LIMIT
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate (f (k,), its derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
@@ -126,6 +140,9 @@ class Points:
         kept = jnp.where(reason == 0, solution.y, jnp.nan) if self._answer_size <= KEPT_LIMIT else empty
         return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), reason
 
+    def _at_answers(self, x: Array, answers: Array, data: Data, tolerance: Array) -> tuple[Array]:
+        return (self.switches.values(x, answers, data),)
+
     def _switch_values(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
         evaluation, reason = self._evaluate(x, data, tolerance)
         answers = None if evaluation.solution is None else evaluation.solution.y
@@ -133,7 +150,7 @@ class Points:
 
     def _evaluate(self, x: Array, data: Data, tolerance: Array) -> tuple[Evaluation, Array]:
         exact = self.compiled.exact
-        evaluation = exact.evaluate(x, data, None, tolerance)
+        evaluation = exact.evaluate_within(x, data, None, tolerance)
         solved = jnp.ones((), bool) if evaluation.solution is None else evaluation.solution.converged.all()
         empty = ~(jnp.max(evaluation.gap) <= 0)
         flags = jnp.stack([self._away(x, data), empty, ~solved, ~jnp.isfinite(evaluation.value)])
@@ -165,24 +182,28 @@ class Points:
         rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
         return 1 if self.on_host else int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
 
-    def _pieces(self, name: Hashable, one: Callable[..., tuple[Array, ...]], points: np.ndarray) -> list[np.ndarray]:
+    def _pieces(
+        self, name: Hashable, one: Callable[..., tuple[Array, ...]], points: np.ndarray, *more: np.ndarray
+    ) -> list[np.ndarray]:
+        """The results of ``one`` at points, each with its own entries of further arrays, in calls of one size."""
         size = self._piece
         key = ("points", name, size)
 
         def make() -> Callable[..., tuple[Array, ...]]:
-            def all_of(points: Array, data: Data, tolerance: Array) -> tuple[Array, ...]:
-                return jax.vmap(lambda x: one(x, data, tolerance))(points)
+            def all_of(points: Array, more: tuple[Array, ...], data: Data, tolerance: Array) -> tuple[Array, ...]:
+                return jax.vmap(lambda x, more: one(x, *more, data, tolerance))(points, more)
 
             return quick_jit(all_of)
 
         program, data = self.compiled.programs.keep(key, make), jax.device_put(self.compiled.data())
         parts = []
         for start in range(0, len(points), size):
-            piece = points[start : start + size]
-            padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
-            parts.append([np.asarray(a)[: len(piece)] for a in program(padded, data, self.tolerance)])
+            pieces = [array[start : start + size] for array in (points, *more)]
+            count = len(pieces[0])
+            padded, *rest = (np.concatenate([p, np.repeat(p[-1:], size - count, axis=0)]) for p in pieces)
+            parts.append([np.asarray(a)[:count] for a in program(padded, tuple(rest), data, self.tolerance)])
             if self.progress is not None:
-                self.progress.advance(len(piece))
+                self.progress.advance(count)
         return [np.concatenate(arrays) for arrays in zip(*parts)]
 
 

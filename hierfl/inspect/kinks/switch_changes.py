@@ -63,7 +63,7 @@ class SwitchChanges:
         names = np.flatnonzero(~self.points.switches.sampled)
         if len(t) < 3 or not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
             return []
-        value = self._switch_values(t)[:, names]
+        value = self._denoised(self.points.switches_of(self.line.at(t), sampled))[:, names]
         sign, margin = np.sign(value[1:-1]), np.full((1, len(names)), np.nan)
         before, size, after = sign * value[:-2], sign * value[1:-1], sign * value[2:]
         two_before, two_after = sign * np.vstack([margin, value[:-3]]), sign * np.vstack([value[3:], margin])
@@ -137,7 +137,9 @@ class SwitchChanges:
 
     def _switch_values(self, t: np.ndarray) -> np.ndarray:
         """Evaluate the switches at places (k,), rounding errors around zero taken for zero: (k, switches)."""
-        value = self.points.switch_values(self.line.at(t))
+        return self._denoised(self.points.switch_values(self.line.at(t)))
+
+    def _denoised(self, value: np.ndarray) -> np.ndarray:
         size = np.abs(value)
         noise = self.points.switches.tolerance * (1.0 + size) + ROUNDING * np.max(
             size, axis=1, keepdims=True, initial=0.0

@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED
 from hierfl.compiler.host.newton import NewtonMethod
+from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone
 
 STEEP = st.floats(0.01, 100)
 
@@ -45,3 +46,22 @@ def test_flat_and_steep_together(a: float, b: float, c: float, middle: float) ->
 
 def test_an_infimum_at_infinity_is_no_answer() -> None:
     assert solve(lambda u: (np.exp(u), np.diag(np.exp(u))), 0.0).status == FAILED
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 4))
+def test_an_answer_of_zeros(seed: int, size: int) -> None:
+    """All of y is held at zero: what steps leave of it is rounding, however large that is beside y."""
+    rng = np.random.default_rng(seed)
+    matrix, pull = rng.standard_normal((4, size)), rng.uniform(5, 9, size)
+    cones, a = [Cone(NONNEGATIVE, size + 1)], np.vstack([np.eye(size), -np.ones((1, size))])
+    b = np.append(np.zeros(size), 2.0)
+    pull += np.abs(matrix).sum(axis=0)
+
+    def force(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        steep = np.exp(matrix @ u)
+        return matrix.T @ steep + pull, (matrix.T * steep) @ matrix + 0.1 * np.eye(size)
+
+    answer = NewtonMethod(force, a, b, cones, size).solve(rng.uniform(0, 2 / size, size))
+    assert answer.status == SOLVED and answer.error <= 1e-12
+    np.testing.assert_allclose(answer.u, 0.0, atol=1e-13)

@@ -17,10 +17,10 @@ from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
-from hierfl.compiler.lower_level.on_host.place import Place, places
+from hierfl.compiler.lower_level.on_host.place import Place, Places
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
-from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.host_callback import Batch, call_on_host
 
 SIZE_LIMIT = 120  # scalars of y, for whose matrices a solve takes about a millisecond
 QUICK, TIED, SLOW = 5_000, 1_000, 300  # solutions in a second
@@ -92,20 +92,21 @@ class ActiveSet(ExactMethod):
         size, mu = self.structure.size, self._modulus(owner, x)
         leaves = tuple(owner.own)
 
-        def place(point: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]) -> Place:
-            return Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
-
         def told_of(answer: ConeSolution, dtype: Any) -> np.ndarray:
             return np.concatenate([answer.u[:size], [answer.error, answer.status, answer.unique]]).astype(dtype)
 
         def on_host(point: np.ndarray, index: np.ndarray, start: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            answer = self.problem.solve(place(point, index, values), np.asarray(start, float))
+            answer = self.problem.solve(_place(leaves, point, index, values), np.asarray(start, float))
             return told_of(answer, point.dtype)
 
-        def many(calls: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
-            asked = [place(point, index, values) for point, index, _, *values in calls]
-            starts = [np.asarray(call[2], float) for call in calls]
-            return [told_of(answer, calls[0][0].dtype) for answer in self.problem.solve_each(asked, starts)]
+        def many(batch: Batch) -> np.ndarray:
+            points, index, starts, *values = batch.arrays
+            starts = np.broadcast_to(starts, (batch.count, size)).astype(float)
+            answers = self.problem.solve_each(_places(leaves, batch.count, points, index, values), starts)
+            told = {id(answer): k for k, answer in enumerate(answers)}  # one answer may be that of many
+            rows = np.stack([told_of(answers[k], points.dtype) for k in told.values()])
+            at = {key: row for row, key in enumerate(told)}
+            return rows[[at[id(answer)] for answer in answers]]
 
         given = (owner.own[leaf] for leaf in leaves)
         told = call_on_host(on_host, (size + 3,), x.dtype, x, owner.host_key, warm, *given, many=many)
@@ -122,15 +123,13 @@ class ActiveSet(ExactMethod):
         leaves = tuple(owner.own)
 
         def on_host(point: np.ndarray, index: np.ndarray, seed: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            place = Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
+            place = _place(leaves, point, index, values)
             return self.problem.pull(place, np.asarray(seed, float)).astype(point.dtype)
 
-        def many(calls: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
-            asked = [
-                Place(np.asarray(point, float), np.asarray(index), places(leaves, values))
-                for point, index, _, *values in calls
-            ]
-            return self.problem.pull_each(asked, [np.asarray(call[2], float) for call in calls])
+        def many(batch: Batch) -> list[np.ndarray]:
+            points, index, seeds, *values = batch.arrays
+            asked = _places(leaves, batch.count, points, index, values)
+            return self.problem.pull_each(asked, np.broadcast_to(seeds, (batch.count, len(seed))).astype(float))
 
         given = (owner.own[leaf] for leaf in leaves)
         return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given, many=many)
@@ -158,6 +157,19 @@ class ActiveSet(ExactMethod):
 
     def _modulus(self, owner: Owner, x: Array) -> Array:
         return jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))
+
+
+def _place(leaves: Sequence[int], point: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]) -> Place:
+    """Where a call asks, with its owner's constants by leaf."""
+    return Place(np.asarray(point, float), np.asarray(index), dict(zip(leaves, map(np.asarray, values))))
+
+
+def _places(
+    leaves: Sequence[int], count: int, points: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]
+) -> Places:
+    """Where the calls of a batch ask."""
+    x = np.broadcast_to(points, (count, points.shape[1])).astype(float)
+    return Places(x, np.broadcast_to(index, count), dict(zip(leaves, values)))
 
 
 def host_problem(structure: LowerStructure) -> HostProblem:

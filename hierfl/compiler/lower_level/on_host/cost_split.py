@@ -14,8 +14,11 @@ from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, averages_of
 
 
-def split_cost(level: LowerLevel, known: Known) -> tuple[list[Any], list[Any], list[Any]]:
-    """The addends of the objective: quadratic ones, other smooth ones, and those for the standard form."""
+def split_cost(level: LowerLevel, known: Known, on_y: Known) -> tuple[list[Any], list[Any], list[Any]]:
+    """The addends of the objective: quadratic ones, other smooth ones, and those for the standard form.
+
+    ``on_y`` has the bounds of y on Y(x) as well: a term has to be smooth there alone.
+    """
     quadratic: list[Any] = []
     smooth: list[Any] = []
     other: list[Any] = []
@@ -28,11 +31,11 @@ def split_cost(level: LowerLevel, known: Known) -> tuple[list[Any], list[Any], l
         elif _has_user_atom(term):
             smooth.append(term)
         elif any(True for _ in averages_of(term)):
-            if nonsmooth_atom([term], ids, Enclosure(known)) is not None:
+            if nonsmooth_atom([term], ids, Enclosure(on_y)) is not None:
                 raise NoStandardFormError("an average over samples of something that is not smooth in y")
             smooth.append(term)
         else:
-            (other if _goes_to_cones(level, term, ids, known) else smooth).append(term)
+            (other if _goes_to_cones(level, term, known, on_y) else smooth).append(term)
     return quadratic, smooth, other
 
 
@@ -40,10 +43,10 @@ def _has_user_atom(expression: Any) -> bool:
     return isinstance(expression, UserAtom) or any(map(_has_user_atom, getattr(expression, "args", ())))
 
 
-def _goes_to_cones(level: LowerLevel, term: Any, ids: set[int], known: Any) -> bool:
+def _goes_to_cones(level: LowerLevel, term: Any, known: Known, on_y: Known) -> bool:
     """Whether a term is piecewise quadratic, or not smooth; what needs other cones is smooth where it is finite."""
     try:
         form = StandardForm.of(level.sign * term, (), level.variables, known)
     except NoStandardFormError:
         return False
-    return form.polyhedral or nonsmooth_atom([term], ids, Enclosure(known)) is not None
+    return form.polyhedral or nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y)) is not None

@@ -6,17 +6,16 @@ smooth in y, of which values and derivatives are taken as they are, and what goe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLVED, TWISTED, UNKNOWN, ConeSolution
@@ -27,18 +26,19 @@ from hierfl.compiler.host.solution_set import SolutionSet
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
 from hierfl.compiler.lower_level.on_host.cost_split import split_cost
 from hierfl.compiler.lower_level.on_host.owner_terms import OwnerTerms
-from hierfl.compiler.lower_level.on_host.place import Place, stacked
+from hierfl.compiler.lower_level.on_host.place import Place, Places
+from hierfl.compiler.lower_level.on_host.place_programs import TOGETHER, PlacePrograms
+from hierfl.compiler.lower_level.on_host.smooth_level import SmoothLevel
 from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
-from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.language.levels import LowerLevel, averages_of
 
 ROUGH, FAR = 1e-13, 1e3  # an error, and a size beside that of x, from which an infimum may not be attained
-KEPT = 4096  # solutions, so that a derivative does not solve again
-TOGETHER = (8, 64, 512)  # how many models are evaluated at once
+KEPT = 512, 16_384  # solutions, least and most, so that a derivative does not solve again
+SCALARS = 20_000_000  # that are kept with them
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,8 @@ class HostProblem:
     affine: bool
     selection: str | None = None
     convex: bool = True  # declared so, by CVXPY's rules; a variational inequality is not
-    _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
-    _kept: dict[Any, tuple[ConeProgram, ConeSolution]] = field(default_factory=dict)
+    programs: PlacePrograms = field(default_factory=PlacePrograms)
+    _kept: dict[bytes, tuple[ConeProgram, ConeSolution]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, oracles: Oracles, level: LowerLevel) -> HostProblem:
@@ -69,14 +69,15 @@ class HostProblem:
             from_data = any(True for e in level.expressions for _ in averages_of(e))
             part = QuadraticPart(Program(level.expressions), None, affine, from_data)
             return cls(TracedModel(form, OwnerTerms(oracles, part)), affine, convex=False)
-        quadratic, smooth, other = split_cost(level, known)
+        on_y = {**known, **bounds_of(constraints, level.variables, known)}  # some terms are smooth there alone
+        quadratic, smooth, other = split_cost(level, known, on_y)
         cost = None if not other else level.sign * sum(other[1:], start=other[0])
         form = StandardForm.of(cost, constraints, level.variables, known)
         taken = [*quadratic, *smooth]
         program = Program([sum(taken[1:], start=taken[0])]) if taken else None
         part = QuadraticPart(program, level.sign, not smooth, any(True for t in taken for _ in averages_of(t)))
         steep = any(
-            nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(known)) is not None for term in smooth
+            nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y)) is not None for term in smooth
         )
         return cls(TracedModel(form, OwnerTerms(oracles, part, steep)), not smooth, selection)
 
@@ -100,47 +101,66 @@ class HostProblem:
         """(the quadratic model at the solution, the solution); the last few are kept."""
         key = place.key
         if key not in self._kept:
-            program, answer = self._affine(place) if self.affine else self._smooth(place, start)
-            self._keep(place, program, answer)
+            program, answer = self._affine(place) if self.affine else self._smooth.solve(place, start)
+            self._keep(key, place, program, answer)
         return self._kept[key]
 
-    def solve_each(self, asked: Sequence[Place], starts: Sequence[np.ndarray]) -> list[ConeSolution]:
-        """The solutions at many places: neighbours that hold the same rows are solved together."""
-        if not self.affine or len(asked) < 2:
-            return [self.solve(place, start) for place, start in zip(asked, starts)]
-        keys = [place.key for place in asked]
+    def solve_each(self, asked: Places, starts: np.ndarray) -> list[ConeSolution]:
+        """The solutions at many places, from starts (k, size): neighbours that hold the same rows are solved together."""
+        keys = asked.keys
         answers = {key: self._kept[key][1] for key in keys if key in self._kept}
-        new = [(key, place) for key, place in dict(zip(keys, asked)).items() if key not in answers]
+        new = list({key: k for k, key in enumerate(keys) if key not in answers}.values())
         for first in range(0, len(new), TOGETHER[-1]):
             some = new[first : first + TOGETHER[-1]]
-            answers |= zip((key for key, _ in some), self._solved_together([place for _, place in some]))
+            answers |= zip((keys[k] for k in some), self._solved_together(asked.among(some), starts[some]))
         return [answers[key] for key in keys]
 
-    def _solved_together(self, asked: Sequence[Place]) -> list[ConeSolution]:
+    def _solved_together(self, asked: Places, starts: np.ndarray) -> list[ConeSolution]:
         """The solutions of up to as many as are evaluated at once; they are kept."""
-        count = next(size for size in TOGETHER if size >= len(asked))
-        together, axes = stacked([*asked, *[asked[-1]] * (count - len(asked))])
-        program = self._program(
-            ("models", count, *axes.own.items()), jax.vmap(self.traced.model, tuple(axes)), together
-        )
-        models = [model[: len(asked)] for model in program(*together)]
-        family = ProgramFamily.of(models, self.form.cones, self.form.bounds, self.form.size)
-        return [self._keep(place, family[k], answer) for k, (place, answer) in enumerate(zip(asked, family.solve()))]
+        if len(asked) == 1:
+            return [self.solve(asked[0], starts[0])]
+        if self.affine:
+            models = self.programs.at_each("models", self.traced.model, asked)
+            family = ProgramFamily.of(models, self.form.cones, self.form.bounds, self.form.size)
+            solved = [(family[k], answer) for k, answer in enumerate(family.solve())]
+        else:
+            solved = self._smooth.solve_each(asked, starts)
+        return [
+            self._store(key, program, answer)
+            if self.convex and answer.unique == ONE and answer.error <= ROUGH
+            else self._keep(key, asked[k], program, answer)
+            for k, (key, (program, answer)) in enumerate(zip(asked.keys, solved))
+        ]
 
-    def _keep(self, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
+    @cached_property
+    def _capacity(self) -> int:
+        """How many solutions are kept, with the matrices of their models."""
+        return int(np.clip(SCALARS // (1 + self.form.width * (self.form.width + self.form.height)), *KEPT))
+
+    @cached_property
+    def _smooth(self) -> SmoothLevel:
+        return SmoothLevel(self.traced, self.programs)
+
+    def _keep(self, key: bytes, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer that is meant, kept."""
-        while len(self._kept) >= KEPT:
-            del self._kept[next(iter(self._kept))]
         if self._drifts(place, program, answer):
             answer = replace(answer, status=FAILED)
         chosen = self._chosen(place, program, answer) if answer.status == SOLVED else answer
-        self._kept[place.key] = program, chosen
-        return chosen
+        return self._store(key, program, chosen)
+
+    def _store(self, key: bytes, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
+        """The answer, kept as it is."""
+        while len(self._kept) >= self._capacity:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = program, answer
+        return answer
 
     # --- ties --------------------------------------------------------------------------------------------------------
 
     def _chosen(self, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer, or of several the one that is meant: the shortest y where nothing else is declared."""
+        if self.convex and answer.unique == ONE:
+            return answer
         several = SolutionSet(program, answer, self.form.size)
         if not (self.convex or several.is_monotone):
             return replace(answer, unique=TWISTED)
@@ -181,82 +201,22 @@ class HostProblem:
     def _upper_at(self, place: Place, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(gradient, Hessian) in y of the upper objective at u."""
         zero = np.zeros(self.form.size)
-        program = self._program("upper", self.traced.upper_slopes, place, zero)
+        program = self.programs.of("upper", self.traced.upper_slopes, place, zero)
         gradient, hessian = program(*place, u[: self.form.size])
         return gradient, hessian
 
     def _affine(self, place: Place) -> tuple[ConeProgram, ConeSolution]:
-        h, g, a, b = self._program("model", self.traced.model, place)(*place)
+        h, g, a, b = self.programs.of("model", self.traced.model, place)(*place)
         program = ConeProgram(h, g, a, b, self.form.cones, self.form.bounds)
         return program, program.solve()
 
     def _drifts(self, place: Place, program: ConeProgram, answer: ConeSolution) -> bool:
         """Whether a far y without curvature solves the conditions roughly only: interior points stop on the way to infinity."""
-        if not self.affine or answer.status != SOLVED or program.polyhedral or answer.error <= ROUGH:
+        if not self.affine or answer.status != SOLVED or answer.error <= ROUGH or program.polyhedral:
             return False
         size = self.form.size
         far = np.abs(answer.u[:size]).max(initial=0.0) > FAR * (1.0 + np.abs(place.x).max(initial=0.0))
         return bool(far and np.linalg.eigvalsh(program.h[:size, :size]).min(initial=0.0) <= 0.0)
-
-    def _smooth(self, place: Place, start: np.ndarray | None) -> tuple[ConeProgram, ConeSolution]:
-        curved, linear, a, b = self._program("cone model", self.traced.cone_model, place)(*place)
-        force = self._program("force", self.traced.force, place, np.zeros(self.form.size))
-        size = self.form.size
-
-        def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            value, slope = force(*place, u[:size])
-            h = np.array(curved)
-            h[:size, :size] += slope
-            g = curved @ u + linear
-            g[:size] += value
-            return g, h
-
-        answer = ConeSolution(np.full(self.form.width, np.nan), np.full(len(b), np.nan), np.inf, FAILED)
-        for first in self._starts(start, a, b):
-            if first.status != SOLVED:
-                return self._empty_model(a, b), first
-            answer = NewtonMethod(whole, a, b, self.form.cones, size, self.terms.interior).solve(first.u)
-            if answer.status == SOLVED:
-                break
-        if answer.status != SOLVED:
-            return self._empty_model(a, b), answer
-        force_there, slope_there = whole(answer.u)
-        return ConeProgram(slope_there, force_there - slope_there @ answer.u, a, b, self.form.cones), answer
-
-    def _empty_model(self, a: np.ndarray, b: np.ndarray) -> ConeProgram:
-        width = self.form.width
-        return ConeProgram(np.eye(width), np.zeros(width), a, b, self.form.cones, self.form.bounds)
-
-    def _starts(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> Any:
-        """Feasible points: the nearest to where one starts, then others, of which one may be where F is finite."""
-        size, width = self.form.size, self.form.width
-        weights = np.diag(np.concatenate([np.ones(size), np.full(width - size, 1e-6)]))
-        wanted = [np.zeros(size) if start is None else start, np.ones(size), np.full(size, 0.1), -np.ones(size)]
-        for point in wanted:
-            g = -weights @ np.concatenate([point, np.zeros(width - size)])
-            yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
-        if self.form.polyhedral and len(b) > self.form.equations:
-            yield self._inside(a, b)
-        for far in (
-            10.0,
-            1e2,
-            1e3,
-            -10.0,
-            -1e2,
-            -1e3,
-        ):  # where the objective is defined, but for constraints, is not known
-            g = -weights @ np.concatenate([np.full(size, far), np.zeros(width - size)])
-            yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
-
-    def _inside(self, a: np.ndarray, b: np.ndarray) -> ConeSolution:
-        """A point at which all rows are slack, by as much as 1 in their own lengths, where there is one."""
-        sizes = np.linalg.norm(a, axis=1) * (np.arange(len(b)) >= self.form.equations)
-        width = a.shape[1]
-        rows = np.block([[a, -sizes[:, None]], [np.zeros((1, width)), -np.ones((1, 1))]])
-        weights = np.diag(np.append(np.full(width, 1e-6), 0.0))
-        cones = [*self.form.cones, Cone(NONNEGATIVE, 1)]
-        found = ConeProgram(weights, np.append(np.zeros(width), -1.0), rows, np.append(b, 1.0), cones).solve()
-        return replace(found, u=found.u[:width], z=found.z[:-1])
 
     # --- derivatives ---------------------------------------------------------------------------------------------------
 
@@ -270,8 +230,8 @@ class HostProblem:
         width, height, size = self.form.width, self.form.height, len(place.x)
         u, z = answer.u, answer.z
         n, m = np.zeros(width), np.zeros(height)
-        push = self._program("push", self.traced.push, place, n, m, np.zeros(size))
-        pull = self._program("pull", self.traced.pull, place, n, m, n, m)
+        push = self.programs.of("push", self.traced.push, place, n, m, np.zeros(size))
+        pull = self.programs.of("pull", self.traced.pull, place, n, m, n, m)
         units = program.units
 
         def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -283,25 +243,24 @@ class HostProblem:
         )
         return look.gradient(units * np.concatenate([seed, np.zeros(width - len(seed))]))
 
-    def pull_each(self, asked: Sequence[Place], seeds: Sequence[np.ndarray]) -> list[Float[np.ndarray, " n"]]:
-        """The gradients at many places: those beyond doubt together, each of the others by itself."""
-        keys = [(place.key, seed.tobytes()) for place, seed in zip(asked, seeds)]
-        new = dict(zip(keys, zip(asked, seeds)))
-        self.solve_each([place for place, _ in new.values()], [np.zeros(self.form.size)] * len(new))
-        told = list(new.items())
-        gradients: dict[Hashable, np.ndarray] = {}
-        for first in range(0, len(told), TOGETHER[-1]):
-            some = told[first : first + TOGETHER[-1]]
-            pulled = self._pulled_together([seeded for _, seeded in some])
-            gradients |= {some[k][0]: gradient for k, gradient in pulled.items()}
-        for key, (place, seed) in told:
-            if key not in gradients:
-                gradients[key] = self.pull(place, seed)
+    def pull_each(self, asked: Places, seeds: np.ndarray) -> list[Float[np.ndarray, " n"]]:
+        """The gradients at many places for seeds (k, size): those beyond doubt together, each of the others by itself."""
+        keys = [key + seed.tobytes() for key, seed in zip(asked.keys, seeds)]
+        new = list({key: k for k, key in enumerate(keys)}.values())
+        self.solve_each(asked.among(new), np.zeros((len(new), self.form.size)))
+        gradients: dict[bytes, np.ndarray] = {}
+        for first in range(0, len(new), TOGETHER[-1]):
+            some = new[first : first + TOGETHER[-1]]
+            pulled = self._pulled_together(asked.among(some), seeds[some])
+            gradients |= {keys[some[k]]: gradient for k, gradient in pulled.items()}
+        for k in new:
+            if keys[k] not in gradients:
+                gradients[keys[k]] = self.pull(asked[k], seeds[k])
         return [gradients[key] for key in keys]
 
-    def _pulled_together(self, asked: Sequence[tuple[Place, np.ndarray]]) -> dict[int, np.ndarray]:
-        """The gradients, by place in the sequence, of those whose derivative is beyond doubt."""
-        solved = [self.solved(place) for place, _ in asked]
+    def _pulled_together(self, asked: Places, seeds_of_y: np.ndarray) -> dict[int, np.ndarray]:
+        """The gradients, by number, of those whose derivative is beyond doubt."""
+        solved = [self._kept[key] if key in self._kept else self.solved(asked[k]) for k, key in enumerate(asked.keys)]
         good = [k for k, (_, answer) in enumerate(solved) if answer.status == SOLVED and answer.unique != SEVERAL]
         if len(good) < 2 or any(cone.kind == SEMIDEFINITE for cone in self.form.cones):
             return {}
@@ -312,17 +271,14 @@ class HostProblem:
         family = ProgramFamily.of(stacks, self.form.cones, self.form.bounds, self.form.size)
         u, z = np.stack([answer.u for answer in answers]), np.stack([answer.z for answer in answers])
         seeds = np.zeros_like(u)
-        seeds[:, : self.form.size] = [asked[k][1] for k in good]
+        seeds[:, : self.form.size] = seeds_of_y[good]
         sure, v, w = family.adjoints(u, z, seeds)
         taken = np.flatnonzero(sure)
         if not len(taken):
             return {}
-        count = next(size for size in TOGETHER if size >= len(taken))
-        padded = np.concatenate([taken, np.repeat(taken[-1:], count - len(taken))])
-        place, axes = stacked([asked[good[k]][0] for k in padded])
-        there = (u[padded], z[padded], v[padded], w[padded])
-        pull = jax.vmap(self.traced.pull, (*axes, 0, 0, 0, 0))
-        pulled = self._program(("pulls", count, *axes.own.items()), pull, place, *there)(*place, *there)
+        there = (u[taken], z[taken], v[taken], w[taken])
+        places = asked.among([good[k] for k in taken])
+        pulled = self.programs.at_each("pulls", self.traced.pull, places, *there)
         return {good[k]: -pulled[at] for at, k in enumerate(taken)}
 
     def _pull_of_selected(
@@ -346,8 +302,8 @@ class HostProblem:
             return np.full(n, np.nan)
         width, height = self.form.width, self.form.height
         zero, rows, signed = np.zeros(width), np.zeros(height), np.asarray(sign)
-        push = self._program("push selected", self.traced.push_selected, place, zero, rows, np.zeros(n), signed)
-        pull = self._program("pull selected", self.traced.pull_selected, place, zero, rows, zero, rows, signed)
+        push = self.programs.of("push selected", self.traced.push_selected, place, zero, rows, np.zeros(n), signed)
+        pull = self.programs.of("pull selected", self.traced.pull_selected, place, zero, rows, zero, rows, signed)
 
         def full(part: np.ndarray) -> np.ndarray:
             out = np.zeros(height)
@@ -362,13 +318,6 @@ class HostProblem:
             among, chosen.u, chosen.z, pushed, lambda z, v, w: pull(*place, chosen.u, full(z), v, full(w), signed), n
         )
         return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
-
-    def _program(self, name: Hashable, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
-        """The function as a program of NumPy's, made once."""
-        if name not in self._programs:
-            with jax.enable_x64(True):
-                self._programs[name] = NumpyProgram(function, *place, *more)
-        return self._programs[name]
 
 
 def _not_convex(selection: str) -> str:

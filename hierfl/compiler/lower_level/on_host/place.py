@@ -1,13 +1,18 @@
-"""Where a lower level on the host is asked about: x, and its owner."""
+"""Where a lower level on the host is asked about: x, and its owner; one such place, or many."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from hierfl.compiler.lower_level.on_host.owner_terms import Own
+
+SHORT = 512  # bytes of a constant that tell it by themselves; longer ones are told by a digest
 
 
 class Place(NamedTuple):
@@ -18,22 +23,58 @@ class Place(NamedTuple):
     own: Own
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> bytes:
         """What tells it from other places."""
-        return self.x.tobytes(), int(self.client), *((leaf, value.tobytes()) for leaf, value in self.own.items())
+        own = {leaf: np.asarray(value)[None] for leaf, value in self.own.items()}
+        return Places(np.asarray(self.x)[None], np.asarray(self.client)[None], own).keys[0]
 
 
-def stacked(asked: Sequence[Place]) -> tuple[Place, Place]:
-    """(places as one, with a leading axis, the axes for ``jax.vmap``); constants that are the same for all stay as they are."""
-    own: Own = {}
-    axes: Own = {}
-    for leaf, value in asked[0].own.items():
-        same = all(place.own[leaf] is value for place in asked)
-        own[leaf], axes[leaf] = (value, None) if same else (np.stack([place.own[leaf] for place in asked]), 0)
-    x, client = np.stack([place.x for place in asked]), np.stack([place.client for place in asked])
-    return Place(x, client, own), Place(0, 0, axes)  # type: ignore[arg-type]
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Many places: x (k, n), indices of clients (k,), and constants with a leading axis of k entries, or of one for all."""
+
+    x: np.ndarray
+    client: np.ndarray
+    own: Own
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, k: int) -> Place:
+        return Place(
+            self.x[k], self.client[k], {leaf: value[0 if len(value) == 1 else k] for leaf, value in self.own.items()}
+        )
+
+    def among(self, chosen: Sequence[int] | np.ndarray) -> Places:
+        """Some of them."""
+        own = {leaf: value if len(value) == 1 else value[chosen] for leaf, value in self.own.items()}
+        return Places(self.x[chosen], self.client[chosen], own)
+
+    @cached_property
+    def keys(self) -> list[bytes]:
+        """What tells each from other places."""
+        parts = [_bytes(self.x.astype(np.float64)), _bytes(self.client.astype(np.int64))]
+        parts += [_told(value) for value in self.own.values()]
+        rows = np.concatenate([np.broadcast_to(part, (len(self), part.shape[1])) for part in parts], axis=1)
+        keys: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}")[:, 0].tolist()
+        return keys
+
+    def as_one(self) -> tuple[Place, Place]:
+        """(them as a place with leading axes, the axes for ``jax.vmap``); constants that are the same for all stay as they are."""
+        shared = {leaf: len(value) == 1 for leaf, value in self.own.items()}
+        own = {leaf: value[0] if shared[leaf] else value for leaf, value in self.own.items()}
+        axes = Place(0, 0, {leaf: None if same else 0 for leaf, same in shared.items()})  # type: ignore[arg-type]
+        return Place(self.x, self.client, own), axes
 
 
-def places(leaves: Sequence[int], values: Sequence[np.ndarray]) -> Own:
-    """An owner's constants by leaf."""
-    return dict(zip(leaves, map(np.asarray, values)))
+def _bytes(values: np.ndarray) -> np.ndarray:
+    """The bytes of each entry of an array: (k, bytes)."""
+    return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+
+
+def _told(values: np.ndarray) -> np.ndarray:
+    """What tells the entries of an array from others: (k, bytes)."""
+    if values[0].nbytes <= SHORT:
+        return _bytes(values)
+    digests = [hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=16).digest() for value in values]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(values), -1)

@@ -1,0 +1,137 @@
+"""A lower level on the host that is smooth and not quadratic: solved by Newton's method, at one place or at neighbours together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
+from hierfl.compiler.host.newton import NewtonMethod
+from hierfl.compiler.host.newton_family import NewtonFamily
+from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone, StandardForm
+from hierfl.compiler.lower_level.on_host.place import Place, Places
+from hierfl.compiler.lower_level.on_host.place_programs import PlacePrograms
+from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
+
+FEW = 3  # neighbours, from which on they are worth solving together
+PATIENCE, WORTH = (
+    3,
+    0.02,
+)  # answers that lead to less than a share of the others, after which each is looked for by itself
+
+Solved = tuple[ConeProgram, ConeSolution]  # the quadratic model at the solution, and the solution
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothLevel:
+    """The cost's smooth part as a force, and the standard form of all else."""
+
+    traced: TracedModel
+    programs: PlacePrograms
+
+    @property
+    def form(self) -> StandardForm:
+        """What of the lower level is rows and cones."""
+        return self.traced.form
+
+    def solve_each(self, asked: Places, starts: np.ndarray) -> list[Solved]:
+        """The solutions at many places: where one is solved, Newton's method goes on to the others."""
+        answers: dict[int, Solved] = {}
+        left, in_vain = list(range(len(asked))), 0
+        while left:
+            first, *left = left
+            answers[first] = self.solve(asked[first], starts[first])
+            near = answers[first][1]
+            if near.status == SOLVED and len(left) >= FEW and in_vain < PATIENCE:
+                reached = self._from(near, asked.among(left))
+                answers |= {left[k]: solved for k, solved in reached.items()}
+                in_vain = 0 if len(reached) > WORTH * len(left) else in_vain + 1
+                left = [k for k in left if k not in answers]
+        return [answers[k] for k in range(len(asked))]
+
+    def _from(self, near: ConeSolution, asked: Places) -> dict[int, Solved]:
+        """The solutions, by place in the sequence, that full steps of Newton's method lead to from that of a neighbour."""
+        size = self.form.size
+        curved, linear, a, b = self.programs.at_each("cone models", self.traced.cone_model, asked)
+
+        def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            value, slope = self.programs.at_each("forces", self.traced.force, asked, u[:, :size])
+            h, g = np.array(curved), (curved @ u[..., None])[..., 0] + linear
+            h[:, :size, :size] += slope
+            g[:, :size] += value
+            return g, h
+
+        family = NewtonFamily(whole, a, b, self.form.cones, size, self.traced.terms.interior)
+        answers = family.solve(near)
+        u = np.stack([near.u if answer is None else answer.u for answer in answers])
+        force, slope = whole(u)
+        g = force - (slope @ u[..., None])[..., 0]
+        return {
+            k: (ConeProgram(slope[k], g[k], a[k], b[k], self.form.cones), answer)
+            for k, answer in enumerate(answers)
+            if answer is not None
+        }
+
+    def solve(self, place: Place, start: np.ndarray | None) -> Solved:
+        """The solution at a place, from the feasible point that is nearest to a start, or from others."""
+        curved, linear, a, b = self.programs.of("cone model", self.traced.cone_model, place)(*place)
+        force = self.programs.of("force", self.traced.force, place, np.zeros(self.form.size))
+        size = self.form.size
+
+        def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            value, slope = force(*place, u[:size])
+            h = np.array(curved)
+            h[:size, :size] += slope
+            g = curved @ u + linear
+            g[:size] += value
+            return g, h
+
+        answer = ConeSolution(np.full(self.form.width, np.nan), np.full(len(b), np.nan), np.inf, FAILED)
+        for first in self._starts(start, a, b):
+            if first.status != SOLVED:
+                return self._empty_model(a, b), first
+            answer = NewtonMethod(whole, a, b, self.form.cones, size, self.traced.terms.interior).solve(first.u)
+            if answer.status == SOLVED:
+                break
+        if answer.status != SOLVED:
+            return self._empty_model(a, b), answer
+        force_there, slope_there = whole(answer.u)
+        return ConeProgram(slope_there, force_there - slope_there @ answer.u, a, b, self.form.cones), answer
+
+    def _empty_model(self, a: np.ndarray, b: np.ndarray) -> ConeProgram:
+        width = self.form.width
+        return ConeProgram(np.eye(width), np.zeros(width), a, b, self.form.cones, self.form.bounds)
+
+    def _starts(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> Any:
+        """Feasible points: the nearest to where one starts, then others, of which one may be where F is finite."""
+        size, width = self.form.size, self.form.width
+        weights = np.diag(np.concatenate([np.ones(size), np.full(width - size, 1e-6)]))
+        wanted = [np.zeros(size) if start is None else start, np.ones(size), np.full(size, 0.1), -np.ones(size)]
+        for point in wanted:
+            g = -weights @ np.concatenate([point, np.zeros(width - size)])
+            yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
+        if self.form.polyhedral and len(b) > self.form.equations:
+            yield self._inside(a, b)
+        for far in (
+            10.0,
+            1e2,
+            1e3,
+            -10.0,
+            -1e2,
+            -1e3,
+        ):  # where the objective is defined, but for constraints, is not known
+            g = -weights @ np.concatenate([np.full(size, far), np.zeros(width - size)])
+            yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
+
+    def _inside(self, a: np.ndarray, b: np.ndarray) -> ConeSolution:
+        """A point at which all rows are slack, by as much as 1 in their own lengths, where there is one."""
+        sizes = np.linalg.norm(a, axis=1) * (np.arange(len(b)) >= self.form.equations)
+        width = a.shape[1]
+        rows = np.block([[a, -sizes[:, None]], [np.zeros((1, width)), -np.ones((1, 1))]])
+        weights = np.diag(np.append(np.full(width, 1e-6), 0.0))
+        cones = [*self.form.cones, Cone(NONNEGATIVE, 1)]
+        found = ConeProgram(weights, np.append(np.zeros(width), -1.0), rows, np.append(b, 1.0), cones).solve()
+        return replace(found, u=found.u[:width], z=found.z[:-1])
