@@ -54,19 +54,19 @@ def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
 
     def make() -> Any:
         known = compiled.known_upper_set
-        return quick_jit(jax.vmap(known.project, in_axes=(0, None)))
+        return quick_jit(jax.vmap(known.project_quickly, in_axes=(0, None)))
 
     project = compiled.programs.keep("projection on X", make)
     return np.asarray(project(np.asarray(points), compiled.laid_out().clients.public))
 
 
 def project_on_all(compiled: CompiledProblem, x: Any, data: Data | None = None) -> Any:
-    """The projection on X; with private X_i, on their intersection with the public part.
+    """The projection on X, for values alone; with private X_i, on their intersection with the public part.
 
     A program that is kept gives its argument ``data``, so that it holds for all values of the parameters.
     """
     known = compiled.known_upper_set
-    return known.project(jnp.asarray(x), (compiled.laid_out() if data is None else data).clients.public)
+    return known.project_quickly(jnp.asarray(x), (compiled.laid_out() if data is None else data).clients.public)
 
 
 def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
@@ -131,6 +131,6 @@ def require_nonempty(compiled: CompiledProblem) -> None:
         Naming the constraints.
     """
     known = compiled.known_upper_set
-    if not float(quick_jit(known.gap)(compiled.laid_out().clients.public)) <= 0:
+    if not known.has_point(compiled.laid_out().clients.public):
         constraints = ", ".join(map(expression_text, known.constraints))
         raise DeclarationError(f"X is empty: no x satisfies {constraints}.")

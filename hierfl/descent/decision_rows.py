@@ -35,6 +35,11 @@ class DecisionRows:
     cones: Sequence[Cone]
     size: int
 
+    @property
+    def polyhedral(self) -> bool:
+        """Whether X is one."""
+        return all(cone.kind in (ZERO, NONNEGATIVE) for cone in self.cones)
+
     @classmethod
     def of(cls, problem: CompiledProblem) -> DecisionRows:
         """X itself, the private parts of all clients included.
@@ -83,11 +88,12 @@ class DecisionRows:
         offsets: Float[np.ndarray, " k"],
         length: float,
         units: Vector,
+        quickly: bool = False,
     ) -> tuple[Vector, float] | None:
         """d and v with the least v + d' curvature d / 2 such that x + d is in X and v >= slopes d - offsets; None where that fails.
 
         ``length`` is about the length of d in the ``units`` of the variables; the program is written for d / (length units), and for v
-        in units of the steepest slope.
+        in units of the steepest slope. ``quickly`` leaves it at the solver for rows, where there are rows alone.
         """
         width, count = self.a.shape[1], len(slopes)
         steep = max(float(np.linalg.norm(slopes * units, axis=1).max(initial=0.0)), TINY)
@@ -106,7 +112,8 @@ class DecisionRows:
         if not all(np.isfinite(array).all() for array in (h, a, b)):
             return None
         with np.errstate(all="ignore"):
-            answer = ConeProgram(h, g, a, b, [*first, Cone(NONNEGATIVE, count), *rest]).solve()
+            program = ConeProgram(h, g, a, b, [*first, Cone(NONNEGATIVE, count), *rest])
+            answer = program.solve_by_rows() if quickly and program.polyhedral else program.solve()
         if answer.status != SOLVED:
             return None
         return length * units * answer.u[: self.size], length * steep * float(answer.u[width])

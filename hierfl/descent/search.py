@@ -164,15 +164,15 @@ class Descent:
         return False
 
     def _further(self, x: np.ndarray, step: ModelStep) -> Generator[np.ndarray, KnownPoint | None, None]:
-        """Double a step from x along which f still falls steeply, as far as X reaches."""
+        """Double a step from x along which f still falls steeply, as far as X reaches; along a curved boundary of X too."""
         share = 2.0
         while share <= FURTHEST and float(self.bundle.centre.slope @ step.d) < -0.5 * step.decrease:
             to = x + share * step.d
             inside = self.oracle.inside(to)
-            if np.linalg.norm(inside - to) > 1e-9 * (1.0 + np.linalg.norm(to)):
+            if self.rows.polyhedral and np.linalg.norm(inside - to) > 1e-9 * (1.0 + np.linalg.norm(to)):
                 return
             self.share = share
-            tried = yield to
+            tried = yield inside
             if tried is None:
                 return
             if tried.value >= self.bundle.centre.value:

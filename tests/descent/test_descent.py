@@ -273,3 +273,18 @@ def test_a_start_at_a_minimum_of_zero_is_at_rest() -> None:
         hf.Problem(hf.Minimize(clients=cp.max(np.array([[2.0, 0], [-3, 0]]) @ x)), constraints=[cp.abs(x) <= 1])
     )
     assert result.status == "at rest" and result.value == 0 and result.settings["rounds_done"] < 60
+
+
+@pytest.mark.parametrize("bend", [0.5, 2.0])
+def test_along_a_curved_boundary(bend: float) -> None:
+    """Minimise -x_1^2 - 3 x_2 below a parabola: along it f is a parabola too, which a step's quadratic model knows nothing of."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(1, name="y")
+    below = hf.ArgMin(y, cp.sum_squares(y - x[0]), [])
+    problem = hf.Problem(
+        hf.Minimize(clients=-(1 - 1e-9) * cp.square(y[0]) * 0.9 * bend - 3 * x[1] * 0.5),
+        lower=below,
+        constraints=[x >= -2, x <= 2, bend * cp.square(x[0]) + x[1] <= 1],
+    )
+    result = solved(problem, x0=np.array([0.6, 1 - bend * 0.36]))
+    assert result.value == pytest.approx(-1.5, abs=1e-7) and np.abs(result.x - [0, 1]).max() <= 1e-3
+    assert result.settings["rounds_done"] <= 40

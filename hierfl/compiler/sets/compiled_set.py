@@ -14,7 +14,9 @@ import numpy as np
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Array, Float
 
+from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.host.cone_solution import SOLVED
 from hierfl.compiler.host.nearest_point import HostProjection
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.sets.blocks.affine_block import AffineBlock
@@ -81,6 +83,48 @@ class CompiledSet:
             return on_host.project(z, self._moving(environment))
         return self.traced_projection(z, environment)
 
+    def project_quickly(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
+        """``project`` for programs that run a few times and take no derivatives, which an iteration is not worth compiling for.
+
+        Points of the set are told by its inequalities, others are found by a solver on the host, and by the iteration where that does
+        not find them to rounding.
+        """
+        solver = self._solver if traced_for_numpy() else None
+        if self.is_direct or (solver is not None and solver.form.polyhedral):
+            return self.project(z, environment)
+        if solver is not None:
+            return solver.project(z, self._moving(environment), self._by_blocks)
+        nearest = self.project(z, environment)
+        return nearest if self._inequalities is None else jnp.where(self._holds(z, environment), z, nearest)
+
+    @cached_property
+    def _inequalities(self) -> Inequalities | None:
+        """What says whether a point is in the set, beside which an iteration is rough; None where there are other constraints."""
+        return Inequalities.of(self.constraints, self.variables)
+
+    def _holds(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Array:
+        assert self._inequalities is not None
+        return self._inequalities.hold(z, self._moving(environment))
+
+    @cached_property
+    def _held(self) -> Callable[..., Array]:
+        return quick_jit(self._holds)
+
+    def _by_blocks(self, points: Float[np.ndarray, "k size"], environment: Mapping[int, Any]) -> np.ndarray:
+        return np.stack([np.asarray(self._iterated(point, dict(environment))) for point in points])
+
+    @cached_property
+    def _iterated(self) -> Callable[..., Array]:
+        return quick_jit(self.traced_projection)
+
+    def has_point(self, environment: Mapping[int, Any]) -> bool:
+        """Whether the set has a point: by a solver on the host where an iteration would look for it, otherwise by ``gap``."""
+        if not self.is_direct and self._solver is not None:
+            found = self._solver.nearest(np.zeros(self.size), self._moving(environment))
+            if found.status == SOLVED:
+                return True
+        return bool(float(quick_jit(self.gap)(environment)) <= 0)
+
     def nearby(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
         """A point of the set near z, for a few looks at what holds there: the nearest one, to what a solver on the host leaves.
 
@@ -92,6 +136,8 @@ class CompiledSet:
 
     def point_near(self, z: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> Float[np.ndarray, " size"]:
         """The nearest point, outside of programs: to rounding by a formula, or for a polyhedron by a solver; to 1e-9 where it is iterated."""
+        if not self.is_direct and self._inequalities is not None and bool(self._held(z, environment)):
+            return z
         if not self.is_direct or (
             self.kind not in ("free", "box") and self._solver is not None and self._solver.form.polyhedral
         ):

@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+from hierfl.compiler.host import nearest_point
 from hierfl.compiler.host.cone_solution import EMPTY, SOLVED
 from hierfl.compiler.host.nearest_point import HostProjection
 
@@ -34,11 +35,37 @@ def test_points_inside_stay_and_others_are_brought_nearest(name: str) -> None:
         found = projection.nearest(z.value, {})
         assert found.status == SOLVED and found.error <= 1e-9
         np.testing.assert_allclose(found.u[:2], x.value, atol=1e-6)
+        (nearest,) = projection.nearest_each(z.value[None], {})
+        np.testing.assert_allclose(nearest, x.value, atol=1e-6)
         x.value = z.value
         if max(float(np.max(row.violation())) for row in rows) == 0.0:
             stayed += 1
-            np.testing.assert_allclose(found.u[:2], z.value, rtol=0, atol=1e-9)
+            np.testing.assert_array_equal(nearest, z.value)
     assert stayed >= 3
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_many_points_are_brought_where_each_is(name: str) -> None:
+    x = cp.Variable(2)
+    projection = HostProjection.on(SETS[name](x), [x])
+    points = np.random.default_rng(1).uniform(-2, 2, (100, 2))
+    each = np.stack([projection.nearest_each(point[None], {})[0] for point in points])
+    np.testing.assert_allclose(projection.nearest_each(points, {}), each, rtol=0, atol=1e-12)
+    assert (projection.contains(each[(each == points).all(axis=1)], {})).all()
+
+
+def test_a_point_that_is_not_found_to_rounding_is_looked_for_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, asked = cp.Variable(2), []
+    projection = HostProjection.on(SETS["parabola"](x), [x])
+    monkeypatch.setattr(nearest_point, "ROUGH", -1.0)
+
+    def otherwise(points: np.ndarray, environment: Any) -> np.ndarray:
+        asked.append(points)
+        return np.full_like(points, 7.0)
+
+    found = projection.nearest_each(np.array([[0.0, 0.0], [2.0, 2.0], [0.1, -0.5]]), {}, otherwise)
+    np.testing.assert_array_equal(found, [[0.0, 0.0], [7.0, 7.0], [0.1, -0.5]])
+    np.testing.assert_array_equal(asked, [[[2.0, 2.0]]])
 
 
 def test_an_empty_set_has_no_nearest_point() -> None:
