@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_on_host
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.public_response import public_response
+from hierfl.inspect.implicit.known_values import KnownValues
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.near_names import suggests_names
 from hierfl.progress import Waits
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.compiler.lower_level.evaluation import Evaluation
     from hierfl.inspect.implicit.midpoints import Midpoints
@@ -50,7 +51,7 @@ class ImplicitFunction:
     def response(self, x: Any) -> Any:
         """Evaluate y(x), in the shapes of ``Result.y``; None without a lower level. Errors as for calling."""
         solution = self._evaluate(x).solution
-        return None if solution is None else public_response(self._compiled, solution.y)
+        return None if solution is None else public_response(self._compiled, np.array(solution.y))
 
     def certificate(self, x: Any) -> Certificate:
         """How the lower level is solved at x, and how accurately. Errors as for calling."""
@@ -332,9 +333,14 @@ class ImplicitFunction:
 
     def _evaluate(self, x: Any) -> Evaluation:
         compiled = self._compiled
+        known = KnownValues.of(compiled)
+        point, parameters = compiled.upper.flatten(x, "x"), compiled.parameter_values
+        if (evaluation := known.at(point, parameters)) is not None:
+            return evaluation
         with computing(double=True):  # entered once, for all that is asked
             flat = self._point_of_x(x)
             with self._waits.at("f(x)"):
                 evaluation = compiled.exact.at(flat)
             warn_of_doubts(compiled, flat, evaluation)
+        known.keep(point, parameters, evaluation)
         return evaluation
