@@ -3,8 +3,8 @@
 Every problem of ``tests/bilevel_catalogue.py`` is asked everything once, in a new process, in the order of a session: a value (the
 declaration included), a gradient, a run of 100 rounds, a slice with its kinks, the reference; then the next problem's value and
 gradient. The unit is the time that the same process took to ``import cvxpy``. *Cold* is without a disk cache, *warm* with one
-that an earlier process has filled (``HIERFL_CACHE``). Beside them: a value asked again and a slice of 401 points asked again,
-CVXPY's re-solves of the lower level (for all its owners at one x), the primitive equations of the program that evaluates f, how
+that an earlier process has filled (``HIERFL_CACHE``). Beside them: a value asked again, one at another x and a slice of 401 points
+asked again, CVXPY's re-solves of the lower level (for all its owners at one x), the primitive equations of the program that evaluates f, how
 far the first value and gradient are from the catalogue's answers, and BLVPY with IPOPT where it can be imported.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.harness import Row
+from tests.benchmarks.harness import Row, as_installed
 
 QUICK = ("Clark-Westerberg", "Outrata-Zowe", "disc and rows", "Braess", "dispatch")
 LIMIT = 900.0  # seconds for a process
@@ -91,7 +91,7 @@ def table_of(results: dict[str, Figures]) -> Table:
     table = Table(title="First answers, in imports of CVXPY", caption=_legend(results))
     for heading in ("problem", "import s", *QUESTIONS, "together", "next value", "next gradient", "warm together"):
         table.add_column(heading, justify="left" if heading == "problem" else "right")
-    for heading in ("again µs", "401 points ms", "CVXPY ms", "equations", "error", "BLVPY"):
+    for heading in ("again µs", "another x µs", "401 points ms", "CVXPY ms", "equations", "error", "BLVPY"):
         table.add_column(heading, justify="right")
     for name, of in results.items():
         first = [imports(of, question) for question in (*QUESTIONS, "next_value", "next_gradient")]
@@ -103,6 +103,7 @@ def table_of(results: dict[str, Figures]) -> Table:
             *map(text, first[5:]),
             text(together(of["warm"]) if "warm" in of else None),
             text(scaled(of.get("again"), 1e6), "{:.0f}"),
+            text(scaled(of.get("elsewhere"), 1e6), "{:.0f}"),
             text(scaled(of.get("slice_again"), 1e3), "{:.1f}"),
             text(scaled(of.get("cvxpy"), 1e3)),
             text(of.get("equations"), "{:,}"),
@@ -134,9 +135,9 @@ def bars(results: dict[str, Figures]) -> list[Row]:
         _worst(results, "error of the first value and gradient, relative", lambda of: of.get("error"), 1e-9),
     ]
     dispatch = results.get("dispatch", {})
-    if isinstance(dispatch.get("cvxpy"), float) and "again" in dispatch:
-        ratio = dispatch["cvxpy"] / dispatch["again"]
-        rows.append(Row("dispatch: eight re-solves by CVXPY over a value", ratio, 20, at_most=False))
+    if isinstance(dispatch.get("cvxpy"), float) and "elsewhere" in dispatch:
+        ratio = dispatch["cvxpy"] / dispatch["elsewhere"]
+        rows.append(Row("dispatch: eight re-solves by CVXPY over a value at another x", ratio, 20, at_most=False))
     return rows
 
 
@@ -174,6 +175,7 @@ def chosen(options: argparse.Namespace) -> Iterable[tuple[str, str]]:
 
 def main() -> None:
     """Print the table and the bars, and write the JSON file."""
+    as_installed()
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.first_answer", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these problems")
@@ -189,7 +191,7 @@ def main() -> None:
         told = text(together(results[name]))
         print(f"{name}: {told} imports together", file=sys.stderr, flush=True)
         options.json.write_text(json.dumps(results, indent=2))
-    Console(width=230).print(table_of(results))
+    Console(width=245).print(table_of(results))
     print("\n".join(map(str, bars(results))))
 
 

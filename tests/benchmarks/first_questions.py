@@ -110,6 +110,8 @@ def ask_everything(case: Case, following: Case) -> None:
     told("reference", lambda: problem.reference(progress=False))
     report(error=worst_error(case, value, gradient))
     report(again=least_seconds(lambda k: problem.implicit(points[k % len(points)]), 20))
+    others = [centre + k * 1e-4 * (points[-1] - centre) for k in range(1, 21)]  # each is asked once
+    report(elsewhere=min(seconds(lambda x=x: problem.implicit(x))[0] for x in others))
     report(
         slice_again=least_seconds(
             lambda k: problem.implicit.slice(centre, direction, radius, POINTS, progress=False), 3

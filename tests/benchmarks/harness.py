@@ -6,6 +6,7 @@ each side the least time counts.
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import subprocess
@@ -13,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -36,6 +39,16 @@ class Row:
     def __str__(self) -> str:
         kind, verdict = ("at most" if self.at_most else "at least"), ("reached" if self.reached else "NOT reached")
         return f"{self.name:76} {self.value:9.3g}   {kind:8} {self.bar:<6g} {verdict:11} {self.note}"
+
+
+def as_installed() -> None:
+    """Compile hierfl to bytecode, as pip does for all that it installs, CVXPY and JAX among it, and Python at a first import.
+
+    A checkout is left out by pip, and by Python where ``PYTHONDONTWRITEBYTECODE`` is set: a first answer would then wait 0.2 s
+    for the compiler of Python.
+    """
+    for folder in ("hierfl", "models", "solvers", "tests"):
+        compileall.compile_dir(ROOT / folder, quiet=1)
 
 
 def least_times(functions: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:

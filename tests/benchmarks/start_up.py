@@ -16,7 +16,7 @@ import numpy as np
 
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.solvers import ZOHFL
-from tests.benchmarks.harness import Row, least_times, publish
+from tests.benchmarks.harness import Row, as_installed, least_times, publish
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -40,6 +40,7 @@ class Compilations:
 
 def main() -> None:
     """Print the rows."""
+    as_installed()
     imports = least_times({name: lambda name=name: importing(name) for name in ("hierfl", "cvxpy")}, repeats=5)
     rng, heard = np.random.default_rng(0), Compilations()
     data = ClassificationData(rng.random((2000, 784)), rng.integers(0, 10, 2000))

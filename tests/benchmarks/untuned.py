@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize
 
+from tests.benchmarks.harness import as_installed
 from tests.benchmarks.untuned_problems import FIELDS, Field
 
 ASK = """
@@ -58,6 +59,7 @@ def searched(field: Field, start: np.ndarray, evaluations: int) -> float:
 
 def main() -> None:
     """Print the table."""
+    as_installed()
     rng = np.random.default_rng(0)
     table = Table("field", "solver", "ended", "rounds", "imports", "f(x)", "optimum from there", "best of others")
     within = 0
