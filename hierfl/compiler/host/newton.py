@@ -22,7 +22,9 @@ CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinki
 SHORT = 0.995  # of a step to the boundary
 NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
-NOISE = 2e-15  # of the force beside the slope: steps of that length are rounding, which is seen where y is zero
+NOISE = (
+    4e-15  # of the force beside the slope, 1 at most: steps of that length are rounding, which is seen where y is zero
+)
 
 Vector = Float[np.ndarray, " width"]
 Force = Callable[[Vector], tuple[Vector, Float[np.ndarray, "width width"]]]
@@ -56,7 +58,7 @@ class NewtonMethod:
             step = ahead.u - u
             moved = _largest(step[: self.size])
             size = moved / (_largest(u[: self.size]) or 1.0)
-            if moved <= NOISE * (unit := _largest(force) / (_largest(slope) or 1.0)):
+            if moved <= NOISE * (unit := min(1.0, _largest(force) / (_largest(slope) or 1.0))):
                 size = min(size, moved / (unit or 1.0))
                 return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             if size <= SETTLED or (size <= CLOSE and size > STEADY * last):

@@ -49,6 +49,7 @@ class NewtonFamily:
             moved = _largest(step[:, : self.size])
             size = moved / _or_one(_largest(u[going, : self.size]))
             unit = _largest(force[going]) / _or_one(np.abs(slope[going]).max(axis=(1, 2), initial=0.0))
+            unit = np.minimum(unit, 1.0)
             rounding = moved <= NOISE * unit
             size = np.where(rounding, np.minimum(size, moved / _or_one(unit)), size)
             settled = modelled & (rounding | (size <= SETTLED) | ((size <= CLOSE) & (size > STEADY * last[going])))
