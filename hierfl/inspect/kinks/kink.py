@@ -11,6 +11,7 @@ import numpy as np
 from hierfl.inspect.kinks.switches import Cause
 
 NAMED = 3  # causes that are written out
+ROUNDING = 1e-13  # of the larger slope at a kink: less is written as none
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ class Kink:
 
     def __str__(self) -> str:
         bend = "is vertical" if self.bend == "vertical" else f"bends {self.bend}"
-        return f"t = {round(self.t, 9) + 0.0:.6g}: slope {self.left_slope:.6g} to {self.right_slope:.6g}, {bend}; {self.cause}"
+        sides = (self.left_slope, self.right_slope)
+        size = max((abs(slope) for slope in sides if np.isfinite(slope)), default=0.0)
+        left, right = (0.0 if abs(slope) <= ROUNDING * size else slope for slope in sides)
+        return f"t = {round(self.t, 9) + 0.0:.6g}: slope {left:.6g} to {right:.6g}, {bend}; {self.cause}"
 
 
 @dataclass(frozen=True)
