@@ -115,11 +115,11 @@ class Certificate(Shown):
         if self.method == "no lower level":
             return "no lower level"
         residual = _magnitude(self.lower_residual)
-        bound = f"{self.error_bound:.1e}" if np.isfinite(self.error_bound) else "unknown"
-        asserted = (
-            f" if {' and '.join(self.asserted)} is convex, as asserted" if self.asserted and bound != "unknown" else ""
-        )
-        return f"lower level by {self.method}: residual {residual}, error of y at most {bound}{asserted}"
+        solved = f"lower level by {self.method}: residual {residual}, error of y"
+        if not np.isfinite(self.error_bound):
+            return f"{solved} unknown"
+        asserted = f" if {' and '.join(self.asserted)} is convex, as asserted" if self.asserted else ""
+        return f"{solved} at most {self.error_bound:.1e}{asserted}"
 
 
 def _magnitude(value: float) -> str:
