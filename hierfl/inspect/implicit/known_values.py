@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ class KnownValues:
     """Evaluations by x and by the values of the parameters; none of a ``BlackBox``, which may answer differently each time."""
 
     repeatable: bool
-    _known: dict[Hashable, Evaluation] = field(default_factory=dict)
+    _known: OrderedDict[Hashable, Evaluation] = field(default_factory=OrderedDict)
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> KnownValues:
@@ -38,7 +39,7 @@ class KnownValues:
         if self.repeatable and sum(np.size(leaf) for leaf in jax.tree.leaves(evaluation)) <= LARGEST:
             self._known[x.tobytes(), parameters] = evaluation
             while len(self._known) > LATEST:
-                self._known.pop(next(iter(self._known)), None)
+                self._known.popitem(last=False)  # in one piece, whatever other threads do
 
 
 def _terms(compiled: CompiledProblem) -> list[Any]:
