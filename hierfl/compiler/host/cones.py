@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, triangle
 
@@ -52,6 +52,22 @@ def dual_slope(cones: Sequence[Cone], v: Rows) -> Float[np.ndarray, "rows rows"]
 def distance(cones: Sequence[Cone], e: Rows) -> float:
     """How far e is from K."""
     return float(np.linalg.norm(project_dual(cones, -e))) if len(e) else 0.0
+
+
+def inside(cones: Sequence[Cone], e: Float[np.ndarray, "k rows"]) -> Bool[np.ndarray, " k"]:
+    """Which of many are in K."""
+    within = np.ones(len(e), bool)
+    for cone, rows in blocks(cones):
+        part = e[:, rows]
+        if cone.kind == ZERO:
+            within &= (part == 0).all(axis=1)
+        elif cone.kind == NONNEGATIVE:
+            within &= (part >= 0).all(axis=1)
+        elif cone.kind == SECOND_ORDER:
+            within &= np.linalg.norm(part[:, 1:], axis=1) <= part[:, 0]
+        else:
+            within &= np.array([distance([cone], one) == 0.0 for one in part], bool)
+    return within
 
 
 def _second_order(v: Rows) -> Rows:

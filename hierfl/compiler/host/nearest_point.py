@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, ConeSolution
-from hierfl.compiler.host.cones import distance
+from hierfl.compiler.host.cones import inside
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm
@@ -109,12 +109,10 @@ class HostProjection:
         for first in range(0, len(outside), TOGETHER):
             some = outside[first : first + TOGETHER]
             answers = self._nearest_together(nearest[some], environment)
-            solved = np.array([answer.status == SOLVED for answer in answers])
-            rough = np.array([answer.error > (ROUGH if otherwise else np.inf) for answer in answers]) | (
-                ~solved if otherwise else False
-            )
             found = np.stack([answer.u[: self.form.size] for answer in answers])
-            found[~solved] = np.nan
+            failed = np.array([answer.status != SOLVED for answer in answers])
+            found[failed] = np.nan
+            rough = failed | (np.array([answer.error for answer in answers]) > ROUGH)
             if otherwise is not None and rough.any():
                 found[rough] = otherwise(nearest[some[rough]], environment)
             nearest[some] = found
@@ -132,7 +130,7 @@ class HostProjection:
         """Which points are in the set for sure."""
         if self.form.width == self.form.size:
             a, b = self.rows(environment)
-            return np.array([distance(self.form.cones, row) == 0.0 for row in points @ a.T + b], bool)
+            return inside(self.form.cones, points @ a.T + b)
         if self.inequalities is None:
             return np.zeros(len(points), bool)
         count = next((size for size in COUNTS if size >= len(points)), len(points))
@@ -141,8 +139,8 @@ class HostProjection:
             with jax.enable_x64(True):
                 each = jax.vmap(self.inequalities.hold, (0, None))
                 self._programs["contains", count] = NumpyProgram(each, padded, dict(environment))
-        inside: np.ndarray = self._programs["contains", count](padded, dict(environment))
-        return inside[: len(points)]
+        held: np.ndarray = self._programs["contains", count](padded, dict(environment))
+        return held[: len(points)]
 
     def slope(
         self, z: np.ndarray, environment: Environment, moving: tuple[int, ...] = ()

@@ -22,6 +22,7 @@ CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinki
 SHORT = 0.995  # of a step to the boundary
 NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
+EXACT = 1e-14  # of the terms of a linear model, what rounding leaves between it and the map
 NOISE = (
     4e-15  # of the force beside the slope, 1 at most: steps of that length are rounding, which is seen where y is zero
 )
@@ -57,21 +58,30 @@ class NewtonMethod:
                 return ahead
             step = ahead.u - u
             moved = _largest(step[: self.size])
-            size = moved / (_largest(u[: self.size]) or 1.0)
-            if moved <= NOISE * (unit := min(1.0, _largest(force) / (_largest(slope) or 1.0))):
-                size = min(size, moved / (unit or 1.0))
-                return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
-            if size <= SETTLED or (size <= CLOSE and size > STEADY * last):
+            size, rounding = map(
+                float, relative_step(moved, _largest(u[: self.size]), _largest(force), _largest(slope))
+            )
+            if rounding or size <= SETTLED or (size <= CLOSE and size > STEADY * last):
                 return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
             if share == 0.0 and size <= NEAR and size < 0.5 * last:  # along so short a step only rounding is seen
                 share, (force_ahead, slope_ahead) = 1.0, self.force(ahead.u)
+            if share == 1.0 and self._is_exact(force, slope, step, force_ahead, slope_ahead):
+                return ahead
             if share == 0.0 or not np.isfinite(force_ahead).all():
                 return ConeSolution(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
             u, force, slope, answer = u + share * step, force_ahead, slope_ahead, ahead
             last = size if share == 1.0 or size <= CLOSE else np.inf
         assert answer is not None
         return ConeSolution(u, answer.z, last, FAILED)
+
+    @staticmethod
+    def _is_exact(force: Vector, slope: np.ndarray, step: Vector, force_ahead: Vector, slope_ahead: np.ndarray) -> bool:
+        """Whether the linear model is the map itself, so that the model's solution is the answer."""
+        if not np.array_equal(slope, slope_ahead):
+            return False
+        size = np.abs(force) + np.abs(slope) @ np.abs(step)
+        return bool((np.abs(force + slope @ step - force_ahead) <= EXACT * size).all())
 
     def _largest_share(self, u: Vector, step: Vector) -> float:
         """1, or just less than to the boundary that the step would reach."""
@@ -115,6 +125,20 @@ class NewtonMethod:
             if share * _largest(step) <= 1e-17 * (_largest(u) or 1.0):
                 break
         return 0.0, force, np.zeros((len(u), len(u)))
+
+
+def relative_step(
+    moved: np.ndarray | float, y: np.ndarray | float, force: np.ndarray | float, slope: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(steps relative to y, which of them are rounding), from the largest entries of steps, of y, of the map and of its derivative."""
+    with np.errstate(over="ignore"):  # beside a y that is next to nothing, steps are infinitely long
+        unit = np.minimum(force / _or_one(slope), 1.0)
+        size, rounding = moved / _or_one(y), np.asarray(moved <= NOISE * unit)
+        return np.where(rounding, np.minimum(size, moved / _or_one(unit)), size), rounding
+
+
+def _or_one(sizes: np.ndarray | float) -> np.ndarray:
+    return np.where(np.asarray(sizes) > 0, sizes, 1.0)
 
 
 def _largest(v: Vector) -> float:

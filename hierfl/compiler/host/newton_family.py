@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_solution import ONE, SOLVED, ConeSolution
-from hierfl.compiler.host.newton import CLOSE, NEAR, NOISE, SETTLED, SHORT, STEADY
+from hierfl.compiler.host.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, relative_step
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
@@ -47,11 +47,8 @@ class NewtonFamily:
             modelled, ahead, z[going] = models.solve_from(u[going], z[going])
             step = ahead - u[going]
             moved = _largest(step[:, : self.size])
-            size = moved / _or_one(_largest(u[going, : self.size]))
-            unit = _largest(force[going]) / _or_one(np.abs(slope[going]).max(axis=(1, 2), initial=0.0))
-            unit = np.minimum(unit, 1.0)
-            rounding = moved <= NOISE * unit
-            size = np.where(rounding, np.minimum(size, moved / _or_one(unit)), size)
+            steep = np.abs(slope[going]).max(axis=(1, 2), initial=0.0)
+            size, rounding = relative_step(moved, _largest(u[going, : self.size]), _largest(force[going]), steep)
             settled = modelled & (rounding | (size <= SETTLED) | ((size <= CLOSE) & (size > STEADY * last[going])))
             ended = settled & models.is_one(ahead, z[going])
             for k in np.flatnonzero(ended):
@@ -97,7 +94,3 @@ def _finite(stack: Stack) -> Bool[np.ndarray, " k"]:
 
 def _largest(stack: Stack) -> Float[np.ndarray, " k"]:
     return np.asarray(np.abs(stack).max(axis=1, initial=0.0))
-
-
-def _or_one(sizes: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
-    return np.where(sizes > 0, sizes, 1.0)
