@@ -26,6 +26,7 @@ from hierfl.compiler.host.standard_form import SECOND_ORDER, SEMIDEFINITE, Cone
 STEPS = 8
 FEW = 16  # programs over rows, from which on they are worth solving together: DAQP takes a fraction of a millisecond for each
 PATIENCE, WORTH = 3, 0.02  # answers that lead to less than a share of the others, before each is looked for by itself
+LARGEST = 60  # unknowns of a linear system, up to which a few of them are solved sooner than a program over rows
 STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero, where the rows that hold are beyond doubt
 CONDITION = 1e8  # of a linear system whose answer is the only one beyond doubt
 LARGE = 1e6  # of an adjoint, relative to its seed, from which rows may depend on each other
@@ -119,8 +120,9 @@ class ProgramFamily:
 
     @property
     def _together(self) -> bool:
-        """Whether the steps are stacked: cones whose projections are, and units that all entries of u share."""
-        return not any(cone.kind == SEMIDEFINITE for cone in self.cones) and not (self[0].units != 1.0).any()
+        """Whether the steps are stacked: cones whose projections are, units that all share, no large systems where DAQP is sooner."""
+        large = self[0].polyhedral and sum(self.a.shape[1:]) > LARGEST and not self._shared
+        return not (large or any(cone.kind == SEMIDEFINITE for cone in self.cones) or (self[0].units != 1.0).any())
 
     # --- Newton's method, stacked --------------------------------------------------------------------------------------
 
@@ -372,10 +374,8 @@ class ProgramFamily:
         slack = (times(self.a, u) + self.b) / self._row_scale(u)
         held = self._equal | (z * self._sizes / self._force(u, z)[:, None] > STRICT)
         strict = (held | (slack > STRICT)).all(axis=1)
-        if self._shared:
-            first, which = patterns(held)
-            return one | (strict & self.among(first)._determined(held[first])[which])
-        return one | (strict & self._determined(held))
+        first, which = patterns(held) if self._shared else (np.arange(len(held)),) * 2
+        return one | (strict & self.among(first)._determined(held[first])[which])
 
     def _determined(self, held: Bool[np.ndarray, "k rows"]) -> Bool[np.ndarray, " k"]:
         """Where the rows that hold determine u and their multipliers."""
