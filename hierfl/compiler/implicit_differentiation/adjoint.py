@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,23 +41,19 @@ Map = Callable[[Array], Array]
 
 
 class LowerMap(NamedTuple):
-    """The lower level of one owner at (x, y): F there, products with the transposes of D_y F and D_x F, and z -> P_Y(x)(z).
-
-    ``response`` maps q to the gradient of q'y(x), where the exact method has it from its active set.
-    """
+    """The lower level of one owner at (x, y): F there, products with the transposes of D_y F and D_x F, and z -> P_Y(x)(z)."""
 
     force: Array
     hessian: Map
     cross: Map
     project: Callable[[Array, Array], Array]
-    response: Map | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Hypergradient:
     """Implicit differentiation on one problem, by the answers of ``exact``.
 
-    ``envelope``: upper and lower gradients in y are proportional.
+    ``envelope``: upper and lower gradients in y are proportional; not asked outside of rounds where the method differentiates y(x).
     """
 
     problem: CompiledProblem
@@ -74,15 +71,30 @@ class Hypergradient:
         """
         exact = problem.exact.in_rounds if in_rounds else problem.exact
         keep = problem.programs.keep
+        if not in_rounds and exact.method is not None and exact.method.responds:
+            return keep(("hypergradient", exact), lambda: cls(problem, exact, False))
         envelope = keep(("envelope", problem.parameter_values), lambda: gradients_coincide(problem))
         if not (envelope and _stays(problem)):
             _require_smooth(problem, exact.method)
         return keep(("hypergradient", exact, envelope), lambda: cls(problem, exact, envelope))
 
+    def gradient(
+        self,
+        x: Array,
+        in_x: Array,
+        in_y: Array,
+        y: Array,
+        owner: Callable[[], Owner],
+        lower: Callable[[], LowerMap],
+    ) -> Array:
+        """grad f from its partial gradients, by the method's own derivative of y(x) where it has one."""
+        method = self.exact.method
+        if method is not None and method.responds:
+            return in_x + method.pull(x, owner(), in_y)
+        return self.adjoint(x, in_x, in_y, lower(), y)
+
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
-        """grad f from its partial gradients in x and y."""
-        if lower.response is not None:
-            return gradient + lower.response(seed)
+        """grad f from its partial gradients in x and y, by the formulas above."""
         if self.problem.lower_set is None or self.problem.lower_set.kind == "free":
             if self.envelope:
                 return gradient
@@ -140,7 +152,8 @@ class Hypergradient:
         value, gradient, seed = self.partials(x, y, party, mean)
         if not self.problem.lower.size:
             return value, gradient
-        return value, self.adjoint(x, gradient, seed, self.lower_map(x, y, party), y)
+        owner, lower = partial(self.exact.client_owner, x, party), partial(self.lower_map, x, y, party)
+        return value, self.gradient(x, gradient, seed, y, owner, lower)
 
     def partials(self, x: Array, y: Array, party: Party, mean: Callable[..., Any]) -> tuple[Array, Array, Array]:
         """(value, gradient in x, gradient in y) of a client's term."""
@@ -167,13 +180,7 @@ class Hypergradient:
             lambda v: mean(lambda rows: self._transposed_in_y(x, y, party.environment, rows, v)),
             lambda v: mean(lambda rows: self._transposed_in_x(x, y, party.environment, rows, v)),
             lambda x, z: problem.project_lower(x, z, party.environment),
-            self.response(x, lambda: self.exact.client_owner(x, party)),
         )
-
-    def response(self, x: Array, owner: Callable[[], Owner]) -> Map | None:
-        """q -> the gradient of q'y(x) of an owner, where the exact method knows it."""
-        method = self.exact.method
-        return None if method is None or not method.responds else lambda seed: method.pull(x, owner(), seed)
 
     def rows(
         self, x: Array, party: Party, rows: Rows, answer: Callable[[dict[int, Array]], Array]
@@ -190,14 +197,16 @@ class Hypergradient:
 
         def one(row: dict[int, Array], y: Array, seed: Array) -> Array:
             own = {**party.environment, **row}
-            lower = LowerMap(
-                problem.operator(x, y, own, NO_ROWS),
-                lambda v: self._transposed_in_y(x, y, own, NO_ROWS, v),
-                lambda v: self._transposed_in_x(x, y, own, NO_ROWS, v),
-                lambda x, z: problem.project_lower(x, z, own),
-                self.response(x, lambda: self.exact.sample_owner(x, own)),
-            )
-            return self.adjoint(x, jnp.zeros_like(x), seed, lower, y)
+
+            def lower() -> LowerMap:
+                return LowerMap(
+                    problem.operator(x, y, own, NO_ROWS),
+                    lambda v: self._transposed_in_y(x, y, own, NO_ROWS, v),
+                    lambda v: self._transposed_in_x(x, y, own, NO_ROWS, v),
+                    lambda x, z: problem.project_lower(x, z, own),
+                )
+
+            return self.gradient(x, jnp.zeros_like(x), seed, y, partial(self.exact.sample_owner, x, own), lower)
 
         return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -59,7 +60,8 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
         gradient, seed = gradient + in_x, seed + in_y
     if problem.scope == "federation":
         assert answers is not None
-        gradient = hyper.adjoint(x, gradient, seed, _mean_map(hyper, x, answers[0], data), answers[0])
+        owner, lower = partial(exact.federation_owner, x, clients), partial(_mean_map, hyper, x, answers[0], data)
+        gradient = hyper.gradient(x, gradient, seed, answers[0], owner, lower)
     return evaluation, gradient
 
 
@@ -87,7 +89,6 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
         lambda v: mean(lambda part: part.hessian(v), y),
         lambda v: mean(lambda part: part.cross(v), x),
         lambda x, z: hyper.problem.project_lower(x, z, public),
-        hyper.response(x, lambda: hyper.exact.federation_owner(x, clients)),
     )
 
 
