@@ -13,6 +13,8 @@ import pytest
 import scipy.stats as stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.optimize import brentq
 
 import hierfl as hf
 from hierfl.solvers import ZOHFL
@@ -235,6 +237,33 @@ def test_a_heavy_tail_below() -> None:
     )
     with pytest.warns(hf.ExpectationWarning, match="the tails of d"):
         problem.implicit(0.2)
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_a_lower_mean_on_the_host(loss: str, scope: str) -> None:
+    """A lower level that a solver on the host answers, with all nodes and with parts of them: Newton's method, or CVXPY."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    term, slope = {
+        "logistic": (cp.logistic(y - d), lambda gap: 1 / (1 + np.exp(-gap))),
+        "hinge": (cp.pos(y - d), lambda gap: float(gap > 0)),
+    }[loss]
+    law = stats.norm(1, 2)
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y - 1)),
+        hf.ArgMin(y, hf.E(term) + 0.1 * cp.square(y - x), [y <= 3], scope=scope),
+        federation=hf.Federation([hf.Client({d: law})], points=64),
+    )
+
+    def pull(at: float) -> float:
+        kink = [at] if loss == "hinge" else None
+        mean = quad(lambda u: slope(at - u) * law.pdf(u), -20, 22, points=kink, limit=400)[0]
+        return float(mean + 0.2 * (at - 0.5))
+
+    expected = (brentq(pull, -9, 9) - 1) ** 2
+    stated = problem.implicit.certificate(0.5).expectation_error
+    assert abs(problem.implicit(0.5) - expected) <= 4 * stated
+    assert 1e-6 < stated < 0.2
 
 
 def test_tables_of_both_sides_and_several_samples() -> None:

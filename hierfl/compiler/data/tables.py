@@ -8,8 +8,8 @@ nodes for full passes, always the same ones, so that exact values are repeatable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -272,6 +272,24 @@ class Data:
         if self.server is None:
             raise DataError("the problem has no server term, so the server holds nothing.")
         return self.server.party(0)
+
+
+def node_weights(tables: Sequence[Table], samples: Sequence[int]) -> dict[int, Numbers]:
+    """The weights of nodes that stand for distributions of some of the samples, by names that are no leaf's."""
+    wanted = set(samples)
+    return {
+        -1 - place: table.weights
+        for place, table in enumerate(tables)
+        if table.weights is not None and wanted & set(table.samples)
+    }
+
+
+def with_node_weights(tables: Sequence[Table], weights: Mapping[int, Numbers]) -> tuple[Table, ...]:
+    """The tables with such weights, where there are any."""
+    return tuple(
+        replace(table, weights=weights[-1 - place]) if -1 - place in weights else table
+        for place, table in enumerate(tables)
+    )
 
 
 def _as_array(place: Any) -> Any:

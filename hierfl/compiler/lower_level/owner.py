@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.compiler.data.tables import Party, Population
+from hierfl.compiler.data.tables import Party, Population, node_weights
 from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
@@ -24,7 +24,7 @@ class Owner(NamedTuple):
     limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
     condition: Callable[[], Array]  # of the projection
     host_key: Array  # index of the client (or flat row) for methods that run on the host
-    own: dict[int, Array]
+    own: dict[int, Array]  # its constants, and the weights of nodes that stand for distributions
 
     def condensed(self, like: Array) -> Owner:
         """The same for an affine F, its matrix and constant formed once, so that iterations do not pass over the data."""
@@ -50,7 +50,7 @@ class Owner(NamedTuple):
             lambda: oracles.lower_limits(x, party.environment),
             lambda: oracles.lower_condition(x, party.environment),
             party.index,
-            party.environment,
+            {**party.environment, **node_weights(party.tables, oracles.lower_samples)},
         )
 
     @classmethod
@@ -77,7 +77,7 @@ class Owner(NamedTuple):
             lambda: oracles.lower_limits(x, public),
             lambda: oracles.lower_condition(x, public),
             jnp.zeros((), int),
-            public,
+            {**public, **node_weights(clients.tables, oracles.lower_samples)},
         )
 
     @classmethod

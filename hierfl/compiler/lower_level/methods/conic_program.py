@@ -25,6 +25,7 @@ from hierfl.analysis.conic_solving import judged_here, status_of, tolerances
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.data.storage import gathered
+from hierfl.compiler.data.tables import with_node_weights
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.active_set_polish import LinearQuadratic, Polished, polished
@@ -99,8 +100,8 @@ class ConicProgram(ExactMethod):
 
     def _solve(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> np.ndarray:
         """y, and the residual behind it."""
-        problem, twins = self._with_data(x, index, own) if self._has_averages else self._parametrised(x, own)
         with judged_here():
+            problem, twins = self._with_data(x, index, own) if self._has_averages else self._parametrised(x, own)
             status, residual = _solve_tightly(problem)
         values = [twin.value for twin in twins]
         if status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(value is None for value in values):
@@ -153,7 +154,7 @@ class ConicProgram(ExactMethod):
                 for leaf in [*part.variables(), *part.parameters()]
                 if leaf.id in known
             }
-            expanded = self._expand(level.sign * level.expression, party)
+            expanded = self._expand(level.sign * level.expression, party, own)
             weight = float(clients.weights[party]) if level.scope == "federation" else 1.0
             terms.append(weight * _rename(instantiate([expanded], leaves)[0], rename))
             if not rest:
@@ -161,17 +162,18 @@ class ConicProgram(ExactMethod):
                 rest = [_rename(c, rename) for c in instantiate(constraints, leaves)]
         return cp.Problem(cp.Minimize(cp.sum(terms) if len(terms) > 1 else terms[0]), rest), twins
 
-    def _expand(self, expression: Any, party: int) -> Any:
+    def _expand(self, expression: Any, party: int, own: dict[int, np.ndarray]) -> Any:
         """The expression with every mean written out over the party's rows."""
         if isinstance(expression, SampleAverage):
-            return self._written_out(expression, party)
+            return self._written_out(expression, party, own)
         if not any(averages_of(expression)):
             return expression
-        return expression.copy([self._expand(argument, party) for argument in expression.args])
+        return expression.copy([self._expand(argument, party, own) for argument in expression.args])
 
-    def _written_out(self, average: SampleAverage, party: int) -> Any:
+    def _written_out(self, average: SampleAverage, party: int, own: dict[int, np.ndarray]) -> Any:
         samples = [p for p in average.parameters() if isinstance(p, Sample)]
-        table = next(t for t in self.structure.oracles.static_data.clients.tables if samples[0].id in t.values)
+        tables = with_node_weights(self.structure.oracles.static_data.clients.tables, own)
+        table = next(table for table in tables if samples[0].id in table.values)
         start, count = int(table.offsets[party]), int(table.counts[party])
         if count > ROW_LIMIT:
             raise LowerLevelError(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.compiler.data.tables import Data, Party
+from hierfl.compiler.data.tables import Data, Party, with_node_weights
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
@@ -59,7 +59,7 @@ class OwnerTerms:
         from_data, samples = self.smooth.from_data, self.oracles.lower_samples
         if self.oracles.scope == "sample" or (self.oracles.scope == "client" and not from_data):
             return on_rows(own, NO_ROWS)
-        clients = self._data(own).clients
+        clients = self.data(own).clients
         if self.oracles.scope == "client":
             mean: Array = replace(clients.party(index), environment=own).mean(partial(on_rows, own), samples)
             return mean
@@ -74,7 +74,7 @@ class OwnerTerms:
 
     def _above(self, index: Array, own: Own, of: Callable[[Field], Array], like: Array) -> Array:
         """``of`` the upper objective, as a function of (x, y), averaged over the owner's data."""
-        oracles, data = self.oracles, self._data(own)
+        oracles, data = self.oracles, self.data(own)
 
         def on_rows(own: Own, rows: Rows) -> Array:
             return of(lambda x, y: oracles.client_value(x, y, own, rows))
@@ -115,11 +115,12 @@ class OwnerTerms:
         here, slope = jax.value_and_grad(value)(y)
         return jnp.where(jnp.isfinite(here), slope, jnp.nan)
 
-    def _data(self, own: Own) -> Data:
-        """The parties' data with the owner's word on what is public."""
+    def data(self, own: Own) -> Data:
+        """The parties' data with the owner's word on what is public, and on the weights of nodes."""
         data = jax.tree.map(jnp.asarray, renewed(self.oracles.static_data))
         public = {p.id: own[p.id] for p in self.oracles.declaration.roles.parameters}
-        return replace(data, clients=replace(data.clients, public=public))
+        tables = with_node_weights(data.clients.tables, own)
+        return replace(data, clients=replace(data.clients, public=public, tables=tables))
 
 
 def _pulled(field: Field, x: Array, y: Array, v: Array) -> Array:
