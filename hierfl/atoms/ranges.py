@@ -107,6 +107,15 @@ def always_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], 
     return True
 
 
+def smooth_above(end: float) -> Callable[[Any, Sequence[bool], Callable[[Any], Interval]], bool]:
+    """An atom with a locally Lipschitz gradient where its argument is above a number, at which its domain ends."""
+
+    def rule(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Interval]) -> bool:
+        return bool((enclosure(atom.args[0]).lo > end).all())
+
+    return rule
+
+
 def everywhere(atom: Any) -> bool:
     """What holds of an atom whatever its settings are."""
     return True

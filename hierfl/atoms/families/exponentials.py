@@ -13,7 +13,7 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import inverse, times
 from hierfl.atoms.formulas import Expr, entry_by_entry, reduction
 from hierfl.atoms.intervals import Interval
-from hierfl.atoms.ranges import always_smooth, bounded, everywhere, slopes_between, value_at, with_slack
+from hierfl.atoms.ranges import always_smooth, bounded, everywhere, slopes_between, smooth_above, value_at, with_slack
 from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
@@ -188,6 +188,8 @@ ROWS = (
         narrow=narrowing.of_logarithm,
         lower=_log,
         second_derivative=_second_of_log,
+        smooth=smooth_above(0.0),
+        smooth_inside=True,
         derivative=_pull_log,
         formula=entry_by_entry(lambda v: sympy.log(v)),
         spellings=(Spelling("log", latex=r"\log"),),
@@ -196,6 +198,8 @@ ROWS = (
         (cp.log1p,),
         lower=_log1p,
         second_derivative=_second_of_log1p,
+        smooth=smooth_above(-1.0),
+        smooth_inside=True,
         formula=entry_by_entry(lambda v: sympy.log(1 + v)),
         spellings=(Spelling("log1p", latex=_power_template(r"\log\left(1 + #1\right)")),),
     ),
@@ -225,18 +229,22 @@ ROWS = (
         (cp.entr,),
         lower=_entropy,
         second_derivative=_second_of_entropy,
+        smooth=smooth_above(0.0),
+        smooth_inside=True,
         formula=entry_by_entry(lambda v: -v * sympy.log(v)),
         spellings=(Spelling("entr", latex=_latex_of_entropy),),
     ),
     AtomRow(
         (cp.rel_entr,),
         lower=_relative_entropy,
+        smooth_inside=True,
         formula=entry_by_entry(_relative_entropy_formula),
         spellings=(Spelling("rel_entr", latex=_latex_of_relative_entropy),),
     ),
     AtomRow(
         (cp.kl_div,),
         lower=_kl_divergence,
+        smooth_inside=True,
         formula=entry_by_entry(lambda x, y: _relative_entropy_formula(x, y) - x + y),
         spellings=(Spelling("kl_div", latex=_power_template(r"D_{\mathrm{KL}}\left(#1 \,\Vert\, #2\right)")),),
     ),

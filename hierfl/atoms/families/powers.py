@@ -143,8 +143,10 @@ def _is_twice_smooth(atom: Any) -> bool:
 
 def _is_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Interval]) -> bool:
     exponent = float(np.asarray(atom.p.value)) if hasattr(atom.p, "value") else float(atom.p)
-    defined = exponent % 2 == 0 or bool((enclosure(atom.args[0]).lo >= 0).all())
-    return exponent in (0.0, 1.0) or (exponent >= 2.0 and defined)
+    if exponent in (0.0, 1.0) or (exponent >= 2.0 and exponent % 2 == 0):
+        return True
+    low = enclosure(atom.args[0]).lo
+    return bool((low >= 0 if exponent >= 2.0 else low > 0).all())
 
 
 def _pull(atom: Any, index: int, adjoint: Expression) -> Expression | None:
@@ -206,6 +208,7 @@ ROWS = (
         second_derivative=_second_derivative,
         majorant=_majorant,
         smooth=_is_smooth,
+        smooth_inside=True,
         derivative=_pull,
         formula=_formula,
         read=_read,

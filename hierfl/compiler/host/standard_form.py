@@ -27,7 +27,7 @@ from hierfl.compiler.expressions.program import Program
 from hierfl.language.function import UserAtom
 
 ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
-_ORDER = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)
+KINDS = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)
 
 
 class NoStandardFormError(Exception):
@@ -96,7 +96,7 @@ class StandardForm:
             raise NoStandardFormError("CVXPY does not find it convex without what attributes of y say")
         reduced, inverse = Dcp2Cone(quad_obj=True).apply(problem)
         pieces = [(_piece(c), c.id) for c in reduced.constraints]
-        pieces.sort(key=lambda piece: _ORDER.index(piece[0].kind))
+        pieces.sort(key=lambda piece: KINDS.index(piece[0].kind))
         cones = tuple(cone for piece, _ in pieces for cone in piece.cones)
         owner, start = {}, 0
         for piece, own_id in pieces:
@@ -132,6 +132,11 @@ class StandardForm:
     def polyhedral(self) -> bool:
         """Whether there are only equations and inequalities."""
         return all(cone.kind in (ZERO, NONNEGATIVE) for cone in self.cones)
+
+    @property
+    def costs(self) -> bool:
+        """Whether there is a cost."""
+        return self.cost_program is not None
 
     @cached_property
     def equations(self) -> int:

@@ -62,10 +62,13 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
     methods = list(METHODS.values())
     if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
         methods.insert(0, ActiveSet)
+    why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)
         if applies:
-            return method(structure, why)
+            return method(structure, f"{why}{why_not_on_rows if method is ConicProgram else ''}")
+        if method is ActiveSet:
+            why_not_on_rows = f"; {ActiveSet.name} {why}"
     raise AssertionError("every lower level has a method: CVXPY or extragradient")
 
 

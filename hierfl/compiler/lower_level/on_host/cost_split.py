@@ -2,41 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.atoms.algebra import addends
+from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
-from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
+from hierfl.compiler.lower_level.on_host.averaged_form import per_sample, table_of
+from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
+from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, averages_of
+from hierfl.language.sample import Sample
 
 
-def split_cost(level: LowerLevel, known: Known, on_y: Known) -> tuple[list[Any], list[Any], list[Any]]:
-    """The addends of the objective: quadratic ones, other smooth ones, and those for the standard form.
+@dataclass
+class CostSplit:
+    """The addends of a lower objective.
 
-    ``on_y`` has the bounds of y on Y(x) as well: a term has to be smooth there alone.
+    ``averaged`` has (the kind of average, the per-sample expression, its table) of averages of what is not smooth in y.
     """
-    quadratic: list[Any] = []
-    smooth: list[Any] = []
-    other: list[Any] = []
-    ids = {v.id for v in level.variables}
-    for term in addends(level.expression):
-        if not any(v.id in ids for v in term.variables()):
-            continue
-        if is_quadratic(hoist([term], level.variables, known).expressions[0]):
-            quadratic.append(term)
-        elif _has_user_atom(term):
-            smooth.append(term)
-        elif any(True for _ in averages_of(term)):
-            if nonsmooth_atom([term], ids, Enclosure(on_y)) is not None:
-                raise NoStandardFormError("an average over samples of something that is not smooth in y")
-            smooth.append(term)
-        else:
-            (other if _goes_to_cones(level, term, known, on_y) else smooth).append(term)
-    return quadratic, smooth, other
+
+    quadratic: list[Any] = field(default_factory=list)
+    smooth: list[Any] = field(default_factory=list)
+    other: list[Any] = field(default_factory=list)
+    averaged: list[tuple[type[SampleAverage], Any, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, level: LowerLevel, clients: Population, known: Known, on_y: Known) -> CostSplit:
+        """Sort the addends; ``on_y`` has the bounds of y on Y(x) as well: a term has to be smooth there alone.
+
+        Raises
+        ------
+        NoStandardFormError
+            Where an average of something that is not smooth is within more than a sum.
+        """
+        split, ids = cls(), {v.id for v in level.variables}
+        left = addends(level.expression)
+        while left:
+            term = left.pop(0)
+            if not any(v.id in ids for v in term.variables()):
+                continue
+            if is_quadratic(hoist([term], level.variables, known).expressions[0]):
+                split.quadratic.append(term)
+            elif _has_user_atom(term):
+                split.smooth.append(term)
+            elif any(True for _ in averages_of(term)):
+                left = split._sort_average(term, ids, clients, on_y) + left
+            else:
+                (split.other if _goes_to_cones(level, term, known, on_y) else split.smooth).append(term)
+        return split
+
+    def _sort_average(self, term: Any, ids: set[int], clients: Population, on_y: Known) -> list[Any]:
+        """Sort a term with averages; averages of its smooth addends are returned, to be sorted themselves."""
+        if rough_atom([term], ids, Enclosure(on_y)) is None:
+            self.smooth.append(term)
+            return []
+        kind, expression = per_sample(term)
+        parts = addends(expression)
+        rough = [part for part in parts if _stays(part, ids, on_y)]
+        self.averaged.append((kind, sum(rough[1:], start=rough[0]), table_of(expression, clients)))
+        return [kind(part) for part in parts if not any(part is other for other in rough)]
+
+
+def _stays(part: Any, ids: set[int], on_y: Known) -> bool:
+    """Whether an addend of a per-sample expression is not smooth in y, or is the same for all samples."""
+    same = not any(isinstance(p, Sample) for p in part.parameters())
+    return same or rough_atom([part], ids, Enclosure(on_y)) is not None
 
 
 def _has_user_atom(expression: Any) -> bool:

@@ -6,6 +6,7 @@ smooth in y, of which values and derivatives are taken as they are, and what goe
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -24,11 +25,12 @@ from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.solution_set import SolutionSet
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
-from hierfl.compiler.lower_level.on_host.cost_split import split_cost
+from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm, RowTerm
+from hierfl.compiler.lower_level.on_host.cost_split import CostSplit
 from hierfl.compiler.lower_level.on_host.owner_terms import OwnerTerms
 from hierfl.compiler.lower_level.on_host.place import Place, Places
 from hierfl.compiler.lower_level.on_host.place_programs import TOGETHER, PlacePrograms
-from hierfl.compiler.lower_level.on_host.smooth_level import SmoothLevel
+from hierfl.compiler.lower_level.on_host.smooth_level import SmoothLevel, Solved
 from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
@@ -38,7 +40,7 @@ from hierfl.language.levels import LowerLevel, averages_of
 
 ROUGH, FAR = 1e-13, 1e3  # an error, and a size beside that of x, from which an infimum may not be attained
 KEPT = 512, 16_384  # solutions, least and most, so that a derivative does not solve again
-SCALARS = 20_000_000  # that are kept with them
+SCALARS = 20_000_000  # that are kept with them, or looked at at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class HostProblem:
     selection: str | None = None
     convex: bool = True  # declared so, by CVXPY's rules; a variational inequality is not
     programs: PlacePrograms = field(default_factory=PlacePrograms)
-    _kept: dict[bytes, tuple[ConeProgram, ConeSolution]] = field(default_factory=dict)
+    _kept: OrderedDict[bytes, Solved] = field(default_factory=OrderedDict)
 
     @classmethod
     def of(cls, oracles: Oracles, level: LowerLevel) -> HostProblem:
@@ -64,16 +66,18 @@ class HostProblem:
         known, selection = oracles.declaration.known_bounds, getattr(level, "selection", None)
         constraints = [*level.constraints, *attribute_constraints(level.variables)]
         if level.kind == "equilibrium":
-            form = StandardForm.of(None, constraints, level.variables, known)
+            rows = StandardForm.of(None, constraints, level.variables, known)
             affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
             from_data = any(True for e in level.expressions for _ in averages_of(e))
             part = QuadraticPart(Program(level.expressions), None, affine, from_data)
-            return cls(TracedModel(form, OwnerTerms(oracles, part)), affine, convex=False)
+            return cls(TracedModel(rows, OwnerTerms(oracles, part)), affine, convex=False)
         on_y = {**known, **bounds_of(constraints, level.variables, known)}  # some terms are smooth there alone
-        quadratic, smooth, other = split_cost(level, known, on_y)
-        cost = None if not other else level.sign * sum(other[1:], start=other[0])
-        form = StandardForm.of(cost, constraints, level.variables, known)
-        taken = [*quadratic, *smooth]
+        split = CostSplit.of(level, oracles.static_data.clients, known, on_y)
+        cost = None if not split.other else level.sign * sum(split.other[1:], start=split.other[0])
+        base = StandardForm.of(cost, constraints, level.variables, known)
+        form = base if not split.averaged else AveragedForm(base, _row_terms(oracles, level, split))
+        smooth = split.smooth
+        taken = [*split.quadratic, *smooth]
         program = Program([sum(taken[1:], start=taken[0])]) if taken else None
         part = QuadraticPart(program, level.sign, not smooth, any(True for t in taken for _ in averages_of(t)))
         steep = any(
@@ -82,7 +86,7 @@ class HostProblem:
         return cls(TracedModel(form, OwnerTerms(oracles, part, steep)), not smooth, selection)
 
     @property
-    def form(self) -> StandardForm:
+    def form(self) -> StandardForm | AveragedForm:
         """What of the lower level is rows and cones."""
         return self.traced.form
 
@@ -97,21 +101,22 @@ class HostProblem:
         """u and its multipliers; see ``ConeSolution``."""
         return self.solved(place, start)[1]
 
-    def solved(self, place: Place, start: np.ndarray | None = None) -> tuple[ConeProgram, ConeSolution]:
+    def solved(self, place: Place, start: np.ndarray | None = None) -> Solved:
         """(the quadratic model at the solution, the solution); the last few are kept."""
         key = place.key
-        if key not in self._kept:
-            program, answer = self._affine(place) if self.affine else self._smooth.solve(place, start)
-            self._keep(key, place, program, answer)
-        return self._kept[key]
+        known = self._kept.get(key)
+        if known is not None:
+            return known
+        program, answer = self._affine(place) if self.affine else self._smooth.solve(place, start)
+        return program, self._keep(key, place, program, answer)
 
     def solve_each(self, asked: Places, starts: np.ndarray) -> list[ConeSolution]:
         """The solutions at many places, from starts (k, size): neighbours that hold the same rows are solved together."""
         keys = asked.keys
-        answers = {key: self._kept[key][1] for key in keys if key in self._kept}
+        answers = {key: known[1] for key in keys if (known := self._kept.get(key)) is not None}
         new = list({key: k for k, key in enumerate(keys) if key not in answers}.values())
-        for first in range(0, len(new), TOGETHER[-1]):
-            some = new[first : first + TOGETHER[-1]]
+        for first in range(0, len(new), self._together):
+            some = new[first : first + self._together]
             answers |= zip((keys[k] for k in some), self._solved_together(asked.among(some), starts[some]))
         return [answers[key] for key in keys]
 
@@ -135,7 +140,17 @@ class HostProblem:
     @cached_property
     def _capacity(self) -> int:
         """How many solutions are kept, with the matrices of their models."""
-        return int(np.clip(SCALARS // (1 + self.form.width * (self.form.width + self.form.height)), *KEPT))
+        return int(np.clip(SCALARS // self._model_size, *KEPT))
+
+    @cached_property
+    def _together(self) -> int:
+        """How many places are looked at at once: their models have to fit in memory, with what is computed on the way."""
+        return max((count for count in TOGETHER if count * self._model_size <= SCALARS), default=1)
+
+    @property
+    def _model_size(self) -> int:
+        """The scalars of a model's matrices."""
+        return 1 + self.form.width * (self.form.width + self.form.height)
 
     @cached_property
     def _smooth(self) -> SmoothLevel:
@@ -150,9 +165,9 @@ class HostProblem:
 
     def _store(self, key: bytes, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer, kept as it is."""
-        while len(self._kept) >= self._capacity:
-            del self._kept[next(iter(self._kept))]
         self._kept[key] = program, answer
+        while len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)  # in one piece, whatever other threads do
         return answer
 
     # --- ties --------------------------------------------------------------------------------------------------------
@@ -170,6 +185,8 @@ class HostProblem:
             return replace(answer, unique=ONE)
         if not (self.affine and program.polyhedral):
             return answer
+        if self.selection is not None and several.tells_apart([self._upper_at(place, answer.u)[0]]):
+            return replace(several.chosen(self._selected(place, several, answer.u)), unique=SEVERAL)
         shortest = several.least_norm()
         if shortest.status != SOLVED:
             return shortest
@@ -249,8 +266,8 @@ class HostProblem:
         new = list({key: k for k, key in enumerate(keys)}.values())
         self.solve_each(asked.among(new), np.zeros((len(new), self.form.size)))
         gradients: dict[bytes, np.ndarray] = {}
-        for first in range(0, len(new), TOGETHER[-1]):
-            some = new[first : first + TOGETHER[-1]]
+        for first in range(0, len(new), self._together):
+            some = new[first : first + self._together]
             pulled = self._pulled_together(asked.among(some), seeds[some])
             gradients |= {keys[some[k]]: gradient for k, gradient in pulled.items()}
         for k in new:
@@ -260,7 +277,7 @@ class HostProblem:
 
     def _pulled_together(self, asked: Places, seeds_of_y: np.ndarray) -> dict[int, np.ndarray]:
         """The gradients, by number, of those whose derivative is beyond doubt."""
-        solved = [self._kept[key] if key in self._kept else self.solved(asked[k]) for k, key in enumerate(asked.keys)]
+        solved = [self._kept.get(key) or self.solved(asked[k]) for k, key in enumerate(asked.keys)]
         good = [k for k, (_, answer) in enumerate(solved) if answer.status == SOLVED and answer.unique != SEVERAL]
         if len(good) < 2 or any(cone.kind == SEMIDEFINITE for cone in self.form.cones):
             return {}
@@ -318,6 +335,21 @@ class HostProblem:
             among, chosen.u, chosen.z, pushed, lambda z, v, w: pull(*place, chosen.u, full(z), v, full(w), signed), n
         )
         return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
+
+
+def _row_terms(oracles: Oracles, level: LowerLevel, split: CostSplit) -> tuple[RowTerm, ...]:
+    """The averages over rows of what is not smooth in y, each sample's expression in standard form."""
+    clients, whole = oracles.static_data.clients, level.scope == "federation"
+    return tuple(
+        RowTerm.of(
+            StandardForm.of(level.sign * row, (), level.variables, oracles.declaration.known_bounds),
+            kind,
+            table,
+            clients,
+            whole,
+        )
+        for kind, row, table in split.averaged
+    )
 
 
 def _not_convex(selection: str) -> str:

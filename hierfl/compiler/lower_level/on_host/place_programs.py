@@ -23,10 +23,11 @@ class PlacePrograms:
 
     def of(self, name: Hashable, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
         """The function as a program, for arguments of such shapes."""
-        if name not in self._made:
+        key = name, *place.own  # in rounds an owner is told by fewer constants than elsewhere
+        if key not in self._made:
             with jax.enable_x64(True):
-                self._made[name] = NumpyProgram(function, *place, *more)
-        return self._made[name]
+                self._made[key] = NumpyProgram(function, *place, *more)
+        return self._made[key]
 
     def at_each(self, name: str, function: Callable[..., Any], asked: Places, *more: np.ndarray) -> Any:
         """The function's results at up to ``TOGETHER[-1]`` places, each with its own rows of further arrays: stacks."""

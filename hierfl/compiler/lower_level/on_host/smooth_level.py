@@ -12,6 +12,7 @@ from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
 from hierfl.compiler.host.newton import NewtonMethod
 from hierfl.compiler.host.newton_family import NewtonFamily
 from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone, StandardForm
+from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
 from hierfl.compiler.lower_level.on_host.place import Place, Places
 from hierfl.compiler.lower_level.on_host.place_programs import PlacePrograms
 from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
@@ -33,7 +34,7 @@ class SmoothLevel:
     programs: PlacePrograms
 
     @property
-    def form(self) -> StandardForm:
+    def form(self) -> StandardForm | AveragedForm:
         """What of the lower level is rows and cones."""
         return self.traced.form
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.compiler.host.standard_form import StandardForm
+from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
 from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
 
 
@@ -17,7 +18,7 @@ from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
 class TracedModel:
     """One problem's standard form and smooth terms as functions of (x, an owner's index, its own constants)."""
 
-    form: StandardForm
+    form: StandardForm | AveragedForm
     terms: OwnerTerms
 
     def model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
@@ -31,13 +32,13 @@ class TracedModel:
 
     def cone_model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
         """(H, g, A, b) of the standard form alone."""
-        values, zero = self._values(x, own), jnp.zeros(self.form.width)
+        values, zero = self._values(x, index, own), jnp.zeros(self.form.width)
 
         def gradient(u: Array) -> Array:
             return jax.grad(lambda v: self.form.cost(values, v))(u)
 
         a = jax.jacfwd(lambda u: self.form.slack(values, u))(zero)
-        if self.form.cost_program is None:
+        if not self.form.costs:
             return jnp.zeros((self.form.width, self.form.width)), zero, a, self.form.slack(values, zero)
         return jax.jacfwd(gradient)(zero), gradient(zero), a, self.form.slack(values, zero)
 
@@ -47,12 +48,12 @@ class TracedModel:
 
     def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
         """(G - E'z, e) at u."""
-        conic, e = self._conic(x, own, u, z)
+        conic, e = self._conic(x, index, own, u, z)
         return conic.at[: self.form.size].add(self.terms.force(x, index, own, u[: self.form.size])), e
 
-    def _conic(self, x: Array, own: Own, u: Array, z: Array, costly: bool = True) -> tuple[Array, Array]:
+    def _conic(self, x: Array, index: Array, own: Own, u: Array, z: Array, costly: bool = True) -> tuple[Array, Array]:
         """(the standard form's part of G - E'z, or -E'z alone, and e) at u."""
-        values = self._values(x, own)
+        values = self._values(x, index, own)
 
         def lagrangian(v: Array) -> Array:
             pulled = z @ self.form.slack(values, v)
@@ -68,7 +69,7 @@ class TracedModel:
     def pull(self, x: Array, index: Array, own: Own, u: Array, z: Array, v: Array, w: Array) -> Array:
         """The gradient in x of (v, w) times (G - E'z, e)."""
         size = self.form.size
-        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z), x)[1]((v, w))[0]
+        pulled: Array = jax.vjp(lambda at: self._conic(at, index, own, u, z), x)[1]((v, w))[0]
         return pulled + self.terms.pull_of_force(x, index, own, u[:size], v[:size])
 
     def push_selected(
@@ -77,7 +78,7 @@ class TracedModel:
         """The same where y is chosen among several solutions by the upper objective, times ``sign``."""
 
         def lagrangian(at: Array) -> tuple[Array, Array]:
-            conic, e = self._conic(at, own, u, z, costly=False)
+            conic, e = self._conic(at, index, own, u, z, costly=False)
             return conic.at[:size].add(sign * self.terms.upper_gradient(at, index, own, u[:size])), e
 
         size = self.form.size
@@ -89,7 +90,7 @@ class TracedModel:
     ) -> Array:
         """The gradient in x of (v, w) times that."""
         size = self.form.size
-        pulled: Array = jax.vjp(lambda at: self._conic(at, own, u, z, costly=False), x)[1]((v, w))[0]
+        pulled: Array = jax.vjp(lambda at: self._conic(at, index, own, u, z, costly=False), x)[1]((v, w))[0]
         return pulled + sign * self.terms.pull_of_upper_gradient(x, index, own, u[:size], v[:size])
 
     def upper_slopes(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
@@ -98,5 +99,8 @@ class TracedModel:
 
         return gradient(y), jax.jacfwd(gradient)(y)
 
-    def _values(self, x: Array, own: Own) -> dict[int, Any]:
-        return self.form.values(self.terms.oracles.environment(x, None, own))
+    def _values(self, x: Array, index: Array, own: Own) -> Any:
+        environment = self.terms.oracles.environment(x, None, own)
+        if isinstance(self.form, AveragedForm):
+            return self.form.values(environment, self.terms.data(own).clients, index)
+        return self.form.values(environment)
