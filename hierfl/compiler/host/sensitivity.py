@@ -22,7 +22,7 @@ from hierfl.compiler.host.cone_solution import SOLVED
 from hierfl.compiler.host.cones import dual_slope
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
-RANK = 1e-10  # of the largest singular value, below which one counts as zero
+RANK, RANK_IN_CONES = 1e-10, 1e-12  # of the largest singular value, below which one counts as zero
 TIGHT = 1e-9  # relative, within which a row holds along a direction
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
@@ -51,7 +51,9 @@ class Sensitivity:
         strong = active & ((self.z > self._small) | self._equal)
         if strong.sum() == active.sum() and self._independent(active):
             return self._on_rows(active, self.z, seed)
-        z, tight = self._along(np.cos(np.arange(1, self.size + 1) ** 2))
+        generic = np.cos(np.arange(1, self.size + 1) ** 2)
+        ways = (generic, -generic, np.abs(generic), -np.abs(generic))  # a weight of zero has but one way to go
+        z, tight = next((found for r in ways if (found := self._along(r)) is not None), self._what_stays)
         return self._on_rows(tight, z, seed)
 
     # --- what holds ------------------------------------------------------------------------------------------------
@@ -112,16 +114,20 @@ class Sensitivity:
                 return np.full(self.size, np.nan)
         return gradient
 
-    def _along(self, r: Float[np.ndarray, " n"]) -> tuple[Rows, Bool[np.ndarray, " rows"]]:
-        """(the multipliers that count along r, the rows that are tight there)."""
+    def _along(self, r: Float[np.ndarray, " n"]) -> tuple[Rows, Bool[np.ndarray, " rows"]] | None:
+        """(the multipliers that count along r, the rows that are tight there); None where u jumps along r, or is one of many."""
         z = np.where(self.active, self.z, 0.0)
         tight = self._tight(z, r)
         if tight is None:  # these multipliers do not count along r
             z = self._multipliers(z, r)
             tight = self._tight(z, r)
-        if tight is None:  # u jumps along r, or is one of many: the rows that stay
-            tight = self.active & (self._equal | (z > self._small))
-        return z, tight
+        return None if tight is None else (z, tight)
+
+    @property
+    def _what_stays(self) -> tuple[Rows, Bool[np.ndarray, " rows"]]:
+        """(the multipliers, the rows that have one)."""
+        z = np.where(self.active, self.z, 0.0)
+        return z, self.active & (self._equal | (z > self._small))
 
     def _tight(self, z: Rows, r: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " rows"] | None:
         """The rows that hold along r, by the program over the critical cone; None where there is no direction in it."""
@@ -165,18 +171,25 @@ class Sensitivity:
         e = program.a @ self.u + program.b
         slope = dual_slope(program.cones, self.z - e)
         system = np.block([[program.h, -program.a.T], [slope @ program.a, np.eye(len(e)) - slope]])
-        solution, *_ = np.linalg.lstsq(system.T, np.concatenate([seed, np.zeros(len(e))]), rcond=1e-12)
-        missed = system.T @ solution - np.concatenate([seed, np.zeros(len(e))])
-        if not np.linalg.norm(missed) <= CONSISTENT * (float(np.linalg.norm(seed)) or 1.0):
+        wanted, scale = np.concatenate([seed, np.zeros(len(e))]), float(np.abs(system).max(initial=0.0))
+        solution, loose, missed = _solved(system.T, wanted, scale, RANK_IN_CONES)
+        if not missed <= CONSISTENT * (float(np.linalg.norm(seed)) or 1.0):
             return np.full(self.size, np.nan)
-        return -self.pull(self.z, solution[:width], slope.T @ solution[width:])
+        gradient, *jumps = (
+            -self.pull(self.z, v[:width], slope.T @ v[width:]) for v in np.column_stack([solution, loose]).T
+        )
+        if not all(np.linalg.norm(jump) <= CONSISTENT * (1.0 + np.linalg.norm(gradient)) for jump in jumps):
+            return np.full(self.size, np.nan)
+        return gradient
 
 
-def _solved(matrix: np.ndarray, right: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray, float]:
+def _solved(
+    matrix: np.ndarray, right: np.ndarray, scale: float, rank: float = RANK
+) -> tuple[np.ndarray, np.ndarray, float]:
     """(a solution of least norm, a basis of the null space (width, k), by how much the solution misses)."""
     if not len(right):
         return right, np.zeros((0, 0)), 0.0
     left, values, rows = np.linalg.svd(matrix)
-    kept = values > RANK * values.max() if values.max() > 1e-14 * scale else np.zeros(len(values), bool)
+    kept = values > rank * values.max() if values.max() > 1e-14 * scale else np.zeros(len(values), bool)
     solution = rows[kept].T @ ((left[:, kept].T @ right) / values[kept])
     return solution, rows[~kept].T, float(np.linalg.norm(matrix @ solution - right))

@@ -128,3 +128,22 @@ class SolutionSet:
             np.abs(gradient @ basis).max(initial=0.0) > MOVES * float(np.linalg.norm(gradient))
             for gradient in gradients
         )
+
+
+def at_their_limits(program: ConeProgram, u: Vector, size: int) -> Vector | None:
+    """u with those bounds of convex terms that have no cost as low as the rows allow; None where there are none.
+
+    A term whose weight is zero has a bound that may be anywhere above it. Where the weight moves, the bound is at the term.
+    """
+    costless = ~program.h.any(axis=0) & (program.g == 0) & (np.arange(len(u)) >= size)
+    if not costless.any() or not program.polyhedral:
+        return None
+    count = int(costless.sum())
+    left = program.a[:, ~costless] @ u[~costless] + program.b
+    flat, ones = np.zeros((count, count)), np.ones(count)
+    lowest = ConeProgram(flat, ones, program.a[:, costless], left, program.cones).solve()
+    if lowest.status != SOLVED:
+        return None
+    out = u.copy()
+    out[costless] = lowest.u
+    return out

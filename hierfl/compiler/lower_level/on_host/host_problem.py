@@ -23,7 +23,7 @@ from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLV
 from hierfl.compiler.host.newton import NewtonMethod
 from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
-from hierfl.compiler.host.solution_set import SolutionSet
+from hierfl.compiler.host.solution_set import SolutionSet, at_their_limits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm, RowTerm
 from hierfl.compiler.lower_level.on_host.cost_split import CostSplit
@@ -244,8 +244,16 @@ class HostProblem:
             return np.full(len(place.x), np.nan)
         if answer.unique == SEVERAL:
             return self._pull_of_selected(place, program, answer, seed)
+        gradient = self._pull_at(place, program, answer.u, answer.z, seed)
+        if np.isnan(gradient).any() and (u := at_their_limits(program, answer.u, self.form.size)) is not None:
+            return self._pull_at(place, program, u, answer.z, seed)
+        return gradient
+
+    def _pull_at(
+        self, place: Place, program: ConeProgram, u: np.ndarray, z: np.ndarray, seed: np.ndarray
+    ) -> Float[np.ndarray, " n"]:
+        """The gradient by the rows that hold at a solution."""
         width, height, size = self.form.width, self.form.height, len(place.x)
-        u, z = answer.u, answer.z
         n, m = np.zeros(width), np.zeros(height)
         push = self.programs.of("push", self.traced.push, place, n, m, np.zeros(size))
         pull = self.programs.of("pull", self.traced.pull, place, n, m, n, m)
