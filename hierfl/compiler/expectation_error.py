@@ -112,9 +112,10 @@ def expectation_error(compiled: CompiledProblem, x: np.ndarray, evaluation: Eval
     value = _Reweighted(compiled, x, evaluation, tables)
     spreads = [_spread(value, rule) for rule in used if rule in (QUADRATURE, SOBOL)]
     size = sum(float(law.weights @ np.abs(law.upper)) for law in tables)
+    size += abs(float(evaluation.value)) if any(law.lower is not None for law in tables) else 0.0
     error = float(np.linalg.norm(spreads)) + _beyond(value) + ROUNDING * size
     if not np.isfinite(error):
-        return ExpectationError(float("inf"), points, " and ".join(used), "f has no value on some of the points alone")
+        return ExpectationError(float("inf"), points, " and ".join(used), "f was not found on some of the points alone")
     return ExpectationError(float(error), points, " and ".join(used), "")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -26,9 +28,10 @@ def solved(
     try:
         answers = np.linalg.solve(systems, columns)
     except np.linalg.LinAlgError:  # it does not say which of them
-        regular = np.linalg.slogdet(systems)[0] != 0
         answers = np.full_like(columns, np.nan)
-        answers[regular] = np.linalg.solve(systems[regular], columns[regular])
+        for k, (system, column) in enumerate(zip(systems, columns)):
+            with suppress(np.linalg.LinAlgError):
+                answers[k] = np.linalg.solve(system, column)
     return np.asarray(answers.reshape(right.shape))
 
 

@@ -189,3 +189,85 @@ def test_kinks_of_a_support_vector_machine() -> None:
         assert problem.implicit(at) == pytest.approx(answer(at), abs=1e-12)
     kinks = problem.implicit.slice(15.0, 1.0, 14.4, 91, progress=False).kinks
     np.testing.assert_allclose([15.0 + kink.t for kink in kinks], [1.0, 2.0, 6.0, 12.0, 28.0], atol=1e-9)
+
+
+WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "an addend that is the same for all": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + 0.2 * cp.exp(y[1]) + cp.norm1(y)),
+    "an addend with x": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + cp.exp(x[0] - y[1])),
+    "half": lambda x, y, a: 0.5 * hf.E(cp.pos(1 - a @ y) + cp.logistic(a @ y)),
+    "divided": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + cp.logistic(a @ y)) / 2,
+    "doubled inside": lambda x, y, a: hf.E(2 * (cp.pos(1 - a @ y) + cp.logistic(a @ y))),
+    "scaled by x": lambda x, y, a: cp.multiply(cp.exp(x[0]), hf.E(cp.pos(1 - a @ y) + cp.logistic(a @ y))),
+    "half a total": lambda x, y, a: 0.5 * hf.total(cp.pos(1 - a @ y)),
+    "a total scaled by x": lambda x, y, a: cp.multiply(cp.exp(x[0]), hf.total(cp.abs(a @ y - 1))),
+}
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+@pytest.mark.parametrize("name", WAYS)
+def test_ways_of_writing_them(name: str, scope: str) -> None:
+    """The answer minimises the sum written out, which other points of a grid around it do not undercut."""
+    x, y, a = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y"), hf.Sample(SIZE, name="a")
+    rows = drawn(5, (4,))[0][0]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - 0.3)),
+        hf.ArgMin(y, WAYS[name](x, y, a) + SAME * cp.sum_squares(y - x), scope=scope),
+        federation=hf.Federation([hf.Client({a: rows})]),
+    )
+    at = np.array([0.4, -0.9, 1.3])
+    certificate = problem.implicit.certificate(at)
+    assert certificate.method == "active set" and certificate.lower_residual < 1e-13
+    answer = np.ravel(problem.implicit.response(at))
+
+    def cost(z: np.ndarray) -> float:
+        mean = {"mean": np.mean, "total": np.sum}["total" if "total" in name else "mean"]
+        hinge, soft = np.maximum(1 - rows @ z, 0), np.logaddexp(0, rows @ z)
+        written = {
+            "an addend that is the same for all": hinge + 0.2 * np.exp(z[1]) + np.abs(z).sum(),
+            "an addend with x": hinge + np.exp(at[0] - z[1]),
+            "half": 0.5 * (hinge + soft),
+            "divided": (hinge + soft) / 2,
+            "doubled inside": 2 * (hinge + soft),
+            "scaled by x": np.exp(at[0]) * (hinge + soft),
+            "half a total": 0.5 * hinge,
+            "a total scaled by x": np.exp(at[0]) * np.abs(rows @ z - 1),
+        }[name]
+        return float(mean(written) + SAME * np.sum((z - at) ** 2))
+
+    around = answer + 1e-4 * np.random.default_rng(0).standard_normal((200, SIZE))
+    assert min(map(cost, around)) > cost(answer)
+    differences = gradient_by_differences(problem.implicit, at, 1e-5)
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences, atol=1e-7)
+
+
+TERMS: dict[str, Callable[[Any], Any]] = {
+    "norm1": cp.norm1,
+    "huber": lambda y: cp.sum(cp.huber(y, 0.3)),
+    "norm": cp.norm,
+    "largest": cp.max,
+}
+
+
+@pytest.mark.parametrize("weights", ["uniform", [0.5, 1.5, 2.0]], ids=["uniform", "weights of sum 4"])
+@pytest.mark.parametrize("name", TERMS)
+def test_constants_of_clients_in_front_of_kinks(name: str, weights: Any) -> None:
+    """A level of the whole federation is a weighted sum over clients, whose constants all count: not those of the first alone."""
+    x, y = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y")
+    own, constants = hf.ClientParameter(name="c", nonneg=True), np.array([0.1, 0.5, 1.2])
+    clients = [hf.Client({}, {own: value}) for value in constants]
+    problem = hf.Problem(
+        hf.Minimize(server=cp.sum_squares(y) + cp.sum(x)),
+        hf.ArgMin(y, own * TERMS[name](y) + 0.2 * cp.norm_inf(y) + cp.sum_squares(y - x), scope="federation"),
+        federation=hf.Federation(clients, weights=weights),
+    )
+    share = np.full(3, 1 / 3) if weights == "uniform" else np.array(weights)
+    at, z = np.array([0.8, -1.1, 0.45]), cp.Variable(SIZE)
+    rest = 0.2 * cp.norm_inf(z) + cp.sum_squares(z - at)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        cp.Problem(cp.Minimize(share @ constants * TERMS[name](z) + share.sum() * rest)).solve(
+            solver=cp.CLARABEL, **TIGHT
+        )
+    assert problem.implicit(at) == pytest.approx(float(np.sum(z.value**2) + at.sum()), abs=1e-7)
+    differences = gradient_by_differences(problem.implicit, at, 1e-5)
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences, atol=1e-7)

@@ -37,7 +37,7 @@ from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.function import UserAtom
-from hierfl.language.sample import Sample
+from hierfl.language.sample import ClientParameter, Sample
 
 ROW_LIMIT = 20_000
 TIGHT = tolerances(1e-11)
@@ -96,7 +96,10 @@ class ConicProgram(ExactMethod):
 
     @cached_property
     def _has_averages(self) -> bool:
-        return any(True for _ in averages_of(self.structure.level.expression))
+        """Whether the objective is a mean, over data or over clients with constants of their own."""
+        expression, scope = self.structure.level.expression, self.structure.level.scope
+        of_clients = scope == "federation" and any(isinstance(p, ClientParameter) for p in expression.parameters())
+        return of_clients or any(True for _ in averages_of(expression))
 
     def _solve(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> np.ndarray:
         """y, and the residual behind it."""

@@ -1,4 +1,4 @@
-"""A standard form whose cost averages over rows of data what is not smooth in y: each row has its share of what the reduction introduces.
+"""A standard form whose cost averages over data, or clients, what is not smooth in y: each row has its share of what the reduction introduces.
 
 The per-sample expression is reduced once, whatever the number of rows: u = (y, t, t_1, ..., t_K), and row k has the cones of
 (y, t_k) and a cost with its weight. A client with fewer rows than the largest has its last one several times, its weight divided
@@ -16,15 +16,21 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.atoms.affine.binary_operators import DivExpression
+from cvxpy.atoms.affine.unary_operators import NegExpression
 from jax import Array
 from jaxtyping import Float
 
+from hierfl.atoms.algebra import addends
+from hierfl.atoms.table import row_of
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone, NoStandardFormError, StandardForm
+from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.sample import Sample
 
 ROWS_LIMIT = 400  # rows of data, each with entries of u of its own: a solve takes some ten milliseconds
+CONES_LIMIT = 150  # of those with cones that are no rows of inequalities, for which it takes longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +38,7 @@ class RowTerm:
     """An average (or a sum) over the rows of a table: the form of one row, and how many rows an owner has at most."""
 
     form: StandardForm
-    table: int
+    table: int | None  # None where it is averaged over clients' constants alone
     summed: bool
     count: int
     holder: (
@@ -40,7 +46,9 @@ class RowTerm:
     )  # the client of each row, where those of all are averaged over, each client's with its weight
 
     @classmethod
-    def of(cls, form: StandardForm, kind: type[SampleAverage], place: int, clients: Population, whole: bool) -> RowTerm:
+    def of(
+        cls, form: StandardForm, kind: type[SampleAverage], place: int | None, clients: Population, whole: bool
+    ) -> RowTerm:
         """The term of a per-sample expression that has this form, over the table at a place.
 
         Raises
@@ -48,11 +56,14 @@ class RowTerm:
         NoStandardFormError
             Where there are too many rows, or nodes that stand for a distribution.
         """
+        if place is None:
+            return cls(form, None, True, clients.size, np.arange(clients.size))
         table = clients.tables[place]
         count = table.size if whole else table.longest
-        if count > ROWS_LIMIT:
+        limit = ROWS_LIMIT if form.polyhedral else CONES_LIMIT
+        if count > limit:
             raise NoStandardFormError(
-                f"an average over {count:,} rows of something that is not smooth in y; at most {ROWS_LIMIT:,} are treated"
+                f"an average over {count:,} rows of something that is not smooth in y; at most {limit:,} are treated"
             )
         if table.roles is not None:
             raise NoStandardFormError(
@@ -68,11 +79,16 @@ class RowTerm:
 
     def rows(self, clients: Population, index: Array) -> tuple[dict[int, Array], Float[Array, " count"]]:
         """(what differs between rows, by leaf, (count, *shape); their weights) for one client, or for all."""
-        table, numbers = clients.tables[self.table], np.arange(self.count)
         if self.holder is not None:
             own = {leaf: jnp.asarray(values)[self.holder] for leaf, values in clients.parameters.items()}
+            weights = jnp.asarray(clients.weights)[self.holder]
+            if self.table is None:
+                return own, weights
+            table = clients.tables[self.table]
             counts = 1.0 if self.summed else jnp.asarray(table.counts)[self.holder]
-            return {**own, **table.rows(numbers)}, jnp.asarray(clients.weights)[self.holder] / counts
+            return {**own, **table.rows(np.arange(self.count))}, weights / counts
+        assert self.table is not None
+        table, numbers = clients.tables[self.table], np.arange(self.count)
         count = table.counts[index]
         rows = table.offsets[index] + jnp.minimum(numbers, count - 1)
         times = jnp.where(numbers < count - 1, 1, self.count - count + 1)  # that a row is there
@@ -201,7 +217,7 @@ class AveragedForm:
 
 
 def per_sample(term: Any) -> tuple[type[SampleAverage], Any]:
-    """(the kind of average, the expression that is averaged) of a term that is linear in one average, or affine in means.
+    """(the kind of average, the expression that is averaged) of a term that is affine in means, or linear in one total.
 
     Raises
     ------
@@ -226,10 +242,31 @@ def per_sample(term: Any) -> tuple[type[SampleAverage], Any]:
 
 
 def _is_scaled(term: Any) -> bool:
-    """Whether a term is an average, negated or not."""
-    while isinstance(term, cp.atoms.affine.unary_operators.NegExpression):
-        term = term.args[0]
-    return isinstance(term, SampleAverage)
+    """Whether a term is an average, scaled or not."""
+    if isinstance(term, SampleAverage):
+        return True
+    scales = isinstance(term, (NegExpression, DivExpression, cp.Sum)) or row_of(term).product
+    holders = [argument for argument in term.args if any(True for _ in averages_of(argument))]
+    return scales and len(holders) == 1 and _is_scaled(holders[0])
+
+
+def distributed(expression: Any) -> list[Any]:
+    """The addends of an expression, those under a scalar factor too."""
+    parts = addends(expression)
+    if len(parts) > 1:
+        return [each for part in parts for each in distributed(part)]
+    (term,) = parts
+    if not isinstance(term, (NegExpression, DivExpression)) and not row_of(term).product:
+        return [term]
+    sums = [k for k, argument in enumerate(term.args) if argument.shape == () and len(distributed(argument)) > 1]
+    if len(sums) != 1 or term.shape != () or (isinstance(term, DivExpression) and sums[0] == 1):
+        return [term]
+    (k,) = sums
+    return [
+        each
+        for part in distributed(term.args[k])
+        for each in distributed(term.copy([part if at == k else argument for at, argument in enumerate(term.args)]))
+    ]
 
 
 def table_of(expression: Any, clients: Population) -> int:

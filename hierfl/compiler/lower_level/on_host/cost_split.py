@@ -11,25 +11,26 @@ from hierfl.analysis.hoist import hoist
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
-from hierfl.compiler.lower_level.on_host.averaged_form import per_sample, table_of
+from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
-from hierfl.language.expectation import SampleAverage
+from hierfl.language.expectation import E, SampleAverage
 from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, averages_of
-from hierfl.language.sample import Sample
+from hierfl.language.sample import ClientParameter, Sample
 
 
 @dataclass
 class CostSplit:
     """The addends of a lower objective.
 
-    ``averaged`` has (the kind of average, the per-sample expression, its table) of averages of what is not smooth in y.
+    ``averaged`` has (the kind of average, the per-sample expression, its table) of averages of what is not smooth in y; no table
+    where a level of the federation has clients' constants in it.
     """
 
     quadratic: list[Any] = field(default_factory=list)
     smooth: list[Any] = field(default_factory=list)
     other: list[Any] = field(default_factory=list)
-    averaged: list[tuple[type[SampleAverage], Any, int]] = field(default_factory=list)
+    averaged: list[tuple[type[SampleAverage], Any, int | None]] = field(default_factory=list)
 
     @classmethod
     def of(cls, level: LowerLevel, clients: Population, known: Known, on_y: Known) -> CostSplit:
@@ -52,26 +53,33 @@ class CostSplit:
                 split.smooth.append(term)
             elif any(True for _ in averages_of(term)):
                 left = split._sort_average(term, ids, clients, on_y) + left
+            elif not _goes_to_cones(level, term, known, on_y):
+                split.smooth.append(term)
+            elif level.scope == "federation" and any(isinstance(p, ClientParameter) for p in term.parameters()):
+                split.averaged.append((E, term, None))
             else:
-                (split.other if _goes_to_cones(level, term, known, on_y) else split.smooth).append(term)
+                split.other.append(term)
         return split
 
     def _sort_average(self, term: Any, ids: set[int], clients: Population, on_y: Known) -> list[Any]:
-        """Sort a term with averages; averages of its smooth addends are returned, to be sorted themselves."""
+        """Sort a term with averages; those of its addends that are smooth, or the same for all samples, are returned: to be sorted themselves."""
         if rough_atom([term], ids, Enclosure(on_y)) is None:
             self.smooth.append(term)
             return []
         kind, expression = per_sample(term)
-        parts = addends(expression)
-        rough = [part for part in parts if _stays(part, ids, on_y)]
-        self.averaged.append((kind, sum(rough[1:], start=rough[0]), table_of(expression, clients)))
-        return [kind(part) for part in parts if not any(part is other for other in rough)]
-
-
-def _stays(part: Any, ids: set[int], on_y: Known) -> bool:
-    """Whether an addend of a per-sample expression is not smooth in y, or is the same for all samples."""
-    same = not any(isinstance(p, Sample) for p in part.parameters())
-    return same or rough_atom([part], ids, Enclosure(on_y)) is not None
+        left: list[Any] = []
+        rows: list[Any] = []
+        for part in distributed(expression):
+            same = not any(isinstance(p, Sample) for p in part.parameters())
+            if same and kind is E:
+                left.append(part)
+            elif same or rough_atom([part], ids, Enclosure(on_y)) is not None:
+                rows.append(part)
+            else:
+                left.append(kind(part))
+        if rows:
+            self.averaged.append((kind, sum(rows[1:], start=rows[0]), table_of(expression, clients)))
+        return left
 
 
 def _has_user_atom(expression: Any) -> bool:

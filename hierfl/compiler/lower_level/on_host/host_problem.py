@@ -73,7 +73,8 @@ class HostProblem:
             return cls(TracedModel(rows, OwnerTerms(oracles, part)), affine, convex=False)
         on_y = {**known, **bounds_of(constraints, level.variables, known)}  # some terms are smooth there alone
         split = CostSplit.of(level, oracles.static_data.clients, known, on_y)
-        cost = None if not split.other else level.sign * sum(split.other[1:], start=split.other[0])
+        weight = level.sign * (oracles.total_weight if level.scope == "federation" else 1.0)
+        cost = None if not split.other else weight * sum(split.other[1:], start=split.other[0])
         base = StandardForm.of(cost, constraints, level.variables, known)
         form = base if not split.averaged else AveragedForm(base, _row_terms(oracles, level, split))
         smooth = split.smooth
