@@ -35,15 +35,17 @@ CONES_LIMIT = 150  # of those with cones that are no rows of inequalities, for w
 
 @dataclass(frozen=True, eq=False)
 class RowTerm:
-    """An average (or a sum) over the rows of a table: the form of one row, and how many rows an owner has at most."""
+    """An average (or a sum) over the rows of a table: the form of one row, and how many rows an owner has at most.
+
+    ``table`` is None where it is averaged over clients' constants alone. ``holder`` has the client of each row where those of
+    all clients are averaged over, each with its client's weight.
+    """
 
     form: StandardForm
-    table: int | None  # None where it is averaged over clients' constants alone
+    table: int | None
     summed: bool
     count: int
-    holder: (
-        np.ndarray | None
-    )  # the client of each row, where those of all are averaged over, each client's with its weight
+    holder: np.ndarray | None
 
     @classmethod
     def of(
@@ -56,15 +58,15 @@ class RowTerm:
         NoStandardFormError
             Where there are too many rows, or nodes that stand for a distribution.
         """
-        if place is None:
-            return cls(form, None, True, clients.size, np.arange(clients.size))
-        table = clients.tables[place]
-        count = table.size if whole else table.longest
+        table = None if place is None else clients.tables[place]
+        count = clients.size if table is None else table.size if whole else table.longest
         limit = ROWS_LIMIT if form.polyhedral else CONES_LIMIT
         if count > limit:
             raise NoStandardFormError(
                 f"an average over {count:,} rows of something that is not smooth in y; at most {limit:,} are treated"
             )
+        if table is None:
+            return cls(form, None, True, count, np.arange(count))
         if table.roles is not None:
             raise NoStandardFormError(
                 "the average of a law's kinks is smooth, that of its nodes' is not: y(x) would be a staircase"
@@ -95,9 +97,8 @@ class RowTerm:
         return table.rows(rows), 1.0 / times / (1.0 if self.summed else count)
 
 
-Values = tuple[
-    dict[int, Any], list[tuple[dict[int, Any], Array]]
-]  # of the rest, and of each term's rows with their weights
+OfRows = tuple[dict[int, Any], Array]  # the values of a term's rows, and their weights
+Values = tuple[dict[int, Any], list[OfRows]]  # of the rest, and of each term
 
 
 @dataclass(frozen=True, eq=False)
