@@ -187,6 +187,8 @@ class Oracles:
         for side in (data.clients, data.server):
             for table in side.tables if side is not None else ():
                 table.require_whole()
+        if not public:
+            return data
         server = None if data.server is None else replace(data.server, public=public)
         return Data(replace(data.clients, public=public), server)
 

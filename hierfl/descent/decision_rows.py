@@ -14,7 +14,7 @@ from hierfl.analysis.hoist import instantiate
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import SOLVED
-from hierfl.compiler.host.nearest_point import HostProjection
+from hierfl.compiler.host.families.nearest_point import HostProjection
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStandardFormError
 from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.language.federation.client import Client

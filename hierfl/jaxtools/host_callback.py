@@ -77,6 +77,8 @@ class Batch:
 def _rows(array: np.ndarray, lead: tuple[int, ...], batch: tuple[int, ...]) -> np.ndarray:
     """An argument's entries for the calls of a batch, in order; one where it is the same for all."""
     core = array.shape[len(lead) :]
+    if lead == batch and len(batch) == 1:
+        return array
     return (
         np.broadcast_to(array, (*batch, *core)).reshape(-1, *core)
         if any(n > 1 for n in lead)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_solution import SOLVED
-from hierfl.compiler.host.nearest_point import HostProjection
+from hierfl.compiler.host.families.nearest_point import HostProjection
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.sets.blocks.affine_block import AffineBlock
 from hierfl.compiler.sets.blocks.block import Block, Product

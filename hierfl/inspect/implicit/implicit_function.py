@@ -323,10 +323,12 @@ class ImplicitFunction:
 
     def _point_of_x(self, x: Any, asked: str = "f(x)") -> np.ndarray:
         """The flat x, in X: f is not declared elsewhere, whatever its formula gives there; ``asked`` is what is shown while it waits."""
+        compiled = self._compiled
+        return self._in_x(compiled, compiled.upper.flatten(x, "x"), asked)
+
+    def _in_x(self, compiled: CompiledProblem, flat: np.ndarray, asked: str) -> np.ndarray:
         from hierfl.compiler.starting_points import require_in_upper_set
 
-        compiled = self._compiled
-        flat = compiled.upper.flatten(x, "x")
         with self._waits.at(asked):
             require_in_upper_set(compiled, flat)
         return flat
@@ -338,9 +340,9 @@ class ImplicitFunction:
         if (evaluation := known.at(point, parameters)) is not None:
             return evaluation
         with computing(double=True):  # entered once, for all that is asked
-            flat = self._point_of_x(x)
+            self._in_x(compiled, point, "f(x)")
             with self._waits.at("f(x)"):
-                evaluation = compiled.exact.at(flat)
-            warn_of_doubts(compiled, flat, evaluation)
+                evaluation = compiled.exact.at(point)
+            warn_of_doubts(compiled, point, evaluation)
         known.keep(point, parameters, evaluation)
         return evaluation

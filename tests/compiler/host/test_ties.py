@@ -312,3 +312,20 @@ def test_an_unknown_selection_is_refused() -> None:
     y = cp.Variable(name="y")
     with pytest.raises(hf.DeclarationError, match="selection"):
         hf.ArgMin(y, cp.square(y), selection="hopeful")
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
+@pytest.mark.parametrize("far", [1e-2, 1e-4, 1e-5, 3e-6, 1e-7, 1e-8, 1e-9, 1e-11])
+def test_near_a_tie_a_value_does_not_depend_on_what_was_asked_before(far: float) -> None:
+    """Rows that held at the last place are tried first: only where no others would do."""
+
+    def declared() -> hf.Problem:
+        x, y, c = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.ClientParameter(name="c")
+        below = hf.ArgMin(y, -c * y[0] - x * y[1], [y >= 0, cp.sum(y) <= 1])
+        clients = hf.Federation([hf.Client(parameters={c: value}) for value in (1.0, 2.0, 3.0)])
+        return hf.Problem(hf.Minimize(clients=y[0] + 2 * y[1]), below, federation=clients)
+
+    fresh, asked = declared(), declared()
+    asked.implicit(0.5)
+    asked.implicit(0.9)
+    np.testing.assert_array_equal(asked.implicit.response(1 - far), fresh.implicit.response(1 - far))

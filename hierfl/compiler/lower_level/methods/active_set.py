@@ -92,21 +92,22 @@ class ActiveSet(ExactMethod):
         size, mu = self.structure.size, self._modulus(owner, x)
         leaves = tuple(owner.own)
 
-        def told_of(answer: ConeSolution, dtype: Any) -> np.ndarray:
-            return np.concatenate([answer.u[:size], [answer.error, answer.status, answer.unique]]).astype(dtype)
+        def told_of(answers: Sequence[ConeSolution], dtype: Any) -> np.ndarray:
+            rows = np.empty((len(answers), size + 3), dtype)
+            for row, answer in zip(rows, answers):
+                row[:size] = answer.u[:size]
+            rows[:, size:] = [(answer.error, answer.status, answer.unique) for answer in answers]
+            return rows
 
         def on_host(point: np.ndarray, index: np.ndarray, start: np.ndarray, *values: np.ndarray) -> np.ndarray:
             answer = self.problem.solve(_place(leaves, point, index, values), np.asarray(start, float))
-            return told_of(answer, point.dtype)
+            return told_of([answer], point.dtype)[0]
 
         def many(batch: Batch) -> np.ndarray:
             points, index, starts, *values = batch.arrays
-            starts = np.broadcast_to(starts, (batch.count, size)).astype(float)
+            starts = _for_each(batch.count, starts)
             answers = self.problem.solve_each(_places(leaves, batch.count, points, index, values), starts)
-            told = {id(answer): k for k, answer in enumerate(answers)}  # one answer may be that of many
-            rows = np.stack([told_of(answers[k], points.dtype) for k in told.values()])
-            at = {key: row for row, key in enumerate(told)}
-            return rows[[at[id(answer)] for answer in answers]]
+            return told_of(answers, points.dtype)
 
         given = (owner.own[leaf] for leaf in leaves)
         told = call_on_host(on_host, (size + 3,), x.dtype, x, owner.host_key, warm, *given, many=many)
@@ -129,7 +130,7 @@ class ActiveSet(ExactMethod):
         def many(batch: Batch) -> list[np.ndarray]:
             points, index, seeds, *values = batch.arrays
             asked = _places(leaves, batch.count, points, index, values)
-            return self.problem.pull_each(asked, np.broadcast_to(seeds, (batch.count, len(seed))).astype(float))
+            return self.problem.pull_each(asked, _for_each(batch.count, seeds))
 
         given = (owner.own[leaf] for leaf in leaves)
         return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given, many=many)
@@ -168,8 +169,17 @@ def _places(
     leaves: Sequence[int], count: int, points: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]
 ) -> Places:
     """Where the calls of a batch ask."""
-    x = np.broadcast_to(points, (count, points.shape[1])).astype(float)
-    return Places(x, np.broadcast_to(index, count), dict(zip(leaves, values)))
+    return Places(_for_each(count, points), _for_each(count, index), dict(zip(leaves, values)))
+
+
+def _for_each(count: int, array: np.ndarray) -> np.ndarray:
+    """An array of an entry for each call, where it may have one for all; numbers as doubles."""
+    kind = np.dtype(float) if array.dtype.kind == "f" else array.dtype
+    if len(array) == count:
+        return array.astype(kind, copy=False)
+    whole = np.empty((count, *array.shape[1:]), kind)
+    whole[:] = array
+    return whole
 
 
 def host_problem(structure: LowerStructure) -> HostProblem:

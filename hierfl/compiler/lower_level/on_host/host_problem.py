@@ -7,6 +7,7 @@ smooth in y, of which values and derivatives are taken as they are, and what goe
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,8 +21,8 @@ from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLVED, TWISTED, UNKNOWN, ConeSolution
+from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.newton import NewtonMethod
-from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.solution_set import SolutionSet, at_their_limits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
@@ -53,6 +54,7 @@ class HostProblem:
     convex: bool = True  # declared so, by CVXPY's rules; a variational inequality is not
     programs: PlacePrograms = field(default_factory=PlacePrograms)
     _kept: OrderedDict[bytes, Solved] = field(default_factory=OrderedDict)
+    _last: dict[str, ProgramFamily] = field(default_factory=dict)  # the family that was looked at last
 
     @classmethod
     def of(cls, oracles: Oracles, level: LowerLevel) -> HostProblem:
@@ -116,6 +118,8 @@ class HostProblem:
         keys = asked.keys
         answers = {key: known[1] for key in keys if (known := self._kept.get(key)) is not None}
         new = list({key: k for k, key in enumerate(keys) if key not in answers}.values())
+        if len(new) == len(asked) <= self._together:
+            return self._solved_together(asked, starts)
         for first in range(0, len(new), self._together):
             some = new[first : first + self._together]
             answers |= zip((keys[k] for k in some), self._solved_together(asked.among(some), starts[some]))
@@ -127,7 +131,7 @@ class HostProblem:
             return [self.solve(asked[0], starts[0])]
         if self.affine:
             models = self.programs.at_each("models", self.traced.model, asked)
-            family = ProgramFamily.of(models, self.form.cones, self.form.bounds, self.form.size)
+            family = self._family(models)
             solved = [(family[k], answer) for k, answer in enumerate(family.solve())]
         else:
             solved = self._smooth.solve_each(asked, starts)
@@ -137,6 +141,13 @@ class HostProblem:
             else self._keep(key, asked[k], program, answer)
             for k, (key, (program, answer)) in enumerate(zip(asked.keys, solved))
         ]
+
+    def _family(self, models: Iterable[np.ndarray]) -> ProgramFamily:
+        """The programs of stacks (H, g, A, b); where H and A are those of the last ones, with what is known of these."""
+        form = self.form
+        family = ProgramFamily.of(models, form.cones, form.bounds, form.size, self._last.get("family"))
+        self._last["family"] = family
+        return family
 
     @cached_property
     def _capacity(self) -> int:
@@ -293,8 +304,11 @@ class HostProblem:
         programs, answers = zip(*(solved[k] for k in good))
         if any((program.units != 1.0).any() for program in programs):
             return {}
-        stacks = map(np.stack, zip(*((p.h, p.g, p.a, p.b) for p in programs)))
-        family = ProgramFamily.of(stacks, self.form.cones, self.form.bounds, self.form.size)
+        first = programs[0]
+        unlike = [p for p in programs if p.h is not first.h or p.a is not first.a]
+        own = programs if unlike else programs[:1]  # whose H and A are looked at: programs of a family may share them
+        stacks = ([p.h for p in own], [p.g for p in programs], [p.a for p in own], [p.b for p in programs])
+        family = self._family(map(np.stack, stacks))
         u, z = np.stack([answer.u for answer in answers]), np.stack([answer.z for answer in answers])
         seeds = np.zeros_like(u)
         seeds[:, : self.form.size] = seeds_of_y[good]

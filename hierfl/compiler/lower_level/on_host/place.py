@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -55,8 +56,11 @@ class Places:
         """What tells each from other places."""
         parts = [_bytes(self.x.astype(np.float64)), _bytes(self.client.astype(np.int64))]
         parts += [_told(value) for value in self.own.values()]
-        rows = np.concatenate([np.broadcast_to(part, (len(self), part.shape[1])) for part in parts], axis=1)
-        keys: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}")[:, 0].tolist()
+        ends = list(accumulate(part.shape[1] for part in parts))
+        rows = np.empty((len(self), ends[-1]), np.uint8)
+        for part, end in zip(parts, ends):
+            rows[:, end - part.shape[1] : end] = part  # of one entry where it is the same for all
+        keys: list[bytes] = rows.view(f"V{ends[-1]}")[:, 0].tolist()
         return keys
 
     def as_one(self) -> tuple[Place, Place]:

@@ -32,9 +32,16 @@ class PlacePrograms:
     def at_each(self, name: str, function: Callable[..., Any], asked: Places, *more: np.ndarray) -> Any:
         """The function's results at up to ``TOGETHER[-1]`` places, each with its own rows of further arrays: stacks."""
         count = next(size for size in TOGETHER if size >= len(asked))
-        padded = np.minimum(np.arange(count), len(asked) - 1)
-        place, axes = asked.among(padded).as_one()
-        rows = [np.asarray(array)[padded] for array in more]
-        several = jax.vmap(function, (*axes, *[0] * len(more)))
-        program = self.of((name, count, *axes.own.items()), several, place, *rows)
-        return jax.tree.map(lambda result: result[: len(asked)], program(*place, *rows))
+        rows = [np.asarray(array) for array in more]
+        if count > len(asked):
+            padded = np.minimum(np.arange(count), len(asked) - 1)
+            whole, rows = asked.among(padded), [array[padded] for array in rows]
+        else:
+            whole = asked
+        place, axes = whole.as_one()
+        program = self._made.get(((name, count, *axes.own.items()), *place.own))
+        if program is None:
+            several = jax.vmap(function, (*axes, *[0] * len(more)))
+            program = self.of((name, count, *axes.own.items()), several, place, *rows)
+        result = program(*place, *rows)
+        return result if whole is asked else jax.tree.map(lambda part: part[: len(asked)], result)

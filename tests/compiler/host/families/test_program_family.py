@@ -11,7 +11,8 @@ from scipy.optimize import linprog
 
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import EMPTY, ONE, SOLVED
-from hierfl.compiler.host.program_family import ProgramFamily
+from hierfl.compiler.host.families.held_systems import HeldSystems
+from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from tests.compiler.host.test_cone_program import conditions
 
@@ -38,9 +39,8 @@ def family(seed: int, curved: bool = True, degenerate: bool = False, balls: bool
         b.append(np.hstack([np.full((COUNT, 1), 1.2), -inside]))
         cones.append(Cone(SECOND_ORDER, WIDTH + 1))
     matrix = np.vstack(a)
-    return ProgramFamily(
-        np.repeat(h[None], COUNT, axis=0), g, np.repeat(matrix[None], COUNT, axis=0), np.hstack(b), cones, 0, WIDTH
-    )
+    stacks = np.repeat(h[None], COUNT, axis=0), g, np.repeat(matrix[None], COUNT, axis=0), np.hstack(b)
+    return ProgramFamily.of(stacks, cones, 0, WIDTH)
 
 
 @pytest.mark.parametrize("degenerate", [False, True])
@@ -62,9 +62,10 @@ def test_rows(seed: int, curved: bool, degenerate: bool) -> None:
 def test_few_and_many_whose_matrices_are_their_own(seed: int, count: int, curved: bool) -> None:
     """H and A of each program are its own; few are solved by DAQP one by one, many from each other."""
     shared, rng = family(seed, curved), np.random.default_rng(seed)
-    h = shared.h * (1 + rng.random((COUNT, 1, 1)))
-    turn = 1 + 0.1 * rng.random((COUNT, shared.a.shape[1], 1))
-    programs = ProgramFamily(h, shared.g, shared.a * turn, shared.b * turn[..., 0], shared.cones, 0, WIDTH)
+    h = shared.shape.h * (1 + rng.random((COUNT, 1, 1)))
+    turn = 1 + 0.1 * rng.random((COUNT, shared.b.shape[1], 1))
+    stacks = h, shared.g, shared.shape.a * turn, shared.b * turn[..., 0]
+    programs = ProgramFamily.of(stacks, shared.shape.cones, 0, WIDTH)
     programs = programs.among(np.arange(count))
     for k, answer in enumerate(programs.solve()):
         assert answer.status == SOLVED
@@ -137,6 +138,20 @@ def test_balls(seed: int) -> None:
             assert 0.5 * answer.u @ program.h @ answer.u + program.g @ answer.u <= least + 1e-7 * (1 + abs(least))
 
 
+@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_program_has_one_answer_whatever_was_solved_before(seed: int, curved: bool) -> None:
+    """To the last bit, where few are solved: rows that held before are tried first."""
+    programs = family(seed, curved, degenerate=seed % 2 == 1)
+    fresh = [programs.among(np.arange(first, first + 4)).solve() for first in range(0, COUNT, 4)]
+    again = ProgramFamily(HeldSystems(programs.shape), programs.g, programs.b)
+    for first in reversed(range(0, COUNT, 4)):
+        for here, there in zip(again.among(np.arange(first, first + 4)).solve(), fresh[first // 4]):
+            np.testing.assert_array_equal(here.u, there.u)
+            np.testing.assert_array_equal(here.z, there.z)
+    assert programs.shape.has_zero_rows or again.systems.latest is not None
+
+
 def test_empty_ones_among_others() -> None:
     programs = family(0)
     programs.b[3::7, 2] = -5.0  # u_1 >= 5 and u_1 <= 2
@@ -160,7 +175,7 @@ def test_adjoints(seed: int, balls: bool) -> None:
 
     def moved(t: float) -> np.ndarray:
         g, b = programs.g + t * turn, programs.b + t * shift
-        there = ProgramFamily(programs.h, g, programs.a, b, programs.cones, 0, WIDTH)
+        there = ProgramFamily(programs.systems, g, b)
         return np.array([seed @ there[k].solve().u for k, seed in enumerate(seeds)])
 
     slopes = (8 * (moved(step) - moved(-step)) - (moved(2 * step) - moved(-2 * step))) / (12 * step)

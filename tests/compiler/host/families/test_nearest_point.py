@@ -9,9 +9,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from hierfl.compiler.host import nearest_point
 from hierfl.compiler.host.cone_solution import EMPTY, SOLVED
-from hierfl.compiler.host.nearest_point import HostProjection
+from hierfl.compiler.host.families import nearest_point
+from hierfl.compiler.host.families.nearest_point import HostProjection
 
 SETS: dict[str, Callable[[Any], list[Any]]] = {
     "polyhedron": lambda x: [x >= -1, x[0] + 2 * x[1] <= 2, x[0] - x[1] == 0.25],

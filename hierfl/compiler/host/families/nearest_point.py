@@ -19,7 +19,7 @@ from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, ConeSolution
 from hierfl.compiler.host.cones import inside
-from hierfl.compiler.host.program_family import ProgramFamily
+from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
@@ -124,7 +124,7 @@ class HostProjection:
             return [one.solve()]
         g = np.concatenate([-points, np.zeros((len(points), self.form.width - size))], axis=1)
         h, a, b = (np.broadcast_to(array, (len(points), *array.shape)) for array in (one.h, one.a, one.b))
-        return ProgramFamily(h, g, a, b, self.form.cones, self.form.bounds, size).solve()
+        return ProgramFamily.of((h, g, a, b), self.form.cones, self.form.bounds, size).solve()
 
     def contains(self, points: Float[np.ndarray, "k size"], environment: Environment) -> Bool[np.ndarray, " k"]:
         """Which points are in the set for sure."""

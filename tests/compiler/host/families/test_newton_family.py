@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 import hierfl as hf
 from hierfl.compiler.host.cone_solution import ONE, SOLVED, ConeSolution
-from hierfl.compiler.host.newton_family import NewtonFamily
+from hierfl.compiler.host.families.newton_family import NewtonFamily
 from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone
 from tests.bilevel_catalogue import CATALOGUE
 

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_solution import ONE, SOLVED, ConeSolution
+from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, relative_step
-from hierfl.compiler.host.program_family import ProgramFamily
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
 STEPS = 30
@@ -76,7 +76,7 @@ class NewtonFamily:
         """The linear models of some."""
         h = slope[going]
         g = force[going] - (h @ u[going, :, None])[..., 0]
-        return ProgramFamily(h, g, self.a[going], self.b[going], self.cones, 0, self.size)
+        return ProgramFamily.of((h, g, self.a[going], self.b[going]), self.cones, 0, self.size)
 
     def _shares(self, going: np.ndarray, u: Stack, step: Stack) -> Float[np.ndarray, " k"]:
         """1, or just less than to the boundary that a step would reach."""

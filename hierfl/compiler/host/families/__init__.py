@@ -1,0 +1,1 @@
+"""Programs of one form, solved together."""
