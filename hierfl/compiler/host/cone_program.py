@@ -24,6 +24,7 @@ from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 
 INFINITE, FEASIBLE = 1e30, 1e-12  # what DAQP is given for no bound, and for its tolerance
+FAR = 1e3  # a bound on u, from which Clarabel is given other units: it calls such programs empty
 INFEASIBLE, CYCLED, UNBOUNDED_BELOW = -1, -2, -3  # DAQP's words; the second: active sets went in circles
 FIRMER = 1e-4  # of I beside a singular H, in the units that DAQP is given
 SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
@@ -238,15 +239,17 @@ class ConeProgram:
             else clarabel.PSDTriangleConeT(c.order)
             for c in self.cones
         ]
-        quadratic = sp.csc_matrix(np.triu(self.h))
-        solver = clarabel.DefaultSolver(quadratic, self.g, sp.csc_matrix(-self.a), self.b, kinds, settings)
-        result = solver.solve()
+        weight, unit = self._scales(np.arange(len(self.b)))
+        weight, unit = (weight, unit) if unit > FAR else (1.0, 1.0)
+        quadratic = sp.csc_matrix(np.triu(self.h * (unit / weight)))
+        rows, bounds = sp.csc_matrix(-self.a), self.b / unit
+        result = clarabel.DefaultSolver(quadratic, self.g / weight, rows, bounds, kinds, settings).solve()
         status = str(result.status)
         if "PrimalInfeasible" in status:
             return self._none(EMPTY)
         if "DualInfeasible" in status:
             return self._none(UNBOUNDED)
-        u, z = np.array(result.x), np.array(result.z)
+        u, z = np.array(result.x) * unit, np.array(result.z) * weight
         if not (np.isfinite(u).all() and np.isfinite(z).all()):
             return self._none(FAILED)
         return self._judged(self._without_faint(self.polished(u, z)))

@@ -271,3 +271,19 @@ def test_constants_of_clients_in_front_of_kinks(name: str, weights: Any) -> None
     assert problem.implicit(at) == pytest.approx(float(np.sum(z.value**2) + at.sum()), abs=1e-7)
     differences = gradient_by_differences(problem.implicit, at, 1e-5)
     np.testing.assert_allclose(problem.implicit.gradient(at), differences, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e5, 1e7, 1e8])
+def test_data_in_other_units_have_the_same_median(size: float) -> None:
+    """Interior points call programs empty whose bounds are far from 1; in units of their own they do not."""
+    rows, u = np.random.default_rng(3).standard_normal((7, 2)), hf.Sample(2, name="u")
+
+    def median(unit: float) -> np.ndarray:
+        x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+        below = hf.ArgMin(y, hf.E(cp.norm(y - u)) + 0.1 * cp.norm(y - x))
+        one = hf.Federation([hf.Client({u: unit * rows})])
+        return np.ravel(
+            hf.Problem(hf.Minimize(clients=cp.sum_squares(y - x)), below, federation=one).implicit.response([0.0, 0.0])
+        )
+
+    np.testing.assert_allclose(median(size) / size, median(1.0), atol=1e-9)
