@@ -53,10 +53,11 @@ class HeldSystems:
 
     def _determines(self, held: Bool[np.ndarray, " rows"]) -> bool:
         key = held.tobytes()
-        if key not in self._determined:
+        certain = self._determined.get(key)
+        if certain is None:
             certain = bool(np.linalg.cond(self._pair(held)[0]) < CONDITION)
             self._determined = {**self._room(self._determined), key: certain}
-        return self._determined[key]
+        return certain
 
     def _solved(self, held: Rows, right: Stack, way: Callable[[Stack], Stack]) -> tuple[Stack, Stack]:
         """The solutions after a step of refinement, and what they miss of the right sides; NaN where a system is singular."""
@@ -73,12 +74,12 @@ class HeldSystems:
 
     def _stacks(self, held: Rows) -> tuple[Stack, Stack]:
         """The systems and inverses of each; those of the last call are at hand."""
-        key = held.tobytes()
-        if self._stacked[0] != key:
+        key, stacked = held.tobytes(), self._stacked
+        if stacked[0] != key:
             pairs = [self._pair(one) for one in held]
-            self._stacked = key, np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
-        _, systems, inverses = self._stacked
-        return systems, inverses
+            stacked = key, np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
+            self._stacked = stacked
+        return stacked[1:]
 
     def _pair(self, held: Bool[np.ndarray, " rows"]) -> Pair:
         key = held.tobytes()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -150,6 +152,27 @@ def test_a_program_has_one_answer_whatever_was_solved_before(seed: int, curved: 
             np.testing.assert_array_equal(here.u, there.u)
             np.testing.assert_array_equal(here.z, there.z)
     assert programs.shape.has_zero_rows or again.systems.latest is not None
+
+
+def test_threads_share_what_is_known() -> None:
+    """Each gets its own answers, whatever sets of rows others ask for meanwhile."""
+    programs = family(1)
+    chosen = [np.arange(first, first + 4) for first in range(0, COUNT, 4)]
+    expected = [programs.among(some).solve() for some in chosen]
+    shared = ProgramFamily(HeldSystems(programs.shape), programs.g, programs.b)
+    seeds = np.random.default_rng(1).standard_normal((4, WIDTH))
+
+    def asked(k: int) -> None:
+        some, right = shared.among(chosen[k % len(chosen)]), expected[k % len(chosen)]
+        u, z = np.array([one.u for one in right]), np.array([one.z for one in right])
+        for here, there in zip(some.solve(), right):
+            np.testing.assert_array_equal(here.u, there.u)
+        alone = programs.among(chosen[k % len(chosen)])
+        for here, there in zip(some.adjoints(u, z, seeds), alone.adjoints(u, z, seeds)):
+            np.testing.assert_array_equal(here, there)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(asked, range(400)))
 
 
 def test_empty_ones_among_others() -> None:
