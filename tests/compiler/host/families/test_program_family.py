@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -154,25 +155,39 @@ def test_a_program_has_one_answer_whatever_was_solved_before(seed: int, curved: 
     assert programs.shape.has_zero_rows or again.systems.latest is not None
 
 
-def test_threads_share_what_is_known() -> None:
-    """Each gets its own answers, whatever sets of rows others ask for meanwhile."""
+class _Interrupted(HeldSystems):
+    """Systems for which another thread asks just after what is known has been replaced."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in ("_stacked", "_pairs", "_determined") and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+
+
+@pytest.mark.parametrize("asked", ["on", "adjoint", "determined"])
+def test_another_thread_may_ask_between(asked: str) -> None:
     programs = family(1)
-    chosen = [np.arange(first, first + 4) for first in range(0, COUNT, 4)]
-    expected = [programs.among(some).solve() for some in chosen]
-    shared = ProgramFamily(HeldSystems(programs.shape), programs.g, programs.b)
+    held = programs.shape.held_at(np.stack([answer.z for answer in programs.solve()]))
     seeds = np.random.default_rng(1).standard_normal((4, WIDTH))
 
-    def asked(k: int) -> None:
-        some, right = shared.among(chosen[k % len(chosen)]), expected[k % len(chosen)]
-        u, z = np.array([one.u for one in right]), np.array([one.z for one in right])
-        for here, there in zip(some.solve(), right):
-            np.testing.assert_array_equal(here.u, there.u)
-        alone = programs.among(chosen[k % len(chosen)])
-        for here, there in zip(some.adjoints(u, z, seeds), alone.adjoints(u, z, seeds)):
-            np.testing.assert_array_equal(here, there)
+    def answer(systems: HeldSystems, first: int) -> Any:
+        some = slice(first, first + 4)
+        if asked == "determined":
+            return systems.determined(held[some])
+        return (
+            systems.adjoint(held[some], seeds)
+            if asked == "adjoint"
+            else systems.on(held[some], programs.g[some], programs.b[some])
+        )
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(asked, range(400)))
+    systems = _Interrupted(programs.shape)
+    for first in range(0, COUNT, 4):
+        systems.meanwhile = lambda first=first: answer(systems, (first + 8) % COUNT)
+        for here, there in zip(answer(systems, first), answer(HeldSystems(programs.shape), first)):
+            np.testing.assert_array_equal(here, there)
 
 
 def test_empty_ones_among_others() -> None:
