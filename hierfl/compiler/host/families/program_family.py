@@ -292,7 +292,10 @@ class ProgramFamily:
         one = np.broadcast_to(self.shape.regular, len(self))
         if not self.shape.polyhedral:
             return one
-        return one | self.systems.determined(there.pulled)
+        sure = self.systems.determined(there.pulled)
+        if not self.shape.symmetric:  # then rows that hold without a multiplier may have one at another solution
+            sure &= there.strict().all(axis=1)
+        return one | sure
 
     def _at(self, u: Stack, z: Stack) -> Conditions:
         return Conditions(self.shape, self.g, self.b, u, z)
