@@ -29,7 +29,7 @@ class HeldSystems:
     inner: Any = None  # the family of what is left of such programs without their limits
     _pairs: dict[bytes, Pair] = field(default_factory=dict)
     _determined: dict[bytes, bool] = field(default_factory=dict)
-    _stacked: tuple[bytes, Stack, Stack] = (b"", np.zeros(0), np.zeros(0))
+    _stacked: tuple[tuple[int, bytes], Stack, Stack] | None = None
 
     def on(self, held: Rows, g: Stack, b: Stack) -> tuple[Stack, Stack]:
         """(u, z) with H u + g = A' z, the rows that hold 0 and all other multipliers 0: to the last bit the same in any company."""
@@ -74,8 +74,8 @@ class HeldSystems:
 
     def _stacks(self, held: Rows) -> tuple[Stack, Stack]:
         """The systems and inverses of each; those of the last call are at hand."""
-        key, stacked = held.tobytes(), self._stacked
-        if stacked[0] != key:
+        key, stacked = (len(held), held.tobytes()), self._stacked
+        if stacked is None or stacked[0] != key:
             pairs = [self._pair(one) for one in held]
             stacked = key, np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
             self._stacked = stacked

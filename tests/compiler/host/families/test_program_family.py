@@ -155,6 +155,22 @@ def test_a_program_has_one_answer_whatever_was_solved_before(seed: int, curved: 
     assert programs.shape.has_zero_rows or again.systems.latest is not None
 
 
+@pytest.mark.parametrize("count", [1, 3, 8, COUNT])
+def test_programs_without_rows(count: int) -> None:
+    """One system for all, in any number of them."""
+    programs, rng = family(2), np.random.default_rng(2)
+    h = programs.shape.h[0]
+    stacks = h[None], rng.standard_normal((COUNT, WIDTH)), np.zeros((1, 0, WIDTH)), np.zeros((COUNT, 0))
+    free = ProgramFamily.of(stacks, [], 0, WIDTH)
+    for some in (np.arange(count), np.arange(2), np.arange(count)):
+        asked = free.among(some)
+        wanted = -np.linalg.solve(h, asked.g.T).T
+        np.testing.assert_allclose([answer.u for answer in asked.solve()], wanted, rtol=1e-11)
+        solved, u, _ = asked.solve_from(np.ones((len(some), WIDTH)), np.zeros((len(some), 0)))
+        assert solved.all()
+        np.testing.assert_allclose(u, wanted, rtol=1e-11)
+
+
 class _Interrupted(HeldSystems):
     """Systems for which another thread asks just after what is known has been replaced."""
 
