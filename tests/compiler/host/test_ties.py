@@ -321,7 +321,7 @@ def test_near_a_tie_a_value_does_not_depend_on_what_was_asked_before(far: float)
 
     def declared() -> hf.Problem:
         x, y, c = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.ClientParameter(name="c")
-        below = hf.ArgMin(y, -c * y[0] - x * y[1], [y >= 0, cp.sum(y) <= 1])
+        below = hf.ArgMin(y, -c * y[0] - x * y[1], [y >= 0, cp.sum(y) <= 1], scope="client")
         clients = hf.Federation([hf.Client(parameters={c: value}) for value in (1.0, 2.0, 3.0)])
         return hf.Problem(hf.Minimize(clients=y[0] + 2 * y[1]), below, federation=clients)
 

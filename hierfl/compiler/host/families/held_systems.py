@@ -26,7 +26,7 @@ class HeldSystems:
 
     shape: ProgramShape
     latest: Rows | None = None  # what held for the few programs that were solved last
-    inner: Any = None  # the family of what is left of such programs without their limits
+    inner: HeldSystems | None = None  # those of what is left of such programs without their limits
     _pairs: dict[bytes, Pair] = field(default_factory=dict)
     _determined: dict[bytes, bool] = field(default_factory=dict)
     _stacked: tuple[tuple[int, bytes], Stack, Stack] | None = None

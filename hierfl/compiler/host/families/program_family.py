@@ -46,15 +46,15 @@ class ProgramFamily:
         cones: Sequence[Cone],
         bounds: int,
         size: int,
-        like: ProgramFamily | None = None,
+        known: HeldSystems | None = None,
     ) -> ProgramFamily:
-        """The programs of (H, g, A, b), each a stack; what is known of programs ``like`` them is used where H and A are theirs.
+        """The programs of (H, g, A, b), each a stack; the ``known`` systems are theirs where H and A are those of their shape.
 
         H and A may have one entry that is all programs'.
         """
         h, g, a, b = stacks
-        if like is not None and like.shape.is_of(h, a):
-            return cls(like.systems, g, b)
+        if known is not None and known.shape.is_of(h, a):
+            return cls(known, g, b)
         return cls(HeldSystems(ProgramShape.of(h, a, cones, bounds, size)), g, b)
 
     @property
@@ -83,7 +83,7 @@ class ProgramFamily:
             shape, systems = self.shape, self.systems
             arrays = limits.inner(shape.h, self.g, shape.a, self.b)
             inner = ProgramFamily.of(arrays, limits.inner_cones(shape.cones), 0, shape.size, systems.inner)
-            systems.inner = inner
+            systems.inner = inner.systems
             return [limits.outer(self[k].a, self.b[k], answer) for k, answer in enumerate(inner.solve())]
         together, shape = self._together and limits is None, self.shape
         by_rows = together and shape.polyhedral and shape.symmetric and not shape.has_zero_rows

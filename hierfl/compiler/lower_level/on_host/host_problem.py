@@ -21,6 +21,7 @@ from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLVED, TWISTED, UNKNOWN, ConeSolution
+from hierfl.compiler.host.families.held_systems import HeldSystems
 from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.newton import NewtonMethod
 from hierfl.compiler.host.sensitivity import Sensitivity
@@ -54,7 +55,7 @@ class HostProblem:
     convex: bool = True  # declared so, by CVXPY's rules; a variational inequality is not
     programs: PlacePrograms = field(default_factory=PlacePrograms)
     _kept: OrderedDict[bytes, Solved] = field(default_factory=OrderedDict)
-    _last: dict[str, ProgramFamily] = field(default_factory=dict)  # the family that was looked at last
+    _latest: list[HeldSystems] = field(default_factory=list)  # of the last places' programs; one at most
 
     @classmethod
     def of(cls, oracles: Oracles, level: LowerLevel) -> HostProblem:
@@ -145,8 +146,9 @@ class HostProblem:
     def _family(self, models: Iterable[np.ndarray]) -> ProgramFamily:
         """The programs of stacks (H, g, A, b); where H and A are those of the last ones, with what is known of these."""
         form = self.form
-        family = ProgramFamily.of(models, form.cones, form.bounds, form.size, self._last.get("family"))
-        self._last["family"] = family
+        known = next(iter(self._latest), None)
+        family = ProgramFamily.of(models, form.cones, form.bounds, form.size, known)
+        self._latest[:] = [family.systems]
         return family
 
     @cached_property

@@ -39,9 +39,6 @@ class PlacePrograms:
         else:
             whole = asked
         place, axes = whole.as_one()
-        program = self._made.get(((name, count, *axes.own.items()), *place.own))
-        if program is None:
-            several = jax.vmap(function, (*axes, *[0] * len(more)))
-            program = self.of((name, count, *axes.own.items()), several, place, *rows)
-        result = program(*place, *rows)
+        several = jax.vmap(function, (*axes, *[0] * len(more)))
+        result = self.of((name, count, *axes.own.items()), several, place, *rows)(*place, *rows)
         return result if whole is asked else jax.tree.map(lambda part: part[: len(asked)], result)
