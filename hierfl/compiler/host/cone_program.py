@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import clarabel
 import daqp
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.complementarity import by_pivots
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED, ConeSolution, cancelled
 from hierfl.compiler.host.cones import blocks, distance, dual_slope, project_dual
+from hierfl.compiler.host.feasible_descent import descended
+from hierfl.compiler.host.interior_points import by_interior_points
 from hierfl.compiler.host.reached_limits import ReachedLimits
-from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 INFINITE, FEASIBLE = 1e30, 1e-12  # what DAQP is given for no bound, and for its tolerance
 FAR = 1e3  # a bound on u, from which Clarabel is given other units: it calls such programs empty
@@ -32,6 +32,7 @@ TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
 POLISHING, ROUNDING = 12, 1e-15
 PATIENCE = 5  # steps of Newton's method in vain, from afar
+FINE = 1e-13  # the error from which a cost that hardly falls may be the reason
 EXACT = 1e-14  # the error of an answer that needs no other solver
 GOOD_IN_CONES = 1e-9  # where other cones hold without a multiplier, interior points come no nearer
 FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
@@ -154,7 +155,11 @@ class ConeProgram:
         """DAQP's answer for some rows, polished."""
         z = np.zeros(len(self.b))
         z[kept] = multipliers / self.sizes[kept]
-        return self._judged(self.polished(u, z))
+        answer = self._judged(self.polished(u, z))
+        if answer.error <= FINE or not self.symmetric:
+            return answer
+        u, z = descended(self.h, self.g, self.a / self.sizes[:, None], self.b / self.sizes, self._equal, answer.u)
+        return min(answer, self._judged(self.polished(u, z / self.sizes)), key=lambda one: one.error)
 
     def _scales(self, kept: np.ndarray) -> tuple[float, float]:
         """(what the cost is divided by for DAQP, what u is)."""
@@ -223,36 +228,13 @@ class ConeProgram:
     def _by_clarabel(self) -> ConeSolution:
         if not self.symmetric:
             return self._none(FAILED)
-        settings = clarabel.DefaultSettings()
-        settings.verbose = False
-        settings.presolve_enable = False
-        settings.max_threads = 1
-        settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
-        settings.tol_ktratio = 1e-8
-        kinds = [
-            clarabel.ZeroConeT(c.size)
-            if c.kind == ZERO
-            else clarabel.NonnegativeConeT(c.size)
-            if c.kind == NONNEGATIVE
-            else clarabel.SecondOrderConeT(c.size)
-            if c.kind == SECOND_ORDER
-            else clarabel.PSDTriangleConeT(c.order)
-            for c in self.cones
-        ]
         weight, unit = self._scales(np.arange(len(self.b)))
         weight, unit = (weight, unit) if unit > FAR else (1.0, 1.0)
-        quadratic = sp.csc_matrix(np.triu(self.h * (unit / weight)))
-        rows, bounds = sp.csc_matrix(-self.a), self.b / unit
-        result = clarabel.DefaultSolver(quadratic, self.g / weight, rows, bounds, kinds, settings).solve()
-        status = str(result.status)
-        if "PrimalInfeasible" in status:
-            return self._none(EMPTY)
-        if "DualInfeasible" in status:
-            return self._none(UNBOUNDED)
-        u, z = np.array(result.x) * unit, np.array(result.z) * weight
-        if not (np.isfinite(u).all() and np.isfinite(z).all()):
-            return self._none(FAILED)
-        return self._judged(self._without_faint(self.polished(u, z)))
+        parts = self.h * (unit / weight), self.g / weight, self.a, self.b / unit
+        status, u, z = by_interior_points(*parts, self.cones)
+        if status != SOLVED:
+            return self._none(status)
+        return self._judged(self._without_faint(self.polished(u * unit, z * weight)))
 
     # --- what is common ----------------------------------------------------------------------------------------------
 
