@@ -29,6 +29,7 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.sets import CompiledSet
 from hierfl.errors import DeclarationError
 from hierfl.language.levels import LowerLevel
+from hierfl.language.printing.text import expression_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ class LowerStructure:
     def obstacle(self) -> str | None:
         """Why methods for smooth maps over sets with an exact projection do not apply; None where they do."""
         if self.rough is not None:
-            return f"{type(self.rough).__name__} is not smooth in y"
+            return f"{expression_text(self.rough)} is not smooth in y"
         return None if self.exact_projection else "Y(x) has no exact projection"
 
     @property

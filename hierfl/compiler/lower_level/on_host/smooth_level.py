@@ -23,6 +23,8 @@ PATIENCE, WORTH = (
     0.02,
 )  # answers that lead to less than a share of the others, after which each is looked for by itself
 
+FAR = (10.0, 1e2, 1e3, -10.0, -1e2, -1e3)  # where the objective is defined, but for constraints, is not known
+
 Solved = tuple[ConeProgram, ConeSolution]  # the quadratic model at the solution, and the solution
 
 
@@ -94,7 +96,9 @@ class SmoothLevel:
         for first in self._starts(start, a, b):
             if first.status != SOLVED:
                 return self._empty_model(a, b), first
-            answer = NewtonMethod(whole, a, b, self.form.cones, size, self.traced.terms.interior).solve(first.u)
+            tried = NewtonMethod(whole, a, b, self.form.cones, size, self.traced.terms.interior).solve(first.u)
+            if tried.status == SOLVED or not np.isfinite(answer.u).all():  # a failure tells most where F is finite
+                answer = tried
             if answer.status == SOLVED:
                 break
         if answer.status != SOLVED:
@@ -116,14 +120,7 @@ class SmoothLevel:
             yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
         if self.form.polyhedral and len(b) > self.form.equations:
             yield self._inside(a, b)
-        for far in (
-            10.0,
-            1e2,
-            1e3,
-            -10.0,
-            -1e2,
-            -1e3,
-        ):  # where the objective is defined, but for constraints, is not known
+        for far in FAR:
             g = -weights @ np.concatenate([np.full(size, far), np.zeros(width - size)])
             yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
 
