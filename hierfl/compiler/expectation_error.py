@@ -5,7 +5,8 @@ rule is a rule too: f is computed with the weights of one part at a time, and th
 error. Divided by the root of their number for Sobol sequences, that is the standard error of the mean of independent replicates,
 and the parts, which fill each other's gaps, do no worse. In one dimension the parts are interleaved: the error of a jump or a
 kink falls at least as their number, by which the spread is divided there. What the tails would add beyond the outermost
-nodes is extrapolated as a geometric series. All of this is estimated, none of it proved.
+nodes is extrapolated as a geometric series. Where kinks take the integrals of a law (``hierfl.compiler.expressions.law_integrals``), what
+those were seen to miss is added, by its effect on f. All of this is estimated, none of it proved.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def expectation_error(compiled: CompiledProblem, x: np.ndarray, evaluation: Eval
     size = sum(float(law.weights @ np.abs(law.upper)) for law in tables)
     size += abs(float(evaluation.value)) if any(law.lower is not None for law in tables) else 0.0
     error = float(np.linalg.norm(spreads)) + _beyond(value) + ROUNDING * size
+    if any(law.table.integrals is not None for law in tables):
+        error += abs(value.tilted() - float(evaluation.value))
     if not np.isfinite(error):
         return ExpectationError(float("inf"), points, " and ".join(used), "f was not found on some of the points alone")
     return ExpectationError(float(error), points, " and ".join(used), "")
@@ -174,20 +177,26 @@ class _Reweighted:
     tables: list[LawTable]
 
     def __call__(self, weights: list[Float[np.ndarray, " rows"]]) -> float:
-        if any(law.lower is not None for law in self.tables):
+        if any(law.lower is not None or law.table.integrals is not None for law in self.tables):
             return self._solved_again(weights)
         moved = sum(float((new - law.weights) @ law.upper) for law, new in zip(self.tables, weights))
         return float(self.evaluation.value) + moved
 
-    def _solved_again(self, weights: list[Float[np.ndarray, " rows"]]) -> float:
+    def tilted(self) -> float:
+        """f where the integrals of laws are as far off as they were seen to be."""
+        return self._solved_again([law.weights for law in self.tables], tilt=1.0)
+
+    def _solved_again(self, weights: list[Float[np.ndarray, " rows"]], tilt: float = 0.0) -> float:
         new = {id(law.roles): jnp.asarray(each) for law, each in zip(self.tables, weights)}
 
+        def renewed(table: Table) -> Table:
+            if table.roles is None:
+                return table
+            integrals = table.integrals and replace(table.integrals, tilt=jnp.asarray(tilt))
+            return replace(table, weights=new[id(table.roles)], integrals=integrals)
+
         def side(population: Population) -> Population:
-            tables = population.tables
-            return replace(
-                population,
-                tables=tuple(t if t.roles is None else replace(t, weights=new[id(t.roles)]) for t in tables),
-            )
+            return replace(population, tables=tuple(map(renewed, population.tables)))
 
         data = self.compiled.data()
         changed = Data(side(data.clients), None if data.server is None else side(data.server))

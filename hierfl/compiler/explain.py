@@ -198,7 +198,7 @@ def _rules(compiled: CompiledProblem) -> list[str]:
             if table.roles is not None:
                 rules = " and ".join(rule for k, rule in enumerate(RULES) if (table.roles.rule == k).any())
                 names = ", ".join(sample.name() for sample in own)
-                phrases.append(
-                    f"E over {names} by {rules}, on at most {int(table.counts.max()):,} points of each holder"
-                )
+                kinks = "" if table.integrals is None else ", kinks by the law's integrals"
+                points = f"on at most {int(table.counts.max()):,} points of each holder"
+                phrases.append(f"E over {names} by {rules}, {points}{kinks}")
     return phrases

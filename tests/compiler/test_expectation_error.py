@@ -263,7 +263,7 @@ def test_a_lower_mean_on_the_host(loss: str, scope: str) -> None:
     expected = (brentq(pull, -9, 9) - 1) ** 2
     stated = problem.implicit.certificate(0.5).expectation_error
     assert abs(problem.implicit(0.5) - expected) <= 4 * stated
-    assert 1e-6 < stated < 0.2
+    assert 1e-6 < stated < 0.2 if loss == "logistic" else stated < 1e-9  # the law's integrals mend the hinge
 
 
 def test_tables_of_both_sides_and_several_samples() -> None:

@@ -18,9 +18,10 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.data.distributions import Quantiles
-from hierfl.compiler.data.evaluation_nodes import RULES, EvaluationNodes, evaluation_nodes
+from hierfl.compiler.data.evaluation_nodes import QUADRATURE, RULES, EvaluationNodes, evaluation_nodes
 from hierfl.compiler.data.held_elsewhere import column_elsewhere, parameters_of
 from hierfl.compiler.data.storage import Stored, gathered, stacked
+from hierfl.compiler.expressions.law_integrals import LawIntegrals
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError
 from hierfl.jaxtools.keyed_permutation import keyed_permutation
@@ -59,7 +60,8 @@ class Table:
     """One table of all clients (or of the server): ``values[sample id]`` (rows, *shape), a slice per party.
 
     ``typical`` is the number of rows that a party has on average, ``longest`` that of the party with most. Rows that stand for
-    distributions have ``weights`` (rows,), each party's summing to one, and ``roles``; others count alike.
+    distributions have ``weights`` (rows,), each party's summing to one, and ``roles``; others count alike. ``integrals`` are those of
+    laws of one scalar.
     """
 
     values: dict[int, Numbers]
@@ -70,6 +72,7 @@ class Table:
     longest: int = field(metadata={"static": True})
     weights: Numbers | None = None
     roles: NodeRoles | None = field(default=None, metadata={"static": True})
+    integrals: LawIntegrals | None = None
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -110,6 +113,11 @@ class Population:
     def size(self) -> int:
         """How many parties there are."""
         return self.weights.shape[0]
+
+    @property
+    def scalar_laws(self) -> frozenset[int]:
+        """The ids of samples that are one scalar with a density, at every party: their kinks are smooth on average."""
+        return frozenset(table.samples[0] for table in self.tables if table.integrals is not None)
 
     def party(self, place: Any) -> Party:
         """The view of one party; ``place`` among these may be traced."""
@@ -251,10 +259,12 @@ class Party:
         inside = local < count
         rows = self.offsets[place] + jnp.minimum(local, count - 1)
         weight = jnp.where(inside, 1.0 / count if table.weights is None else table.weights[rows], 0.0)
+        laws = None if table.integrals is None else {table.samples[0]: table.integrals.of_rows(rows, inside)}
         return Rows(
             table.rows(rows),
             {sample: weight for sample in table.samples},
             {sample: count for sample in table.samples},
+            laws,
         )
 
 
@@ -275,21 +285,27 @@ class Data:
 
 
 def node_weights(tables: Sequence[Table], samples: Sequence[int]) -> dict[int, Numbers]:
-    """The weights of nodes that stand for distributions of some of the samples, by names that are no leaf's."""
+    """The weights of nodes that stand for distributions of some of the samples, by names that are no leaf's, and how their integrals are tilted."""
     wanted = set(samples)
-    return {
-        -1 - place: table.weights
-        for place, table in enumerate(tables)
-        if table.weights is not None and wanted & set(table.samples)
-    }
+    found: dict[int, Numbers] = {}
+    for place, table in enumerate(tables):
+        if table.weights is not None and wanted & set(table.samples):
+            found[-1 - 2 * place] = table.weights
+            if table.integrals is not None:
+                found[-2 - 2 * place] = table.integrals.tilt
+    return found
 
 
 def with_node_weights(tables: Sequence[Table], weights: Mapping[int, Numbers]) -> tuple[Table, ...]:
-    """The tables with such weights, where there are any."""
-    return tuple(
-        replace(table, weights=weights[-1 - place]) if -1 - place in weights else table
-        for place, table in enumerate(tables)
-    )
+    """The tables with such weights and integrals, where there are any."""
+
+    def renewed(place: int, table: Table) -> Table:
+        weighted = replace(table, weights=weights[-1 - 2 * place]) if -1 - 2 * place in weights else table
+        if table.integrals is None or -2 - 2 * place not in weights:
+            return weighted
+        return replace(weighted, integrals=replace(table.integrals, tilt=weights[-2 - 2 * place]))
+
+    return tuple(renewed(place, table) for place, table in enumerate(tables))
 
 
 def _as_array(place: Any) -> Any:
@@ -340,13 +356,13 @@ def _table(
         nodes = [evaluation_nodes(law, points, label(index), place) for index, law in enumerate(laws)]
         blocks = [one.values for one in nodes]
         quantiles, weights = Quantiles.of(laws), np.concatenate([one.weights for one in nodes])
-        roles = NodeRoles.of(nodes)
+        roles, integrals = NodeRoles.of(nodes), _integrals(laws, nodes)
     else:
         for index, party in enumerate(parties):
             require_paired(party, samples, label(index))
             party.require_unchanged(samples, label(index))
         blocks = [{sample.id: party.samples[sample] for sample in samples} for party in parties]
-        quantiles, weights, roles = None, None, None
+        quantiles, weights, roles, integrals = None, None, None, None
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
     values: dict[int, Numbers] = {}
     for sample in samples:
@@ -354,4 +370,16 @@ def _table(
         values[sample.id] = stacked([b[sample.id] for b in blocks], sample.name()) if away is None else away
     typical, longest = -(-int(counts.sum()) // counts.size), int(counts.max())
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return Table(values, offsets, counts, quantiles, typical, longest, weights, roles)
+    return Table(values, offsets, counts, quantiles, typical, longest, weights, roles, integrals)
+
+
+def _integrals(laws: Sequence[Mapping[Sample, Any]], nodes: Sequence[EvaluationNodes]) -> LawIntegrals | None:
+    """Those of all parties, where a table's only sample is one scalar with a density everywhere."""
+    if any(len(law) > 1 for law in laws) or any(one.rule != QUADRATURE for one in nodes):
+        return None
+    scalars = [next(iter(law.values())) for law in laws]
+    if not all(hasattr(law, part) for law in scalars for part in ("sf", "pdf", "ppf")):
+        return None
+    return LawIntegrals.joined(
+        [LawIntegrals.of(law, np.ravel(next(iter(one.values.values())))) for law, one in zip(scalars, nodes)]
+    )

@@ -22,6 +22,8 @@ from jax import Array
 
 from hierfl.atoms.table import arguments_of, lowering_of, row_of
 from hierfl.compiler.expressions.derivatives import own_gradient_of, pullback_of
+from hierfl.compiler.expressions.law_integrals import LawIntegrals
+from hierfl.compiler.expressions.law_kinks import LawKinks
 from hierfl.errors import DeclarationError
 from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback
 from hierfl.language.expectation import SampleAverage, total
@@ -34,12 +36,14 @@ class Rows(NamedTuple):
 
     ``values[leaf id]`` has shape ``(B, *leaf.shape)``; ``weights[leaf id]`` (B,) sums to one for a minibatch
     and to the chunk's share for a piece of the full data; ``counts[leaf id]`` is the holder's number of
-    samples, which turns a mean into a total. A table that is absent contributes zero.
+    samples, which turns a mean into a total. A table that is absent contributes zero. ``laws[leaf id]`` has the
+    integrals of the law that nodes of one scalar stand for, which mend the averages of kinks.
     """
 
     values: dict[int, Array]
     weights: dict[int, Array]
     counts: dict[int, Array]
+    laws: dict[int, LawIntegrals] | None = None
 
 
 NO_ROWS = Rows({}, {}, {})
@@ -82,12 +86,16 @@ class Program:
         memo: dict[int, int] = {}
         self._outputs = [self._place(expression, memo) for expression in self.expressions]
 
-    def __call__(self, environment: Environment, rows: Rows = NO_ROWS) -> tuple[Array, ...]:
-        """Values of the expressions; each has its expression's shape."""
+    def __call__(
+        self, environment: Environment, rows: Rows = NO_ROWS, given: Mapping[int, Array] | None = None
+    ) -> tuple[Array, ...]:
+        """Values of the expressions; each has its expression's shape. What is ``given`` has those values, by place."""
         values: list[Array] = []
         precision = self.precision(environment)
         for place, node in enumerate(self._nodes):
-            if node.constant is not None:
+            if given is not None and place in given:
+                value = given[place]
+            elif node.constant is not None:
                 value = jnp.asarray(node.constant, precision)
             elif place in self._leaves:
                 value = jnp.asarray(environment[self._leaves[place]])
@@ -98,6 +106,11 @@ class Program:
                 value = node.apply(*(values[argument] for argument in node.args))
             values.append(_shaped(value, node))
         return tuple(values[place] for place in self._outputs)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where the expressions are among all operations; equal ones are at one place."""
+        return tuple(self._outputs)
 
     def precision(self, environment: Environment) -> Any:
         """The precision of the leaves, which constants take too, so that a float32 computation stays one."""
@@ -153,12 +166,17 @@ class _Average:
     leaves: frozenset[int]
     shape: tuple[int, ...]
     is_total: bool
+    kinks: LawKinks | None
+    switches: Program
 
     @classmethod
     def of(cls, expression: SampleAverage) -> _Average:
         inner = expression.per_sample
         leaves = frozenset(leaf.id for leaf in [*inner.variables(), *inner.parameters()])
-        return cls(Program([inner]), leaves, tuple(expression.shape), isinstance(expression, total))
+        kinks = LawKinks.of(inner)
+        switches = Program([] if kinks is None else kinks.switches)
+        program = Program([inner, *(() if kinks is None else kinks.atoms)])
+        return cls(program, leaves, tuple(expression.shape), isinstance(expression, total), kinks, switches)
 
     def __call__(self, environment: Environment, rows: Rows) -> Array:
         batched = {leaf: value for leaf, value in rows.values.items() if leaf in self.leaves}
@@ -176,7 +194,21 @@ class _Average:
         else:
             per_row = jax.vmap(one)(batched)
         mean = jnp.tensordot(jnp.asarray(rows.weights[first], per_row.dtype), per_row, axes=1)
+        if self.kinks is not None and set(batched) == {self.kinks.sample.id} <= set(rows.laws or ()):
+            mean = mean + self._beyond_nodes(environment, rows, self.kinks)
         return mean * jnp.asarray(rows.counts[first], per_row.dtype) if self.is_total else mean
+
+    def _beyond_nodes(self, environment: Environment, rows: Rows, kinks: LawKinks) -> Array:
+        """What kinks add to the mean over nodes that stand for a law."""
+        assert rows.laws is not None
+        leaf = kinks.sample.id
+        nodes = rows.values[leaf], rows.weights[leaf]
+        at_zero = self.switches({**environment, leaf: jnp.zeros(kinks.sample.shape, nodes[0].dtype)})
+
+        def integrand(d: Array, given: Mapping[int, Array]) -> tuple[Array, ...]:
+            return self.program({**environment, leaf: d}, given=given)
+
+        return kinks.added(integrand, self.program.places[1:], at_zero, nodes, rows.laws[leaf])
 
 
 def _function_of(expression: Any) -> Callable[..., Array]:

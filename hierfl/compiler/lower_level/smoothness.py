@@ -10,31 +10,58 @@ from cvxpy.atoms.atom import Atom
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.atoms.table import row_of
+from hierfl.compiler.expressions.law_kinks import is_crossed, smoothing_sample
+from hierfl.language.expectation import SampleAverage
+
+NO_LAWS: frozenset[int] = frozenset()
 
 
-def nonsmooth_atom(expressions: Any, lower_ids: set[int], enclosure: Enclosure) -> Atom | None:
-    """The first atom over y whose gradient is not known to be locally Lipschitz, or that is not defined everywhere on Y(x)."""
-    return _first(expressions, lower_ids, lambda atom: _is_smooth(atom, lower_ids, enclosure))
+def nonsmooth_atom(
+    expressions: Any, lower_ids: set[int], enclosure: Enclosure, laws: frozenset[int] = NO_LAWS
+) -> Atom | None:
+    """The first atom over y whose gradient is not known to be locally Lipschitz, or that is not defined everywhere on Y(x).
+
+    What has kinks at single values of a sample is smooth on average, where the sample is among ``laws``, by id: those of one scalar
+    with a density.
+    """
+    return _first(expressions, lower_ids, lambda atom: _is_smooth(atom, lower_ids, enclosure), laws)
 
 
-def rough_atom(expressions: Any, lower_ids: set[int], enclosure: Enclosure) -> Atom | None:
+def rough_atom(
+    expressions: Any, lower_ids: set[int], enclosure: Enclosure, laws: frozenset[int] = NO_LAWS
+) -> Atom | None:
     """The first atom over y whose gradient is not known to be locally Lipschitz even inside its domain."""
-    return _first(
-        expressions, lower_ids, lambda atom: row_of(atom).smooth_inside or _is_smooth(atom, lower_ids, enclosure)
-    )
+
+    def passes(atom: Atom) -> bool:
+        return row_of(atom).smooth_inside or _is_smooth(atom, lower_ids, enclosure)
+
+    return _first(expressions, lower_ids, passes, laws)
 
 
-def _first(expressions: Any, lower_ids: set[int], passes: Callable[[Atom], bool]) -> Atom | None:
+def _first(expressions: Any, lower_ids: set[int], passes: Callable[[Atom], bool], laws: frozenset[int]) -> Atom | None:
     """The first atom over y that does not pass, the innermost ones first."""
     for expression in expressions:
         if not isinstance(expression, Atom) or not any(v.id in lower_ids for v in expression.variables()):
             continue
-        inner = _first(expression.args, lower_ids, passes)
+        if isinstance(expression, SampleAverage):
+            inner = _first(expression.args, lower_ids, _on_average(expression, passes, laws), laws)
+            if inner is not None:
+                return inner
+            continue
+        inner = _first(expression.args, lower_ids, passes, laws)
         if inner is not None:
             return inner
         if not passes(expression):
             return expression
     return None
+
+
+def _on_average(average: SampleAverage, passes: Callable[[Atom], bool], laws: frozenset[int]) -> Callable[[Atom], bool]:
+    """What passes under a mean: over a law of one scalar, what the sample carries across its kinks as well."""
+    sample = smoothing_sample(average.per_sample)
+    if sample is None or sample.id not in laws:
+        return passes
+    return lambda atom: passes(atom) or is_crossed(atom, sample)
 
 
 def _is_smooth(atom: Atom, lower_ids: set[int], enclosure: Enclosure) -> bool:

@@ -108,7 +108,8 @@ class LowerStructure:
         of_x = self.oracles.declaration.known_bounds
         constraints = [*self.level.constraints, *attribute_constraints(self.level.variables)]
         known = {**of_x, **bounds_of(constraints, self.level.variables, of_x)}
-        return nonsmooth_atom(self.level.expressions, {v.id for v in self.level.variables}, Enclosure(known))
+        ids, laws = {v.id for v in self.level.variables}, self.oracles.static_data.clients.scalar_laws
+        return nonsmooth_atom(self.level.expressions, ids, Enclosure(known), laws)
 
     @property
     def obstacle(self) -> str | None:

@@ -16,6 +16,7 @@ from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.expressions.law_kinks import is_smoothed
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
@@ -31,13 +32,19 @@ class Switch(NamedTuple):
     is_slack: bool = False
 
 
-def switches_of(expression: Any, per_row: bool = False) -> Iterator[tuple[Switch, bool]]:
-    """(switch, whether it stands under a mean over samples) for every nonsmooth atom of a tree."""
-    inside = per_row or isinstance(expression, SampleAverage)
+def switches_of(
+    expression: Any, laws: frozenset[int] = frozenset(), average: SampleAverage | None = None
+) -> Iterator[tuple[Switch, bool]]:
+    """(switch, whether it stands under a mean over samples) for every nonsmooth atom of a tree.
+
+    Left out are those that a sample carries across zero whose law makes their mean smooth: one of ``laws``, by id.
+    """
+    inside = expression if isinstance(expression, SampleAverage) else average
     for sign_changing in _own_switches(expression):
-        yield Switch(expression_text(expression), sign_changing), per_row
+        if average is None or not is_smoothed(sign_changing, average.per_sample, laws):
+            yield Switch(expression_text(expression), sign_changing), average is not None
     for argument in getattr(expression, "args", ()):
-        yield from switches_of(argument, inside)
+        yield from switches_of(argument, laws, inside)
 
 
 def _own_switches(atom: Any) -> list[Any]:

@@ -89,11 +89,11 @@ class Switches:
         upper = {"server": problem.objective.server, "clients": problem.objective.clients}
         by_table: dict[tuple[str, int | None], list[Switch]] = {}
         for side, term in upper.items():
-            for switch, per_row in () if term is None else switches_of(term):
+            for switch, per_row in () if term is None else switches_of(term, _smooth_laws(compiled, side)):
                 by_table.setdefault((side, _table(compiled, side, switch, per_row)), []).append(switch)
         if level is not None:
             for expression in level.expressions:
-                for switch, per_row in switches_of(expression):
+                for switch, per_row in switches_of(expression, _smooth_laws(compiled, "lower")):
                     by_table.setdefault(("lower", _table(compiled, "lower", switch, per_row)), []).append(switch)
             for constraint, owner in owned_constraints(compiled):
                 for switch in constraint_switches(constraint, owner):
@@ -239,6 +239,14 @@ class Switches:
         row = holder - int(table.offsets[owner_index])
         owner = "server" if group.side == "server" else self.compiled.declaration.client_called(owner_index)
         return Cause(switch.source, index, owner, row, switch.is_slack)
+
+
+def _smooth_laws(compiled: CompiledProblem, side: str) -> frozenset[int]:
+    """The samples, by id, whose law makes means of kinks smooth."""
+    static = compiled.static_data
+    population = static.server if side == "server" else static.clients
+    apart = side != "server" and compiled.scope == "sample"  # each node has a y of its own
+    return frozenset() if population is None or apart else population.scalar_laws
 
 
 def _table(compiled: CompiledProblem, side: str, switch: Switch, per_row: bool) -> int | None:

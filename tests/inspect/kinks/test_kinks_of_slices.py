@@ -143,9 +143,16 @@ def test_atoms_of_the_upper_level_and_their_rows() -> None:
 
 
 def test_kinks_of_a_distributions_sample_are_taken_together() -> None:
+    """Those of a curve of the sample: of the sample itself, the law's integrals leave none."""
     x, u = cp.Variable(name="x"), hf.Sample(name="u")
     law = hf.Federation([hf.Client({u: scipy.stats.norm()})])
-    shown = hf.Problem(hf.Minimize(clients=hf.E(cp.abs(x - u)) + cp.abs(x - 0.5)), federation=law).implicit.slice(
+    straight = hf.Problem(hf.Minimize(clients=hf.E(cp.abs(x - u)) + cp.abs(x - 0.5)), federation=law).implicit.slice(
+        0.0, radius=1, progress=False
+    )
+    np.testing.assert_allclose(places(straight), [0.5], atol=1e-6)
+    assert straight.kinks.sampled is None
+    curve = hf.E(cp.abs(x - cp.exp(u)))
+    shown = hf.Problem(hf.Minimize(clients=curve + cp.abs(x - 0.5)), federation=law).implicit.slice(
         0.0, radius=1, progress=False
     )
     np.testing.assert_allclose(places(shown), [0.5], atol=1e-6)

@@ -63,7 +63,8 @@ class CostSplit:
 
     def _sort_average(self, term: Any, ids: set[int], clients: Population, on_y: Known) -> list[Any]:
         """Sort a term with averages; those of its addends that are smooth, or the same for all samples, are returned: to be sorted themselves."""
-        if rough_atom([term], ids, Enclosure(on_y)) is None:
+        laws = clients.scalar_laws
+        if rough_atom([term], ids, Enclosure(on_y), laws) is None:
             self.smooth.append(term)
             return []
         kind, expression = per_sample(term)
@@ -73,7 +74,7 @@ class CostSplit:
             same = not any(isinstance(p, Sample) for p in part.parameters())
             if same and kind is E:
                 left.append(part)
-            elif same or rough_atom([part], ids, Enclosure(on_y)) is not None:
+            elif same or rough_atom([kind(part)], ids, Enclosure(on_y), laws) is not None:
                 rows.append(part)
             else:
                 left.append(kind(part))

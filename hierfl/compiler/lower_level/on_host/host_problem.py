@@ -75,7 +75,8 @@ class HostProblem:
             part = QuadraticPart(Program(level.expressions), None, affine, from_data)
             return cls(TracedModel(rows, OwnerTerms(oracles, part)), affine, convex=False)
         on_y = {**known, **bounds_of(constraints, level.variables, known)}  # some terms are smooth there alone
-        split = CostSplit.of(level, oracles.static_data.clients, known, on_y)
+        clients = oracles.static_data.clients
+        split = CostSplit.of(level, clients, known, on_y)
         weight = level.sign * (oracles.total_weight if level.scope == "federation" else 1.0)
         cost = None if not split.other else weight * sum(split.other[1:], start=split.other[0])
         base = StandardForm.of(cost, constraints, level.variables, known)
@@ -85,7 +86,8 @@ class HostProblem:
         program = Program([sum(taken[1:], start=taken[0])]) if taken else None
         part = QuadraticPart(program, level.sign, not smooth, any(True for t in taken for _ in averages_of(t)))
         steep = any(
-            nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y)) is not None for term in smooth
+            nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y), clients.scalar_laws) is not None
+            for term in smooth
         )
         return cls(TracedModel(form, OwnerTerms(oracles, part, steep)), not smooth, selection)
 

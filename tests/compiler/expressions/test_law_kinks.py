@@ -1,0 +1,193 @@
+"""Kinks under a law of one scalar: means, answers and gradients against closed forms and SciPy's integrals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.stats as stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.optimize import brentq
+
+import hierfl as hf
+
+NORMAL = stats.norm()
+
+
+def newsvendor(federation: hf.Federation, sample: hf.Sample, **settings: Any) -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost = x * y + hf.E(2 * cp.pos(sample - y) + cp.pos(y - sample))
+    return hf.Problem(
+        hf.Minimize(clients=cp.square(x - y)), hf.ArgMin(y, cost, [y >= -9, y <= 9], **settings), federation=federation
+    )
+
+
+@pytest.mark.parametrize(("points", "error"), [(64, 1e-8), (1024, 1e-12)])
+def test_a_newsvendor_orders_a_quantile_and_its_slope_has_the_density(points: int, error: float) -> None:
+    """x = 2 P(d > y) - P(d < y): y is the quantile at (2 - x) / 3, and y' = -1 / (3 density)."""
+    d = hf.Sample(name="d")
+    problem = newsvendor(hf.Federation([hf.Client({d: NORMAL})], points=points), d)
+    for x in (-0.9, 0.3, 1.9):
+        y = NORMAL.ppf((2 - x) / 3)
+        assert problem.implicit.response(x) == pytest.approx(y, abs=error)
+        slope = -1 / (3 * NORMAL.pdf(y))
+        assert problem.implicit.gradient(x) == pytest.approx(2 * (x - y) * (1 - slope), rel=100 * error)
+        certificate = problem.implicit.certificate(x)
+        assert abs(problem.implicit(x) - (x - y) ** 2) <= 4 * certificate.expectation_error + 1e-14
+        assert certificate.expectation_error < 10 * error
+
+
+def test_each_client_has_the_quantile_of_its_own_law() -> None:
+    d, laws = hf.Sample(1, name="d"), [stats.norm(0, 1), stats.expon(scale=2), stats.t(5), stats.uniform(-1, 3)]
+    federation = hf.Federation([hf.Client({d: law}) for law in laws])
+    answers = newsvendor(federation, d, scope="client").implicit.response(0.3)
+    np.testing.assert_allclose(np.ravel(answers), [law.ppf(1.7 / 3) for law in laws], atol=1e-11)
+    together = newsvendor(federation, d).implicit.response(0.3)
+    assert np.mean([law.cdf(float(together)) for law in laws]) == pytest.approx(1.7 / 3, abs=1e-12)
+
+
+def test_the_value_at_risk_below_and_the_risk_above() -> None:
+    """Rockafellar and Uryasev (2000): a minimises a + E(d - a)+ / (1 - level), and is the quantile; E d beyond it is the least value."""
+    x, a, d, level = cp.Variable(name="x"), cp.Variable(name="a"), hf.Sample(name="d"), 0.95
+    risk = a + hf.E(cp.pos(d + x - a)) / (1 - level)
+    problem = hf.Problem(
+        hf.Minimize(clients=risk), hf.ArgMin(a, risk), federation=hf.Federation([hf.Client({d: stats.norm(1, 2)})])
+    )
+    quantile = stats.norm(1, 2).ppf(level)
+    assert problem.implicit.response(0.7) == pytest.approx(quantile + 0.7, abs=1e-10)
+    assert problem.implicit(0.7) == pytest.approx(1.7 + 2 * NORMAL.pdf(NORMAL.ppf(level)) / (1 - level), abs=1e-10)
+    assert problem.implicit.gradient(0.7) == pytest.approx(1.0, abs=1e-9)
+
+
+INTEGRANDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # by CVXPY, by NumPy
+    "pos": (lambda d, y: cp.pos(d - y), lambda d, y: max(d - y, 0.0)),
+    "steep": (lambda d, y: cp.abs(3 * d - 2 * y + 1), lambda d, y: abs(3 * d - 2 * y + 1)),
+    "the same kink twice": (lambda d, y: cp.pos(y - d) + cp.abs(2 * d - 2 * y), lambda d, y: max(y - d, 0) + 2 * abs(d - y)),
+    "three pieces": (lambda d, y: cp.maximum(d - y, y - 2 * d, 0), lambda d, y: max(d - y, y - 2 * d, 0.0)),
+    "square of a kink": (lambda d, y: cp.square(cp.pos(d - y)), lambda d, y: max(d - y, 0.0) ** 2),
+    "kink in a curve": (lambda d, y: cp.exp(0.3 * cp.abs(d - y)), lambda d, y: np.exp(0.3 * abs(d - y))),
+    "kink times a curve": (lambda d, y: (1 + d**2) * cp.pos(d - y), lambda d, y: (1 + d**2) * max(d - y, 0.0)),
+    "vector": (lambda d, y: cp.norm1(d * np.array([1.0, -2.0]) - y), lambda d, y: abs(d - y) + abs(2 * d + y)),
+}  # fmt: skip
+KINKS = {
+    "pos": [1],
+    "steep": [2 / 3],
+    "the same kink twice": [1],
+    "three pieces": [1, 0.5, 2 / 3, 0],
+    "vector": [1, -0.5],
+}
+
+
+@pytest.mark.parametrize("name", INTEGRANDS)
+@pytest.mark.parametrize("law", [stats.norm(0.3, 1.5), stats.gamma(2.0)])
+def test_means_and_answers_are_the_law_s(name: str, law: Any) -> None:
+    by_cvxpy, by_numpy = INTEGRANDS[name]
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    federation = hf.Federation([hf.Client({d: law})])
+    below = hf.ArgMin(y, 0.5 * cp.square(y - x) + hf.E(by_cvxpy(d, y)), [y >= -9, y <= 9])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(by_cvxpy(d, x)) + y), below, federation=federation)
+
+    def mean(at: float) -> float:
+        shift = -1 / 3 if name == "steep" else 0.0
+        inner = sorted(k * at + shift for k in KINKS.get(name, [1]))
+        low, high = law.ppf(1e-15), law.isf(1e-15)
+        ends = [low, *(k for k in inner if low < k < high), *law.ppf([0.01, 0.5, 0.99, 1 - 1e-6]), high]
+        return sum(
+            quad(lambda u: by_numpy(u, at) * law.pdf(u), a, b, epsabs=1e-14, epsrel=1e-13, limit=300)[0]
+            for a, b in pairwise(sorted(ends))
+        )
+
+    def slope(at: float) -> float:
+        """By differences of fourth order, from values that are right to rounding."""
+        h = 1e-3
+        return float((8 * (mean(at + h) - mean(at - h)) - mean(at + 2 * h) + mean(at - 2 * h)) / (12 * h))
+
+    answer = brentq(lambda at: at - 0.4 + slope(at), -8.9, 8.9, xtol=1e-13)
+    np.testing.assert_allclose(problem.implicit.response(0.4), answer, atol=1e-8)
+    np.testing.assert_allclose(problem.implicit(0.4), mean(0.4) + answer, atol=1e-8)
+    curvature = (slope(answer + 1e-2) - slope(answer - 1e-2)) / 2e-2
+    np.testing.assert_allclose(problem.implicit.gradient(0.4), slope(0.4) + 1 / (1 + curvature), rtol=2e-3)
+
+
+@settings(max_examples=40)
+@given(
+    shifts=st.lists(st.floats(-2, 2), min_size=1, max_size=3),
+    slopes=st.lists(st.sampled_from([-2.0, -1.0, 0.5, 1.0, 3.0]), min_size=3, max_size=3),
+    at=st.floats(-3, 3),
+)
+def test_sums_of_kinks_wherever_they_are(shifts: list[float], slopes: list[float], at: float) -> None:
+    """E|s d + x - c| = 2 |s| (density-weighted) in closed form for a normal d, also where kinks fall together."""
+    x, d = cp.Variable(name="x"), hf.Sample(name="d")
+    terms = [cp.abs(slope * d + x - shift) for slope, shift in zip(slopes, shifts)]
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(sum(terms[1:], start=terms[0]))), federation=hf.Federation([hf.Client({d: NORMAL})])
+    )
+    pairs = [((at - shift) / abs(slope), abs(slope)) for slope, shift in zip(slopes, shifts)]
+    value = sum(size * (2 * NORMAL.pdf(m) + m * (2 * NORMAL.cdf(m) - 1)) for m, size in pairs)
+    slope = sum(2 * NORMAL.cdf(m) - 1 for m, _ in pairs)
+    np.testing.assert_allclose(problem.implicit(at), value, rtol=1e-11)
+    np.testing.assert_allclose(problem.implicit.gradient(at), slope, atol=1e-9)
+
+
+def test_a_slice_has_the_law_s_kinks_and_no_others() -> None:
+    """The bounds of y make two; the 1,024 nodes none."""
+    d = hf.Sample(name="d")
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost = x * y + hf.E(2 * cp.pos(d - y) + cp.pos(y - d))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(x - y)),
+        hf.ArgMin(y, cost, [cp.abs(y) <= 0.5]),
+        federation=hf.Federation([hf.Client({d: NORMAL})]),
+    )
+    looked = problem.implicit.slice(0.3, direction=1.0, radius=2.0, points=101, progress=False)
+    places = [2 * NORMAL.sf(y) - NORMAL.cdf(y) - 0.3 for y in (0.5, -0.5)]
+    np.testing.assert_allclose([kink.t for kink in looked.kinks], places, atol=1e-9)
+    assert "points that stand for" not in str(looked)
+
+
+@pytest.mark.parametrize(
+    ("cost", "what"),
+    [
+        (lambda d, c, y: cp.pos(c * d - y), "a client's constant may be zero"),
+        (lambda d, c, y: cp.pos(cp.exp(0.1 * d) - y), "the sample enters the kink through a curve"),
+        (lambda d, c, y: cp.abs(y) + 0 * d + 0 * c, "the sample is not in the kink"),
+    ],
+)
+def test_other_kinks_stay_as_they_are(cost: Callable[..., Any], what: str) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    d, c = hf.Sample(name="d"), hf.ClientParameter(name="c")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y - x)),
+        hf.ArgMin(y, 0.5 * cp.square(y - x) + hf.E(cost(d, c, y)), [cp.abs(y) <= 5]),
+        federation=hf.Federation([hf.Client({d: NORMAL}, {c: 1.0})], points=64),
+    )
+    x0 = 0.4
+    if "curve" in what:
+        answer = brentq(lambda at: at - x0 - stats.lognorm(0.1).sf(at), -4, 4)
+    else:
+        answer = 0.0 if "not in" in what else brentq(lambda at: at - x0 - NORMAL.sf(at), -4, 4)
+    assert problem.implicit.response(x0) == pytest.approx(answer, abs=2e-2)
+    if "not in" not in what:
+        with pytest.raises(hf.IncompatibleSolverError, match="staircase"):
+            problem.implicit.gradient(x0)
+
+
+def test_a_server_s_law_and_user_code_beside_kinks() -> None:
+    """The server's own law is integrated as well; code of the user's may have kinks of its own, and is averaged over the nodes."""
+    x, s = cp.Variable(name="x"), hf.Sample(name="s")
+    client = hf.Client()
+    excess = NORMAL.pdf(0.4) - 0.4 * NORMAL.sf(0.4)
+    for term, error in (
+        (cp.pos(s - x), 1e-13),
+        (hf.Function(lambda s, x: np.pi * 0 + (s - x) * (s > x), s, x, shape=()), 1e-4),
+    ):
+        problem = hf.Problem(
+            hf.Minimize(server=hf.E(term)), federation=hf.Federation([client], server=hf.Client({s: NORMAL}))
+        )
+        assert problem.implicit(0.4) == pytest.approx(excess, abs=error)
