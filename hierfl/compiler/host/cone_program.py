@@ -20,10 +20,12 @@ from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED,
 from hierfl.compiler.host.cones import blocks, distance, dual_slope, project_dual
 from hierfl.compiler.host.feasible_descent import descended
 from hierfl.compiler.host.interior_points import by_interior_points
+from hierfl.compiler.host.least_gap import LeastGap
 from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 INFINITE, FEASIBLE = 1e30, 1e-12  # what DAQP is given for no bound, and for its tolerance
+UNLIKELY = 1e8  # a solution in units of 1: DAQP goes as far where nothing is feasible
 FAR = 1e3  # a bound on u, from which Clarabel is given other units: it calls such programs empty
 INFEASIBLE, CYCLED, UNBOUNDED_BELOW = -1, -2, -3  # DAQP's words; the second: active sets went in circles
 FIRMER = 1e-4  # of I beside a singular H, in the units that DAQP is given
@@ -109,14 +111,31 @@ class ConeProgram:
         return _Scaled(h, units * self.g, a, self.b, self.cones, self.bounds)
 
     def _variational(self) -> ConeSolution:
-        """The solution for an H that is not symmetric: by pivots over rows; none is looked for over other cones."""
+        """The solution for an H that is not symmetric: by pivots over rows, by a least gap where they fail, as where H is singular.
+
+        None is looked for over other cones.
+        """
         if not self.polyhedral:
             return self._none(FAILED)
         answer = self._by_rows()
-        if answer.status != FAILED:
+        rows = self.a / self.sizes[:, None], self.b / self.sizes, self.equations
+        if answer.status == FAILED and (pair := by_pivots(self.h, self.g, *rows)) is not None:
+            answer = self._judged(self.polished(pair[0], pair[1] / self.sizes))
+        gap = LeastGap(self.h, self.g, *rows)
+        if answer.status == EMPTY or (answer.status == SOLVED and not gap.is_far(answer.u)) or not gap.is_monotone:
             return answer
-        pair = by_pivots(self.h, self.g, self.a / self.sizes[:, None], self.b / self.sizes, self.equations)
-        return self._none(FAILED) if pair is None else self._judged(self.polished(pair[0], pair[1] / self.sizes))
+        program = ConeProgram(*gap.program)
+        least = self._none(EMPTY) if gap.has_pull else program.solve()
+        if least.status == SOLVED and np.abs(least.u).max(initial=0.0) > UNLIKELY:
+            least = program._by_clarabel()
+        if least.status == SOLVED:
+            u, z = gap.pair(least.u)
+            answer = self._judged(self.polished(u, z / self.sizes))
+        if least.status == SOLVED == answer.status:
+            return answer
+        if self._really_empty():
+            return self._none(EMPTY)
+        return self._none(UNBOUNDED) if least.status == EMPTY else replace(answer, status=FAILED)
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -138,6 +157,8 @@ class ConeProgram:
             return self._none(UNBOUNDED) if self.symmetric else self._none(FAILED)
         if flag == INFEASIBLE or (flag == CYCLED and self.symmetric):
             return self._by_firmer_rows(kept, flag)
+        if not (np.abs(np.concatenate([u, multipliers])) < INFINITE).all():  # nor where they are no numbers
+            return self._none(FAILED)
         answer = self._from_rows(kept, u, multipliers)
         return self._by_firmer_rows(kept, flag) if answer.status == FAILED and self.symmetric else answer
 

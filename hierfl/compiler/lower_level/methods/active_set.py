@@ -136,24 +136,32 @@ class ActiveSet(ExactMethod):
         return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given, many=many)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
+        kind = self.structure.level.kind
+        what, convex, none = "objective", "convex", "Its infimum may not be attained"
+        if kind == "equilibrium":
+            what, convex, none = "mapping", "monotone", "It may have no solution"
         if int(solution.iterations[owner]) == UNBOUNDED:
-            kind = self.structure.level.kind
-            what = {"argmin": "objective is unbounded below", "argmax": "objective is unbounded above"}
-            return f"its {what.get(kind, 'mapping pulls y to infinity')} on Y(x). Add a strongly convex term or a bounded set."
+            far = {"argmin": "is unbounded below", "argmax": "is unbounded above"}.get(kind, "pulls y to infinity")
+            return f"its {what} {far} on Y(x). Add a strongly {convex} term or a bounded set."
         y, error = solution.y[owner], float(solution.residual[owner])
-        if not np.isfinite(y).all():
+        missed = not np.isfinite(y).all()
+        if missed and not self.problem.affine:
             return (
-                "its objective has no value, or no slope, wherever Newton's method started. Write the constraints that keep y where the "
-                "objective is defined."
+                f"its {what} has no value, or no slope, wherever Newton's method started. Write the constraints that keep y where the "
+                f"{what} is defined."
             )
         if self.problem.affine:
-            return (
-                f"its optimality conditions hold with a relative error of {error:.1e} only. Its infimum may not be attained, or it is "
-                f"badly scaled: add a strongly convex term or a bounded set, or write it in other units."
+            tried = (
+                "no y was found"
+                if missed
+                else f"its optimality conditions hold with a relative error of {error:.1e} only"
             )
+            add = f"add a strongly {convex} term or a bounded set, or write it in other units"
+            return f"{tried}. {none}, or it is badly scaled: {add}."
+        seems = "may have no solution" if kind == "equilibrium" else "does not seem to attain its infimum"
         return (
             f"Newton's method came to a y of size {float(np.abs(y).max(initial=0.0)):.1e} and was still to move by {error:.1e} of it. The "
-            f"lower level does not seem to attain its infimum, or is badly scaled; add a strongly convex term or a bounded set."
+            f"lower level {seems}, or is badly scaled; add a strongly {convex} term or a bounded set."
         )
 
     def _modulus(self, owner: Owner, x: Array) -> Array:
