@@ -119,8 +119,7 @@ class Oracles:
 
     def row_table(self, clients: Population) -> int:
         """Place of the table whose rows a sample-scope level answers."""
-        level = self.declaration.lower_level
-        wanted = {p.id for p in level.leaves} if level else set()
+        wanted = {sample.id for sample in self.declaration.roles.lower_samples}
         return next(place for place, table in enumerate(clients.tables) if wanted & set(table.samples))
 
     @cached_property

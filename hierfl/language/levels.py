@@ -15,6 +15,7 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.errors import DeclarationError
 from hierfl.language.averages import averages_of, bare_samples
 from hierfl.language.declared_arguments import constraint_tuple, scalar_expression, variable_tuple
+from hierfl.language.leaves import samples_among
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names, suggests_names
 
@@ -80,7 +81,7 @@ class LowerLevel:
                 )
 
     def _check_samples(self) -> None:
-        """Check that samples stand inside ``E`` or ``total``, or bare where y answers each sample, and that Y(x) has no means."""
+        """Check that samples stand inside ``E`` or ``total``, bare where y answers each sample, and that Y(x) has no means."""
         for part in [*self.declared, *self.constraints]:
             averages = list(averages_of(part))
             bare = bare_samples(part)
@@ -94,6 +95,13 @@ class LowerLevel:
                     f"sample {bare[0].name()!r} is used outside E or total in a {self.scope}-scope lower level "
                     f"({expression_text(part)}): write hf.E(...) around it, or scope='sample' if y answers each sample."
                 )
+        # not of what was declared: a player's objective may have a sample that its derivative has not
+        deciding = [p for part in (*self.expressions, *self.constraints) for p in part.parameters()]
+        if self.scope == "sample" and not samples_among(deciding):
+            raise DeclarationError(
+                f"{type(self).__name__} has scope='sample', which gives every sample a y of its own, but its y depends on no hf.Sample: "
+                f"it is the same for all of a client's. Write scope='client', or mention the sample that y answers in the level."
+            )
         for constraint in self.constraints:
             if any(averages_of(constraint)):
                 raise DeclarationError(
@@ -130,7 +138,7 @@ class ArgMin(LowerLevel):
     Raises
     ------
     DeclarationError
-        Unknown scope or selection, a variable that the objective never mentions, a sample outside ``E``.
+        Unknown scope or selection, a variable that the objective never mentions, a sample outside ``E``, no sample in sample scope.
     """
 
     kind = "argmin"

@@ -43,6 +43,18 @@ def test_sample_scope_answers_must_stand_under_a_mean() -> None:
         )
 
 
+def test_sample_scope_without_a_sample() -> None:
+    x, y, _, rho = leaves()
+    a = hf.Sample(name="a")
+    for objective in (quadratic(x, y), rho * quadratic(x, y)):  # a client's parameter differs by client, not by sample
+        with pytest.raises(hf.DeclarationError, match=r"every sample a y of its own.*no hf.Sample.*scope='client'"):
+            hf.ArgMin(y, objective, [y >= 0], scope="sample")
+    with pytest.raises(hf.DeclarationError, match="Equilibrium has scope='sample'.*no hf.Sample"):
+        hf.Equilibrium(y, y - x, scope="sample")
+    with pytest.raises(hf.DeclarationError, match="Nash has scope='sample'.*no hf.Sample"):
+        hf.Nash(hf.Player(y, quadratic(x, y) + a), scope="sample")  # whose derivative has no a
+
+
 def test_lower_objective_not_convex_names_the_subexpression() -> None:
     x, y, _, _ = leaves()
     with pytest.raises(hf.NotConvexError, match=r"convex in y.*"):
