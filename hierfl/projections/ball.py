@@ -16,8 +16,9 @@ def project(
     square = jnp.sum(shift * shift)
     outside = square > radius * radius
     length = jnp.sqrt(jnp.where(outside, square, 1.0))
+    inside = jnp.where(radius > 0, z, centre)  # a ball of radius 0 moves with its centre alone, at whatever z
     # where z is inside, neither branch may see an infinite radius: 0 * inf is NaN in derivatives
-    return jnp.where(outside, centre + shift * (jnp.where(outside, radius, 1.0) / length), z)
+    return jnp.where(outside, centre + shift * (jnp.where(outside, radius, 1.0) / length), inside)
 
 
 def gap(radius: Float[Array, ""]) -> Float[Array, ""]:

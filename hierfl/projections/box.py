@@ -8,12 +8,22 @@ from jaxtyping import Array, Bool, Float
 
 from hierfl.projections.emptiness import beyond
 
+ROUNDING = 4  # units of it within which two bounds are one
+
 
 def project(
     z: Float[Array, "*shape"], lower: Float[Array, "*shape"], upper: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Clip ``z`` to the bounds; where they cross, the result is the upper bound (see :func:`gap`)."""
-    return jnp.minimum(jnp.maximum(z, lower), upper)
+    """Clip ``z`` to the bounds; where they cross, the result is the upper bound (see :func:`gap`).
+
+    At a kink, where ``z`` is at one of two bounds, the derivative is the mean of both sides. Where the bounds meet there is no
+    kink: the result is the bound, at whatever ``z``, and moves with it alone.
+    """
+    clipped = jnp.minimum(jnp.maximum(z, lower), upper)
+    # up to rounding, since y >= 0.7 and 3 y <= 2.1 are an equation as well; a finite bound alone has a rounding
+    rounding = ROUNDING * float(jnp.finfo(clipped.dtype).eps) * jnp.abs(jax.lax.stop_gradient(lower))
+    meet = jnp.isfinite(lower) & (jnp.abs(upper - lower) <= rounding)
+    return jnp.where(meet, jnp.where(z < lower, lower, upper), clipped)
 
 
 def held(

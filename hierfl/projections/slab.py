@@ -28,7 +28,7 @@ def project(
     unit = weights / scale[rows]
     square = jnp.zeros_like(low).at[rows].add(unit * unit)
     product = jnp.zeros_like(low).at[rows].add(unit * z[columns])
-    excess = (product - jnp.clip(product, low / scale, high / scale)) / jnp.where(size > 0, square, 1.0)
+    excess = (product - box.project(product, low / scale, high / scale)) / jnp.where(size > 0, square, 1.0)
     return z.at[columns].add(-unit * excess[rows])
 
 

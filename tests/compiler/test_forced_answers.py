@@ -1,0 +1,98 @@
+"""Answers that constraints force: f moves with the bound, also where the answer without constraints is the bound itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import Exact, ImplicitGradient
+
+FORCED: dict[
+    str, tuple[Callable, float]
+] = {  # constraints that make y the bound 1 at x = 1, and the bound's slope there
+    "an equation": (lambda x, y: [y == 1], 0.0),
+    "two inequalities": (lambda x, y: [y >= 1, y <= 1], 0.0),
+    "an equation twice": (lambda x, y: [y == 1, 2 * y == 2], 0.0),
+    "an absolute value": (lambda x, y: [cp.abs(y - 1) <= 0], 0.0),
+    "x itself": (lambda x, y: [y == x], 1.0),
+    "an equation that moves": (lambda x, y: [y == 3 * x - 2], 3.0),
+    "inequalities that move": (lambda x, y: [2 * y >= 3 - x, 4 * y <= 6 - 2 * x], -0.5),
+}
+LEVELS: dict[str, Callable] = {
+    "objective": lambda x, y, sets: hf.ArgMin(y, cp.square(y - x), sets),
+    "mapping": lambda x, y, sets: hf.Equilibrium(y, y - x, sets),
+}
+METHODS = [
+    "closed form",
+    "projection",
+    "active set",
+    "semismooth Newton",
+    "extragradient",
+    "cvxpy",
+    "accelerated gradient",
+]
+
+
+def forced(kind: str, level: str = "objective") -> tuple[hf.Problem, float]:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    sets, slope = FORCED[kind]
+    return hf.Problem(hf.Minimize(clients=2 * y), LEVELS[level](x, y, sets(x, y))), 2 * slope
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", FORCED)
+def test_gradients_and_slices_have_no_kink(kind: str, level: str) -> None:
+    problem, slope = forced(kind, level)
+    for x in (0.999, 1.0, 1.001):
+        assert problem.implicit(x) == pytest.approx(2 + slope * (x - 1), abs=1e-12)
+        assert problem.implicit.gradient(x) == pytest.approx(slope, abs=1e-12)
+    shown = problem.implicit.slice(1.0, radius=0.5, points=21, progress=False)
+    assert not len(shown.kinks) and not shown.kinks.jumps
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["an equation", "an equation that moves"])
+def test_rounds_of_implicit_gradients_by_every_method(kind: str, method: str) -> None:
+    problem, slope = forced(kind)
+    solver = ImplicitGradient(step_size=1.0, lower=Exact(method=method))
+    result = problem.solve(solver, rounds=1, x0=1.0, progress=False)
+    assert result.x == pytest.approx(1.0 - slope, abs=1e-9)
+
+
+def test_some_entries_forced_some_at_a_kink_and_some_free() -> None:
+    """y = (1, 2 x_2, max(x_3, 0), x_4), at a point where x_1 = 1, x_2 = 0, x_3 = 0: a kink of the third entry alone."""
+    x, y = cp.Variable(4, name="x"), cp.Variable(4, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [y[0] == 1, y[1] == 2 * x[1], y[2] >= 0])
+    gradient = hf.Problem(hf.Minimize(clients=np.array([1.0, 2.0, 3.0, 4.0]) @ y), lower).implicit.gradient
+    at = np.array([1.0, 0.0, 0.0, 5.0])
+    np.testing.assert_allclose(gradient(at)[[0, 1, 3]], [0.0, 4.0, 4.0], atol=1e-12)
+    assert 0 < gradient(at)[2] < 3  # between the slopes of both sides
+
+
+@pytest.mark.parametrize("low", [0.0, 1.0])
+def test_a_bound_that_meets_a_clients_own(low: float) -> None:
+    """y in [low, cap] with caps 1 and 3: the first client's is forced for low = 1, and at a kink for low = 0."""
+    x, y, cap = cp.Variable(name="x"), cp.Variable(name="y"), hf.ClientParameter(name="cap")
+    problem = hf.Problem(
+        hf.Minimize(clients=y),
+        hf.ArgMin(y, cp.square(y - x), [y >= low, y <= cap], scope="client"),
+        federation=hf.Federation([hf.Client(parameters={cap: 1.0}), hf.Client(parameters={cap: 3.0})]),
+    )
+    assert problem.implicit.gradient(2.0) == pytest.approx(0.5, abs=1e-12)  # of the second client alone
+    # where x is the first cap, and not a bound of the second client
+    cap_only = problem.implicit.gradient(1.0)
+    assert cap_only == pytest.approx(0.25, abs=1e-12) if low else 0.5 < cap_only < 1.0
+
+
+@pytest.mark.parametrize("make", [cp.norm, cp.sum_squares])
+def test_a_ball_of_radius_zero(make: Callable) -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    centre = np.array([1.0, 2.0])
+    for moved, slope in ((centre, 0.0), (2 * x - centre, 2.0)):
+        lower = hf.ArgMin(y, cp.sum_squares(y - x), [make(y - moved) <= 0])
+        problem = hf.Problem(hf.Minimize(clients=np.array([1.0, -3.0]) @ y), lower)
+        np.testing.assert_allclose(problem.implicit.gradient(centre), slope * np.array([1.0, -3.0]), atol=1e-9)
