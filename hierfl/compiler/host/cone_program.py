@@ -35,6 +35,7 @@ GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an 
 POLISHING, ROUNDING = 12, 1e-15
 PATIENCE = 5  # steps of Newton's method in vain, from afar
 FINE = 1e-13  # the error from which a cost that hardly falls may be the reason
+LOST = 1e-2  # of what H u balances, from which its rounding leaves nothing of it
 EXACT = 1e-14  # the error of an answer that needs no other solver
 GOOD_IN_CONES = 1e-9  # where other cones hold without a multiplier, interior points come no nearer
 FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
@@ -177,10 +178,18 @@ class ConeProgram:
         z = np.zeros(len(self.b))
         z[kept] = multipliers / self.sizes[kept]
         answer = self._judged(self.polished(u, z))
-        if answer.error <= FINE or not self.symmetric:
+        if answer.error <= FINE or not self.symmetric or not self._holds(answer.u):
             return answer
-        u, z = descended(self.h, self.g, self.a / self.sizes[:, None], self.b / self.sizes, self._equal, answer.u)
+        rows = self.a / self.sizes[:, None], self.b / self.sizes
+        u, z, endless = descended(self.h, self.g, *rows, self._equal, answer.u)
+        if endless:
+            return self._none(UNBOUNDED)
         return min(answer, self._judged(self.polished(u, z / self.sizes)), key=lambda one: one.error)
+
+    def _holds(self, u: Vector) -> bool:
+        """Whether u is feasible, up to rounding."""
+        e = (self.a @ u + self.b) / (np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes)
+        return bool((np.where(self._equal, -np.abs(e), e) >= -GOOD).all())
 
     def _scales(self, kept: np.ndarray) -> tuple[float, float]:
         """(what the cost is divided by for DAQP, what u is)."""
@@ -271,7 +280,7 @@ class ConeProgram:
         """The largest relative error of the three conditions: H u + g = A' z, A u + b in K, z the projection of z - (A u + b)."""
         hu, az, au = self.h @ u, self.a.T @ z, self.a @ u
         force = self.force_at(u, z)
-        stationarity = np.abs(hu + self.g - az).max(initial=0.0) / force
+        stationarity = max(np.abs(hu + self.g - az).max(initial=0.0) / force, self._lost(u, z))
         if not len(self.b):
             return float(stationarity)
         stationarity = max(stationarity, cancelled(force, self.force_at(u, np.zeros_like(z))))
@@ -300,6 +309,13 @@ class ConeProgram:
         h, a = self._sizes_of_entries
         size = h @ np.abs(u) + np.abs(self.g) + a.T @ np.abs(z)
         return max(float(size.max(initial=0.0)), TINY * float(h.max(initial=0.0))) or 1.0
+
+    def _lost(self, u: Vector, z: Rows) -> float:
+        """What rounding of H u is beside g and A'z, where it drowns them: u is on its way to infinity along a flat direction; else 0."""
+        h, a = self._sizes_of_entries
+        balance = float((np.abs(self.g) + a.T @ np.abs(z)).max(initial=0.0))
+        rounding = np.finfo(float).eps * float((h @ np.abs(u)).max(initial=0.0))
+        return rounding / balance if rounding > LOST * balance > 0 else 0.0
 
     def polished(self, u: Vector, z: Rows, patience: int = 2) -> tuple[Vector, Rows]:
         """The best of some steps of Newton's method on the conditions; it ends where they help no more, often."""

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import nnls
 
 HELD = 1e-12  # of a row's size, up to which it holds
-FLAT = 1e-14  # of the forces, up to which a slope is rounding
+FLAT, STEEP = 1e-14, 1e-12  # of the forces: up to which a slope is rounding, and beyond which it is none
 STEPS = 4  # for each row and each entry of u
 
 Vector = Float[np.ndarray, " width"]
@@ -21,8 +21,10 @@ def descended(
     b: Rows,
     equal: Bool[np.ndarray, " rows"],
     u: Vector,
-) -> tuple[Vector, Rows]:
-    """(u, z) where u'Hu/2 + g'u falls no more over A u + b >= 0, the ``equal`` rows zero, from a feasible u; rows are of length 1.
+) -> tuple[Vector, Rows, bool]:
+    """(u, z, whether it falls without end) where u'Hu/2 + g'u falls no more over A u + b >= 0, the ``equal`` rows zero, from a feasible u.
+
+    Rows are of length 1.
 
     The direction of steepest descent is what is left of -(H u + g) beyond the multipliers that explain most of it, z >= 0 on the rows
     that hold (Moreau, 1962: projections on a cone and its polar add up to the whole).
@@ -38,7 +40,8 @@ def descended(
             break
         direction = a.T @ z - slope
         size = float(np.linalg.norm(direction))
-        if size <= FLAT * (float(np.abs(h).max(initial=0.0) * np.abs(u).max(initial=0.0)) + float(np.abs(g).max())):
+        forces = float(np.abs(h).max(initial=0.0) * np.abs(u).max(initial=0.0)) + float(np.abs(g).max())
+        if size <= FLAT * forces:
             break
         direction /= size
         moved = a @ direction
@@ -47,9 +50,9 @@ def descended(
         curvature = float(direction @ h @ direction)
         length = min(lengths.min(initial=np.inf), size / curvature if curvature > 0 else np.inf)
         if not np.isfinite(length):
-            break
+            return u, z, size > STEEP * forces
         u = u + length * direction
-    return u, z
+    return u, z, False
 
 
 def _multipliers(

@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 
 import hierfl as hf
 from hierfl.compiler.host.cone_program import ConeProgram
-from hierfl.compiler.host.cone_solution import SOLVED
+from hierfl.compiler.host.cone_solution import SOLVED, UNBOUNDED
 from hierfl.compiler.host.feasible_descent import descended
 from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone
 from tests.bilevel_answers import linear_answers
@@ -76,10 +76,25 @@ def test_descent_stays_on_equations_and_ends_where_it_started_if_nothing_falls()
     """On the segment y1 + y2 = 1, y >= 0; without rows there is no end, and the point is kept."""
     a, b = np.array([[np.sqrt(0.5), np.sqrt(0.5)], [1.0, 0.0], [0.0, 1.0]]), np.array([-np.sqrt(0.5), 0.0, 0.0])
     equal = np.array([True, False, False])
-    u, z = descended(np.zeros((2, 2)), np.array([1.0, 1.0 + 1e-9]), a, b, equal, np.array([0.5, 0.5]))
+    u, z, endless = descended(np.zeros((2, 2)), np.array([1.0, 1.0 + 1e-9]), a, b, equal, np.array([0.5, 0.5]))
     np.testing.assert_allclose(u, [1.0, 0.0], atol=1e-15)
     np.testing.assert_allclose(a.T @ z, [1.0, 1.0 + 1e-9], rtol=1e-15)
-    kept, _ = descended(np.zeros((2, 2)), np.ones(2), a, b, equal, np.array([0.5, 0.5]))
+    assert not endless
+    kept, _, endless = descended(np.zeros((2, 2)), np.ones(2), a, b, equal, np.array([0.5, 0.5]))
     np.testing.assert_array_equal(kept, [0.5, 0.5])
-    free, _ = descended(np.zeros((1, 1)), np.ones(1), np.zeros((0, 1)), np.zeros(0), np.zeros(0, bool), np.array([3.0]))
-    assert free[0] == 3.0
+    assert not endless
+    none = np.zeros((0, 1)), np.zeros(0), np.zeros(0, bool)
+    free, _, endless = descended(np.zeros((1, 1)), np.ones(1), *none, np.array([3.0]))
+    assert free[0] == 3.0 and endless
+
+
+@pytest.mark.parametrize("share", [1e-3, 3e-6, 1e-8, 1e-10])
+@pytest.mark.parametrize("cost", [(1.0, 1.0), (1.0, 0.0)])
+def test_what_falls_without_end_is_unbounded_however_slowly(share: float, cost: tuple[float, float]) -> None:
+    """(y1 - y2)^2 + share cost'y over y1 + y2 <= 3 falls along -(1, 1); and so does y1 + share y2 over y1 >= 0, y1 + y2 <= 3 along -(0, 1)."""
+    h, row = 2 * np.array([[1.0, -1.0], [-1.0, 1.0]]), -np.ones((1, 2))
+    limits = [Cone(NONNEGATIVE, 1)]
+    assert ConeProgram(h, share * np.array(cost), row, np.array([3.0]), limits).solve().status == UNBOUNDED
+    rows = np.array([[1.0, 0.0], [-1.0, -1.0]])
+    linear = ConeProgram(np.zeros((2, 2)), np.array([1.0, share]), rows, np.array([0.0, 3.0]), [Cone(NONNEGATIVE, 2)])
+    assert linear.solve().status == UNBOUNDED
