@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.cone_program import GOOD_IN_CONES, ConeProgram
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
-from hierfl.compiler.host.standard_form import ZERO, Cone
+from hierfl.compiler.host.cones import blocks
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 STEPS, CUTS = 200, 60
 SETTLED = 4e-16  # relative step below which nothing moves any more
@@ -63,6 +65,10 @@ class NewtonMethod:
             )
             if rounding or size <= SETTLED or (size <= CLOSE and size > STEADY * last):
                 return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
+            if (
+                self._length > 0 and moved <= GOOD_IN_CONES * self._length
+            ):  # interior points come no nearer, to y = 0 above all
+                return ConeSolution(ahead.u, ahead.z, min(size, moved / self._length), SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
             if share == 0.0 and size <= NEAR and size < 0.5 * last:  # along so short a step only rounding is seen
                 share, (force_ahead, slope_ahead) = 1.0, self.force(ahead.u)
@@ -74,6 +80,16 @@ class NewtonMethod:
             last = size if share == 1.0 or size <= CLOSE else np.inf
         assert answer is not None
         return ConeSolution(u, answer.z, last, FAILED)
+
+    @cached_property
+    def _length(self) -> float:
+        """How far from 0 the cones that are no rows have their apexes in y, at most: what is small beside it is; 0 without such cones."""
+        found = [0.0]
+        for cone, rows in blocks(self.cones):
+            sizes = np.linalg.norm(self.a[rows, : self.size], axis=1)
+            if cone.kind not in (ZERO, NONNEGATIVE) and sizes.any():
+                found.append(float((np.abs(self.b[rows])[sizes > 0] / sizes[sizes > 0]).max()))
+        return max(found)
 
     @staticmethod
     def _is_exact(force: Vector, slope: np.ndarray, step: Vector, force_ahead: Vector, slope_ahead: np.ndarray) -> bool:

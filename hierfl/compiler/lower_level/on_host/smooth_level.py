@@ -23,6 +23,7 @@ PATIENCE, WORTH = (
     0.02,
 )  # answers that lead to less than a share of the others, after which each is looked for by itself
 
+ROUGH = 1e-4  # the error of the nearest point over cones from which Newton's method starts as well
 FAR = (10.0, 1e2, 1e3, -10.0, -1e2, -1e3)  # where the objective is defined, but for constraints, is not known
 
 Solved = tuple[ConeProgram, ConeSolution]  # the quadratic model at the solution, and the solution
@@ -94,7 +95,7 @@ class SmoothLevel:
 
         answer = ConeSolution(np.full(self.form.width, np.nan), np.full(len(b), np.nan), np.inf, FAILED)
         for first in self._starts(start, a, b):
-            if first.status != SOLVED:
+            if first.status != SOLVED and not (first.status == FAILED and first.error <= ROUGH):
                 return self._empty_model(a, b), first
             tried = NewtonMethod(whole, a, b, self.form.cones, size, self.traced.terms.interior).solve(first.u)
             if tried.status == SOLVED or not np.isfinite(answer.u).all():  # a failure tells most where F is finite
