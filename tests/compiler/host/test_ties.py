@@ -329,3 +329,24 @@ def test_near_a_tie_a_value_does_not_depend_on_what_was_asked_before(far: float)
     asked.implicit(0.5)
     asked.implicit(0.9)
     np.testing.assert_array_equal(asked.implicit.response(1 - far), fresh.implicit.response(1 - far))
+
+
+def test_a_slice_leaves_values_and_multipliers_as_they_were() -> None:
+    """Neighbours are solved from each other's answers; of a row that is there twice either may have the multiplier."""
+
+    def declared() -> hf.Problem:
+        x, y, r = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.ClientParameter(2, name="r")
+        rows = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
+        box = [y <= 2, y >= -2, r @ y <= 3 + x[1]]
+        below = hf.ArgMin(y, [-1.1, -0.7] @ y, [rows @ y <= 1 + 0.3 * x[0], *box], scope="client")
+        clients = [hf.Client({}, {r: np.array(value)}) for value in ([0.3, 0.1], [-0.2, 0.4])]
+        upper = hf.Minimize(clients=[0.3, 0.7] @ y + cp.sum_squares(y))
+        return hf.Problem(upper, below, federation=hf.Federation(clients))
+
+    for seed in range(8):
+        x = np.random.default_rng(seed).normal(size=2) * 0.3
+        fresh, asked = declared(), declared()
+        asked.implicit.slice(x, direction=np.array([1.0, 0.5]), points=41, progress=False)
+        assert asked.implicit(x) == fresh.implicit(x)
+        pairs = zip(asked.implicit.multipliers(x).values(), fresh.implicit.multipliers(x).values())
+        assert all(np.array_equal(one, other) for one, other in pairs)

@@ -177,7 +177,7 @@ def _places(
     leaves: Sequence[int], count: int, points: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]
 ) -> Places:
     """Where the calls of a batch ask."""
-    return Places(_for_each(count, points), _for_each(count, index), dict(zip(leaves, values)))
+    return Places.marked(_for_each(count, points), _for_each(count, index), dict(zip(leaves, values)))
 
 
 def _for_each(count: int, array: np.ndarray) -> np.ndarray:

@@ -32,11 +32,21 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Many places: x (k, n), indices of clients (k,), and constants with a leading axis of k entries, or of one for all."""
+    """Many places: x (k, n), indices of clients (k,), and constants with a leading axis of k entries, or of one for all.
+
+    ``mark`` tells places at several x, whose answers follow from each other's, from the same asked at one: there an answer may not
+    depend, by its last bits or the choice among multipliers, on what was asked before.
+    """
 
     x: np.ndarray
     client: np.ndarray
     own: Own
+    mark: bytes = b""
+
+    @classmethod
+    def marked(cls, x: np.ndarray, client: np.ndarray, own: Own) -> Places:
+        """The places, with the mark that they need."""
+        return cls(x, client, own, b"apart" if len(x) > 1 and (x != x[0]).any() else b"")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -49,13 +59,14 @@ class Places:
     def among(self, chosen: Sequence[int] | np.ndarray) -> Places:
         """Some of them."""
         own = {leaf: value if len(value) == 1 else value[chosen] for leaf, value in self.own.items()}
-        return Places(self.x[chosen], self.client[chosen], own)
+        return Places(self.x[chosen], self.client[chosen], own, self.mark)
 
     @cached_property
     def keys(self) -> list[bytes]:
         """What tells each from other places."""
         parts = [_bytes(self.x.astype(np.float64)), _bytes(self.client.astype(np.int64))]
         parts += [_told(value) for value in self.own.values()]
+        parts += [np.frombuffer(self.mark, np.uint8)[None]] if self.mark else []
         ends = list(accumulate(part.shape[1] for part in parts))
         rows = np.empty((len(self), ends[-1]), np.uint8)
         for part, end in zip(parts, ends):
