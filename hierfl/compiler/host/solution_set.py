@@ -1,6 +1,8 @@
-"""All solutions of a convex quadratic program, or of a monotone complementarity problem, over rows: whether there are several, and a choice among them.
+"""All solutions of a convex quadratic program, or of a monotone complementarity problem: whether there are several, and a choice among them.
 
 With one solution (u*, z) the set is  { u feasible : H (u - u*) = 0, row i tight wherever z_i > 0 }  (Mangasarian, 1988): a polyhedron.
+Over other cones the slacks are in the face that z leaves. Where H is monotone and not symmetric, H + H' takes its place, and multipliers
+may move with u on rows that hold (Cottle, Pang and Stone, 1992, theorem 3.1.7; products z_i (A u + b)_i vanish across solutions).
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
-from hierfl.compiler.host.cone_solution import SOLVED, ConeSolution
+from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
+from hierfl.compiler.host.solution_face import SolutionFace
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 RANK = 1e-10  # relative, below which a singular value counts as zero
 SMALL = 1e-12  # relative, below which a multiplier counts as zero
 MOVES = 1e-7  # of a direction of length 1, from which y moves along it
+CHOSEN = 1e-6  # the error of a choice over cones that is good enough: how good a solution it is, is another question
+FAR = 1e-4  # of the size of y, from which y moves over cones: a single point of a curved set is blurred by the root of rounding
 
 Vector = Float[np.ndarray, " width"]
 
@@ -37,21 +42,54 @@ class SolutionSet:
         return bool(np.linalg.eigvalsh(h).min(initial=0.0) >= -RANK * np.abs(h).max(initial=0.0))
 
     @cached_property
-    def is_one(self) -> bool:
-        """Whether all solutions have the same y."""
+    def is_one(self) -> bool | None:
+        """Whether all solutions have the same y; None where that is not seen."""
         h = self.program.h[: self.size, : self.size]
         stiff = np.sqrt(np.maximum(np.diagonal(h), 0.0))
         if (stiff > 0).all():
             scaled = h / stiff / stiff[:, None]
             if np.linalg.eigvalsh(0.5 * (scaled + scaled.T)).min() > RANK:
                 return True
-        return not self.program.polyhedral or not self._moves
+        if not np.abs(self.directions[: self.size]).max(initial=0.0) > MOVES:
+            return True
+        return not self._moves if self._by_directions else self._is_one_by_reach
+
+    @cached_property
+    def _by_directions(self) -> bool:
+        """Whether directions that keep optimal tell all."""
+        return self.program.polyhedral and self.program.symmetric
+
+    @property
+    def _far(self) -> float:
+        return MOVES if self.program.polyhedral else FAR
+
+    @property
+    def _is_one_by_reach(self) -> bool | None:
+        """Whether the farthest solutions along a generic direction, both ways, are where y is."""
+        generic = np.cos(np.arange(1, self.size + 1) ** 2)
+        reached = [self._distance(sign * generic) for sign in (1.0, -1.0)]
+        if any(reach is not None and reach > self._far for reach in reached):
+            return False
+        return True if all(reach is not None and reach <= MOVES for reach in reached) else None
+
+    def _distance(self, along: Float[np.ndarray, " size"]) -> float | None:
+        """How far y moves along a vector between solutions near by, relative to its size; None where that was not found."""
+        width, y = self.program.h.shape[0], self.answer.u[: self.size]
+        unit = 1.0 + float(np.abs(y).max(initial=0.0))
+        g = np.zeros(width)
+        g[: self.size] = -along
+        entries = np.eye(width)[: self.size]
+        program = self.restricted(
+            np.zeros((width, width)), g, np.vstack([entries, -entries]), np.append(unit - y, unit + y)
+        )
+        farthest = program.solve()
+        if farthest.status != SOLVED:
+            return None
+        return float(along @ (farthest.u[: self.size] - y)) / (unit * float(np.linalg.norm(along)))
 
     @property
     def _moves(self) -> bool:
-        """Whether y can move along a direction that keeps optimal: none where the equations leave none, else a generic look."""
-        if not np.abs(self.directions[: self.size]).max(initial=0.0) > MOVES:
-            return False
+        """Whether y can move along a direction that keeps optimal: a generic look."""
         generic = np.cos(np.arange(1, self.size + 1) ** 2)
         return any(self._reach(sign * generic) > MOVES for sign in (1.0, -1.0))
 
@@ -74,18 +112,44 @@ class SolutionSet:
     @cached_property
     def directions(self) -> Float[np.ndarray, "width k"]:
         """A basis of the directions that neither H nor the rows that have to hold see."""
-        rows = self.program.a[self.strong] / self.program.sizes[self.strong, None]
-        h = self.program.h / (np.abs(self.program.h).max(initial=0.0) or 1.0)
+        rows, h = self._tight, self._flatness
+        h = h / (np.abs(h).max(initial=0.0) or 1.0)
         matrix = np.vstack([h, rows])
         _, values, right = np.linalg.svd(matrix)
         rank = int(np.sum(values > RANK * max(1.0, values.max(initial=0.0))))
         return right[rank:].T
 
+    @property
+    def _flatness(self) -> Float[np.ndarray, "width width"]:
+        """The matrix that has to vanish on differences of solutions."""
+        h = self.program.h
+        return h if self.program.symmetric else h + h.T
+
+    @cached_property
+    def face(self) -> SolutionFace:
+        """Where the slacks of all solutions are."""
+        return SolutionFace.of(self.program.cones, self.answer.z, self.strong, self._noise)
+
+    @property
+    def _tight(self) -> Float[np.ndarray, "k width"]:
+        """The rows that every solution holds with equality, of length 1."""
+        if self.program.polyhedral:
+            return np.asarray(self.program.a[self.strong] / self.program.sizes[self.strong, None])
+        rows = self.face.tight @ self.program.a
+        sizes = np.linalg.norm(rows, axis=1)
+        return np.asarray(rows[sizes > 0] / sizes[sizes > 0, None])
+
     @cached_property
     def strong(self) -> Bool[np.ndarray, " rows"]:
         """The rows that every solution holds with equality."""
         scaled = np.abs(self.answer.z) * self.program.sizes
-        return self._equal | (scaled > SMALL * max(float(scaled.max(initial=0.0)), 1e-300))
+        return self._equal | (scaled > SMALL * max(float(scaled.max(initial=0.0)), self._noise, 1e-300))
+
+    @property
+    def _noise(self) -> float:
+        """The size of forces beside which interior points leave multipliers that are none; of rows they are exact."""
+        program = self.program
+        return 0.0 if program.polyhedral else program.force_at(self.answer.u, np.zeros_like(self.answer.z))
 
     @property
     def _equal(self) -> Bool[np.ndarray, " rows"]:
@@ -98,15 +162,42 @@ class SolutionSet:
         size = np.abs(program.a) @ np.abs(u) + np.abs(program.b) + program.sizes
         return ((program.a @ u + program.b) <= ACTIVE * size) & ~self.strong
 
-    def restricted(self, h: Float[np.ndarray, "width width"], g: Vector) -> ConeProgram:
-        """Minimise another quadratic over the solutions."""
-        program, u = self.program, self.answer.u
-        _, values, right = np.linalg.svd(program.h)
+    def restricted(
+        self,
+        h: Float[np.ndarray, "width width"],
+        g: Vector,
+        more: Float[np.ndarray, "m width"] | None = None,
+        ahead: Float[np.ndarray, " m"] | None = None,
+    ) -> ConeProgram:
+        """Minimise another quadratic over the solutions, and over ``more`` u + ``ahead`` >= 0."""
+        program, u, face = self.program, self.answer.u, self.face
+        more = np.zeros((0, len(u))) if more is None else more
+        ahead = np.zeros(len(more)) if ahead is None else ahead
+        _, values, right = np.linalg.svd(self._flatness)
         kept = right[: int(np.sum(values > RANK * max(values.max(initial=0.0), 1e-300)))]
-        tight, loose = program.a[self.strong], program.a[~self.strong]
-        a = np.vstack([kept, tight, loose])
-        b = np.concatenate([-kept @ u, program.b[self.strong], program.b[~self.strong]])
-        return ConeProgram(h, g, a, b, [Cone(ZERO, len(kept) + len(tight)), Cone(NONNEGATIVE, len(loose))])
+        tight, loose = face.tight @ program.a, face.loose @ program.a
+        pinned = face.tight @ program.b if program.polyhedral else -tight @ u  # interior points leave a little
+        curved = [(cone, rows @ program.a, rows @ program.b) for cone, rows in face.curved]
+        a = np.vstack([kept, tight, loose, more, *(rows for _, rows, _ in curved)])
+        b = np.concatenate([-kept @ u, pinned, face.loose @ program.b, ahead, *(offset for _, _, offset in curved)])
+        cones = [Cone(ZERO, len(kept) + len(tight)), Cone(NONNEGATIVE, len(loose) + len(more))]
+        among = ConeProgram(h, g, a, b, [*cones, *(cone for cone, _, _ in curved)])
+        return among if program.symmetric else self._with_multipliers(among)
+
+    def _with_multipliers(self, among: ConeProgram) -> ConeProgram:
+        """The same over (u, changes of multipliers on rows that hold): H u + g = A' z for these, z >= 0."""
+        program, u, z = self.program, self.answer.u, self.answer.z
+        held = np.flatnonzero(self.strong | self._weak)
+        signed, width, count = ~self._equal[held], len(u), len(held)
+        h = np.zeros((width + count, width + count))
+        h[:width, :width] = among.h
+        rows = np.hstack([among.a, np.zeros((len(among.a), count))])
+        forces = np.hstack([program.h, -program.a[held].T])
+        changes = np.hstack([np.zeros((count, width)), np.eye(count)])[signed]
+        a = np.vstack([forces, rows, changes])
+        b = np.concatenate([-program.h @ u, among.b, z[held][signed]])
+        cones = [Cone(ZERO, width + among.equations), Cone(NONNEGATIVE, len(b) - width - among.equations)]
+        return ConeProgram(h, np.concatenate([among.g, np.zeros(count)]), a, b, cones)
 
     def least_norm(self) -> ConeSolution:
         """The solution with the shortest y; z is that of the program itself."""
@@ -117,17 +208,21 @@ class SolutionSet:
 
     def chosen(self, other: ConeSolution) -> ConeSolution:
         """Another point of the set as the answer, with the multipliers of the program itself."""
-        if other.status != SOLVED:
+        if other.status != SOLVED and not (other.status == FAILED and other.error <= CHOSEN):
             return other
-        return ConeSolution(other.u, self.answer.z, self.program.error(other.u, self.answer.z), SOLVED)
+        u, z = other.u[: len(self.answer.u)], self.answer.z.copy()
+        z[self.strong | self._weak] += other.u[len(u) :] if len(other.u) > len(u) else 0.0
+        return ConeSolution(u, z, self.program.error(u, z), SOLVED)
 
     def tells_apart(self, gradients: list[Vector]) -> bool:
         """Whether a cost with these gradients at solutions differs between solutions, to first order."""
-        basis = self.directions[: self.size]
-        return any(
-            np.abs(gradient @ basis).max(initial=0.0) > MOVES * float(np.linalg.norm(gradient))
-            for gradient in gradients
-        )
+        return any(self._tells_apart(gradient) for gradient in gradients if gradient.any())
+
+    def _tells_apart(self, gradient: Vector) -> bool:
+        seen = float(np.abs(gradient @ self.directions[: self.size]).max(initial=0.0))
+        if not seen > MOVES * float(np.linalg.norm(gradient)) or self._by_directions:
+            return seen > MOVES * float(np.linalg.norm(gradient))
+        return any((self._distance(way * gradient) or 0.0) > self._far for way in (1.0, -1.0))
 
 
 def at_their_limits(program: ConeProgram, u: Vector, size: int) -> Vector | None:

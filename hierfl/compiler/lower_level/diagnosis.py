@@ -7,7 +7,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.host.cone_solution import TWISTED
+from hierfl.compiler.host.cone_solution import TWISTED, UNKNOWN
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
@@ -85,7 +85,12 @@ def require_gradient(x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray
 def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
     """Say once for a problem that y(x) is one of several solutions that the upper objective tells apart."""
     level = oracles.declaration.lower_level
-    if solution is None or level is None or getattr(level, "selection", None) is not None:
+    if solution is None or level is None:
+        return
+    if getattr(level, "selection", None) is not None:
+        unknown = np.asarray(solution.unique) == UNKNOWN
+        if unknown.any():
+            oracles.programs.keep("told of no choice", lambda: _tell_of_no_choice(oracles, int(np.argmax(unknown))))
         return
     several = np.asarray(solution.unique) == 0
     if several.any():
@@ -96,6 +101,16 @@ def _tell_of_several(oracles: Oracles, owner: int) -> bool:
     warnings.warn(
         f"the lower level of {_owner_name(oracles, owner)} has several solutions, and the upper objective depends on which: the one of "
         f'least norm is taken. Write selection="optimistic" or selection="pessimistic" in hf.ArgMin, or add a strongly convex term.',
+        LowerLevelWarning,
+        stacklevel=2,
+    )
+    return True
+
+
+def _tell_of_no_choice(oracles: Oracles, owner: int) -> bool:
+    warnings.warn(
+        f"whether the lower level of {_owner_name(oracles, owner)} has one solution or several is not known, so that selection=... has "
+        f"chosen nothing: it does among the solutions of linear and convex quadratic lower levels. Add a strongly convex term.",
         LowerLevelWarning,
         stacklevel=2,
     )

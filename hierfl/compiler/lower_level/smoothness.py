@@ -38,6 +38,17 @@ def rough_atom(
     return _first(expressions, lower_ids, passes, laws)
 
 
+def has_pieces(expression: Any, laws: frozenset[int] = NO_LAWS) -> bool:
+    """Whether second derivatives may jump: an atom has branches, whose changes no law of a sample smooths."""
+    if isinstance(expression, SampleAverage):
+        sample = smoothing_sample(expression.per_sample)
+        if sample is not None and sample.id in laws:
+            return False
+    make = row_of(expression).switches
+    own = make is not None and any(not switch.is_constant() for switch in make(expression))
+    return own or any(has_pieces(argument, laws) for argument in getattr(expression, "args", ()))
+
+
 def _first(expressions: Any, lower_ids: set[int], passes: Callable[[Atom], bool], laws: frozenset[int]) -> Atom | None:
     """The first atom over y that does not pass, the innermost ones first."""
     for expression in expressions:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, UNBOUNDED, ConeSolution
+from hierfl.compiler.host.cone_solution import EMPTY, ONE, SOLVED, UNBOUNDED, ConeSolution
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
@@ -115,9 +115,8 @@ class ActiveSet(ExactMethod):
         solved = status == SOLVED
         scale = (1.0 + jnp.linalg.norm(y)) * residual
         bound = jnp.where(mu > 0, scale / jnp.where(mu > 0, mu, 1.0), jnp.inf)
-        return LowerSolution(
-            y, residual, bound, mu, status.astype(int), solved, status == EMPTY, told[size + 2].astype(int)
-        )
+        unique = jnp.where((mu > 0) & solved, ONE, told[size + 2]).astype(int)  # whatever the host has seen
+        return LowerSolution(y, residual, bound, mu, status.astype(int), solved, status == EMPTY, unique)
 
     def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
         """The gradient in x of seed'y(x) for one owner; NaN where there is none."""

@@ -35,7 +35,7 @@ from hierfl.compiler.lower_level.on_host.place_programs import TOGETHER, PlacePr
 from hierfl.compiler.lower_level.on_host.smooth_level import SmoothLevel, Solved
 from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
-from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
+from hierfl.compiler.lower_level.smoothness import has_pieces, nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
 from hierfl.language.levels import LowerLevel, averages_of
@@ -53,6 +53,7 @@ class HostProblem:
     affine: bool
     selection: str | None = None
     convex: bool = True  # declared so, by CVXPY's rules; a variational inequality is not
+    bends: bool = False  # the cost has second derivatives that jump: definite at y, it may be flat beside it
     programs: PlacePrograms = field(default_factory=PlacePrograms)
     _kept: OrderedDict[bytes, Solved] = field(default_factory=OrderedDict)
     _latest: list[HeldSystems] = field(default_factory=list)  # of the last places' programs; one at most
@@ -89,7 +90,8 @@ class HostProblem:
             nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y), clients.scalar_laws) is not None
             for term in smooth
         )
-        return cls(TracedModel(form, OwnerTerms(oracles, part, steep)), not smooth, selection)
+        bends = any(has_pieces(term, clients.scalar_laws) for term in smooth)
+        return cls(TracedModel(form, OwnerTerms(oracles, part, steep)), not smooth, selection, bends=bends)
 
     @property
     def form(self) -> StandardForm | AveragedForm:
@@ -140,7 +142,7 @@ class HostProblem:
             solved = self._smooth.solve_each(asked, starts)
         return [
             self._store(key, program, answer)
-            if self.convex and answer.unique == ONE and answer.error <= ROUGH
+            if self._proves_one and answer.unique == ONE and answer.error <= ROUGH
             else self._keep(key, asked[k], program, answer)
             for k, (key, (program, answer)) in enumerate(zip(asked.keys, solved))
         ]
@@ -190,17 +192,19 @@ class HostProblem:
 
     def _chosen(self, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer, or of several the one that is meant: the shortest y where nothing else is declared."""
-        if self.convex and answer.unique == ONE:
+        if self._proves_one and answer.unique == ONE:
             return answer
         several = SolutionSet(program, answer, self.form.size)
         if not (self.convex or several.is_monotone):
             return replace(answer, unique=TWISTED)
         if not (self.convex or self.affine):  # what is monotone here need not be so elsewhere
             return replace(answer, unique=UNKNOWN)
+        if self.bends:
+            return replace(answer, unique=UNKNOWN)
         if answer.unique == ONE or several.is_one:
             return replace(answer, unique=ONE)
-        if not (self.affine and program.polyhedral):
-            return answer
+        if several.is_one is None or not self.affine:
+            return replace(answer, unique=UNKNOWN)
         if self.selection is not None and several.tells_apart([self._upper_at(place, answer.u)[0]]):
             return replace(several.chosen(self._selected(place, several, answer.u)), unique=SEVERAL)
         shortest = several.least_norm()
@@ -211,6 +215,11 @@ class HostProblem:
         if unique == SEVERAL and self.selection is not None:
             shortest = several.chosen(self._selected(place, several, shortest.u))
         return replace(shortest, unique=unique)
+
+    @property
+    def _proves_one(self) -> bool:
+        """Whether curvature at an answer proves that there is no other."""
+        return self.convex and not self.bends
 
     def _selected(self, place: Place, several: SolutionSet, start: np.ndarray) -> ConeSolution:
         """The best, or the worst, solution for the upper objective."""
@@ -330,7 +339,7 @@ class HostProblem:
     ) -> Float[np.ndarray, " n"]:
         """The gradient where y is chosen among the solutions of a linear program; NaN elsewhere."""
         size, n = self.form.size, len(place.x)
-        if self.selection is None or program.h.any():
+        if self.selection is None or program.h.any() or not program.polyhedral:
             return np.full(n, np.nan)
         sign = 1.0 if self.selection == "optimistic" else -1.0
         several = SolutionSet(program, answer, size)

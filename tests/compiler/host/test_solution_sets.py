@@ -1,0 +1,126 @@
+"""Whether y(x) is the only solution, over cones and for maps as well: against solution sets that are known, and CVXPY and HiGHS."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+import hierfl as hf
+
+pytestmark = pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
+
+
+def problem(cost: Any, rows: list[Any], y: cp.Variable, upper: Any, **settings: Any) -> hf.Problem:
+    x = cp.Variable(name="x")
+    return hf.Problem(hf.Minimize(clients=upper + 0 * x), hf.ArgMin(y, cost + 0 * x, rows, **settings))
+
+
+FLAT: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]], list[float]]] = {  # with the shortest solution
+    "a line in a ball": (lambda y: cp.square(y[0] - 1), lambda y: [cp.norm(y) <= 2], [1, 0]),
+    "all of a ball": (lambda y: cp.pos(y[0] - 5), lambda y: [cp.norm(y) <= 2], [0, 0]),
+    "a chord": (lambda y: y[0] + y[1], lambda y: [cp.norm(y) <= 2, cp.sum(y) >= 1], [0.5, 0.5]),
+    "a side in a ball": (lambda y: cp.norm1(y - [3, 0]), lambda y: [cp.norm(y) <= 2, cp.sum(y) <= 1], [1, 0]),
+    "half a disc": (lambda y: cp.maximum(y[0] + y[1], 1), lambda y: [cp.norm(y) <= 2], [0, 0]),
+    "a flat square": (lambda y: cp.maximum(cp.square(y[0]), 1) + cp.square(y[1]), lambda y: [cp.abs(y) <= 3], [0, 0]),
+    "between two points": (lambda y: cp.norm(y) + cp.norm(y - [2, 0]), lambda y: [y <= 5], [0, 0]),
+    "a matrix": (lambda y: y[0], lambda y: [cp.bmat([[2, y[0]], [y[0], 2]]) >> 0, cp.norm(y) <= 3, y[0] >= -1], [-1, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_several_solutions_over_cones_are_told_and_the_shortest_is_taken(name: str) -> None:
+    cost, rows, shortest = FLAT[name]
+    y = cp.Variable(2, name="y")
+    asked = problem(cost(y), rows(y), y, y[0] + 2 * y[1])
+    with pytest.warns(hf.LowerLevelWarning, match="several solutions"):
+        answer = asked.implicit.response(0.0)
+    np.testing.assert_allclose(answer, shortest, atol=1e-6)
+    assert asked.implicit.certificate(0.0).unique is False
+    with pytest.raises(hf.NoGradientError):
+        asked.implicit.gradient(0.0)
+
+
+@pytest.mark.parametrize("name", [name for name in FLAT if name != "a flat square"])
+@pytest.mark.parametrize("selection", ["optimistic", "pessimistic"])
+def test_a_selection_over_cones_is_the_best_or_the_worst(name: str, selection: str) -> None:
+    """By CVXPY: the upper objective over what costs no more than the least, up to its own accuracy."""
+    cost, rows, _ = FLAT[name]
+    y = cp.Variable(2, name="y")
+    asked = problem(cost(y), rows(y), y, y[0] + 2 * y[1], selection=selection)
+    least = cp.Problem(cp.Minimize(cost(y)), rows(y)).solve(solver=cp.CLARABEL)
+    goal = cp.Minimize(y[0] + 2 * y[1]) if selection == "optimistic" else cp.Maximize(y[0] + 2 * y[1])
+    expected = cp.Problem(goal, [*rows(y), cost(y) <= least + 1e-9]).solve(solver=cp.CLARABEL)
+    assert asked.implicit(0.0) == pytest.approx(expected, abs=2e-4)
+
+
+ONE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
+    "a distance": (lambda y: cp.norm(y - [1, 1]), lambda y: [cp.norm(y) <= 5]),
+    "a kink": (lambda y: cp.norm(y) + 0.5 * y[0], lambda y: [cp.norm(y) <= 5]),
+    "a touching line": (lambda y: y[0] + y[1], lambda y: [cp.norm(y) <= 1]),
+    "a median of three": (lambda y: cp.norm(y) + cp.norm(y - [2, 0]) + cp.norm(y - [1, 1]), lambda y: [y <= 5]),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_solution_over_cones_is_seen_to_be_one(name: str) -> None:
+    cost, rows = ONE[name]
+    y = cp.Variable(2, name="y")
+    asked = problem(cost(y), rows(y), y, y[0] + 2 * y[1])
+    assert asked.implicit.certificate(0.0).unique is True
+    assert np.isfinite(asked.implicit.gradient(0.0))
+
+
+def test_a_single_point_of_a_curved_set_is_not_called_several() -> None:
+    """y_1 = 1 in the unit disc: interior points see as much beside it as the root of their error."""
+    y = cp.Variable(2, name="y")
+    asked = problem(cp.square(y[0] - 1), [cp.norm(y) <= 1], y, y[1])
+    np.testing.assert_allclose(asked.implicit.response(0.0), [1, 0], atol=1e-4)
+    assert asked.implicit.certificate(0.0).unique is not False
+
+
+@pytest.mark.parametrize("selection", ["optimistic", None])
+def test_curvature_that_jumps_proves_nothing(selection: str | None) -> None:
+    """The cost is 1.75 all over [0.5, 1.5], and curved to the left of it; with a square added there is one solution."""
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
+    data = hf.Federation([hf.Client({a: np.array([0.0, 2.0])})])
+    for weight in (0.0, 0.1):
+        cost = hf.E(cp.huber(y - a, 0.5) + cp.abs(y - a)) + weight * cp.square(y) + 0 * x
+        below = hf.ArgMin(y, cost, [cp.abs(y) <= 3], selection=selection)
+        asked = hf.Problem(hf.Minimize(clients=y), below, federation=data)
+        assert asked.implicit.certificate(0.0).unique is (True if weight else None)
+
+
+def gap(m: np.ndarray, q: np.ndarray, rows: tuple[np.ndarray, np.ndarray], z: np.ndarray) -> float:
+    """How much a variational inequality is missed by: F(z)'z less the least F(z)'v."""
+    force = m @ z + q
+    return float(force @ z - linprog(force, A_ub=rows[0], b_ub=rows[1], bounds=(None, None), method="highs").fun)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_other_solutions_of_a_monotone_map_are_told(seed: int) -> None:
+    """A skew map plus a square of low rank over a polytope: where vertices solve it that are not y, y is not the only one."""
+    rng = np.random.default_rng(seed)
+    half = rng.integers(-1, 2, (3, 1))
+    m = np.triu(rng.integers(-1, 2, (3, 3)), 1).astype(float)
+    m = m - m.T + half @ half.T
+    q = rng.integers(-1, 2, 3).astype(float)
+    rows = np.vstack([np.eye(3), -np.eye(3)]), np.array([2.0, 2.0, 3.0, 1.0, 1.0, 0.0])
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    level = hf.Equilibrium(y, m @ y + q + 0 * x, [rows[0] @ y <= rows[1]])
+    asked = hf.Problem(hf.Minimize(clients=y[0] + 2 * y[1] + 5 * y[2]), level)
+    answer = asked.implicit.response(0.0)
+    assert gap(m, q, rows, answer) <= 1e-9
+    grid = np.array(list(itertools.product([-1, -0.5, 0, 0.5, 1, 1.5, 2], repeat=2)))
+    others = [
+        point
+        for point in (np.append(two, third) for two in grid for third in np.arange(0, 3.5, 0.5))
+        if gap(m, q, rows, point) <= 1e-9 and np.abs(point - answer).max() > 1e-6
+    ]
+    if others:
+        assert asked.implicit.certificate(0.0).unique is False
