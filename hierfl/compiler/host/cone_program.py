@@ -17,10 +17,11 @@ from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.complementarity import by_pivots
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED, ConeSolution, cancelled
-from hierfl.compiler.host.cones import blocks, distance, dual_slope, project_dual
+from hierfl.compiler.host.cones import blocks, distance, project_dual
 from hierfl.compiler.host.feasible_descent import descended
 from hierfl.compiler.host.interior_points import by_interior_points
 from hierfl.compiler.host.least_gap import LeastGap
+from hierfl.compiler.host.polish import Polish
 from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
@@ -32,13 +33,11 @@ FIRMER = 1e-4  # of I beside a singular H, in the units that DAQP is given
 SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
-POLISHING, ROUNDING = 12, 1e-15
 PATIENCE = 5  # steps of Newton's method in vain, from afar
 FINE = 1e-13  # the error from which a cost that hardly falls may be the reason
 LOST = 1e-2  # of what H u balances, from which its rounding leaves nothing of it
 EXACT = 1e-14  # the error of an answer that needs no other solver
 GOOD_IN_CONES = 1e-9  # where other cones hold without a multiplier, interior points come no nearer
-FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
 ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers are polished to rounding
 
 Matrix = Float[np.ndarray, "rows width"]
@@ -181,7 +180,7 @@ class ConeProgram:
         if answer.error <= FINE or not self.symmetric or not self._holds(answer.u):
             return answer
         rows = self.a / self.sizes[:, None], self.b / self.sizes
-        u, z, endless = descended(self.h, self.g, *rows, self._equal, answer.u)
+        u, z, endless = descended(self.h, self.g, *rows, self.equal, answer.u)
         if endless:
             return self._none(UNBOUNDED)
         return min(answer, self._judged(self.polished(u, z / self.sizes)), key=lambda one: one.error)
@@ -189,7 +188,7 @@ class ConeProgram:
     def _holds(self, u: Vector) -> bool:
         """Whether u is feasible, up to rounding."""
         e = (self.a @ u + self.b) / (np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes)
-        return bool((np.where(self._equal, -np.abs(e), e) >= -GOOD).all())
+        return bool((np.where(self.equal, -np.abs(e), e) >= -GOOD).all())
 
     def _scales(self, kept: np.ndarray) -> tuple[float, float]:
         """(what the cost is divided by for DAQP, what u is)."""
@@ -220,7 +219,7 @@ class ConeProgram:
     def _contradiction(self, empty: np.ndarray) -> bool:
         """Whether a row without coefficients does not hold."""
         floor = GOOD * (1.0 + np.abs(self.b).max(initial=0.0))
-        wrong = np.where(self._equal, np.abs(self.b), -self.b)
+        wrong = np.where(self.equal, np.abs(self.b), -self.b)
         return bool((wrong[empty] > floor).any())
 
     def _really_empty(self) -> bool:
@@ -264,7 +263,7 @@ class ConeProgram:
         status, u, z = by_interior_points(*parts, self.cones)
         if status != SOLVED:
             return self._none(status)
-        return self._judged(self._without_faint(self.polished(u * unit, z * weight)))
+        return self._judged(Polish(self).without_faint(self.polished(u * unit, z * weight)))
 
     # --- what is common ----------------------------------------------------------------------------------------------
 
@@ -284,11 +283,11 @@ class ConeProgram:
         if not len(self.b):
             return float(stationarity)
         stationarity = max(stationarity, cancelled(force, self.force_at(u, np.zeros_like(z))))
-        rows = self._sizes_of_entries[1] @ np.abs(u) + np.abs(self.b) + self.sizes
+        rows = self.sizes_of_entries[1] @ np.abs(u) + np.abs(self.b) + self.sizes
         if self.polyhedral:
             e, dual = (au + self.b) / rows, z * self.sizes / force
-            inside = _size(np.where(self._equal, e, np.minimum(e, 0.0)))
-            fit = float(np.abs(np.where(self._equal, e, np.minimum(dual, e))).max())
+            inside = _size(np.where(self.equal, e, np.minimum(e, 0.0)))
+            fit = float(np.abs(np.where(self.equal, e, np.minimum(dual, e))).max())
             return float(max(stationarity, inside, fit))
         e = (au + self.b) / _cone_scale(self.cones, rows)
         dual = z * _cone_scale(self.cones, self.sizes) / force
@@ -297,101 +296,29 @@ class ConeProgram:
         return float(max(stationarity, inside, fit))
 
     @cached_property
-    def _equal(self) -> Bool[np.ndarray, " rows"]:
+    def equal(self) -> Bool[np.ndarray, " rows"]:
         return np.arange(len(self.b)) < self.equations
 
     @cached_property
-    def _sizes_of_entries(self) -> tuple[Matrix, Matrix]:
+    def sizes_of_entries(self) -> tuple[Matrix, Matrix]:
         return np.abs(self.h), np.abs(self.a)
 
     def force_at(self, u: Vector, z: Rows) -> float:
         """The size of what balances in H u + g = A' z."""
-        h, a = self._sizes_of_entries
+        h, a = self.sizes_of_entries
         size = h @ np.abs(u) + np.abs(self.g) + a.T @ np.abs(z)
         return max(float(size.max(initial=0.0)), TINY * float(h.max(initial=0.0))) or 1.0
 
     def _lost(self, u: Vector, z: Rows) -> float:
         """What rounding of H u is beside g and A'z, where it drowns them: u is on its way to infinity along a flat direction; else 0."""
-        h, a = self._sizes_of_entries
+        h, a = self.sizes_of_entries
         balance = float((np.abs(self.g) + a.T @ np.abs(z)).max(initial=0.0))
         rounding = np.finfo(float).eps * float((h @ np.abs(u)).max(initial=0.0))
         return rounding / balance if rounding > LOST * balance > 0 else 0.0
 
     def polished(self, u: Vector, z: Rows, patience: int = 2) -> tuple[Vector, Rows]:
         """The best of some steps of Newton's method on the conditions; it ends where they help no more, often."""
-        best, error = (u, z), self.error(u, z)
-        last, risen = best, 0
-        for _ in range(POLISHING):
-            if error <= ROUNDING or risen > patience:
-                break
-            try:
-                last = self._newton(*last)
-            except np.linalg.LinAlgError:
-                break
-            new = self.error(*last)
-            if new < error:
-                best, error, risen = last, new, 0
-            else:
-                risen += 1
-        return best
-
-    def _without_faint(self, pair: tuple[Vector, Rows]) -> tuple[Vector, Rows]:
-        """The answer with the cones let go whose multipliers are faint: at a kink a cone may hold without any, which Newton's method misses."""
-        u, z = pair
-        if self.polyhedral or self.error(u, z) <= GOOD:
-            return pair
-        kept = np.repeat([_size(z[r]) > FAINT * _size(z) for _, r in blocks(self.cones)], [c.size for c in self.cones])
-        other = u, np.where(kept, z, 0.0)
-        for _ in range(3):
-            other = self._newton(*other, kept)
-        return min(pair, other, key=lambda one: self.error(*one))
-
-    def _newton(self, u: Vector, z: Rows, kept: np.ndarray | None = None) -> tuple[Vector, Rows]:
-        """One step on H u + g - A' z = 0, z - P(z - t (A u + b)) = 0, with t in z's units; z is 0 on rows that are not kept."""
-        if self.polyhedral:
-            return self._on_active_rows(u, z)
-        unit = self._weights(u, z)
-        e = unit * (self.a @ u + self.b)
-        slope, goal = dual_slope(self.cones, z - e), project_dual(self.cones, z - e)
-        if kept is not None:
-            slope, goal = slope * kept[:, None], goal * kept
-        system = np.block([[self.h, -self.a.T], [slope @ (unit[:, None] * self.a), np.eye(len(z)) - slope]])
-        right = -np.concatenate([self.h @ u + self.g - self.a.T @ z, z - goal])
-        step = np.linalg.lstsq(system, right, rcond=1e-14)[0]
-        return u + step[: len(u)], z + step[len(u) :]
-
-    def _weights(self, u: Vector, z: Rows) -> Rows:
-        """What a row's slack is multiplied by to be weighed against its multiplier."""
-        weights = self.force_at(u, z) / (self.sizes * (np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes))
-        e = self.a @ u + self.b
-        for cone, place in blocks(self.cones):
-            if cone.kind not in (ZERO, NONNEGATIVE) and (pulls := _size(z[place])) > 0:
-                weights[place] = np.clip(pulls / max(_size(e[place]), 1e-300), 1e-6, 1e6)
-            elif cone.kind not in (ZERO, NONNEGATIVE):
-                weights[place] = weights[place].min()
-        return weights
-
-    def _on_active_rows(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
-        """The solution on the rows that hold: whose multiplier outweighs what is left of the row, as primal-dual methods choose them."""
-        size = np.abs(self.a) @ np.abs(u) + np.abs(self.b) + self.sizes
-        left = (self.a @ u + self.b) / size
-        held = self._equal | (z * self.sizes / self.force_at(u, z) > np.where(left < -ROUNDING, left, 0.0))
-        rows = self.a[held] / self.sizes[held, None]
-        count, width = int(held.sum()), len(u)
-        system = np.block([[self.h, -rows.T], [rows, np.zeros((count, count))]])
-        scaled = z[held] * self.sizes[held]
-        right = -np.concatenate([self.h @ u + self.g - rows.T @ scaled, rows @ u + self.b[held] / self.sizes[held]])
-        try:
-            step = np.linalg.solve(system, right)
-            if not np.isfinite(step).all() or np.abs(step).max(initial=0.0) > 1e3 * (
-                1 + np.abs(u).max(initial=0.0) + np.abs(scaled).max(initial=0.0)
-            ):
-                raise np.linalg.LinAlgError
-        except np.linalg.LinAlgError:
-            step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
-        new = np.zeros_like(z)
-        new[held] = (scaled + step[width:]) / self.sizes[held]
-        return u + step[:width], new
+        return Polish(self).best(u, z, patience)
 
 
 class _Scaled(ConeProgram):

@@ -1,0 +1,120 @@
+"""Newton's method on the optimality conditions of a program over cones, from an answer that is rough, or of another solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.compiler.host.cones import blocks, dual_slope, project_dual
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO
+
+if TYPE_CHECKING:
+    from hierfl.compiler.host.cone_program import ConeProgram
+
+STEPS, ROUNDING = 12, 1e-15
+GOOD = 1e-9  # the error from which cones with faint multipliers are let go
+FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
+
+Vector = Float[np.ndarray, " width"]
+Rows = Float[np.ndarray, " rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Polish:
+    """Steps of Newton's method for one program."""
+
+    program: ConeProgram
+
+    def best(self, u: Vector, z: Rows, patience: int = 2) -> tuple[Vector, Rows]:
+        """The best of some steps of Newton's method on the conditions; it ends where they help no more, often."""
+        program = self.program
+        best, error = (u, z), program.error(u, z)
+        last, risen = best, 0
+        for _ in range(STEPS):
+            if error <= ROUNDING or risen > patience:
+                break
+            try:
+                last = self._newton(*last)
+            except np.linalg.LinAlgError:
+                break
+            new = program.error(*last)
+            if new < error:
+                best, error, risen = last, new, 0
+            else:
+                risen += 1
+        return best
+
+    def without_faint(self, pair: tuple[Vector, Rows]) -> tuple[Vector, Rows]:
+        """The answer with the cones let go whose multipliers are faint: at a kink a cone may hold without any, which Newton's method misses."""
+        program = self.program
+        u, z = pair
+        if program.polyhedral or program.error(u, z) <= GOOD:
+            return pair
+        kept = np.repeat(
+            [_size(z[r]) > FAINT * _size(z) for _, r in blocks(program.cones)], [c.size for c in program.cones]
+        )
+        other = u, np.where(kept, z, 0.0)
+        for _ in range(3):
+            other = self._newton(*other, kept)
+        return min(pair, other, key=lambda one: program.error(*one))
+
+    def _newton(self, u: Vector, z: Rows, kept: np.ndarray | None = None) -> tuple[Vector, Rows]:
+        """One step on H u + g - A' z = 0, z - P(z - t (A u + b)) = 0, with t in z's units; z is 0 on rows that are not kept."""
+        program = self.program
+        if program.polyhedral:
+            return self._on_active_rows(u, z)
+        unit = self._weights(u, z)
+        e = unit * (program.a @ u + program.b)
+        slope, goal = dual_slope(program.cones, z - e), project_dual(program.cones, z - e)
+        if kept is not None:
+            slope, goal = slope * kept[:, None], goal * kept
+        system = np.block([[program.h, -program.a.T], [slope @ (unit[:, None] * program.a), np.eye(len(z)) - slope]])
+        right = -np.concatenate([program.h @ u + program.g - program.a.T @ z, z - goal])
+        step = np.linalg.lstsq(system, right, rcond=1e-14)[0]
+        return u + step[: len(u)], z + step[len(u) :]
+
+    def _weights(self, u: Vector, z: Rows) -> Rows:
+        """What a row's slack is multiplied by to be weighed against its multiplier."""
+        program = self.program
+        weights = program.force_at(u, z) / (
+            program.sizes * (np.abs(program.a) @ np.abs(u) + np.abs(program.b) + program.sizes)
+        )
+        e = program.a @ u + program.b
+        for cone, place in blocks(program.cones):
+            if cone.kind not in (ZERO, NONNEGATIVE) and (pulls := _size(z[place])) > 0:
+                weights[place] = np.clip(pulls / max(_size(e[place]), 1e-300), 1e-6, 1e6)
+            elif cone.kind not in (ZERO, NONNEGATIVE):
+                weights[place] = weights[place].min()
+        return weights
+
+    def _on_active_rows(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
+        """The solution on the rows that hold: whose multiplier outweighs what is left of the row, as primal-dual methods choose them."""
+        program = self.program
+        size = np.abs(program.a) @ np.abs(u) + np.abs(program.b) + program.sizes
+        left = (program.a @ u + program.b) / size
+        held = program.equal | (z * program.sizes / program.force_at(u, z) > np.where(left < -ROUNDING, left, 0.0))
+        rows = program.a[held] / program.sizes[held, None]
+        count, width = int(held.sum()), len(u)
+        system = np.block([[program.h, -rows.T], [rows, np.zeros((count, count))]])
+        scaled = z[held] * program.sizes[held]
+        right = -np.concatenate(
+            [program.h @ u + program.g - rows.T @ scaled, rows @ u + program.b[held] / program.sizes[held]]
+        )
+        try:
+            step = np.linalg.solve(system, right)
+            if not np.isfinite(step).all() or np.abs(step).max(initial=0.0) > 1e3 * (
+                1 + np.abs(u).max(initial=0.0) + np.abs(scaled).max(initial=0.0)
+            ):
+                raise np.linalg.LinAlgError
+        except np.linalg.LinAlgError:
+            step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+        new = np.zeros_like(z)
+        new[held] = (scaled + step[width:]) / program.sizes[held]
+        return u + step[:width], new
+
+
+def _size(v: np.ndarray) -> float:
+    return float(np.linalg.norm(v))
