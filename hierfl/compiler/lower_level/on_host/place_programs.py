@@ -39,6 +39,9 @@ class PlacePrograms:
         else:
             whole = asked
         place, axes = whole.as_one()
-        several = jax.vmap(function, (*axes, *[0] * len(more)))
+
+        def several(*parts: Any) -> Any:
+            return jax.vmap(function, (*axes, *[0] * len(more)))(*parts)
+
         result = self.of((name, count, *axes.own.items()), several, place, *rows)(*place, *rows)
         return result if whole is asked else jax.tree.map(lambda part: part[: len(asked)], result)
