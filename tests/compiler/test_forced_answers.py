@@ -96,3 +96,22 @@ def test_a_ball_of_radius_zero(make: Callable) -> None:
         lower = hf.ArgMin(y, cp.sum_squares(y - x), [make(y - moved) <= 0])
         problem = hf.Problem(hf.Minimize(clients=np.array([1.0, -3.0]) @ y), lower)
         np.testing.assert_allclose(problem.implicit.gradient(centre), slope * np.array([1.0, -3.0]), atol=1e-9)
+
+
+TOGETHER = {  # rows that leave y one point, (1, 2), only together
+    "corner": lambda y: [y >= CORNER, cp.sum(y) <= 3],
+    "norm": lambda y: [cp.norm1(y - CORNER) <= 0],
+    "steep corner": lambda y: [y >= CORNER, y[0] + 2 * y[1] <= 5, y <= 7],
+    "line": lambda y: [y[0] - y[1] == -1, y[0] >= 1, cp.sum(y) <= 3],
+}
+CORNER = np.array([1.0, 2.0])
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_rows_that_force_y_together_leave_it_no_derivative(name: str) -> None:
+    """Also where y would be there without them."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    level = hf.ArgMin(y, cp.sum_squares(y - x), TOGETHER[name](y))
+    problem = hf.Problem(hf.Minimize(clients=2 * y[0] - 3 * y[1] + 0 * cp.sum(x)), level)
+    for at in (CORNER, CORNER + 0.1, CORNER - [0.3, 0.0]):
+        np.testing.assert_allclose(problem.implicit.gradient(at), 0.0, atol=1e-12)

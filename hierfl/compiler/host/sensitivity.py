@@ -24,6 +24,7 @@ from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 RANK, RANK_IN_CONES = 1e-10, 1e-12  # of the largest singular value, below which one counts as zero
 TIGHT = 1e-9  # relative, within which a row holds along a direction
+STILL = 1e-13  # of how far u would move without rows, up to which it does not: all rows hold then that leave it no way
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
 Vector = Float[np.ndarray, " width"]
@@ -142,7 +143,9 @@ class Sensitivity:
             return None
         moves = max(float(np.abs(answer.u).max(initial=0.0)), float(np.abs(model.b / model.sizes).max(initial=0.0)))
         tight = np.zeros(len(z), bool)
-        tight[order] = np.abs(model.a @ answer.u + model.b) <= TIGHT * model.sizes * moves
+        stiff = float(np.abs(model.h).max(initial=0.0))
+        rounding = STILL * float(np.abs(force).max(initial=0.0)) / stiff if stiff > 0 else 0.0
+        tight[order] = np.abs(model.a @ answer.u + model.b) <= model.sizes * (TIGHT * moves + rounding)
         tight[order[: int(stays.sum())]] = True
         return tight
 
