@@ -53,6 +53,7 @@ class LawIntegrals:
     mean_missed: Any
     square_missed: Any
     tilt: Any
+    inside: Any = True
 
     @classmethod
     def of(cls, law: Any, nodes: Float[np.ndarray, " n"]) -> LawIntegrals:
@@ -82,24 +83,30 @@ class LawIntegrals:
     def joined(cls, parts: Sequence[LawIntegrals]) -> LawIntegrals:
         """Those of all parties, one after another."""
         columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(cls)}
-        tilts = columns.pop("tilt")
+        tilts, _ = columns.pop("tilt"), columns.pop("inside")
         return cls(**{name: np.concatenate(column) for name, column in columns.items()}, tilt=tilts[0])
 
     def of_rows(self, rows: Any, inside: Any) -> LawIntegrals:
-        """Those of some rows, tilted as they are; the ones that are not ``inside`` tell nothing."""
-        part = {field.name: jnp.asarray(getattr(self, field.name)) for field in fields(self)}
-        tilt = part.pop("tilt")
-        some = LawIntegrals(**{name: column[rows] for name, column in part.items()}, tilt=jnp.zeros(()))
+        """Those of some rows; the ones that are not ``inside`` tell nothing."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns |= {name: column[rows] for name, column in columns.items() if name not in ("tilt", "inside")}
+        return LawIntegrals(**columns | {"inside": inside})
+
+    def ready(self, precision: Any) -> LawIntegrals:
+        """The same as numbers of some precision, tilted as they are, with no range for rows that are not inside."""
+        columns = {field.name: jnp.asarray(getattr(self, field.name), precision) for field in fields(self)}
+        some = LawIntegrals(**columns | {"inside": self.inside, "tilt": jnp.zeros((), precision)})
+        tilt = columns["tilt"]
         return replace(
             some,
-            low=jnp.where(inside, some.low, jnp.inf),
-            beyond=some.beyond + tilt * some.missed[:, None] * BUMP,
+            low=jnp.where(self.inside, some.low, jnp.inf),
+            beyond=some.beyond + tilt * some.missed[:, None] * jnp.asarray(BUMP, precision),
             mean=some.mean + tilt * some.mean_missed,
             square=some.square + tilt * some.square_missed,
         )
 
     def excess(self, r: Array) -> tuple[Array, Array]:
-        """(E(d - r)+, E(d - r)+^2 / 2) at points r (k,), as far as these rows tell; all rows of a law together tell it."""
+        """(E(d - r)+, E(d - r)+^2 / 2) at points r (k,), as far as these rows tell, once they are ready; all of a law's tell it."""
         mine = jnp.asarray((r >= self.low[:, None]) & (r < (self.start + self.width)[:, None]), r.dtype)
         columns = jnp.column_stack([self.start, self.width, self.mean, self.square, self.beyond])
         start, width, mean, square, *beyond = (mine.T @ columns).T  # of the row that tells, 0 where none of these does

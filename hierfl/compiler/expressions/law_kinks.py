@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression
+from cvxpy.atoms.elementwise.elementwise import Elementwise
 from jax import Array
 
 from hierfl.atoms.table import row_of
@@ -30,7 +31,8 @@ CLOSE = 1e-5  # of the gap between nodes: how near to a kink slopes are compared
 class LawKinks:
     """Atoms within an integrand, with switches that are affine in its only sample, and its coefficients in them: numbers, none zero.
 
-    ``sizes`` says how many entries the switches of each atom have; ``rates`` (entries,) has the coefficients, one atom after another.
+    ``sizes`` says how many entries the switches of each atom have; ``rates`` (entries,) has the coefficients, one atom after another,
+    and ``entries`` (entries,) which entry of its atom a switch is of, where that is one alone; -1 elsewhere.
     """
 
     sample: Sample
@@ -38,6 +40,7 @@ class LawKinks:
     switches: tuple[Any, ...]
     sizes: tuple[int, ...]
     rates: np.ndarray
+    entries: np.ndarray
     straight: bool  # between kinks the integrand is affine: there are no jumps of second derivatives
 
     @classmethod
@@ -50,7 +53,9 @@ class LawKinks:
         switches = [switch for _, crossed in found.values() for switch, _ in crossed]
         rates = [np.concatenate([np.ravel(rate, order="F") for _, rate in crossed]) for _, crossed in found.values()]
         atoms, sizes = tuple(atom for atom, _ in found.values()), tuple(len(rate) for rate in rates)
-        return cls(sample, atoms, tuple(switches), sizes, np.concatenate(rates), _is_straight(integrand, sample))
+        entries = [_entries(atom, switch) for atom, crossed in found.values() for switch, _ in crossed]
+        straight = _is_straight(integrand, sample)
+        return cls(sample, atoms, tuple(switches), sizes, np.concatenate(rates), np.concatenate(entries), straight)
 
     def added(
         self,
@@ -66,9 +71,11 @@ class LawKinks:
         those of the switches at d = 0.
         """
         at_zero = jnp.concatenate([jnp.ravel(value, order="F") for value in values])
-        r = -at_zero / self.rates.astype(at_zero.dtype)
+        precision = at_zero.dtype  # of the computation that asks, whatever that of the law's numbers
+        law, (d, weights) = law.ready(precision), (jnp.asarray(part, precision) for part in nodes)
+        r = -at_zero / self.rates.astype(precision)
         missed, missed_square = (
-            told - seen for told, seen in zip(law.excess(r), _excess_of_nodes(*nodes, r, law.middle[0]))
+            told - seen for told, seen in zip(law.excess(r), _excess_of_nodes(d, weights, r, law.middle[0]))
         )
         gap = law.gap[0]
 
@@ -79,7 +86,7 @@ class LawKinks:
         def at(d: Array, given: Mapping[int, Array]) -> tuple[Array, ...]:
             return integrand(jnp.reshape(d, self.sample.shape), given)
 
-        added, end = jnp.zeros(()), 0
+        added, end = jnp.zeros((), precision), 0
         counted: set[int] = set()  # equal atoms are at one place
         for number, (place, size) in enumerate(zip(places, self.sizes)):
             mine = slice(end, end + size)
@@ -94,21 +101,36 @@ class LawKinks:
             def beyond_atom(d: Array, change: Array, place: int = place, number: int = number) -> Array:
                 return jax.jvp(lambda value: at(d, {place: value})[0], (atom(d, number),), (change,))[1]
 
-            bent = jax.vmap(beyond_atom)(r[mine], jump(_slope(atom), r[mine], CLOSE * gap))
-            added = added + jnp.tensordot(missed[mine] / _together(r[mine], gap), bent, axes=1)
+            change = jump(_slope(atom), r[mine], CLOSE * gap) * self._own(number, mine).astype(precision)
+            bent = jax.vmap(beyond_atom)(r[mine], change)
+            added = added + jnp.tensordot(missed[mine] * self._shares(r[mine], mine, gap), bent, axes=1)
         if self.straight:
             return added
         curvature = jump(_slope(_slope(lambda d: at(d, {})[0])), r, gap)
-        return added + jnp.tensordot(missed_square / _together(r, gap), curvature, axes=1)
+        together = jnp.sum(_near(r, gap), axis=1)
+        return added + jnp.tensordot(missed_square / together, curvature, axes=1)
+
+    def _own(self, number: int, mine: slice) -> np.ndarray:
+        """1 for the entries of an atom that change with each of its switches, (switches, *shape of the atom); else 0."""
+        shape, entries = self.atoms[number].shape, self.entries[mine]
+        one = np.eye(self.atoms[number].size)[np.maximum(entries, 0)]
+        flat = np.where((entries >= 0)[:, None], one, 1.0)
+        return np.stack([np.reshape(row, shape, order="F") for row in flat])
+
+    def _shares(self, r: Array, mine: slice, gap: Array) -> Array:
+        """What of the jump that is seen at each of an atom's switches is its own: where several change at once, each by its rate."""
+        entries, rates = self.entries[mine], jnp.asarray(np.abs(self.rates[mine]), r.dtype)
+        seen = _near(r, gap) & (entries[:, None] == entries)
+        return rates / (seen @ rates)
 
 
 def _slope(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return lambda d: jax.jvp(function, (d,), (jnp.ones_like(d),))[1]
 
 
-def _together(r: Array, gap: Array) -> Array:
-    """How many kinks are where each one is: their jumps are seen together."""
-    return jnp.sum(jnp.abs(r[:, None] - r) < CLOSE * gap, axis=1)
+def _near(r: Array, gap: Array) -> Array:
+    """Which kinks are where each one is: their jumps are seen together."""
+    return jnp.abs(r[:, None] - r) < CLOSE * gap
 
 
 def _excess_of_nodes(values: Array, weights: Array, r: Array, middle: Array) -> tuple[Array, Array]:
@@ -156,6 +178,12 @@ def _crossings(expression: Any, sample: Sample) -> dict[int, tuple[Any, list[tup
     for argument in getattr(expression, "args", ()):
         found |= _crossings(argument, sample)
     return found
+
+
+def _entries(atom: Any, switch: Any) -> np.ndarray:
+    """Which entry of an elementwise atom each entry of a switch is of; -1 where it is not of one."""
+    own = isinstance(atom, Elementwise) and atom.shape == switch.shape
+    return np.arange(switch.size) if own else np.full(switch.size, -1)
 
 
 def _rate(switch: Any, sample: Sample) -> np.ndarray | None:

@@ -38,7 +38,7 @@ def integrals(law: Any, points: int = 1024) -> LawIntegrals:
 
 
 def whole(part: LawIntegrals) -> LawIntegrals:
-    return part.of_rows(slice(None), True)
+    return part.of_rows(slice(None), True).ready(float)
 
 
 def excess(law: Any, r: float, power: int = 1) -> float:
@@ -85,7 +85,9 @@ def test_rows_in_pieces_tell_as_much_as_all(x64: None) -> None:
     law = stats.norm()
     r, of = jnp.asarray([-50.0, -0.3, 0.0, 2.0, 50.0]), integrals(law)
     numbers = np.arange(1024)
-    pieces = [of.of_rows(numbers, (numbers >= k) & (numbers < k + 300)).excess(r) for k in range(0, 1024, 300)]
+    pieces = [
+        of.of_rows(numbers, (numbers >= k) & (numbers < k + 300)).ready(float).excess(r) for k in range(0, 1024, 300)
+    ]
     for part, all_of_it in zip(zip(*pieces), whole(of).excess(r)):
         np.testing.assert_allclose(sum(part), all_of_it, rtol=1e-14, atol=1e-15)
     assert float(whole(of).excess(r)[0][-1]) == 0.0

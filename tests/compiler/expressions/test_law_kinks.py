@@ -191,3 +191,37 @@ def test_a_server_s_law_and_user_code_beside_kinks() -> None:
             hf.Minimize(server=hf.E(term)), federation=hf.Federation([client], server=hf.Client({s: NORMAL}))
         )
         assert problem.implicit(0.4) == pytest.approx(excess, abs=error)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-12, 1e-9, 1e-3])
+def test_kinks_at_one_place_keep_their_own_slopes(apart: float) -> None:
+    """Entries that weigh differently, in one atom or in several, at the same value of the sample or nearly."""
+    x, d, law = cp.Variable(2, name="x"), hf.Sample(name="d"), stats.gamma(2.0)
+    at = np.array([0.7, 0.7 + apart])
+    weights = np.array([1.0, 3.0])
+    expected = -weights * law.sf(at)
+    separate = hf.E(cp.pos(d - x[0]) + 3 * cp.pos(d - x[1]))
+    for term in (hf.E(weights @ cp.pos(d - x)), separate, hf.E(weights @ cp.maximum(d - x, 0))):
+        problem = hf.Problem(hf.Minimize(clients=term), federation=hf.Federation([hf.Client({d: law})]))
+        np.testing.assert_allclose(problem.implicit.gradient(at), expected, atol=1e-10)
+    steep = hf.E(cp.norm1(cp.hstack([d - x[0], 2 * d - 2 * x[1]])))
+    problem = hf.Problem(hf.Minimize(clients=steep), federation=hf.Federation([hf.Client({d: law})]))
+    np.testing.assert_allclose(problem.implicit.gradient(at), [1.0, 2.0] * (2 * law.cdf(at) - 1), atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["active set", "semismooth Newton", "extragradient"])
+def test_rounds_in_single_precision_end_where_those_in_double_do(method: str) -> None:
+    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(name="d")
+    cost = 0.5 * cp.sum_squares(y - x) + hf.E(cp.sum(cp.pos(d - y)) + cp.sum(cp.square(cp.pos(y - d))))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - x)),
+        hf.ArgMin(y, cost, [cp.abs(y) <= 5], scope="client"),
+        constraints=[cp.abs(x) <= 3],
+        federation=hf.Federation([hf.Client({d: law}) for law in (NORMAL, stats.gamma(2.0))]),
+    )
+    solver = hf.solvers.ImplicitGradient(lower=hf.solvers.Exact(method=method))
+    ends = [
+        problem.solve(solver, rounds=3, runtime=hf.runtime.InProcess(precision=precision), progress=False).x
+        for precision in ("double", "single")
+    ]
+    np.testing.assert_allclose(ends[1], ends[0], atol=1e-5)
