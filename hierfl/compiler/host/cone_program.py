@@ -29,6 +29,7 @@ INFINITE, FEASIBLE = 1e30, 1e-12  # what DAQP is given for no bound, and for its
 UNLIKELY = 1e8  # a solution in units of 1: DAQP goes as far where nothing is feasible
 FAR = 1e3  # a bound on u, from which Clarabel is given other units: it calls such programs empty
 INFEASIBLE, CYCLED, UNBOUNDED_BELOW = -1, -2, -3  # DAQP's words; the second: active sets went in circles
+UNTOUCHED = (-5, -6)  # DAQP's words for H that is not convex, and for too many equations
 FIRMER = 1e-4  # of I beside a singular H, in the units that DAQP is given
 SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
 TINY = 1e-4  # of H, that u and g are held to be small beside
@@ -214,6 +215,8 @@ class ConeProgram:
             is_avi=not self.symmetric,
             primal_tol=FEASIBLE,
         )
+        if flag in UNTOUCHED:  # what DAQP returns then is whatever was in memory
+            return np.zeros(len(self.g)), np.zeros(len(kept)), int(flag)
         return np.array(u) * unit, -np.array(info["lam"]) * weight, int(flag)
 
     def _contradiction(self, empty: np.ndarray) -> bool:

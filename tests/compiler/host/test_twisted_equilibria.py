@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone
 
 
 def over_a_box(matrix: np.ndarray, scope: str = "federation") -> hf.Problem:
@@ -70,3 +72,13 @@ def test_what_is_monotone_at_one_solution_is_not_known_to_be_so_elsewhere() -> N
     problem = hf.Problem(hf.Minimize(clients=cp.square(x) + y), rising)
     assert problem.implicit.response(0.0) == pytest.approx(np.sqrt(3) / 2)
     assert problem.implicit.certificate(0.0).unique is None
+
+
+def test_an_answer_does_not_depend_on_what_is_in_memory() -> None:
+    """Of a map that is not monotone DAQP returns an array that it has not written to."""
+    rng, box = np.random.default_rng(0), np.vstack([np.eye(2), -np.eye(2)])
+    program = ConeProgram(-np.eye(2), np.full(2, -0.05), box, np.ones(4), [Cone(NONNEGATIVE, 4)])
+    for _ in range(300):
+        left = [rng.standard_normal(int(size)) for size in rng.integers(1, 60, 5)]
+        np.testing.assert_allclose(program.solve().u, [-0.05, -0.05], atol=1e-12)
+        del left
