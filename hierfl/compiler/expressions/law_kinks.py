@@ -18,13 +18,16 @@ import scipy.sparse as sp
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression
 from cvxpy.atoms.elementwise.elementwise import Elementwise
+from cvxpy.expressions.leaf import Leaf
 from jax import Array
 
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure
 from hierfl.atoms.table import row_of
 from hierfl.compiler.expressions.law_integrals import LawIntegrals
 from hierfl.language.sample import Sample
 
 CLOSE = 1e-5  # of the gap between nodes: how near to a kink slopes are compared, and kinks are one
+ROUNDING = 32  # units of rounding of a kink's place, which that is no less than
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class LawKinks:
         missed, missed_square = (
             told - seen for told, seen in zip(law.excess(r), _excess_of_nodes(d, weights, r, law.middle[0]))
         )
-        gap = law.gap[0]
+        close = jnp.maximum(CLOSE * law.gap[0], ROUNDING * jnp.finfo(precision).eps * jnp.abs(r))
 
         def jump(function: Callable[[Array], Array], r: Array, distance: Array) -> Array:
             above, below = (jnp.clip(r + way * distance, law.least[0], law.most[0]) for way in (1, -1))
@@ -101,13 +104,13 @@ class LawKinks:
             def beyond_atom(d: Array, change: Array, place: int = place, number: int = number) -> Array:
                 return jax.jvp(lambda value: at(d, {place: value})[0], (atom(d, number),), (change,))[1]
 
-            change = jump(_slope(atom), r[mine], CLOSE * gap) * self._own(number, mine).astype(precision)
+            change = jump(_slope(atom), r[mine], close[mine]) * self._own(number, mine).astype(precision)
             bent = jax.vmap(beyond_atom)(r[mine], change)
-            added = added + jnp.tensordot(missed[mine] * self._shares(r[mine], mine, gap), bent, axes=1)
+            added = added + jnp.tensordot(missed[mine] * self._shares(r[mine], mine, close[mine]), bent, axes=1)
         if self.straight:
             return added
-        curvature = jump(_slope(_slope(lambda d: at(d, {})[0])), r, gap)
-        together = jnp.sum(_near(r, gap), axis=1)
+        curvature = jump(_slope(_slope(lambda d: at(d, {})[0])), r, close)
+        together = jnp.sum(_near(r, close), axis=1)
         return added + jnp.tensordot(missed_square / together, curvature, axes=1)
 
     def _own(self, number: int, mine: slice) -> np.ndarray:
@@ -117,10 +120,10 @@ class LawKinks:
         flat = np.where((entries >= 0)[:, None], one, 1.0)
         return np.stack([np.reshape(row, shape, order="F") for row in flat])
 
-    def _shares(self, r: Array, mine: slice, gap: Array) -> Array:
+    def _shares(self, r: Array, mine: slice, close: Array) -> Array:
         """What of the jump that is seen at each of an atom's switches is its own: where several change at once, each by its rate."""
         entries, rates = self.entries[mine], jnp.asarray(np.abs(self.rates[mine]), r.dtype)
-        seen = _near(r, gap) & (entries[:, None] == entries)
+        seen = _near(r, close) & (entries[:, None] == entries)
         return rates / (seen @ rates)
 
 
@@ -128,9 +131,9 @@ def _slope(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return lambda d: jax.jvp(function, (d,), (jnp.ones_like(d),))[1]
 
 
-def _near(r: Array, gap: Array) -> Array:
+def _near(r: Array, close: Array) -> Array:
     """Which kinks are where each one is: their jumps are seen together."""
-    return jnp.abs(r[:, None] - r) < CLOSE * gap
+    return jnp.abs(r[:, None] - r) < close[:, None]
 
 
 def _excess_of_nodes(values: Array, weights: Array, r: Array, middle: Array) -> tuple[Array, Array]:
@@ -153,28 +156,42 @@ def _only_scalar(integrand: Any) -> Sample | None:
     return next(iter(samples)) if len(samples) == 1 and all(s.size == 1 for s in samples) else None
 
 
-def is_smoothed(switch: Any, integrand: Any, laws: frozenset[int]) -> bool:
-    """Whether the mean of an integrand is smooth where a switch of its atoms changes: its sample is among ``laws``, and crosses it."""
-    sample = smoothing_sample(integrand)
-    return sample is not None and sample.id in laws and _rate(switch, sample) is not None
+def crossed_atoms(integrand: Any, laws: frozenset[int]) -> dict[int, Any]:
+    """The atoms, by id, all of whose branches change at single values of a sample among ``laws``: the mean is smooth there."""
+    kinks = LawKinks.of(integrand)
+    if kinks is None or kinks.sample.id not in laws:
+        return {}
+    return {id(atom): atom for atom in kinks.atoms if _is_crossed(atom, kinks.sample)}
 
 
-def is_crossed(atom: Any, sample: Sample) -> bool:
+def _is_crossed(atom: Any, sample: Sample) -> bool:
     """Whether all places where an atom changes branch are at single values of the sample, whatever else moves."""
     make = row_of(atom).switches
-    if make is None:
-        return False
+    assert make is not None
     return all(_rate(switch, sample) is not None for switch in make(atom) if not _is_number(switch))
 
 
+def _is_gentle(atom: Any) -> bool:
+    """Whether an atom has a locally Lipschitz gradient wherever its arguments may be."""
+    rule = row_of(atom).smooth
+    return rule is not None and rule(
+        atom, [not _is_number(argument) for argument in atom.args], Enclosure(NOTHING_KNOWN)
+    )
+
+
 def _crossings(expression: Any, sample: Sample) -> dict[int, tuple[Any, list[tuple[Any, np.ndarray]]]]:
-    """Every atom below an expression whose switches the sample crosses at single values, with those and the sample's coefficients; by id."""
+    """Every atom below an expression whose switches the sample crosses at single values, with those and the sample's coefficients; by id.
+
+    What an atom that is steep somewhere (a root, a logarithm) makes of a kink is no jump of a slope: below those none is told.
+    """
     found: dict[int, tuple[Any, list[tuple[Any, np.ndarray]]]] = {}
     make = row_of(expression).switches
     rates = [(switch, _rate(switch, sample)) for switch in ([] if make is None else make(expression))]
     crossed = [(switch, rate) for switch, rate in rates if rate is not None]
     if crossed:
         found[id(expression)] = expression, crossed
+    elif not (isinstance(expression, (Leaf, AffAtom)) or expression.is_pwl() or _is_gentle(expression)):
+        return found
     for argument in getattr(expression, "args", ()):
         found |= _crossings(argument, sample)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from cvxpy.atoms.affine.affine_atom import AffAtom
@@ -10,7 +10,7 @@ from cvxpy.atoms.atom import Atom
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.atoms.table import row_of
-from hierfl.compiler.expressions.law_kinks import is_crossed, smoothing_sample
+from hierfl.compiler.expressions.law_kinks import crossed_atoms
 from hierfl.language.expectation import SampleAverage
 
 NO_LAWS: frozenset[int] = frozenset()
@@ -38,15 +38,17 @@ def rough_atom(
     return _first(expressions, lower_ids, passes, laws)
 
 
-def has_pieces(expression: Any, laws: frozenset[int] = NO_LAWS) -> bool:
+def has_pieces(expression: Any, laws: frozenset[int], crossed: Container[int] = ()) -> bool:
     """Whether second derivatives may jump: an atom has branches, whose changes no law of a sample smooths."""
     if isinstance(expression, SampleAverage):
-        sample = smoothing_sample(expression.per_sample)
-        if sample is not None and sample.id in laws:
-            return False
+        crossed = crossed_atoms(expression.per_sample, laws)
     make = row_of(expression).switches
-    own = make is not None and any(not switch.is_constant() for switch in make(expression))
-    return own or any(has_pieces(argument, laws) for argument in getattr(expression, "args", ()))
+    own = (
+        make is not None
+        and id(expression) not in crossed
+        and any(not switch.is_constant() for switch in make(expression))
+    )
+    return own or any(has_pieces(argument, laws, crossed) for argument in getattr(expression, "args", ()))
 
 
 def _first(expressions: Any, lower_ids: set[int], passes: Callable[[Atom], bool], laws: frozenset[int]) -> Atom | None:
@@ -69,10 +71,8 @@ def _first(expressions: Any, lower_ids: set[int], passes: Callable[[Atom], bool]
 
 def _on_average(average: SampleAverage, passes: Callable[[Atom], bool], laws: frozenset[int]) -> Callable[[Atom], bool]:
     """What passes under a mean: over a law of one scalar, what the sample carries across its kinks as well."""
-    sample = smoothing_sample(average.per_sample)
-    if sample is None or sample.id not in laws:
-        return passes
-    return lambda atom: passes(atom) or is_crossed(atom, sample)
+    crossed = crossed_atoms(average.per_sample, laws)
+    return (lambda atom: passes(atom) or id(atom) in crossed) if crossed else passes
 
 
 def _is_smooth(atom: Atom, lower_ids: set[int], enclosure: Enclosure) -> bool:

@@ -6,7 +6,7 @@ slack. f is smooth where no switch changes; where one does it may have a kink. T
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import cvxpy as cp
@@ -16,7 +16,7 @@ from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.expressions.law_kinks import is_smoothed
+from hierfl.compiler.expressions.law_kinks import crossed_atoms
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
@@ -33,16 +33,16 @@ class Switch(NamedTuple):
 
 
 def switches_of(
-    expression: Any, laws: frozenset[int] = frozenset(), average: SampleAverage | None = None
+    expression: Any, laws: frozenset[int] = frozenset(), crossed: Container[int] | None = None
 ) -> Iterator[tuple[Switch, bool]]:
     """(switch, whether it stands under a mean over samples) for every nonsmooth atom of a tree.
 
     Left out are those that a sample carries across zero whose law makes their mean smooth: one of ``laws``, by id.
     """
-    inside = expression if isinstance(expression, SampleAverage) else average
+    inside = crossed_atoms(expression.per_sample, laws) if isinstance(expression, SampleAverage) else crossed
     for sign_changing in _own_switches(expression):
-        if average is None or not is_smoothed(sign_changing, average.per_sample, laws):
-            yield Switch(expression_text(expression), sign_changing), average is not None
+        if crossed is None or id(expression) not in crossed:
+            yield Switch(expression_text(expression), sign_changing), crossed is not None
     for argument in getattr(expression, "args", ()):
         yield from switches_of(argument, laws, inside)
 
