@@ -47,7 +47,16 @@ class Letter:
             with np.load(io.BytesIO(parcel), allow_pickle=False) as members:
                 read: dict[str, np.ndarray] = {name: members[name] for name in members.files}
             words: Any = json.loads(read.pop(WORDS).tobytes())
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError) as error:
+        except (
+            ValueError,
+            KeyError,
+            EOFError,
+            OSError,
+            zipfile.BadZipFile,
+            AttributeError,
+            RuntimeError,
+            MemoryError,
+        ) as error:
             raise SiteError(f"a message that is no letter of named arrays: {type(error).__name__}: {error}") from error
         if not isinstance(words, dict) or not all(isinstance(word, str | int | float) for word in words.values()):
             raise SiteError("a message whose words are not strings and numbers.")

@@ -67,6 +67,16 @@ def test_bytes_that_are_no_letter_are_refused_and_run_nothing(data: Any) -> None
     assert all(array.dtype.kind in "biuf" for array in read.arrays.values())
 
 
+@pytest.mark.parametrize(("place", "byte"), [(4, 0x40), (6, 0x01)])
+def test_archives_of_other_versions_and_encrypted_ones_are_no_letters(place: int, byte: int) -> None:
+    """In the directory: the version that is needed to read a member, and the flag that it is encrypted."""
+    whole = bytearray(Letter({"message": "Hello"}, {"x": np.arange(3.0)}).as_bytes())
+    entry = whole.index(b"PK\x01\x02") + 2
+    whole[entry + place] = byte
+    with pytest.raises(hf.SiteError, match="no letter"):
+        Letter.from_bytes(bytes(whole))
+
+
 class Trap:
     """Whoever unpickles it is told."""
 
