@@ -7,7 +7,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.host.cone_solution import TWISTED, UNKNOWN
+from hierfl.compiler.host.cone_solution import SEVERAL, TWISTED, UNKNOWN
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
@@ -70,7 +70,7 @@ def require_gradient(x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray
     """The gradient is a vector of numbers."""
     if np.isfinite(gradient).all():
         return
-    several = evaluation.solution is not None and (np.asarray(evaluation.solution.unique) == 0).any()
+    several = evaluation.solution is not None and (np.asarray(evaluation.solution.unique) == SEVERAL).any()
     why = (
         "the lower level has several solutions there, of which the upper objective prefers some, and the one that is chosen moves in no "
         'smooth way with x: add a strongly convex term to the lower level, or, where it is linear, choose with selection="optimistic"'
@@ -83,57 +83,37 @@ def require_gradient(x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray
 
 
 def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
-    """Say once for a problem that y(x) is one of several solutions that the upper objective tells apart."""
+    """Say once for a problem that y(x) is one of several solutions that the upper objective tells apart, or that no choice was made."""
     level = oracles.declaration.lower_level
     if solution is None or level is None:
         return
-    if getattr(level, "selection", None) is not None:
-        unknown = np.asarray(solution.unique) == UNKNOWN
-        if unknown.any():
-            oracles.programs.keep("told of no choice", lambda: _tell_of_no_choice(oracles, int(np.argmax(unknown))))
-        return
-    several = np.asarray(solution.unique) == 0
-    if several.any():
-        oracles.programs.keep("told of several solutions", lambda: _tell_of_several(oracles, int(np.argmax(several))))
-
-
-def _tell_of_several(oracles: Oracles, owner: int) -> bool:
-    warnings.warn(
-        f"the lower level of {_owner_name(oracles, owner)} has several solutions, and the upper objective depends on which: the one of "
-        f'least norm is taken. Write selection="optimistic" or selection="pessimistic" in hf.ArgMin, or add a strongly convex term.',
-        LowerLevelWarning,
-        stacklevel=2,
-    )
-    return True
-
-
-def _tell_of_no_choice(oracles: Oracles, owner: int) -> bool:
-    warnings.warn(
-        f"whether the lower level of {_owner_name(oracles, owner)} has one solution or several is not known, so that selection=... has "
-        f"chosen nothing: it does among the solutions of linear and convex quadratic lower levels. Add a strongly convex term.",
-        LowerLevelWarning,
-        stacklevel=2,
-    )
-    return True
+    unique = np.asarray(solution.unique)
+    if getattr(level, "selection", None) is None:
+        _warn_once(
+            oracles,
+            unique == SEVERAL,
+            "the lower level of {owner} has several solutions, and the upper objective depends on which: the one of least norm is taken. "
+            'Write selection="optimistic" or selection="pessimistic" in hf.ArgMin, or add a strongly convex term.',
+        )
+    else:
+        _warn_once(
+            oracles,
+            unique == UNKNOWN,
+            "whether the lower level of {owner} has one solution or several is not known, so that selection=... has chosen nothing: it "
+            "does among the solutions of linear and convex quadratic lower levels. Add a strongly convex term.",
+        )
 
 
 def warn_of_twisted(oracles: Oracles, solution: LowerSolution | None) -> None:
     """Say once for a problem that y(x) solves a variational inequality that is not monotone, and may have other solutions."""
-    twisted = np.zeros(0, bool) if solution is None else np.asarray(solution.unique) == TWISTED
-    if twisted.any():
-        owner = int(np.argmax(twisted))
-        oracles.programs.keep("told of a twisted map", lambda: _tell_of_twisted(oracles, owner))
-
-
-def _tell_of_twisted(oracles: Oracles, owner: int) -> bool:
-    warnings.warn(
-        f"the lower level of {_owner_name(oracles, owner)} is an equilibrium of a map that is not monotone: y(x) is one, there may be "
-        f"others, and f may jump where the one that is found changes. Look at the signs in hf.Equilibrium: costs and their gradients "
-        f"count as positive, so that -y stands for parties who want ever more; check() says what was found.",
-        LowerLevelWarning,
-        stacklevel=2,
-    )
-    return True
+    if solution is not None:
+        _warn_once(
+            oracles,
+            np.asarray(solution.unique) == TWISTED,
+            "the lower level of {owner} is an equilibrium of a map that is not monotone: y(x) is one, there may be others, and f may jump "
+            "where the one that is found changes. Look at the signs in hf.Equilibrium: costs and their gradients count as positive, so "
+            "that -y stands for parties who want ever more; check() says what was found.",
+        )
 
 
 def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
@@ -145,23 +125,27 @@ def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
         return
     sizes = 1.0 + np.linalg.norm(solution.y, axis=-1)
     uncertain = np.isfinite(bounds) & (bounds > UNCERTAIN * sizes)
-    if uncertain.any():
-        owner = int(np.argmax(uncertain))
-        oracles.programs.keep(
-            "told of uncertainty",
-            lambda: _tell_of_uncertainty(oracles, owner, float(bounds[owner]), float(sizes[owner])),
-        )
-
-
-def _tell_of_uncertainty(oracles: Oracles, owner: int, bound: float, size: float) -> bool:
-    warnings.warn(
-        f"y(x) of {_owner_name(oracles, owner)} is known to {bound:.1e} only, at a size of {size:.1e}: the lower level is so badly scaled "
-        f"that rounding leaves no more, and f(x) and its slopes may be wrong. Write y in units in which its curvatures are alike, or add a "
-        f"strongly convex term.",
-        LowerLevelWarning,
-        stacklevel=2,
+    bound, size = (float(of[np.argmax(uncertain)]) for of in (bounds, sizes))
+    _warn_once(
+        oracles,
+        uncertain,
+        f"y(x) of {{owner}} is known to {bound:.1e} only, at a size of {size:.1e}: the lower level is so badly scaled that rounding leaves "
+        f"no more, and f(x) and its slopes may be wrong. Write y in units in which its curvatures are alike, or add a strongly convex term.",
+        "uncertain",
     )
-    return True
+
+
+def _warn_once(oracles: Oracles, owners: np.ndarray, words: str, told: str = "") -> None:
+    """Warn, once for a problem and these words (or what was ``told``), of the first owner that they are about."""
+    if not owners.any():
+        return
+
+    def tell() -> bool:
+        name = _owner_name(oracles, int(np.argmax(owners)))
+        warnings.warn(words.format(owner=name), LowerLevelWarning, stacklevel=2)
+        return True
+
+    oracles.programs.keep(("told", told or words), tell)
 
 
 def require_defined(x: np.ndarray, evaluation: Evaluation) -> None:
