@@ -6,6 +6,8 @@ change of variables: t = u / 2 + s(u) / 2, u the probability and s that of doubl
 so that smooth integrands converge exponentially, unbounded ones too. More scalars take a scrambled Sobol sequence
 (unscrambled ones start at the corner 0 and are biased).
 
+Where the density of a law of one scalar jumps there is a node of no weight: what is told of the law between nodes begins anew.
+
 Every rule but a sum falls into ``PARTS`` rules of the same kind, by whose spread its error is estimated.
 """
 
@@ -17,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import stats
 
 from hierfl.compiler.data.distributions import inverse_cdf, tail_quantiles
+from hierfl.compiler.expressions.density_jumps import has_density, jumps_at_ends, jumps_within
 from hierfl.language.sample import Sample
 
 PARTS = 8
@@ -46,6 +49,8 @@ class EvaluationNodes:
         Which of the ``PARTS`` rules a node belongs to.
     band
         2 for the outermost nodes of a tail that was cut off, 1 for those before them, negative on the left; else 0.
+    jump
+        Whether the density of a law of one scalar jumps there.
     rule
         One of ``RULES``.
     """
@@ -54,6 +59,7 @@ class EvaluationNodes:
     weights: Float[np.ndarray, " n"]
     part: Int[np.ndarray, " n"]
     band: Int[np.ndarray, " n"]
+    jump: Bool[np.ndarray, " n"]
     rule: str
 
 
@@ -75,7 +81,29 @@ def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table
         return _sobol(laws, points, np.random.default_rng((SEED, table, *holder.encode())))
     for sample in continuous:
         scalars[sample] = [_quadrature(laws[sample], sample.shape, points // combinations)]
-    return _product({sample: each for sample, each in scalars.items() if each}, QUADRATURE if continuous else SUM)
+    rule = _product({sample: each for sample, each in scalars.items() if each}, QUADRATURE if continuous else SUM)
+    if len(laws) == 1 and continuous and has_density(laws[continuous[0]]):
+        return _with_jumps(rule, continuous[0], laws[continuous[0]])
+    return rule
+
+
+def _with_jumps(rule: EvaluationNodes, sample: Sample, law: Any) -> EvaluationNodes:
+    """The rule with nodes of no weight where the density jumps; those at the ends of its support are there already."""
+    column = rule.values[sample.id]
+    nodes = column.reshape(-1)
+    places = np.setdiff1d(jumps_within(law, nodes), nodes)
+    at, none = np.searchsorted(nodes, places), np.zeros(places.size, int)
+    jump = np.insert(np.zeros(nodes.size, bool), at, True)
+    ends = jumps_at_ends(law, nodes)
+    jump[0], jump[-1] = jump[0] | ends[0], jump[-1] | ends[1]
+    return EvaluationNodes(
+        {sample.id: np.insert(nodes, at, places).reshape(-1, *sample.shape)},
+        np.insert(rule.weights, at, 0.0),
+        np.insert(rule.part, at, none),
+        np.insert(rule.band, at, none),
+        jump,
+        rule.rule,
+    )
 
 
 def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | None:
@@ -172,6 +200,7 @@ def _product(scalars: Mapping[Sample, Sequence[Nodes]], rule: str) -> Evaluation
         np.prod([nodes.weights[k] for nodes, k in zip(factors, index)], axis=0),
         np.sum([nodes.part[k] for nodes, k in zip(factors, index)], axis=0),
         np.take_along_axis(bands, np.argmax(np.abs(bands), axis=0)[None], axis=0)[0],
+        np.zeros(bands.shape[1], bool),
         rule,
     )
 
@@ -187,4 +216,5 @@ def _sobol(laws: Mapping[Sample, Any], points: int, generator: np.random.Generat
         for (sample, law), piece in zip(laws.items(), pieces)
     }
     part = np.arange(points) * PARTS // points
-    return EvaluationNodes(values, np.full(points, 1.0 / points), part, np.zeros(points, int), SOBOL)
+    band, jump = np.zeros(points, int), np.zeros(points, bool)
+    return EvaluationNodes(values, np.full(points, 1.0 / points), part, band, jump, SOBOL)

@@ -21,6 +21,7 @@ from hierfl.compiler.data.distributions import Quantiles
 from hierfl.compiler.data.evaluation_nodes import QUADRATURE, RULES, EvaluationNodes, evaluation_nodes
 from hierfl.compiler.data.held_elsewhere import column_elsewhere, parameters_of
 from hierfl.compiler.data.storage import Stored, gathered, stacked
+from hierfl.compiler.expressions.density_jumps import has_density
 from hierfl.compiler.expressions.law_integrals import LawIntegrals
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError
@@ -45,13 +46,14 @@ class NodeRoles:
     rule: np.ndarray
     part: np.ndarray
     band: np.ndarray
+    jump: np.ndarray
 
     @classmethod
     def of(cls, nodes: Sequence[EvaluationNodes]) -> NodeRoles:
         """Those of all parties, one after another."""
         rule = [np.full(one.weights.size, RULES.index(one.rule)) for one in nodes]
         part, band = [one.part for one in nodes], [one.band for one in nodes]
-        return cls(np.concatenate(rule), np.concatenate(part), np.concatenate(band))
+        return cls(*map(np.concatenate, (rule, part, band, [one.jump for one in nodes])))
 
 
 @jax.tree_util.register_dataclass
@@ -378,8 +380,8 @@ def _integrals(laws: Sequence[Mapping[Sample, Any]], nodes: Sequence[EvaluationN
     if any(len(law) > 1 for law in laws) or any(one.rule != QUADRATURE for one in nodes):
         return None
     scalars = [next(iter(law.values())) for law in laws]
-    if not all(hasattr(law, part) for law in scalars for part in ("sf", "pdf", "ppf")):
+    if not all(map(has_density, scalars)):
         return None
     return LawIntegrals.joined(
-        [LawIntegrals.of(law, np.ravel(next(iter(one.values.values())))) for law, one in zip(scalars, nodes)]
+        [LawIntegrals.of(law, np.ravel(next(iter(one.values.values()))), one.jump) for law, one in zip(scalars, nodes)]
     )

@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.polynomial.polynomial import polyval
+
+from hierfl.compiler.expressions.density_jumps import inward
 
 DEGREE = 5
 KNOWN_AT = np.array([0.0, 0.5, 1.0])  # of the way to the next node
@@ -56,10 +58,10 @@ class LawIntegrals:
     inside: Any = True
 
     @classmethod
-    def of(cls, law: Any, nodes: Float[np.ndarray, " n"]) -> LawIntegrals:
-        """Those of one law, whose nodes ascend."""
+    def of(cls, law: Any, nodes: Float[np.ndarray, " n"], jump: Bool[np.ndarray, " n"]) -> LawIntegrals:
+        """Those of one law, whose nodes ascend; at those marked ``jump`` its density does."""
         width = np.diff(nodes, append=nodes[-1])
-        coefficients, missed = _between_nodes(law, nodes, width)
+        coefficients, missed = _between_nodes(law, nodes, width, jump)
         mean, square = _integrals(coefficients, width)
         mean_missed, square_missed = _integrals(missed[:, None] * BUMP, width)
         return cls(
@@ -127,14 +129,19 @@ class LawIntegrals:
 
 
 def _between_nodes(
-    law: Any, nodes: np.ndarray, width: np.ndarray
+    law: Any, nodes: np.ndarray, width: np.ndarray, jump: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "n coefficients"], Float[np.ndarray, " n"]]:
     """The coefficients of the probability beyond a point, of a straight line where the density jumps on the way; what they miss."""
 
     def at(places: np.ndarray) -> np.ndarray:
         return nodes[:, None] + width[:, None] * places
 
-    beyond, density = (np.asarray(part(at(KNOWN_AT)), float) for part in (law.sf, law.pdf))
+    places = at(KNOWN_AT)
+    beyond = np.asarray(law.sf(places), float)
+    places[jump, 0] = inward(nodes, width)[jump]
+    before_jump = np.append(jump[1:], False)
+    places[before_jump, -1] = inward(places[:, -1], -width)[before_jump]
+    density = np.asarray(law.pdf(places), float)
     powers = np.arange(DEGREE + 1)
     values = KNOWN_AT[:, None] ** powers
     slopes = powers * KNOWN_AT[:, None] ** np.maximum(powers - 1, 0)

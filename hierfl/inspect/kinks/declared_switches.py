@@ -25,24 +25,25 @@ _OPAQUE_CONES = (PSD, ExpCone, PowCone3D, PowConeND)
 
 
 class Switch(NamedTuple):
-    """``expression`` changes sign where ``source``, an atom or a constraint of Y(x), changes branch."""
+    """``expression`` changes sign where ``source``, an atom or a constraint of Y(x), changes branch.
+
+    ``smoothed`` is one that a sample carries across zero, whose law makes its mean smooth but where the law's density jumps.
+    """
 
     source: str
     expression: Any
     is_slack: bool = False
+    smoothed: bool = False
 
 
 def switches_of(
     expression: Any, laws: frozenset[int] = frozenset(), crossed: Container[int] | None = None
 ) -> Iterator[tuple[Switch, bool]]:
-    """(switch, whether it stands under a mean over samples) for every nonsmooth atom of a tree.
-
-    Left out are those that a sample carries across zero whose law makes their mean smooth: one of ``laws``, by id.
-    """
+    """(switch, whether it stands under a mean over samples) for every nonsmooth atom of a tree; ``laws`` make means smooth, by id."""
     inside = crossed_atoms(expression.per_sample, laws) if isinstance(expression, SampleAverage) else crossed
     for sign_changing in _own_switches(expression):
-        if crossed is None or id(expression) not in crossed:
-            yield Switch(expression_text(expression), sign_changing), crossed is not None
+        smoothed = crossed is not None and id(expression) in crossed
+        yield Switch(expression_text(expression), sign_changing, False, smoothed), crossed is not None
     for argument in getattr(expression, "args", ()):
         yield from switches_of(argument, laws, inside)
 

@@ -51,12 +51,13 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Switches evaluated alike: at an owner (``table`` None), or on every row of a table of one side."""
+    """Switches evaluated alike: at an owner (``table`` None), or on some rows of a table of one side, by number."""
 
     side: str  # "server", "clients" (upper terms) or "lower"
     table: int | None
     switches: tuple[Switch, ...]
     program: Program
+    rows: np.ndarray | None
 
     @property
     def size(self) -> int:
@@ -69,9 +70,9 @@ class Group:
         return any(isinstance(atom, SampleAverage) for switch in self.switches for atom in nodes_of(switch.expression))
 
     @classmethod
-    def of(cls, side: str, table: int | None, switches: list[Switch]) -> Group:
+    def of(cls, side: str, table: int | None, switches: list[Switch], rows: np.ndarray | None) -> Group:
         """Compile the switches of one side and table together."""
-        return cls(side, table, tuple(switches), Program([switch.expression for switch in switches]))
+        return cls(side, table, tuple(switches), Program([switch.expression for switch in switches]), rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,19 +88,25 @@ class Switches:
         """Collected from the declaration."""
         problem, level = compiled.declaration, compiled.declaration.lower_level
         upper = {"server": problem.objective.server, "clients": problem.objective.clients}
-        by_table: dict[tuple[str, int | None], list[Switch]] = {}
+        found: list[tuple[str, Switch, bool]] = []
         for side, term in upper.items():
-            for switch, per_row in () if term is None else switches_of(term, _smooth_laws(compiled, side)):
-                by_table.setdefault((side, _table(compiled, side, switch, per_row)), []).append(switch)
+            pairs = () if term is None else switches_of(term, _smooth_laws(compiled, side))
+            found += [(side, switch, per_row) for switch, per_row in pairs if not switch.smoothed]
         if level is not None:
             for expression in level.expressions:
-                for switch, per_row in switches_of(expression, _smooth_laws(compiled, "lower")):
-                    by_table.setdefault(("lower", _table(compiled, "lower", switch, per_row)), []).append(switch)
+                pairs = switches_of(expression, _smooth_laws(compiled, "lower"))
+                found += [("lower", switch, per_row) for switch, per_row in pairs]
             for constraint, owner in owned_constraints(compiled):
-                for switch in constraint_switches(constraint, owner):
-                    by_table.setdefault(("lower", _table(compiled, "lower", switch, False)), []).append(switch)
+                found += [("lower", switch, False) for switch in constraint_switches(constraint, owner)]
+        together: dict[tuple[str, int | None, bool], list[Switch]] = {}
+        for side, switch, per_row in found:
+            place = side, _table(compiled, side, switch, per_row), switch.smoothed
+            together.setdefault(place, []).append(switch)
         opaque = {expression_text(atom): None for atom in atoms_of(compiled) if is_opaque(atom)}
-        groups = tuple(Group.of(side, table, switches) for (side, table), switches in by_table.items() if switches)
+        groups = tuple(
+            Group.of(side, table, switches, _rows(compiled, side, table, smoothed))
+            for (side, table, smoothed), switches in together.items()
+        )
         return cls(compiled, groups, tuple(opaque))
 
     @property
@@ -146,7 +153,9 @@ class Switches:
         static = self.compiled.static_data
         side = static.server if group.side == "server" else static.clients
         roles = None if group.table is None or side is None else side.tables[group.table].roles
-        return False if roles is None else roles.rule != RULES.index(SUM)
+        if roles is None or any(switch.smoothed for switch in group.switches):
+            return False
+        return roles.rule != RULES.index(SUM)
 
     def _flags(self, flag: Callable[[Group, Switch], np.ndarray | bool]) -> np.ndarray:
         parts = [
@@ -197,8 +206,8 @@ class Switches:
 
             return jax.vmap(at)(jnp.arange(self._holders(group)))
         table = side.tables[group.table]
-        rows = table.size
-        holder = jnp.searchsorted(table.offsets, jnp.arange(rows), side="right") - 1
+        rows = jnp.asarray(group.rows)
+        holder = jnp.searchsorted(table.offsets, rows, side="right") - 1
         answered = self._answered(group) and answers is not None
 
         def one(job: tuple[Array, Array]) -> tuple[Array, ...]:
@@ -206,7 +215,7 @@ class Switches:
             y = answers[row] if answered and answers is not None else answer(index)
             return group.program(compiled.environment(x, y, {**side.party(index).environment, **table.rows(row)}))
 
-        return jax.vmap(one)((jnp.arange(rows), holder))
+        return jax.vmap(one)((rows, holder))
 
     def _answered(self, group: Group) -> bool:
         """Whether each row of the group has a y of its own."""
@@ -216,17 +225,15 @@ class Switches:
         return group.table == compiled.row_table(compiled.static_data.clients)
 
     def _holders(self, group: Group) -> int:
+        if group.rows is not None:
+            return group.rows.size
         static = self.compiled.static_data
-        side = static.server if group.side == "server" else static.clients
-        if group.table is not None:
-            assert side is not None
-            return int(np.sum(side.tables[group.table].counts))
         lower_shared = group.side == "lower" and self.compiled.scope == "federation"
         return 1 if group.side == "server" or lower_shared else static.clients.size
 
     def _named(self, group: Group, switch: Switch, index: tuple[int, ...], holder: int) -> Cause:
         static = self.compiled.static_data
-        if group.table is None:
+        if group.table is None or group.rows is None:
             alone = group.side == "server" or self._holders(group) == 1
             owner = (
                 "server" if group.side == "server" else "" if alone else self.compiled.declaration.client_called(holder)
@@ -235,10 +242,19 @@ class Switches:
         side = static.server if group.side == "server" else static.clients
         assert side is not None
         table = side.tables[group.table]
-        owner_index = int(np.searchsorted(np.asarray(table.offsets), holder, side="right")) - 1
-        row = holder - int(table.offsets[owner_index])
+        at = int(group.rows[holder])
+        owner_index = int(np.searchsorted(np.asarray(table.offsets), at, side="right")) - 1
         owner = "server" if group.side == "server" else self.compiled.declaration.client_called(owner_index)
-        return Cause(switch.source, index, owner, row, switch.is_slack)
+        if switch.smoothed:
+            jump = float(np.ravel(table.values[table.samples[0]][at])[0])
+            return Cause(
+                switch.source,
+                index,
+                f"{owner}, whose law has a jump of its density at {round(jump, 12):.6g}",
+                None,
+                False,
+            )
+        return Cause(switch.source, index, owner, at - int(table.offsets[owner_index]), switch.is_slack)
 
 
 def _smooth_laws(compiled: CompiledProblem, side: str) -> frozenset[int]:
@@ -247,6 +263,15 @@ def _smooth_laws(compiled: CompiledProblem, side: str) -> frozenset[int]:
     population = static.server if side == "server" else static.clients
     apart = side != "server" and compiled.scope == "sample"  # each node has a y of its own
     return frozenset() if population is None or apart else population.scalar_laws
+
+
+def _rows(compiled: CompiledProblem, side: str, table: int | None, smoothed: bool) -> np.ndarray | None:
+    """On which rows of a table switches are evaluated: on all, or where the density of a law that smooths their kinks jumps."""
+    population = compiled.static_data.server if side == "server" else compiled.static_data.clients
+    if table is None or population is None:
+        return None
+    rows, roles = np.arange(population.tables[table].size), population.tables[table].roles
+    return rows[roles.jump] if smoothed and roles is not None else rows
 
 
 def _table(compiled: CompiledProblem, side: str, switch: Switch, per_row: bool) -> int | None:
