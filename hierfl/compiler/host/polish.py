@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
+from scipy.linalg.lapack import dgecon, dgetrf, dgetrs
 
 from hierfl.compiler.host.cones import blocks, dual_slope, project_dual
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 STEPS, ROUNDING = 12, 1e-15
 GOOD = 1e-9  # the error from which cones with faint multipliers are let go
+SINGULAR = 1e-12  # the reciprocal condition number of systems that count as singular
 FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
 
 Vector = Float[np.ndarray, " width"]
@@ -73,7 +75,7 @@ class Polish:
             slope, goal = slope * kept[:, None], goal * kept
         system = np.block([[program.h, -program.a.T], [slope @ (unit[:, None] * program.a), np.eye(len(z)) - slope]])
         right = -np.concatenate([program.h @ u + program.g - program.a.T @ z, z - goal])
-        step = np.linalg.lstsq(system, right, rcond=1e-14)[0]
+        step = _solved(system, right)
         return u + step[: len(u)], z + step[len(u) :]
 
     def _weights(self, u: Vector, z: Rows) -> Rows:
@@ -114,6 +116,14 @@ class Polish:
         new = np.zeros_like(z)
         new[held] = (scaled + step[width:]) / program.sizes[held]
         return u + step[:width], new
+
+
+def _solved(system: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The solution, that of least norm where the system is singular: a singular value decomposition takes fifty times as long."""
+    factors, pivots, failed = dgetrf(system)
+    if not failed and dgecon(factors, np.abs(system).sum(axis=0).max())[0] > SINGULAR:
+        return dgetrs(factors, pivots, right)[0]
+    return np.linalg.lstsq(system, right, rcond=1e-14)[0]
 
 
 def _size(v: np.ndarray) -> float:
