@@ -116,6 +116,9 @@ class AtomRow:
         Whether it has points without a gradient.
     switches
         Expressions that change sign where it changes its branch. Default: none.
+    crossings
+        ``(atom,)``: expressions that are affine in the arguments and change sign wherever it changes its branch, perhaps elsewhere too;
+        none where there would be too many. Default: its switches.
     opaque
         Whether it has pieces that no switch tells apart.
     formula
@@ -152,6 +155,7 @@ class AtomRow:
     derivative: Callable[[Any, int, Expression], Expression | None] | None = None
     kinked: bool = False
     switches: Callable[[Any], list[Any]] | None = None
+    crossings: Callable[[Any], list[Any]] | None = None
     opaque: bool = False
     formula: Callable[..., Any] | None = None
     read: Callable[[Reader, Any], Phrase] | None = None

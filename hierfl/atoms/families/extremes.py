@@ -30,6 +30,8 @@ else:
     jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
     sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
 
+FEW = 16  # entries, whose differences are few enough to look at every one
+
 
 # Values
 
@@ -91,6 +93,15 @@ def _tie(x: Any, k: int) -> Any:
     return 2 * cp.sum_largest(x, k) - fewer - cp.sum_largest(x, k + 1)
 
 
+def differences(atom: Any) -> list[Any]:
+    """Of every two entries; none for an atom along an axis, or of too many."""
+    if getattr(atom, "axis", None) is not None or atom.args[0].size > FEW:
+        return []
+    entries = cp.vec(atom.args[0], order="F")
+    before, after = np.triu_indices(entries.size, k=1)
+    return [entries[before] - entries[after]] if before.size else []
+
+
 # Formulas
 
 
@@ -126,6 +137,7 @@ ROWS = (
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
         switches=_from_largest,
+        crossings=differences,
         formula=reduction(lambda atom, entries: sympy.Max(*entries)),
         spellings=(Spelling("max", latex=r"\max"),),
     ),
@@ -136,6 +148,7 @@ ROWS = (
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
         switches=_from_smallest,
+        crossings=differences,
         formula=reduction(lambda atom, entries: sympy.Min(*entries)),
         spellings=(Spelling("min", latex=r"\min"),),
     ),
@@ -147,6 +160,7 @@ ROWS = (
         lower=_sum_of_largest,
         kinked=True,
         switches=_at_ties,
+        crossings=differences,
         formula=_formula_of_largest,
         spellings=(Spelling("sum_largest", {"k": None}, _latex_of_largest),),
     ),

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
+import numpy as np
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 
 from hierfl.atoms import narrowing
+from hierfl.atoms.families.extremes import FEW
 from hierfl.atoms.formulas import Expr, exact, reduction
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.ranges import monotone, of_magnitudes, slopes_between
@@ -102,6 +104,16 @@ def _at_ties_of_sizes(atom: Any) -> list[Any]:
     return [atom.args[0], cp.abs(atom.args[0]) - cp.norm_inf(atom.args[0])]
 
 
+def _differences_of_sizes(atom: Any) -> list[Any]:
+    """Where sizes are equal, entries or their negatives are; none for an atom of too many entries."""
+    entries = cp.vec(atom.args[0], order="F")
+    if atom.axis is not None or entries.size > FEW:
+        return []
+    before, after = np.triu_indices(entries.size, k=1)
+    pairs = [entries[before] - entries[after], entries[before] + entries[after]] if before.size else []
+    return [entries, *pairs]
+
+
 def _at_origin(atom: Any) -> list[Any]:
     argument = atom.args[0] if atom.axis is not None else cp.vec(atom.args[0], order="F")
     return [cp.norm(argument, 2, axis=atom.axis)]
@@ -169,6 +181,7 @@ ROWS = (
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,
         switches=_at_ties_of_sizes,
+        crossings=_differences_of_sizes,
         formula=reduction(lambda atom, entries: sympy.Max(*map(sympy.Abs, entries))),
         spellings=(norm_spelling("norm_inf", r"\infty"),),
     ),

@@ -109,6 +109,10 @@ def _at_threshold(atom: Any) -> list[Any]:
     return [cp.abs(atom.args[0]) - atom.M]
 
 
+def _at_both_thresholds(atom: Any) -> list[Any]:
+    return [atom.args[0] - atom.M, atom.args[0] + atom.M]
+
+
 def _at_whole_numbers(shift: float) -> Callable[[Any], list[Any]]:
     """What is constant between whole numbers changes at them, or ``shift`` before them."""
 
@@ -162,6 +166,7 @@ ROWS = (
         smooth=always_smooth,
         derivative=_pull_huber,
         switches=_at_threshold,
+        crossings=_at_both_thresholds,
         formula=_huber_formula,
         spellings=(Spelling("huber", {"M": 1}, r"\phi^{\mathrm{huber}}"),),
     ),

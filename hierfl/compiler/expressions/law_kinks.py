@@ -166,9 +166,14 @@ def crossed_atoms(integrand: Any, laws: frozenset[int]) -> dict[int, Any]:
 
 def _is_crossed(atom: Any, sample: Sample) -> bool:
     """Whether all places where an atom changes branch are at single values of the sample, whatever else moves."""
-    make = row_of(atom).switches
-    assert make is not None
-    return all(_rate(switch, sample) is not None for switch in make(atom) if not _is_number(switch))
+    return all(_rate(switch, sample) is not None for switch in _switches(atom) if not _is_number(switch))
+
+
+def _switches(atom: Any) -> list[Any]:
+    """What changes sign wherever an atom changes its branch, affine in the arguments where there is such."""
+    row = row_of(atom)
+    crossings = [] if row.crossings is None else row.crossings(atom)
+    return crossings or ([] if row.switches is None else row.switches(atom))
 
 
 def _is_gentle(atom: Any) -> bool:
@@ -185,8 +190,7 @@ def _crossings(expression: Any, sample: Sample) -> dict[int, tuple[Any, list[tup
     What an atom that is steep somewhere (a root, a logarithm) makes of a kink is no jump of a slope: below those none is told.
     """
     found: dict[int, tuple[Any, list[tuple[Any, np.ndarray]]]] = {}
-    make = row_of(expression).switches
-    rates = [(switch, _rate(switch, sample)) for switch in ([] if make is None else make(expression))]
+    rates = [(switch, _rate(switch, sample)) for switch in _switches(expression)]
     crossed = [(switch, rate) for switch, rate in rates if rate is not None]
     if crossed:
         found[id(expression)] = expression, crossed

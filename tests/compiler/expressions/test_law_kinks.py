@@ -262,3 +262,58 @@ def test_single_precision_sees_kinks_of_laws_far_from_zero(middle: float) -> Non
     runtime = hf.runtime.InProcess(precision="single")
     moved = problem.solve(solver, rounds=2, runtime=runtime, progress=False)
     assert float(moved.x) == pytest.approx(0.0437, abs=2e-3)
+
+
+SEVERAL: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], float]]] = {
+    "max": (cp.max, np.max),
+    "min": (cp.min, np.min),
+    "sum_largest": (lambda v: cp.sum_largest(v, 2), lambda v: np.sort(v)[-2:].sum()),
+    "norm_inf": (cp.norm_inf, lambda v: np.abs(v).max()),
+    "huber": (lambda v: cp.sum(cp.huber(v, 0.7)), lambda v: np.where(np.abs(v) <= 0.7, v**2, 1.4 * np.abs(v) - 0.49).sum()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("law", [stats.norm(1, 2), stats.gamma(3)], ids=["normal", "gamma"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_atoms_of_several_entries_are_averaged_by_the_law(name: str, law: Any) -> None:
+    """Against SciPy's integrals from kink to kink; the gradient against differences of those."""
+    atom, function = SEVERAL[name]
+    a, b, c = np.array([1.3, -0.4, 0.6, -2.0]), np.array([-0.7, 0.2, 1.1, 0.5]), np.array([0.1, 0.9, -0.3, 0.4])
+    d, x = hf.Sample(name="d"), cp.Variable(name="x")
+    federation = hf.Federation([hf.Client({d: law})])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(atom(a * d + b * x + c))), federation=federation)
+
+    def mean(at: float) -> float:
+        v = b * at + c
+        crossings = [(-v + level) / a for level in (-0.7, 0.0, 0.7)]
+        pairs = [-(v[i] + way * v[j]) / (a[i] + way * a[j]) for i in range(4) for j in range(i) for way in (1, -1)]
+        low, high = law.ppf(1e-14), law.isf(1e-14)
+        ends = np.unique(
+            np.clip([low, *np.ravel(crossings), *pairs, *law.ppf([1e-6, 0.1, 0.5, 0.9, 1 - 1e-6]), high], low, high)
+        )
+        pieces = (
+            quad(lambda q: function(a * q + v) * law.pdf(q), s, e, epsabs=1e-14, epsrel=1e-12)
+            for s, e in pairwise(ends)
+        )
+        return float(sum(value for value, _ in pieces))
+
+    assert problem.implicit(0.4) == pytest.approx(mean(0.4), abs=1e-11)
+    assert problem.implicit.certificate(0.4).expectation_error < 1e-10
+    slope = (mean(0.401) - mean(0.399)) / 0.002
+    assert problem.implicit.gradient(0.4) == pytest.approx(slope, abs=3e-6)
+
+
+def test_the_largest_of_several_below_has_a_gradient() -> None:
+    """The newsvendor's cost as the largest of a vector: the quantile, as with a sum of kinks."""
+    d = hf.Sample(name="d")
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost = x * y + hf.E(cp.max(cp.hstack([2 * (d - y), y - d])))
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(x - y)),
+        hf.ArgMin(y, cost, [y >= -9, y <= 9]),
+        federation=hf.Federation([hf.Client({d: NORMAL})]),
+    )
+    y_star = NORMAL.ppf((2 - 0.3) / 3)
+    assert problem.implicit.response(0.3) == pytest.approx(y_star, abs=1e-12)
+    slope = -1 / (3 * NORMAL.pdf(y_star))
+    assert problem.implicit.gradient(0.3) == pytest.approx(2 * (0.3 - y_star) * (1 - slope), rel=1e-9)
