@@ -39,6 +39,7 @@ FINE = 1e-13  # the error from which a cost that hardly falls may be the reason
 LOST = 1e-2  # of what H u balances, from which its rounding leaves nothing of it
 EXACT = 1e-14  # the error of an answer that needs no other solver
 GOOD_IN_CONES = 1e-9  # where other cones hold without a multiplier, interior points come no nearer
+NOISE = 1e-15  # of the forces that balance: what rounding leaves of a multiplier
 ACTIVE = 1e-14  # of a row's size, up to which it holds with equality: answers are polished to rounding
 
 Matrix = Float[np.ndarray, "rows width"]
@@ -136,7 +137,11 @@ class ConeProgram:
             return answer
         if self._really_empty():
             return self._none(EMPTY)
-        return self._none(UNBOUNDED) if least.status == EMPTY else replace(answer, status=FAILED)
+        without = least.status in (
+            EMPTY,
+            UNBOUNDED,
+        )  # a gap is never negative: rows that no pair meets are told as either
+        return self._none(UNBOUNDED) if without else replace(answer, status=FAILED)
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -312,10 +317,15 @@ class ConeProgram:
         size = h @ np.abs(u) + np.abs(self.g) + a.T @ np.abs(z)
         return max(float(size.max(initial=0.0)), TINY * float(h.max(initial=0.0))) or 1.0
 
+    def rounding_at(self, u: Vector) -> float:
+        """Below what no multiplier of a row of size 1 is told from none."""
+        return NOISE * self.force_at(u, np.zeros(len(self.b)))
+
     def _lost(self, u: Vector, z: Rows) -> float:
         """What rounding of H u is beside g and A'z, where it drowns them: u is on its way to infinity along a flat direction; else 0."""
         h, a = self.sizes_of_entries
-        balance = float((np.abs(self.g) + a.T @ np.abs(z)).max(initial=0.0))
+        felt = np.where(np.abs(z) * self.sizes > self.rounding_at(u), np.abs(z), 0.0)
+        balance = float((np.abs(self.g) + a.T @ felt).max(initial=0.0))
         rounding = np.finfo(float).eps * float((h @ np.abs(u)).max(initial=0.0))
         return rounding / balance if rounding > LOST * balance > 0 else 0.0
 

@@ -50,7 +50,7 @@ class NewtonMethod:
 
     def solve(self, start: Vector) -> ConeSolution:
         """The solution from a feasible start at which G is finite."""
-        u, last, answer = start, np.inf, None
+        u, last, answer, visited = start, np.inf, None, _largest(start)
         force, slope = self.force(u)
         if not np.isfinite(force).all():
             return ConeSolution(np.full_like(u, np.nan), np.full(len(self.b), np.nan), np.inf, FAILED)
@@ -75,8 +75,11 @@ class NewtonMethod:
             if share == 1.0 and self._is_exact(force, slope, step, force_ahead, slope_ahead):
                 return ahead
             if share == 0.0 or not np.isfinite(force_ahead).all():
+                if moved <= EXACT * visited and self._is_linear(slope, ahead.u):
+                    return ConeSolution(u, ahead.z, moved / visited, SOLVED)
                 return ConeSolution(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
             u, force, slope, answer = u + share * step, force_ahead, slope_ahead, ahead
+            visited = max(visited, _largest(u))
             last = size if share == 1.0 or size <= CLOSE else np.inf
         assert answer is not None
         return ConeSolution(u, answer.z, last, FAILED)
@@ -98,6 +101,11 @@ class NewtonMethod:
             return False
         size = np.abs(force) + np.abs(slope) @ np.abs(step)
         return bool((np.abs(force + slope @ step - force_ahead) <= EXACT * size).all())
+
+    def _is_linear(self, slope: np.ndarray, ahead: Vector) -> bool:
+        """Whether the derivative is the same ahead: where the map does not follow it over a step as short as that, it is rounding."""
+        slope_ahead = self.force(ahead)[1]
+        return bool(np.abs(slope_ahead - slope).max(initial=0.0) <= EXACT * np.abs(slope).max(initial=0.0))
 
     def _largest_share(self, u: Vector, step: Vector) -> float:
         """1, or just less than to the boundary that the step would reach."""

@@ -79,7 +79,8 @@ class Sensitivity:
     def _small(self) -> Rows:
         """The size below which a multiplier counts as zero."""
         scaled = np.abs(self.z) * self.program.sizes
-        return ACTIVE * max(float(scaled.max(initial=0.0)), 1e-300) / self.program.sizes
+        noise = max(self.program.rounding_at(self.u), 1e-300)
+        return max(ACTIVE * float(scaled.max(initial=0.0)), noise) / self.program.sizes
 
     def _independent(self, rows: Bool[np.ndarray, " rows"]) -> bool:
         matrix = self.program.a[rows] / self.program.sizes[rows, None]

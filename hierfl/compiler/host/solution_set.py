@@ -143,11 +143,12 @@ class SolutionSet:
     def strong(self) -> Bool[np.ndarray, " rows"]:
         """The rows that every solution holds with equality."""
         scaled = np.abs(self.answer.z) * self.program.sizes
-        return self._equal | (scaled > SMALL * max(float(scaled.max(initial=0.0)), self._noise, 1e-300))
+        least = SMALL * max(float(scaled.max(initial=0.0)), self._noise, 1e-300)
+        return self._equal | (scaled > max(least, self.program.rounding_at(self.answer.u)))
 
     @property
     def _noise(self) -> float:
-        """The size of forces beside which interior points leave multipliers that are none; of rows they are exact."""
+        """The size of forces beside which interior points leave multipliers that are none; of rows they are right to rounding."""
         program = self.program
         return 0.0 if program.polyhedral else program.force_at(self.answer.u, np.zeros_like(self.answer.z))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -350,3 +350,26 @@ def test_a_slice_leaves_values_and_multipliers_as_they_were() -> None:
         assert asked.implicit(x) == fresh.implicit(x)
         pairs = zip(asked.implicit.multipliers(x).values(), fresh.implicit.multipliers(x).values())
         assert all(np.array_equal(one, other) for one, other in pairs)
+
+
+KINKED_SETS: dict[str, Callable[[cp.Variable], list[cp.Constraint]]] = {
+    "abs": lambda y: [cp.abs(y) <= 1],
+    "norm1": lambda y: [cp.norm1(y) <= 1.5],
+    "norm_inf": lambda y: [cp.norm_inf(y) <= 1],
+    "maximum": lambda y: [cp.maximum(y, -y) <= 1],
+    "pos": lambda y: [cp.pos(y) <= 1, cp.pos(-y) <= 1],
+}
+
+
+@pytest.mark.parametrize("at", [-0.5, 0.0, 0.5])
+@pytest.mark.parametrize("name", KINKED_SETS)
+def test_selections_over_sets_with_kinks(name: str, at: float) -> None:
+    """y[0] + y[1] = x over a set that auxiliary variables describe: no piece of it is preferred by rounding."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    first = np.linspace(-1, 1, 2001)
+    other = at - first
+    size = np.abs(first) + np.abs(other) <= 1.5 + 1e-12 if name == "norm1" else np.abs(other) <= 1 + 1e-12
+    for selection, meant in (("optimistic", first[size].min()), ("pessimistic", first[size].max())):
+        lower = hf.ArgMin(y, cp.square(y[0] + y[1] - x), KINKED_SETS[name](y), selection=selection)
+        implicit = hf.Problem(hf.Minimize(clients=y[0]), lower).implicit
+        assert implicit(at) == pytest.approx(meant, abs=1e-12)
