@@ -139,6 +139,12 @@ def test_value_outside_the_domain_is_cvxpys(name: str, build: Build, point: floa
     np.testing.assert_array_equal(found, np.asarray(expression.value, float))
 
 
+def test_a_determinant_of_two_negative_eigenvalues_has_no_logarithm() -> None:
+    """CVXPY's number there is 0, though its domain is that of positive definite matrices: a Newton step could leave that unseen."""
+    x = cp.Variable()
+    assert Program([cp.log_det(x * np.eye(2))])({x.id: jnp.asarray(-1.0)})[0] == -np.inf
+
+
 @pytest.mark.parametrize(
     "build", [cp.max, cp.norm, cp.norm_inf, cp.geo_mean, cp.pos, lambda x: cp.pnorm(x, 3), cp.huber]
 )

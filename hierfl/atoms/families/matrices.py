@@ -41,8 +41,10 @@ _LARGEST_ENTROPY = float(np.exp(-1.0))  # where -t log t is largest
 
 
 def _log_determinant(atom: Any, value: Any) -> Any:
-    sign, logarithm = jnp.linalg.slogdet(spectral_values.symmetric(value))
-    return jnp.where(sign > 0, logarithm, -jnp.inf)
+    """Minus infinity, without a gradient, where the matrix is not positive definite, whatever the sign of its determinant."""
+    matrix = spectral_values.symmetric(value)
+    definite = jnp.linalg.eigvalsh(jax.lax.stop_gradient(matrix))[0] > 0
+    return jnp.where(definite, jnp.linalg.slogdet(jnp.where(definite, matrix, jnp.nan))[1], -jnp.inf)
 
 
 def _trace_of_inverse(atom: Any, value: Any) -> Any:

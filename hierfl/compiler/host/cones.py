@@ -70,6 +70,19 @@ def inside(cones: Sequence[Cone], e: Float[np.ndarray, "k rows"]) -> Bool[np.nda
     return within
 
 
+def middles(cones: Sequence[Cone], sizes: Rows) -> Rows:
+    """A point in the middle of every cone, as far inside as its rows are long: 1, (1, 0, ..., 0) or the identity; 0 for equations."""
+    out = np.zeros(len(sizes))
+    for cone, rows in blocks(cones):
+        if cone.kind == NONNEGATIVE:
+            out[rows] = sizes[rows]
+        elif cone.kind == SECOND_ORDER:
+            out[rows.start] = sizes[rows].max()
+        elif cone.kind == SEMIDEFINITE:
+            out[rows] = sizes[rows].max() * _triangle_of(np.eye(cone.order))
+    return out
+
+
 def _second_order(v: Rows) -> Rows:
     t, w = v[0], v[1:]
     size = np.linalg.norm(w)

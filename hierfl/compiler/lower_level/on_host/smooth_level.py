@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
+from hierfl.compiler.host.cones import middles
 from hierfl.compiler.host.families.newton_family import NewtonFamily
 from hierfl.compiler.host.newton import NewtonMethod
-from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone, StandardForm
+from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
 from hierfl.compiler.lower_level.on_host.place import Place, Places
 from hierfl.compiler.lower_level.on_host.place_programs import PlacePrograms
@@ -116,21 +118,30 @@ class SmoothLevel:
         size, width = self.form.size, self.form.width
         weights = np.diag(np.concatenate([np.ones(size), np.full(width - size, 1e-6)]))
         wanted = [np.zeros(size) if start is None else start, np.ones(size), np.full(size, 0.1), -np.ones(size)]
+        if any(_is_square(variable) for variable in self.form.decision):
+            wanted.append(np.concatenate([np.ravel(_one(variable)) for variable in self.form.decision])[:size])
         for point in wanted:
             g = -weights @ np.concatenate([point, np.zeros(width - size)])
             yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
-        if self.form.polyhedral and len(b) > self.form.equations:
+        if len(b) > self.form.equations:
             yield self._inside(a, b)
         for far in FAR:
             g = -weights @ np.concatenate([np.full(size, far), np.zeros(width - size)])
             yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
 
     def _inside(self, a: np.ndarray, b: np.ndarray) -> ConeSolution:
-        """A point at which all rows are slack, by as much as 1 in their own lengths, where there is one."""
-        sizes = np.linalg.norm(a, axis=1) * (np.arange(len(b)) >= self.form.equations)
+        """A point inside all cones, by as much as 1 in rows' own lengths, where there is one."""
         width = a.shape[1]
-        rows = np.block([[a, -sizes[:, None]], [np.zeros((1, width)), -np.ones((1, 1))]])
-        weights = np.diag(np.append(np.full(width, 1e-6), 0.0))
-        cones = [*self.form.cones, Cone(NONNEGATIVE, 1)]
-        found = ConeProgram(weights, np.append(np.zeros(width), -1.0), rows, np.append(b, 1.0), cones).solve()
-        return replace(found, u=found.u[:width], z=found.z[:-1])
+        rows = np.hstack([a, -middles(self.form.cones, np.linalg.norm(a, axis=1))[:, None]])
+        weights = np.diag(np.append(np.full(width, 1e-6), 1.0))
+        found = ConeProgram(weights, np.append(np.zeros(width), -1.0), rows, b, self.form.cones).solve()
+        return replace(found, u=found.u[:width])
+
+
+def _is_square(variable: cp.Variable) -> bool:
+    return len(variable.shape) == 2 and variable.shape[0] == variable.shape[1] > 1
+
+
+def _one(variable: cp.Variable) -> np.ndarray:
+    """The identity for a square matrix, whose determinant may have to be positive; ones for others."""
+    return np.eye(variable.shape[0]) if _is_square(variable) else np.ones(variable.shape)
