@@ -112,7 +112,7 @@ class Polish:
             ):
                 raise np.linalg.LinAlgError
         except np.linalg.LinAlgError:
-            step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+            step = _shortest(system, right, 1e-13)
         new = np.zeros_like(z)
         new[held] = (scaled + step[width:]) / program.sizes[held]
         return u + step[:width], new
@@ -120,10 +120,18 @@ class Polish:
 
 def _solved(system: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The solution, that of least norm where the system is singular: a singular value decomposition takes fifty times as long."""
-    factors, pivots, failed = dgetrf(system)
+    finite = np.isfinite(system).all()
+    factors, pivots, failed = dgetrf(system) if finite else (system, None, True)
     if not failed and dgecon(factors, np.abs(system).sum(axis=0).max())[0] > SINGULAR:
         return dgetrs(factors, pivots, right)[0]
-    return np.linalg.lstsq(system, right, rcond=1e-14)[0]
+    return _shortest(system, right, 1e-14)
+
+
+def _shortest(system: np.ndarray, right: np.ndarray, rcond: float) -> np.ndarray:
+    """The solution of least norm; NaN where an entry is infinite or none, of which LAPACK complains to the terminal."""
+    if not (np.isfinite(system).all() and np.isfinite(right).all()):
+        return np.full(system.shape[1], np.nan)
+    return np.linalg.lstsq(system, right, rcond=rcond)[0]
 
 
 def _size(v: np.ndarray) -> float:
