@@ -22,6 +22,7 @@ STEPS, CUTS = 200, 60
 SETTLED = 4e-16  # relative step below which nothing moves any more
 CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinking
 SHORT = 0.995  # of a step to the boundary
+NEARLY = 0.95  # of the way to where the map has no value
 NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
 EXACT = 1e-14  # of the terms of a linear model, what rounding leaves between it and the map
@@ -129,9 +130,9 @@ class NewtonMethod:
         return answer
 
     def _share(self, u: Vector, step: Vector, force: Vector) -> tuple[float, Vector, np.ndarray]:
-        """How much of the step to take: all, or to where the map along it changes sign; 0 where there is no such place."""
+        """How much of the step to take: all, or to where the map along it changes sign, or nearly to where it ends; 0 where there is no such place."""
         slope_here = float(force @ step)
-        low, high, share = 0.0, np.inf, self._largest_share(u, step)
+        low, high, blocked, share = 0.0, np.inf, False, self._largest_share(u, step)
         most = share
         for _ in range(CUTS):
             ahead, slope = self.force(u + share * step)
@@ -140,11 +141,13 @@ class NewtonMethod:
                 if along <= 0.5 * abs(slope_here) and (share == most or along >= -0.5 * abs(slope_here)):
                     return share, ahead, slope
                 if along > 0:
-                    high = share
+                    high, blocked = share, False
                 else:
                     low = share
             else:
-                high = share
+                high, blocked = share, True
+            if blocked and low > NEARLY * high:  # it still descends where the map ends: the way in is for the next step
+                return low, *self.force(u + low * step)
             share = 0.5 * (low + high)
             if share * _largest(step) <= 1e-17 * (_largest(u) or 1.0):
                 break
