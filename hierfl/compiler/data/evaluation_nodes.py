@@ -6,7 +6,8 @@ change of variables: t = u / 2 + s(u) / 2, u the probability and s that of doubl
 so that smooth integrands converge exponentially, unbounded ones too. More scalars take a scrambled Sobol sequence
 (unscrambled ones start at the corner 0 and are biased).
 
-Where the density of a law of one scalar jumps there is a node of no weight: what is told of the law between nodes begins anew.
+Where the density of a law of one scalar jumps the rule begins anew, and there is a node of no weight: so does what is told of the
+law between nodes.
 
 Every rule but a sum falls into ``PARTS`` rules of the same kind, by whose spread its error is estimated.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +29,8 @@ from hierfl.compiler.expressions.density_jumps import has_density, jumps_at_ends
 from hierfl.language.sample import Sample
 
 PARTS = 8
+LEAST_IN_PIECE = 16  # points between two jumps of a density: of each part two
+GAP = 1e-13  # the probability between jumps that is none
 LEAST_POINTS = 64  # of a rule, so that each part has eight
 TAIL = 1e-16  # the probability beyond the outermost nodes, on either side
 CROWDED = 0.5  # share of the nodes that follow double-exponential quadrature
@@ -79,30 +83,30 @@ def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table
     combinations = math.prod(nodes.weights.size for each in scalars.values() for nodes in each or ())
     if sum(sample.size for sample in continuous) > 1 or combinations > points // (LEAST_POINTS if continuous else 1):
         return _sobol(laws, points, np.random.default_rng((SEED, table, *holder.encode())))
+    if len(laws) == 1 and continuous and has_density(laws[continuous[0]]):
+        return _of_density(continuous[0], laws[continuous[0]], points)
     for sample in continuous:
         scalars[sample] = [_quadrature(laws[sample], sample.shape, points // combinations)]
-    rule = _product({sample: each for sample, each in scalars.items() if each}, QUADRATURE if continuous else SUM)
-    if len(laws) == 1 and continuous and has_density(laws[continuous[0]]):
-        return _with_jumps(rule, continuous[0], laws[continuous[0]])
-    return rule
+    return _product({sample: each for sample, each in scalars.items() if each}, QUADRATURE if continuous else SUM)
 
 
-def _with_jumps(rule: EvaluationNodes, sample: Sample, law: Any) -> EvaluationNodes:
-    """The rule with nodes of no weight where the density jumps; those at the ends of its support are there already."""
-    column = rule.values[sample.id]
-    nodes = column.reshape(-1)
-    places = np.setdiff1d(jumps_within(law, nodes), nodes)
-    at, none = np.searchsorted(nodes, places), np.zeros(places.size, int)
-    jump = np.insert(np.zeros(nodes.size, bool), at, True)
-    ends = jumps_at_ends(law, nodes)
+def _of_density(sample: Sample, law: Any, points: int) -> EvaluationNodes:
+    """The rule of one scalar with a density: between its jumps a rule each, and a node of no weight at every one."""
+    nodes = _quadrature(law, sample.shape, points)
+    places = jumps_within(law, nodes.values)
+    if places.size and places.size < points // LEAST_IN_PIECE:
+        nodes = _quadrature(law, sample.shape, points, np.ravel(law.cdf(places)))
+    at, none = np.searchsorted(nodes.values, places), np.zeros(places.size, int)
+    jump = np.insert(np.zeros(nodes.values.size, bool), at, True)
+    ends = jumps_at_ends(law, nodes.values)
     jump[0], jump[-1] = jump[0] | ends[0], jump[-1] | ends[1]
     return EvaluationNodes(
-        {sample.id: np.insert(nodes, at, places).reshape(-1, *sample.shape)},
-        np.insert(rule.weights, at, 0.0),
-        np.insert(rule.part, at, none),
-        np.insert(rule.band, at, none),
+        {sample.id: np.insert(nodes.values, at, places).reshape(-1, *sample.shape)},
+        np.insert(nodes.weights, at, 0.0),
+        np.insert(nodes.part, at, none),
+        np.insert(nodes.band, at, none),
         jump,
-        rule.rule,
+        QUADRATURE,
     )
 
 
@@ -138,15 +142,33 @@ def _listed(values: np.ndarray, probability: np.ndarray, low: float, high: float
     return Nodes(values, probability / probability.sum(), np.zeros(values.size, int), band)
 
 
-def _quadrature(law: Any, shape: tuple[int, ...], points: int) -> Nodes:
-    """Nodes for a law of one scalar."""
-    place, weights = _midpoint_rule(points)
-    tail, sized = _tail(place), (points, *shape)
-    values = tail_quantiles(law, tail.reshape(sized), (place > 0).reshape(sized)).reshape(points)
+def _quadrature(law: Any, shape: tuple[int, ...], points: int, cuts: Sequence[float] | np.ndarray = ()) -> Nodes:
+    """Nodes for a law of one scalar; ``cuts``, the probabilities below places where its density jumps, part them into rules."""
+    tail, above, weights, part = _in_pieces(np.concatenate([[0.0], cuts, [1.0]]), points)
+    sized = (tail.size, *shape)
+    values = tail_quantiles(law, tail.reshape(sized), above.reshape(sized)).reshape(-1)
     known = np.isfinite(values)  # of some laws SciPy knows no quantiles so far out
-    depth, part = np.sign(place) * -np.log10(tail), np.arange(points) % PARTS
+    depth = np.where(above, 1, -1) * -np.log10(tail)
     band = _bands(depth[known]) - _bands(-depth[known])
     return Nodes(values[known], weights[known] / weights[known].sum(), part[known], band)
+
+
+def _in_pieces(edges: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(probability beyond a node, whether that is above it, weight, part) of rules between edges, each with its share of the points."""
+    pieces = []
+    for low, high in pairwise(edges):
+        mass = high - low
+        if not mass > GAP:
+            continue
+        count = points if edges.size == 2 else PARTS * round(max(points * mass, LEAST_IN_PIECE) / PARTS)
+        place, weights = _midpoint_rule(count)
+        inner = _tail(place)
+        below = low + mass * np.where(place > 0, 1.0 - inner, inner)
+        beyond = (1.0 - high) + mass * np.where(place > 0, inner, 1.0 - inner)
+        tail = np.minimum(below, beyond)
+        pieces.append((tail, beyond < below, mass * weights, np.arange(count) % PARTS))
+    tail, above, weights, part = (np.concatenate(column) for column in zip(*pieces))
+    return tail, above, weights, part
 
 
 def _bands(depth: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:

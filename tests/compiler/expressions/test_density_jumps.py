@@ -110,3 +110,21 @@ def test_the_response_to_bins_and_gaps_is_the_law_s(x: float) -> None:
         middle = (low + high) / 2
         low, high = (middle, high) if middle - x < 2 * law.sf(middle) else (low, middle)
     assert float(np.ravel(response(law).implicit.response(x))[0]) == pytest.approx(high, abs=1e-9)
+
+
+@pytest.mark.parametrize("count", [3, 7, 40])
+def test_moments_of_bins_and_gaps_are_integrated_bin_by_bin(count: int) -> None:
+    generator = np.random.default_rng(count)
+    edges = np.cumsum(generator.uniform(0.1, 2.0, count + 1))
+    shares = generator.integers(0, 4, count) + (np.arange(count) % 3 == 0)
+    law = histogram(shares / shares.sum(), edges)
+    d, x = hf.Sample(name="d"), cp.Variable(name="x")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(x * d + cp.square(d - x))), federation=hf.Federation([hf.Client({d: law})])
+    )
+    p = shares / shares.sum()
+    mean = p @ (edges[1:] + edges[:-1]) / 2
+    square = p @ (edges[1:] ** 2 + edges[1:] * edges[:-1] + edges[:-1] ** 2) / 3
+    error = 1e-12 if count < 40 else 1e-4  # so few points are left for every bin
+    assert problem.implicit(2.0) == pytest.approx(2 * mean + square - 4 * mean + 4, rel=error)
+    assert problem.implicit.gradient(2.0) == pytest.approx(mean - 2 * mean + 4, rel=1e-12)
