@@ -30,7 +30,8 @@ if (
 ):  # as shells start what runs in their background; tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+# a busy machine is no failure; a change is judged by the same examples each time, and whoever works on it meets new ones
+hypothesis.settings.register_profile("untimed", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("untimed")
 
 jax.config.update("jax_traceback_in_locations_limit", 0)

@@ -71,8 +71,10 @@ class NewtonMethod:
             ):  # interior points come no nearer, to y = 0 above all
                 return ConeSolution(ahead.u, ahead.z, min(size, moved / self._length), SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
-            if share == 0.0 and size <= NEAR and size < 0.5 * last:  # along so short a step only rounding is seen
-                share, (force_ahead, slope_ahead) = 1.0, self.force(ahead.u)
+            if share < 1.0 and size <= NEAR:  # along so short a step only rounding may be seen
+                full = self.force(ahead.u)
+                if (share == 0.0 and size < 0.5 * last) or self._follows(force, slope, step, full[0]):
+                    share, (force_ahead, slope_ahead) = 1.0, full
             if share == 1.0 and self._is_exact(force, slope, step, force_ahead, slope_ahead):
                 return ahead
             if share == 0.0 or not np.isfinite(force_ahead).all():
@@ -102,6 +104,13 @@ class NewtonMethod:
             return False
         size = np.abs(force) + np.abs(slope) @ np.abs(step)
         return bool((np.abs(force + slope @ step - force_ahead) <= EXACT * size).all())
+
+    @staticmethod
+    def _follows(force: Vector, slope: np.ndarray, step: Vector, force_ahead: Vector) -> bool:
+        """Whether the linear model tells each entry of the map ahead, by half of how it changes or up to rounding."""
+        change = slope @ step
+        rounding = EXACT * (np.abs(force) + np.abs(slope) @ np.abs(step))
+        return bool((np.abs(force + change - force_ahead) <= 0.5 * np.abs(change) + rounding).all())
 
     def _is_linear(self, slope: np.ndarray, ahead: Vector) -> bool:
         """Whether the derivative is the same ahead: where the map does not follow it over a step as short as that, it is rounding."""
