@@ -48,7 +48,7 @@ class Certificate(Shown):
         """Read the certificate off one evaluation of the implicit function, at x (n,)."""
         from hierfl.compiler.expectation_error import expectation_error
 
-        certificate, means = cls._of_lower_level(compiled, evaluation), expectation_error(compiled, x, evaluation)
+        certificate, means = cls._of_lower_level(compiled, x, evaluation), expectation_error(compiled, x, evaluation)
         if means is None:
             return certificate
         error, points, rule, doubt = means
@@ -68,14 +68,14 @@ class Certificate(Shown):
         return cls("the run's own lower solver (data are elsewhere)", float("nan"), float("inf"), 0.0, 0)
 
     @classmethod
-    def _of_lower_level(cls, compiled: CompiledProblem, evaluation: Evaluation) -> Certificate:
+    def _of_lower_level(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
         solution, level = evaluation.solution, compiled.declaration.lower_level
         if solution is None or compiled.exact.method is None:
             return cls("no lower level", 0.0, 0.0, float("nan"), 0)
         return cls(
             method=compiled.exact.method.name,
             lower_residual=float(np.max(solution.residual)),
-            error_bound=float(np.max(solution.error_bound)),
+            error_bound=float(np.max(compiled.exact.error_bounds(x, evaluation))),
             strong_convexity=float(np.min(solution.strong_convexity)),
             iterations=int(np.max(solution.iterations)),
             unique=_unique(np.asarray(solution.unique), np.asarray(solution.strong_convexity)),

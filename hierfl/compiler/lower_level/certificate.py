@@ -24,7 +24,7 @@ class LowerSolution(NamedTuple):
 
     ``residual`` is the natural residual ``||y - P_Y(y - F(y))||`` (an upper bound of it where y takes no iterations; CVXPY's: that
     of the optimality conditions, or NaN); ``error_bound`` bounds ``||y - y(x)||`` (infinity when no modulus of strong monotonicity
-    is known); ``converged`` says whether the tolerance was met, ``empty`` that Y(x) is empty as far as the method has found out,
+    is known, NaN from a method that tells it only ``with_bounds``); ``converged`` says whether the tolerance was met, ``empty`` that Y(x) is empty as far as the method has found out,
     ``unique`` whether there is no other solution (1), there are others (0), or that is not known (-1; -2 where the map is not monotone).
     """
 

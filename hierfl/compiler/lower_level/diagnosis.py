@@ -18,6 +18,10 @@ from hierfl.language.printing.text import expression_text
 OUTSIDE_TOLERANCE = 1e-6
 UNCERTAIN = 1e-2  # of 1 + ||y||, beyond which a bound on the error of y is told
 
+INFINITE = (
+    1e18  # the slope of what has an infinite one, in single precision as well: ``hierfl.atoms.numerics.safe.steep``
+)
+
 
 def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
     """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""
@@ -70,11 +74,14 @@ def require_gradient(x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray
     """The gradient is a vector of numbers."""
     if np.isfinite(gradient).all():
         return
+    steep = not np.isnan(gradient).any()
     several = evaluation.solution is not None and (np.asarray(evaluation.solution.unique) == SEVERAL).any()
     why = (
         "the lower level has several solutions there, of which the upper objective prefers some, and the one that is chosen moves in no "
         'smooth way with x: add a strongly convex term to the lower level, or, where it is linear, choose with selection="optimistic"'
         if several
+        else "a term has an infinite slope there, as a square root has where it ends"
+        if steep
         else "y(x) is not differentiable there, or a term is not"
     )
     raise NoGradientError(
@@ -120,16 +127,16 @@ def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
     """Say once for a problem that rounding leaves y(x) uncertain: its bound is no small part of its size."""
     if solution is None:
         return
-    bounds = np.asarray(solution.error_bound)
-    if not (bounds > UNCERTAIN).any():
-        return
+    bounds, mu = np.asarray(solution.error_bound), np.asarray(solution.strong_convexity)
     sizes = 1.0 + np.linalg.norm(solution.y, axis=-1)
+    if np.isnan(bounds).any():  # a rough one, where none is told before it is asked for
+        bounds = np.where(mu > 0, sizes * solution.residual / np.where(mu > 0, mu, 1.0), np.inf)
     uncertain = np.isfinite(bounds) & (bounds > UNCERTAIN * sizes)
     bound, size = (float(of[np.argmax(uncertain)]) for of in (bounds, sizes))
     _warn_once(
         oracles,
         uncertain,
-        f"y(x) of {{owner}} is known to {bound:.1e} only, at a size of {size:.1e}: the lower level is so badly scaled that rounding leaves "
+        f"y(x) of {{owner}} is known to about {bound:.1e} only, at a size of {size:.1e}: the lower level is so badly scaled that rounding leaves "
         f"no more, and f(x) and its slopes may be wrong. Write y in units in which its curvatures are alike, or add a strongly convex term.",
         "uncertain",
     )

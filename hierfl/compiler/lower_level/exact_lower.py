@@ -89,6 +89,30 @@ class ExactLower:
             ("exact lower level", name), lambda: ExactLower(self.oracles, *(method_asked_for(name, structure),) * 2)
         )
 
+    @cached_property
+    def with_bounds(self) -> ExactLower:
+        """The same by a method that bounds errors of y, where the usual one does so only if asked: solutions are not sought again."""
+        assert self.method is not None
+        bounding = self.method.with_bounds()
+        return self if bounding is self.method else replace(self, method=bounding)
+
+    @double_precision
+    def error_bounds(self, x: np.ndarray, evaluation: Evaluation) -> Float[np.ndarray, " owners"]:
+        """Bounds on the errors of the owners' y in an evaluation at x, infinite where none is proved."""
+        assert evaluation.solution is not None
+        if self.with_bounds is self:
+            return np.asarray(evaluation.solution.error_bound)
+        return np.asarray(self._compiled_bounds(x, self.oracles.data(), evaluation.solution.y))
+
+    @cached_property
+    def _compiled_bounds(self) -> Callable[..., Array]:
+        """The bounds as one program of (x, data, warm)."""
+
+        def bounds(x: Array, data: Data, warm: Array) -> Array:
+            return self.with_bounds.solve_all(x, data, warm)[0].error_bound
+
+        return quick_jit(bounds)
+
     # --- one owner ---------------------------------------------------------------------------------------------
 
     def solve(

@@ -38,7 +38,7 @@ class Sampled(NamedTuple):
     """f at points, leading axis k; values as declared (sign included), NaN where ``reason`` is not 0.
 
     ``answers`` (k, owners, size) is y(x) and ``signature`` (k, switches) the signs of the switches, both empty where a point
-    has more than 100,000; ``residual`` and ``error_bound`` are the worst over the owners of a y; ``reason`` indexes
+    has more than 100,000; ``residual`` and ``error_bound`` (NaN where it has to be asked for) are the worst over the owners of a y; ``reason`` indexes
     ``REASONS``.
     """
 
@@ -65,6 +65,14 @@ class Points:
     def values(self, points: np.ndarray) -> Sampled:
         """Evaluate f, its terms and y at points (k, n)."""
         return Sampled(*self._pieces("values", self._value, points))
+
+    def error_bounds(self, points: np.ndarray, sampled: Sampled) -> np.ndarray:
+        """Bounds on the error of y at points that have been evaluated, worst over the owners of a y: (k,)."""
+        exact = self.compiled.exact
+        if exact.method is None or exact.with_bounds is exact:
+            return sampled.error_bound
+        (bounds,) = self._pieces("error bounds", self._error_bound, points)
+        return bounds
 
     def switch_values(self, points: np.ndarray) -> np.ndarray:
         """Evaluate all switches at points (k, n): (k, switches), NaN where f has no value."""
@@ -139,6 +147,10 @@ class Points:
             return *terms, empty, signature, jnp.zeros(()), jnp.zeros(()), reason
         kept = jnp.where(reason == 0, solution.y, jnp.nan) if self._answer_size <= KEPT_LIMIT else empty
         return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), reason
+
+    def _error_bound(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
+        solution, _ = self.compiled.exact.with_bounds.solve_all(x, data, None, tolerance)
+        return (jnp.max(solution.error_bound),)
 
     def _at_answers(self, x: Array, answers: Array, data: Data, tolerance: Array) -> tuple[Array]:
         return (self.switches.values(x, answers, data),)

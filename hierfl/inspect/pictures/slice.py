@@ -84,9 +84,10 @@ class Slice(Shown):
     def residual(self) -> np.ndarray:
         return self.sampled.residual
 
-    @property
+    @cached_property
+    @double_precision
     def error_bound(self) -> np.ndarray:
-        return self.sampled.error_bound
+        return Points(self.compiled, self.tolerance).error_bounds(self.line.at(self.t), self.sampled)
 
     @property
     def centre(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -28,8 +29,14 @@ OWNERS_LIMIT = 1000  # of a y: solved one after another
 DATA_LIMIT = 200_000  # scalars that are averaged over
 
 
+@dataclass(frozen=True, eq=False)
 class ActiveSet(ExactMethod):
-    """The method for small problems: no program to compile, the multipliers known, derivatives from what holds."""
+    """The method for small problems: no program to compile, the multipliers known, derivatives from what holds.
+
+    ``bounds`` says whether it bounds the error of y, which takes as long as a solution.
+    """
+
+    bounds: bool = False
 
     name: ClassVar[str] = "active set"
     cost: ClassVar[str] = "a few quadratic programs on the host, for each owner of a y"
@@ -87,7 +94,7 @@ class ActiveSet(ExactMethod):
     ) -> LowerSolution:
         """y(x) of one owner through a callback, to rounding whatever the tolerance.
 
-        ``residual`` is the relative error of the optimality conditions.
+        ``residual`` is the relative error of the optimality conditions, ``error_bound`` NaN unless the method has been asked for it.
         """
         size, mu = self.structure.size, self._modulus(owner, x)
         leaves = tuple(owner.own)
@@ -113,10 +120,22 @@ class ActiveSet(ExactMethod):
         told = call_on_host(on_host, (size + 3,), x.dtype, x, owner.host_key, warm, *given, many=many)
         y, residual, status = told[:size], told[size], told[size + 1]
         solved = status == SOLVED
-        scale = (1.0 + jnp.linalg.norm(y)) * residual
-        bound = jnp.where(mu > 0, scale / jnp.where(mu > 0, mu, 1.0), jnp.inf)
+        bound = self._bound(x, owner, mu) if self.bounds else jnp.full((), jnp.nan, x.dtype)
         unique = jnp.where((mu > 0) & solved, ONE, told[size + 2]).astype(int)  # whatever the host has seen
         return LowerSolution(y, residual, bound, mu, status.astype(int), solved, status == EMPTY, unique)
+
+    def with_bounds(self) -> ActiveSet:
+        return replace(self, bounds=True)
+
+    def _bound(self, x: Float[Array, " n"], owner: Owner, mu: Array) -> Float[Array, ""]:
+        """A bound on the error of one owner's y, from the solution that is kept."""
+        leaves = tuple(owner.own)
+
+        def on_host(point: np.ndarray, index: np.ndarray, mu: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            return np.asarray(self.problem.error_bound(_place(leaves, point, index, values), float(mu)), point.dtype)
+
+        given = (owner.own[leaf] for leaf in leaves)
+        return call_on_host(on_host, (), x.dtype, x, owner.host_key, mu, *given)
 
     def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
         """The gradient in x of seed'y(x) for one owner; NaN where there is none."""

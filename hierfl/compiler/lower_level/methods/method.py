@@ -128,6 +128,10 @@ class ExactMethod(ABC):
         """y(x) of one owner, from a warm start; traceable."""
         return self.answer(self.question(x, owner, owner, warm, tolerance))
 
+    def with_bounds(self) -> ExactMethod:
+        """The method that bounds errors of y as well: itself, unless it tells them only where somebody asks."""
+        return self
+
     def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
         """The gradient in x of seed'y(x) for one owner, NaN where there is none; traceable."""
         raise AssertionError(f"{self.name} does not know how y moves with x")

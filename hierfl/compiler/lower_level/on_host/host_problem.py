@@ -21,6 +21,7 @@ from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLVED, TWISTED, UNKNOWN, ConeSolution
+from hierfl.compiler.host.distance_bound import distance_bound
 from hierfl.compiler.host.families.held_systems import HeldSystems
 from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.newton import NewtonMethod
@@ -91,7 +92,12 @@ class HostProblem:
             for term in smooth
         )
         bends = any(has_pieces(term, clients.scalar_laws) for term in smooth)
-        return cls(TracedModel(form, OwnerTerms(oracles, part, steep)), not smooth, selection, bends=bends)
+        return cls(
+            TracedModel(form, OwnerTerms(oracles, part, steep)),
+            not smooth,
+            selection,
+            bends=bends,
+        )
 
     @property
     def form(self) -> StandardForm | AveragedForm:
@@ -117,6 +123,13 @@ class HostProblem:
             return known
         program, answer = self._affine(place) if self.affine else self._smooth.solve(place, start)
         return program, self._keep(key, place, program, answer)
+
+    def error_bound(self, place: Place, modulus: float) -> float:
+        """A bound on ||y - y(x)||; infinite where none is proved."""
+        program, answer = self.solved(place)
+        if answer.status != SOLVED:
+            return np.inf
+        return distance_bound(program, answer.u, answer.z, modulus, self.form.size)
 
     def solve_each(self, asked: Places, starts: np.ndarray) -> list[ConeSolution]:
         """The solutions at many places, from starts (k, size): neighbours that hold the same rows are solved together."""

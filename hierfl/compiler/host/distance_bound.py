@@ -1,0 +1,267 @@
+"""How far an answer can be from the solution, as a theorem about what holds at it rather than a guess from its residual.
+
+Near an answer (u, z) there is a point u + v at which what holds there holds exactly: v is bounded by what is missing, over the
+smallest singular value of the rows that hold (with what is bent in them, Kantorovich's theorem for underdetermined systems). Multipliers
+in the normals of K there are exactly complementary, so that all that is left is a force r = G(u + v) - A' z; and for a G with
+modulus mu,  mu |u + v - u*|^2 <= r'(u + v - u*)  says the rest:  |u - u*| <= |v| + |r| / mu.
+
+Where u has entries beside y (bounds of convex terms) r has to vanish there, which multipliers that are positive can be moved for; the
+modulus is then that of a minimum over those entries, and the force counts twice. All rounding of the evaluation is part of the bound.
+Rows that depend on each other, up to rounding, are taken to hold together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.compiler.host.cone_program import ConeProgram
+from hierfl.compiler.host.cones import blocks
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, triangle
+
+DEPENDENT = 1e-13  # of the largest singular value: rows are given to rounding, and so is what they depend on
+FIRM = 1e-6  # of the largest multiplier, from which one can be moved to balance what is beside y
+NARROW = 0.25  # what Kantorovich's theorem asks for
+LOOKS = 4  # each with what the last one's v may reach
+NEAR = 1e-14  # of how far y would go without what holds: cones' apexes as near as that are better held than what is bent around them
+
+Vector = Float[np.ndarray, " width"]
+Rows = Float[np.ndarray, " rows"]
+
+
+def distance_bound(program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int) -> float:
+    """A bound on ||y - y*||, y the first ``size`` entries of u; infinite where none is proved.
+
+    Parameters
+    ----------
+    program
+        The program, or at u the linear model of a smooth one; its A and b are exact.
+    u, z
+        The answer and its multipliers.
+    modulus
+        Of strong monotonicity in y; of a convex cost, of its minimum over the entries of u beside y.
+    """
+    if not (modulus > 0 and np.isfinite(u).all() and np.isfinite(z).all()):
+        return np.inf
+    near = NEAR * program.force_at(u, z) / modulus
+    return min(_bound(program, u, z, modulus, size, reach) for reach in (0.0, near))
+
+
+def _bound(program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int, reach: float) -> float:
+    """The bound where what is within reach of u holds, and whatever else u might meet on the way."""
+    for _ in range(LOOKS):
+        parts = list(_parts(program, u, z, reach))
+        held = _Held.all_of([part for part, _ in parts], len(u))
+        moved = held.distance()
+        if not np.isfinite(moved):
+            break
+        if all(moved <= margin for _, margin in parts):
+            return moved + (1.0 if size == len(u) else 2.0) * _force_left(program, u, held, moved, size) / modulus
+        reach = 4.0 * moved
+    return np.inf
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Functions of u that vanish where a block of rows holds: their derivatives, values, rounding of these, and multipliers.
+
+    ``slack`` is how far multipliers may move, ``bend`` bounds second derivatives, ``turn`` how much the normals found are away from
+    those where it holds, in A's units; both one number for a block.
+    """
+
+    rows: Float[np.ndarray, "k width"]
+    values: Float[np.ndarray, " k"]
+    noise: Float[np.ndarray, " k"]
+    pulls: Float[np.ndarray, " k"]
+    slack: Float[np.ndarray, " k"]
+    bend: Float[np.ndarray, " k"]
+    turn: Float[np.ndarray, " k"]
+
+    @classmethod
+    def of(
+        cls, rows: np.ndarray, values: np.ndarray, noise: np.ndarray, pulls: np.ndarray, slack: np.ndarray, *more: float
+    ) -> _Held:
+        """One block's; ``more`` are its bend and its turn, 0 where they are not given."""
+        bend, turn = more or (0.0, 0.0)
+        count = len(values)
+        shared = np.zeros(count)
+        shared[:1] = bend
+        turned = np.zeros(count)
+        turned[:1] = turn
+        return cls(rows, values, noise, pulls, slack, shared, turned)
+
+    @classmethod
+    def all_of(cls, parts: list[_Held], width: int) -> _Held:
+        """All blocks'."""
+        parts = [part for part in parts if len(part.values)] or [cls.of(np.zeros((0, width)), *np.zeros((4, 0)))]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+
+    def distance(self) -> float:
+        """How far the nearest point at most is where all of them vanish; infinite where that is not proved."""
+        if not len(self.values):
+            return 0.0
+        left, sizes, right = np.linalg.svd(self.rows, full_matrices=False)
+        kept = sizes > DEPENDENT * len(sizes) * sizes.max(initial=0.0)
+        if not kept.any():
+            return np.inf
+        along, smallest = left[:, kept].T @ self.values, float(sizes[kept].min())
+        lost, noise = _length(self.values - left[:, kept] @ along), _length(self.noise)
+        if lost > noise:
+            return np.inf
+        step = _length(right[kept].T @ (along / sizes[kept])) + noise / smallest
+        bend = _length(self.bend)
+        if bend * step > NARROW * smallest:
+            return np.inf
+        return step if bend == 0.0 else 2.0 * step
+
+
+def _force_left(program: ConeProgram, u: Vector, held: _Held, moved: float, size: int) -> float:
+    """The length of the force on y at a point no further than ``moved``, once firm multipliers balance what they can; or infinite."""
+    h, _ = program.sizes_of_entries
+    terms = h @ np.abs(u) + np.abs(program.g) + np.abs(held.rows).T @ np.abs(held.pulls)
+    noise = _rounding(len(u) + len(held.pulls)) * terms + 2.0 * np.linalg.norm(program.h, axis=1) * moved
+    bent = float(np.sum(_block_pulls(held) * (held.bend * moved + held.turn)))
+    force = program.h @ u + program.g - held.rows.T @ held.pulls
+    firm = held.slack > FIRM * np.abs(held.pulls).max(initial=0.0)
+    rows, slack = held.rows[firm], float(held.slack[firm].min(initial=np.inf))
+    if size == len(u):
+        return min(_length(force) + _length(noise), _across(rows, force, noise, slack)) + bent
+    on_y = _length(force[:size]) + _length(noise[:size]) + bent
+    bends = np.abs(held.rows[:, size:]).max(axis=0, initial=0.0) > 0
+    beside = np.abs(force[size:]) + noise[size:] + np.where(bends, bent, 0.0)
+    felt = rows[:, size:].any(axis=0)
+    if (beside[~felt] > 0).any():
+        return np.inf
+    smallest = _smallest(rows[:, size:][:, felt].T)
+    shift = _length(beside) / smallest if smallest > 0 else np.inf
+    return on_y + _norm(rows[:, :size]) * shift if shift <= slack else np.inf
+
+
+def _across(rows: np.ndarray, force: Vector, noise: Vector, slack: float) -> float:
+    """The force across the rows that are firm: what is along them their multipliers balance, if these can move as far."""
+    if not len(rows):
+        return np.inf
+    _, sizes, right = np.linalg.svd(rows)
+    rank = int(np.sum(sizes > DEPENDENT * len(sizes) * sizes.max()))
+    if (_length(force) + _length(noise)) > slack * float(sizes[rank - 1]):
+        return np.inf
+    free = right[rank:]
+    return _length(free @ force) + _length(np.abs(free) @ noise)
+
+
+def _smallest(rows: np.ndarray) -> float:
+    """The smallest singular value, infinite without rows; 0 where they depend on each other."""
+    if not len(rows):
+        return np.inf
+    sizes = np.linalg.svd(rows, compute_uv=False)
+    return float(sizes[-1]) if len(sizes) == len(rows) and sizes[-1] > DEPENDENT * len(sizes) * sizes[0] else 0.0
+
+
+def _norm(matrix: np.ndarray) -> float:
+    return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
+
+
+def _block_pulls(held: _Held) -> Float[np.ndarray, " k"]:
+    """The length of all multipliers where a block's bend or turn stands."""
+    return np.where((held.bend > 0) | (held.turn > 0), _length(held.pulls), 0.0)
+
+
+def _parts(program: ConeProgram, u: Vector, z: Rows, reach: float) -> Iterator[tuple[_Held, float]]:
+    """(what holds of each block of rows, how far u may go until another part of it does); parts within reach hold."""
+    force = program.force_at(u, z)
+    for cone, place in blocks(program.cones):
+        unit = (
+            program.sizes[place] if cone.kind in (ZERO, NONNEGATIVE) else np.full(cone.size, program.sizes[place].max())
+        )
+        a, b = program.a[place] / unit[:, None], program.b[place] / unit
+        e, pulls = a @ u + b, z[place] * unit
+        noise = _rounding(len(u)) * (np.abs(a) @ np.abs(u) + np.abs(b))
+        if cone.kind in (ZERO, NONNEGATIVE):  # a row without coefficients holds, or there is no answer
+            felt = a.any(axis=1)
+            a, e, noise, pulls = a[felt], e[felt], noise[felt], pulls[felt]
+        if cone.kind == ZERO:
+            yield _Held.of(a, e, noise, pulls, np.full(len(e), np.inf)), np.inf
+        elif cone.kind == NONNEGATIVE:
+            yield _rows_that_hold(a, e, noise, pulls, force, reach)
+        elif cone.kind == SECOND_ORDER:
+            yield _second_order(a, e, noise, pulls, reach)
+        else:
+            yield _semidefinite(cone, a, e, noise, pulls, reach)
+
+
+def _rows_that_hold(
+    a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, force: float, reach: float
+) -> tuple[_Held, float]:
+    size = np.maximum(noise / np.finfo(float).eps, 1.0)
+    held = (pulls / force > e / size) | (e - noise <= reach)
+    taken = np.where(pulls > 0, pulls, 0.0)[held]
+    margin = float(np.min((e - noise)[~held], initial=np.inf))
+    return _Held.of(a[held], e[held], noise[held], taken, taken), margin
+
+
+def _second_order(a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, reach: float) -> tuple[_Held, float]:
+    """The apex, where all rows vanish; the boundary, t = |w| with one normal; or nothing, inside."""
+    long = float(np.linalg.norm(a, 2))
+    rounding = 2.0 * _length(noise)
+    left, pulled = float(e[0] - _length(e[1:])), _length(pulls)
+    if left - rounding > np.sqrt(2.0) * long * reach and not pulled > 0:
+        return _Held.of(a[:0], *np.zeros((4, 0))), (left - rounding) / (np.sqrt(2.0) * long or 1.0)
+    if _length(e) <= max(rounding, 2.0 * long * reach) or _length(e[1:]) <= rounding:
+        inside = max(float(pulls[0] - _length(pulls[1:])), 0.0)
+        kept = pulls if inside > 0 else _on_boundary(pulls)
+        return _Held.of(a, e, noise, kept, np.full(len(e), 0.5 * inside)), np.inf
+    radius = _length(e[1:])
+    normal = np.concatenate([[1.0], -e[1:] / radius])
+    pull = max(0.5 * float(normal @ pulls), 0.0)
+    bend = 2.0 * long**2 / radius
+    one = np.array([pull])
+    return _Held.of((normal @ a)[None], np.array([left]), np.array([rounding]), one, one, bend, 0.0), np.inf
+
+
+def _on_boundary(pulls: Rows) -> Rows:
+    """The nearest point of the second-order cone, to one on its boundary or outside."""
+    t, w, size = pulls[0], pulls[1:], _length(pulls[1:])
+    mean = max(0.5 * (t + size), 0.0)
+    return np.concatenate([[mean], (mean / size) * w]) if size > 0 else np.concatenate([[max(t, 0.0)], w])
+
+
+def _semidefinite(cone: Cone, a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, reach: float) -> tuple[_Held, float]:
+    """On the null space P of the matrix that holds, what it has there besides its rank, P'EP - P'EQ (Q'EQ)^-1 Q'EP, vanishes."""
+    order, basis = cone.order, triangle(cone.order)
+    matrix, pulled = ((basis.T @ v).reshape(order, order) for v in (e, pulls))
+    long, rounding = float(np.linalg.norm(a, 2)), order * _length(noise)
+    scales = max(_length(e), 1e-300), max(_length(pulls), 1e-300)
+    values, vectors = np.linalg.eigh(matrix / scales[0] - pulled / scales[1])
+    null = values <= (rounding + 2.0 * long * reach) / scales[0]
+    p, q = vectors[:, null], vectors[:, ~null]
+    inner = q.T @ matrix @ q
+    least = float(np.linalg.eigvalsh(inner).min(initial=np.inf)) - rounding
+    if not least > 0:
+        return _Held.of(a[:0], *np.full((4, 1), np.inf)), 0.0
+    if not p.shape[1]:
+        return _Held.of(a[:0], *np.zeros((4, 0))), least / (long or 1.0)
+    across = p.T @ matrix @ q
+    rest = p.T @ matrix @ p - across @ np.linalg.solve(inner, across.T) if q.shape[1] else p.T @ matrix @ p
+    small = triangle(p.shape[1])
+    select = small @ np.kron(p, p).T @ basis.T
+    values_p, vectors_p = np.linalg.eigh(p.T @ pulled @ p)
+    kept = small @ np.ravel((vectors_p * np.maximum(values_p, 0.0)) @ vectors_p.T, order="F")
+    count = len(kept)
+    bend = 4.0 * long**2 / least if q.shape[1] else 0.0
+    turn = 2.0 * long * (_length(np.ravel(across)) + rounding) / least if q.shape[1] else 0.0
+    slack = np.full(count, max(float(values_p.min()), 0.0))
+    errors = np.full(count, rounding / np.sqrt(count))
+    margin = least / (2.0 * long or 1.0)
+    return _Held.of(select @ a, small @ np.ravel(rest, order="F"), errors, kept, slack, bend, turn), margin
+
+
+def _rounding(count: int) -> float:
+    """What a sum of so many terms may lose of the sum of their sizes."""
+    return (count + 4) * np.finfo(float).eps
+
+
+def _length(v: np.ndarray) -> float:
+    return float(np.linalg.norm(v))
