@@ -23,9 +23,12 @@ SETTLED = 4e-16  # relative step below which nothing moves any more
 CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinking
 SHORT = 0.995  # of a step to the boundary
 NEARLY = 0.95  # of the way to where the map has no value
+NOTHING = 1e-30  # of the largest y on the way
 NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
 EXACT = 1e-14  # of the terms of a linear model, what rounding leaves between it and the map
+WAIT = 20  # steps of next to nothing, after which y is known as well as it will be: beside an infinite derivative they go on
+BALANCED = 1e-12  # of the force, what a linear model may miss of it over a step that is rounding
 NOISE = (
     4e-15  # of the force beside the slope, 1 at most: steps of that length are rounding, which is seen where y is zero
 )
@@ -39,7 +42,8 @@ class NewtonMethod:
     """Solve 0 in G(u) - A' z with z in the normals of A u + b in K; ``force`` gives (G, its derivative) at u.
 
     The first ``size`` entries of u are y; the others are not unique and may move when y has settled.
-    ``interior`` says that G may grow without bound at the boundary of K, which no step may reach.
+    ``interior`` says that G may grow without bound at the boundary of K, which no step may reach, ``roots`` that its derivative may
+    be infinite inside, where steps are short because of that alone.
     """
 
     force: Force
@@ -48,10 +52,12 @@ class NewtonMethod:
     cones: Sequence[Cone]
     size: int
     interior: bool = False
+    roots: bool = False
 
     def solve(self, start: Vector) -> ConeSolution:
         """The solution from a feasible start at which G is finite."""
         u, last, answer, visited = start, np.inf, None, _largest(start)
+        waited = 0
         force, slope = self.force(u)
         if not np.isfinite(force).all():
             return ConeSolution(np.full_like(u, np.nan), np.full(len(self.b), np.nan), np.inf, FAILED)
@@ -64,10 +70,15 @@ class NewtonMethod:
             size, rounding = map(
                 float, relative_step(moved, _largest(u[: self.size]), _largest(force), _largest(slope))
             )
-            if rounding or size <= SETTLED or (size <= CLOSE and size > STEADY * last):
+            nothing = moved <= NOTHING * visited  # on the way to y = 0, where nothing is small beside y
+            still = rounding or nothing or size <= SETTLED or (size <= CLOSE and size > STEADY * last)
+            waited += size <= CLOSE
+            if still and self.roots:
+                still = bool(follows_roots(force, slope, u, step, self.force(ahead.u)[0]))
+            if still or waited > WAIT:
                 return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             if (
-                self._length > 0 and moved <= GOOD_IN_CONES * self._length
+                self._length > 0 and not self.roots and moved <= GOOD_IN_CONES * self._length
             ):  # interior points come no nearer, to y = 0 above all
                 return ConeSolution(ahead.u, ahead.z, min(size, moved / self._length), SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
@@ -77,6 +88,10 @@ class NewtonMethod:
                     share, (force_ahead, slope_ahead) = 1.0, full
             if share == 1.0 and self._is_exact(force, slope, step, force_ahead, slope_ahead):
                 return ahead
+            if (
+                self.roots and share == 0.0 and moved <= SETTLED * (visited or 1.0)
+            ):  # rows hold to rounding, roots move by less
+                return ConeSolution(ahead.u, ahead.z, moved, SOLVED)
             if share == 0.0 or not np.isfinite(force_ahead).all():
                 if moved <= EXACT * visited and self._is_linear(slope, ahead.u):
                     return ConeSolution(u, ahead.z, moved / visited, SOLVED)
@@ -161,6 +176,16 @@ class NewtonMethod:
             if share * _largest(step) <= 1e-17 * (_largest(u) or 1.0):
                 break
         return 0.0, force, np.zeros((len(u), len(u)))
+
+
+def follows_roots(
+    force: np.ndarray, slope: np.ndarray, u: np.ndarray, step: np.ndarray, force_ahead: np.ndarray
+) -> np.ndarray:
+    """Whether the map is ahead what its linear model says, which it is not where a step is short since a derivative is infinite."""
+    missed = force + (slope @ step[..., None])[..., 0] - force_ahead
+    terms = (np.abs(slope) @ np.abs(u)[..., None])[..., 0]
+    allowed = BALANCED * np.abs(force).max(axis=-1) + EXACT * terms.max(axis=-1)
+    return np.asarray(np.abs(missed).max(axis=-1) <= allowed)
 
 
 def relative_step(

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_solution import ONE, SOLVED, ConeSolution
 from hierfl.compiler.host.families.program_family import ProgramFamily
-from hierfl.compiler.host.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, relative_step
+from hierfl.compiler.host.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, follows_roots, relative_step
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
 STEPS = 30
@@ -33,6 +33,7 @@ class NewtonFamily:
     cones: Sequence[Cone]
     size: int
     interior: bool = False
+    roots: bool = False
 
     def solve(self, near: ConeSolution) -> list[ConeSolution | None]:
         """The solutions, in order, from that of one more; None where it takes more than full steps, or there may be others."""
@@ -50,6 +51,10 @@ class NewtonFamily:
             steep = np.abs(slope[going]).max(axis=(1, 2), initial=0.0)
             size, rounding = relative_step(moved, _largest(u[going, : self.size]), _largest(force[going]), steep)
             settled = modelled & (rounding | (size <= SETTLED) | ((size <= CLOSE) & (size > STEADY * last[going])))
+            if self.roots and settled.any():
+                there = u.copy()
+                there[going] = ahead
+                settled &= follows_roots(force[going], slope[going], u[going], step, self.force(there)[0][going])
             ended = settled & models.is_one(ahead, z[going])
             for k in np.flatnonzero(ended):
                 at = going[k]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from cvxpy.constraints.constraint import Constraint
+
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
@@ -12,6 +14,7 @@ from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
+from hierfl.compiler.lower_level.on_host.size_power import with_size_powers
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
 from hierfl.language.expectation import E, SampleAverage
 from hierfl.language.function import UserAtom
@@ -24,13 +27,14 @@ class CostSplit:
     """The addends of a lower objective.
 
     ``averaged`` has (the kind of average, the per-sample expression, its table) of averages of what is not smooth in y; no table
-    where a level of the federation has clients' constants in it.
+    where a level of the federation has clients' constants in it. ``defined`` says where powers are that went to ``smooth``.
     """
 
     quadratic: list[Any] = field(default_factory=list)
     smooth: list[Any] = field(default_factory=list)
     other: list[Any] = field(default_factory=list)
     averaged: list[tuple[type[SampleAverage], Any, int | None]] = field(default_factory=list)
+    defined: list[Constraint] = field(default_factory=list)
 
     @classmethod
     def of(cls, level: LowerLevel, clients: Population, known: Known, on_y: Known) -> CostSplit:
@@ -43,11 +47,19 @@ class CostSplit:
         """
         split, ids = cls(), {v.id for v in level.variables}
         left = addends(level.expression)
+
+        def is_affine(expression: Any) -> bool:
+            return bool(hoist([expression], level.variables, known).expressions[0].is_affine())
+
         while left:
             term = left.pop(0)
             if not any(v.id in ids for v in term.variables()):
                 continue
-            if is_quadratic(hoist([term], level.variables, known).expressions[0]):
+            smoother, defined = with_size_powers(term, is_affine, Enclosure(on_y))
+            if smoother is not term and nonsmooth_atom([smoother], ids, Enclosure(on_y), clients.scalar_laws) is None:
+                split.smooth.append(smoother)
+                split.defined += defined
+            elif is_quadratic(hoist([term], level.variables, known).expressions[0]):
                 split.quadratic.append(term)
             elif _has_user_atom(term):
                 split.smooth.append(term)

@@ -33,6 +33,7 @@ from hierfl.compiler.lower_level.on_host.cost_split import CostSplit
 from hierfl.compiler.lower_level.on_host.owner_terms import OwnerTerms
 from hierfl.compiler.lower_level.on_host.place import Place, Places
 from hierfl.compiler.lower_level.on_host.place_programs import TOGETHER, PlacePrograms
+from hierfl.compiler.lower_level.on_host.size_power import has_roots
 from hierfl.compiler.lower_level.on_host.smooth_level import SmoothLevel, Solved
 from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
@@ -81,7 +82,7 @@ class HostProblem:
         split = CostSplit.of(level, clients, known, on_y)
         weight = level.sign * (oracles.total_weight if level.scope == "federation" else 1.0)
         cost = None if not split.other else weight * sum(split.other[1:], start=split.other[0])
-        base = StandardForm.of(cost, constraints, level.variables, known)
+        base = StandardForm.of(cost, [*constraints, *split.defined], level.variables, known)
         form = base if not split.averaged else AveragedForm(base, _row_terms(oracles, level, split))
         smooth = split.smooth
         taken = [*split.quadratic, *smooth]
@@ -93,7 +94,7 @@ class HostProblem:
         )
         bends = any(has_pieces(term, clients.scalar_laws) for term in smooth)
         return cls(
-            TracedModel(form, OwnerTerms(oracles, part, steep)),
+            TracedModel(form, OwnerTerms(oracles, part, steep, any(map(has_roots, smooth)))),
             not smooth,
             selection,
             bends=bends,

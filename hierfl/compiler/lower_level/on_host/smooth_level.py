@@ -70,7 +70,7 @@ class SmoothLevel:
             g[:, :size] += value
             return g, h
 
-        family = NewtonFamily(whole, a, b, self.form.cones, size, self.traced.terms.interior)
+        family = NewtonFamily(whole, a, b, self.form.cones, size, self.traced.terms.interior, self.traced.terms.roots)
         answers = family.solve(near)
         u = np.stack([near.u if answer is None else answer.u for answer in answers])
         force, slope = whole(u)
@@ -99,7 +99,9 @@ class SmoothLevel:
         for first in self._starts(start, a, b):
             if first.status != SOLVED and not (first.status == FAILED and first.error <= ROUGH):
                 return self._empty_model(a, b), first
-            tried = NewtonMethod(whole, a, b, self.form.cones, size, self.traced.terms.interior).solve(first.u)
+            tried = NewtonMethod(
+                whole, a, b, self.form.cones, size, self.traced.terms.interior, self.traced.terms.roots
+            ).solve(first.u)
             if tried.status == SOLVED or not np.isfinite(answer.u).all():  # a failure tells most where F is finite
                 answer = tried
             if answer.status == SOLVED:

@@ -1,0 +1,117 @@
+"""Powers between one and two of sizes, of positive parts and of what is positive: answers that are chosen first, and costs made for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+
+CURVED = 0.1  # of I, beside a matrix
+
+
+def problem(
+    n: int, exponent: float, matrix: np.ndarray, term: Any = cp.abs, high: np.ndarray | None = None
+) -> tuple[hf.Problem, cp.Variable]:
+    """y(x) minimises sum(term(y)^p) + y'Qy / 2 - x'y, below some bounds."""
+    x, y = cp.Variable(n, name="x"), cp.Variable(n, name="y")
+    cost = cp.sum(cp.power(term(y), exponent)) + 0.5 * cp.quad_form(y, matrix) - x @ y
+    lower = hf.ArgMin(y, cost, [] if high is None else [y <= high])
+    return hf.Problem(hf.Minimize(clients=np.arange(1.0, n + 1) @ y), lower), y
+
+
+def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """(a positive definite matrix, an answer of entries of all sizes, zeros among them)."""
+    root = rng.normal(size=(n, n)) * rng.choice([0.0, 1.0])
+    sizes = 10 ** rng.uniform(-8, 1, n) * (rng.random(n) < 0.7)
+    return root @ root.T + CURVED * np.eye(n), rng.choice([-1, 1], n) * sizes
+
+
+def slope(y: np.ndarray, exponent: float) -> np.ndarray:
+    return exponent * np.sign(y) * np.abs(y) ** (exponent - 1)
+
+
+@pytest.mark.parametrize("exponent", [1.1, 1.5, 1.9, 2.5, 3.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_and_gradients(seed: int, exponent: float) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 5))
+    matrix, y = draw(rng, n)
+    if exponent == 1.9:  # a zero is known to a rounding of its force, where the derivative of y is still 1/100
+        y = np.where(y == 0, 1e-3, y)
+    declared, _ = problem(n, exponent, matrix)
+    at = slope(y, exponent) + matrix @ y
+    found = np.ravel(declared.implicit.response(at))
+    # |y|^2 is flat for an exponent of 3, and only as well known as its force
+    assert found == pytest.approx(y, rel=1e-9, abs=1e-13 * (1 + np.abs(y).max()))
+    with np.errstate(divide="ignore"):
+        curvature = exponent * (exponent - 1) * np.abs(y) ** (exponent - 2)
+    kept = np.isfinite(curvature)
+    expected = np.zeros(n)
+    inner = matrix[np.ix_(kept, kept)] + np.diag(curvature[kept])
+    expected[kept] = np.linalg.solve(inner, np.arange(1.0, n + 1)[kept])
+    assert np.ravel(declared.implicit.gradient(at)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_with_bounds_that_hold(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix, y = draw(rng, 3)
+    held = rng.random(3) < 0.5
+    pulls = np.where(held, rng.uniform(0.1, 2.0, 3), 0.0)
+    declared, _ = problem(3, 1.5, matrix, high=np.where(held, y, np.maximum(y, 0) + 1))
+    at = slope(y, 1.5) + matrix @ y + pulls
+    assert np.ravel(declared.implicit.response(at)) == pytest.approx(y, rel=1e-9, abs=1e-13 * (1 + np.abs(y).max()))
+    (multipliers,) = declared.implicit.multipliers(at).values()
+    assert np.ravel(multipliers) == pytest.approx(pulls, abs=1e-7)
+
+
+def closed_form(x: float) -> float:
+    """y of y^1.5 + y^2 - x y for x >= 0: 1.5 s + 2 s^2 = x at y = s^2."""
+    return float(((np.sqrt(2.25 + 8 * x) - 1.5) / 4) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("term", "below_zero"),
+    [(cp.abs, lambda x: -closed_form(-x)), (cp.pos, lambda x: x / 2), (lambda y: y, lambda x: 0.0)],
+    ids=["size", "positive part", "itself"],
+)
+def test_on_both_sides_of_zero(term: Any, below_zero: Any) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.power(term(y), 1.5) + cp.square(y) - x * y)
+    implicit = hf.Problem(hf.Minimize(clients=y), lower).implicit
+    for at in (1e-8, 1e-6, 1e-4, 1e-2, 0.5, 20.0):
+        assert float(implicit.response(at)) == pytest.approx(closed_form(at), rel=1e-9, abs=1e-16)
+        assert float(implicit.response(-at)) == pytest.approx(below_zero(-at), rel=1e-9, abs=1e-16)
+        s = np.sqrt(closed_form(at))
+        assert implicit.gradient(at) == pytest.approx(1 / (0.75 / s + 2), rel=1e-7)
+    shown = implicit.slice(0.0, radius=1.0)
+    slopes = [(kink.t, kink.left_slope, kink.right_slope) for kink in shown.kinks]
+    expected = [(0.0, 0.5, 0.0)] if term is cp.pos else []
+    assert np.ravel(slopes) == pytest.approx(np.ravel(expected), abs=1e-6) and not shown.kinks.jumps and not shown.gaps
+
+
+def test_a_level_starts_where_a_term_has_its_corner() -> None:
+    """The warm start is y = 0, which is w = 1 for one term and the corner of the other, whose derivative is infinite there."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    cost = cp.power(cp.abs(y[0]), 1.2) + cp.power(cp.abs(y[1] + 1), 1.2) + 0.5 * cp.sum_squares(y) - x @ y
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cost)).implicit
+    want = np.array([1e-5, -1.3])
+    at = slope(want - np.array([0.0, -1.0]), 1.2) + want
+    assert np.ravel(implicit.response(at)) == pytest.approx(want, rel=1e-9)
+
+
+def test_an_average_of_them() -> None:
+    rng = np.random.default_rng(0)
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    values = rng.normal(size=9)
+    lower = hf.ArgMin(y, hf.E(cp.power(cp.abs(y - d), 1.5)) + 0.05 * cp.square(y) - x * y)
+    problem = hf.Problem(hf.Minimize(clients=y), lower, federation=hf.Federation([hf.Client({d: values})]))
+    want = 0.3
+    at = np.mean(slope(want - values, 1.5)) + 0.1 * want
+    assert float(problem.implicit.response(at)) == pytest.approx(want, rel=1e-11)
+    stiff = np.mean(0.75 / np.sqrt(np.abs(want - values))) + 0.1
+    assert problem.implicit.gradient(at) == pytest.approx(1 / stiff, rel=1e-9)
