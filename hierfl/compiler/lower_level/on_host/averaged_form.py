@@ -23,7 +23,8 @@ from jaxtyping import Float
 
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.table import row_of
-from hierfl.compiler.data.tables import Population
+from hierfl.compiler.data.evaluation_nodes import RULES, SUM
+from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone, NoStandardFormError, StandardForm
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage, total
@@ -56,7 +57,7 @@ class RowTerm:
         Raises
         ------
         NoStandardFormError
-            Where there are too many rows, or nodes that stand for a distribution.
+            Where there are too many rows, or nodes that stand for a distribution: other than for one of few values, which are rows.
         """
         table = None if place is None else clients.tables[place]
         count = clients.size if table is None else table.size if whole else table.longest
@@ -67,7 +68,7 @@ class RowTerm:
             )
         if table is None:
             return cls(form, None, True, count, np.arange(count))
-        if table.roles is not None:
+        if table.roles is not None and (table.roles.rule != RULES.index(SUM)).any():
             raise NoStandardFormError(
                 "the average of a law's kinks is smooth, that of its nodes' is not: y(x) would be a staircase"
             )
@@ -86,15 +87,22 @@ class RowTerm:
             weights = jnp.asarray(clients.weights)[self.holder]
             if self.table is None:
                 return own, weights
-            table = clients.tables[self.table]
-            counts = 1.0 if self.summed else jnp.asarray(table.counts)[self.holder]
-            return {**own, **table.rows(np.arange(self.count))}, weights / counts
+            table, numbers = clients.tables[self.table], np.arange(self.count)
+            return {**own, **table.rows(numbers)}, weights * self._shares(table, numbers, self.holder)
         assert self.table is not None
         table, numbers = clients.tables[self.table], np.arange(self.count)
         count = table.counts[index]
         rows = table.offsets[index] + jnp.minimum(numbers, count - 1)
         times = jnp.where(numbers < count - 1, 1, self.count - count + 1)  # that a row is there
-        return table.rows(rows), 1.0 / times / (1.0 if self.summed else count)
+        return table.rows(rows), self._shares(table, rows, index) / times
+
+    def _shares(self, table: Table, rows: Any, holder: Any) -> Any:
+        """What each of some rows counts at its client."""
+        if self.summed:
+            return 1.0
+        if table.weights is not None:
+            return jnp.asarray(table.weights)[rows]
+        return 1.0 / jnp.asarray(table.counts)[holder]
 
 
 OfRows = tuple[dict[int, Any], Array]  # the values of a term's rows, and their weights
