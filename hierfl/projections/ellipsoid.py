@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from hierfl.projections.emptiness import below_zero
+from hierfl.projections.emptiness import below_zero, not_below_zero
 from hierfl.projections.norm import norm
 from hierfl.projections.root import decreasing_root
 
@@ -21,20 +21,20 @@ def project(
     """
     largest = jax.lax.stop_gradient(jnp.max(scale, initial=0.0))
     largest = jnp.where(largest > 0, largest, 1.0)
-    scale, radius = scale / largest, jnp.maximum(radius, 0.0) / largest
+    scale, radius = scale / largest, not_below_zero(radius) / largest
     shift = z - centre
     length = norm(scale * shift)
     outside = length > radius
     reach = jnp.where(outside, radius, length)
     square = scale * scale
 
-    def shrunk(s: Float[Array, ""]) -> Float[Array, " n"]:
-        """The difference y - centre, in which a free entry does not shrink."""
+    def over_s(s: Float[Array, ""]) -> Float[Array, " n"]:
+        """(y - centre) / s of the entries that are not free, which has a length at s = 0 as well."""
         divisor = s + (1 - s) * square
-        return shift * jnp.where(square > 0, s / jnp.where(divisor > 0, divisor, 1.0), 1.0)
+        return jnp.where(square > 0, shift / jnp.where(divisor > 0, divisor, 1.0), 0.0)
 
-    s = decreasing_root(lambda s: reach - norm(scale * shrunk(s)), jnp.zeros_like(reach), jnp.ones_like(reach))
-    return jnp.where(outside, centre + shrunk(s), z)
+    s = decreasing_root(lambda s: reach - s * norm(scale * over_s(s)), jnp.zeros_like(reach), jnp.ones_like(reach))
+    return jnp.where(outside, centre + jnp.where(square > 0, s * over_s(s), shift), z)
 
 
 def gap(radius: Float[Array, ""]) -> Float[Array, ""]:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from hierfl.projections.emptiness import not_below_zero
 from hierfl.projections.norm import norm
 from hierfl.projections.projection import Projection
 from hierfl.projections.root import Zero, found_zero
@@ -123,7 +124,7 @@ def with_ball(project: Projection, z: Point, centre: Point, radius: Number) -> t
     sqrt(eps) of its scale.
     """
     inner, closed_over = jax.closure_convert(project, z)
-    p, distance = _cut_by_ball(inner, z, centre, jnp.maximum(radius, 0.0), closed_over)
+    p, distance = _cut_by_ball(inner, z, centre, not_below_zero(radius), closed_over)
     return p, _relative(distance - radius, z)
 
 

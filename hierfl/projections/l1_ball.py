@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from hierfl.projections import box_with_hyperplane
-from hierfl.projections.emptiness import below_zero
+from hierfl.projections.emptiness import below_zero, not_below_zero
 
 
 def project(
@@ -25,7 +25,7 @@ def shortened(sizes: Float[Array, " n"], weights: Float[Array, " n"], radius: Fl
     """The projection of ``sizes`` >= 0 on {size >= 0 : weights'size <= radius}."""
     infinite = jnp.asarray(jnp.inf, sizes.dtype)
     none, unbounded = jnp.zeros_like(sizes), jnp.full_like(sizes, infinite)
-    return box_with_hyperplane.project(sizes, weights, -infinite, jnp.maximum(radius, 0.0), none, unbounded)
+    return box_with_hyperplane.project(sizes, weights, -infinite, not_below_zero(radius), none, unbounded)
 
 
 def gap(radius: Float[Array, ""]) -> Float[Array, ""]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from hierfl.projections import l1_ball
-from hierfl.projections.emptiness import below_zero
+from hierfl.projections.emptiness import below_zero, not_below_zero
 from hierfl.projections.projection import Projection
 
 
@@ -49,7 +49,7 @@ def project_nuclear_ball(z: Float[Array, "p q"], radius: Float[Array, ""]) -> Fl
 
 def project_spectral_ball(z: Float[Array, "p q"], radius: Float[Array, ""]) -> Float[Array, "p q"]:
     """The nearest matrix to ``z`` whose largest singular value is at most ``radius`` >= 0."""
-    bound = jnp.maximum(radius, 0.0)
+    bound = not_below_zero(radius)
 
     def clip(values: Float[Array, " n"]) -> Float[Array, " n"]:
         return jnp.where(jnp.abs(values) < bound, values, jnp.sign(values) * bound)

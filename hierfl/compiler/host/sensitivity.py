@@ -19,12 +19,13 @@ from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
 from hierfl.compiler.host.cone_solution import SOLVED
-from hierfl.compiler.host.cones import dual_slope
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.host.cones import blocks, dual_slope
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 
 RANK, RANK_IN_CONES = 1e-10, 1e-12  # of the largest singular value, below which one counts as zero
 TIGHT = 1e-9  # relative, within which a row holds along a direction
 STILL = 1e-13  # of how far u would move without rows, up to which it does not: all rows hold then that leave it no way
+BESIDE = 1e-7  # of a multiplier, how far from an apex its derivative is taken
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
 Vector = Float[np.ndarray, " width"]
@@ -169,10 +170,25 @@ class Sensitivity:
 
     # --- other cones -----------------------------------------------------------------------------------------------
 
+    def _off_apexes(self, e: Rows) -> Rows:
+        """e, next to the apex of a second-order cone where its multiplier is on the boundary: there a set that ends in one point opens."""
+        out = np.array(e)
+        for cone, rows in blocks(self.program.cones):
+            pull = self.z[rows]
+            size = float(np.linalg.norm(pull))
+            at_apex = np.linalg.norm(e[rows]) <= RANK_IN_CONES * size
+            if (
+                cone.kind == SECOND_ORDER
+                and at_apex
+                and abs(pull[0] - np.linalg.norm(pull[1:])) <= RANK_IN_CONES * size
+            ):
+                out[rows] = BESIDE * np.concatenate([pull[:1], -pull[1:]])
+        return out
+
     def _smooth(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient by z = P(z - t e), P the projection on K*, which is differentiable where u is."""
         program, width = self.program, len(self.u)
-        e = program.a @ self.u + program.b
+        e = self._off_apexes(program.a @ self.u + program.b)
         slope = dual_slope(program.cones, self.z - e)
         system = np.block([[program.h, -program.a.T], [slope @ program.a, np.eye(len(e)) - slope]])
         wanted, scale = np.concatenate([seed, np.zeros(len(e))]), float(np.abs(system).max(initial=0.0))

@@ -21,6 +21,8 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 
+STEEP = 1e18  # what stands for an infinite slope is larger, in single precision as well: ``hierfl.atoms.numerics.safe.steep``
+
 
 def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:
     """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
@@ -102,7 +104,7 @@ def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np
 
 @double_precision
 def evaluated_with_gradient(problem: CompiledProblem, x: np.ndarray) -> tuple[Evaluation, np.ndarray]:
-    """(evaluation, gradient) of f at x, oriented for minimisation; the gradient is NaN where there is none.
+    """(evaluation, gradient) of f at x, oriented for minimisation; the gradient is NaN where there is none, or infinite.
 
     Raises
     ------
@@ -115,4 +117,4 @@ def evaluated_with_gradient(problem: CompiledProblem, x: np.ndarray) -> tuple[Ev
     )
     evaluation, gradient = jax.tree.map(np.asarray, program(np.asarray(x, float), problem.data()))
     require_solved(problem, problem.exact.method, x, evaluation)
-    return evaluation, gradient
+    return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)

@@ -20,7 +20,7 @@ from hierfl.compiler.sets.frames import EntryFrame, Frame, RotatedFrame
 from hierfl.compiler.sets.members.affine_map import Values
 from hierfl.compiler.sets.members.memberships import CompiledMembership
 from hierfl.compiler.sets.members.origin import constraints_text
-from hierfl.projections.emptiness import beyond
+from hierfl.projections.emptiness import beyond, not_below_zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class ImageBlock:
         right = membership.radius(values)[self.groups.astype(np.int32)]
         radius = safe_sqrt(right) if membership.squared else right
         if not self.frame.may_lose:
-            return jnp.maximum(radius, 0.0), beyond(-right, jnp.abs(right))
+            return not_below_zero(radius), beyond(-right, jnp.abs(right))
         left, gap = jax.vmap(membership.family.spend)(radius, lost)
         return left, beyond(jnp.maximum(gap, -right), jnp.abs(right))
 

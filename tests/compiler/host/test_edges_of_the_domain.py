@@ -1,0 +1,53 @@
+"""Where f ends: the slope from within where a set has shrunk to a point, and infinite slopes by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+
+X, Y = cp.Variable(name="x"), cp.Variable(2, name="y")
+
+SETS: dict[str, list[Any]] = {
+    "ball": [cp.norm(Y) <= X],
+    "sum of sizes": [cp.norm1(Y) <= X],
+    "ellipsoid": [cp.norm(np.diag([1.0, 2.0]) @ Y) <= X],
+    "ball and row": [cp.norm(Y - X) <= 2 * X, Y[0] >= X],
+    "box": [Y >= 0, Y <= X],
+}
+
+
+@pytest.mark.parametrize("constraints", SETS.values(), ids=SETS)
+def test_the_slope_from_within_where_a_set_opens(constraints: list[Any]) -> None:
+    lower = hf.ArgMin(Y, cp.sum_squares(Y - 1) + 0.3 * Y[0], constraints)
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(Y)), lower).implicit
+    step = 1e-6
+    within = (implicit(step) - implicit(0.0)) / step
+    assert implicit.gradient(0.0) == pytest.approx(within, rel=1e-5)
+
+
+def test_a_cone_whose_answer_is_its_apex_for_a_pull_on_the_edge_of_the_dual() -> None:
+    """To the right of x the answer moves along the cone, to the left it stays: the gradient is one of the two."""
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, 0.5 * cp.sum_squares(y - x), [cp.norm(y[1:]) <= y[0], cp.norm(y) <= 5])
+    implicit = hf.Problem(hf.Minimize(clients=np.array([1.0, 2.0, 3.0]) @ y), lower).implicit
+    at, step = np.array([-5.0, 3.0, 4.0]), 1e-6
+    right, left = (np.array([(implicit(at + h * e) - implicit(at)) / h for e in np.eye(3)]) for h in (step, -step))
+    found = implicit.gradient(at)
+    assert min(np.abs(found - right).max(), np.abs(found - left).max()) < 1e-4
+
+
+def test_an_infinite_slope_is_refused_by_name_and_left_by_a_run() -> None:
+    z, w = cp.Variable(name="z"), cp.Variable(name="w")
+    problem = hf.Problem(
+        hf.Minimize(clients=-cp.sqrt(z) + cp.square(w)), hf.ArgMin(w, cp.square(w - z)), constraints=[z >= 0]
+    )
+    assert problem.implicit(0.0) == 0.0
+    with pytest.raises(hf.NoGradientError, match=r"x = \[0\.\]: a term has an infinite slope there"):
+        problem.implicit.gradient(0.0)
+    result = problem.solve(progress=False)
+    assert result.x == pytest.approx(0.25 ** (2 / 3), rel=1e-6)
