@@ -82,21 +82,28 @@ class _Held:
 
     @classmethod
     def of(
-        cls, rows: np.ndarray, values: np.ndarray, noise: np.ndarray, pulls: np.ndarray, slack: np.ndarray, *more: float
+        cls,
+        rows: np.ndarray,
+        values: np.ndarray,
+        noise: np.ndarray,
+        pulls: np.ndarray,
+        slack: np.ndarray,
+        bend: float = 0.0,
+        turn: float = 0.0,
     ) -> _Held:
-        """One block's; ``more`` are its bend and its turn, 0 where they are not given."""
-        bend, turn = more or (0.0, 0.0)
-        count = len(values)
-        shared = np.zeros(count)
-        shared[:1] = bend
-        turned = np.zeros(count)
-        turned[:1] = turn
-        return cls(rows, values, noise, pulls, slack, shared, turned)
+        """One block's; its bend and its turn stand with its first function."""
+        first = np.arange(len(values)) == 0
+        return cls(rows, values, noise, pulls, slack, np.where(first, bend, 0.0), np.where(first, turn, 0.0))
+
+    @classmethod
+    def none(cls, a: np.ndarray) -> _Held:
+        """A block of rows a of which nothing holds."""
+        return cls.of(a[:0], *np.zeros((4, 0)))
 
     @classmethod
     def all_of(cls, parts: list[_Held], width: int) -> _Held:
         """All blocks'."""
-        parts = [part for part in parts if len(part.values)] or [cls.of(np.zeros((0, width)), *np.zeros((4, 0)))]
+        parts = [part for part in parts if len(part.values)] or [cls.none(np.zeros((0, width)))]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
 
     def distance(self) -> float:
@@ -208,7 +215,7 @@ def _second_order(a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, reach: float
     rounding = 2.0 * _length(noise)
     left, pulled = float(e[0] - _length(e[1:])), _length(pulls)
     if left - rounding > np.sqrt(2.0) * long * reach and not pulled > 0:
-        return _Held.of(a[:0], *np.zeros((4, 0))), (left - rounding) / (np.sqrt(2.0) * long or 1.0)
+        return _Held.none(a), (left - rounding) / (np.sqrt(2.0) * long or 1.0)
     if _length(e) <= max(rounding, 2.0 * long * reach) or _length(e[1:]) <= rounding:
         inside = max(float(pulls[0] - _length(pulls[1:])), 0.0)
         kept = pulls if inside > 0 else _on_boundary(pulls)
@@ -240,9 +247,9 @@ def _semidefinite(cone: Cone, a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, 
     inner = q.T @ matrix @ q
     least = float(np.linalg.eigvalsh(inner).min(initial=np.inf)) - rounding
     if not least > 0:
-        return _Held.of(a[:0], *np.full((4, 1), np.inf)), 0.0
+        return _Held.none(a), -np.inf  # not told what holds: nothing is proved
     if not p.shape[1]:
-        return _Held.of(a[:0], *np.zeros((4, 0))), least / (long or 1.0)
+        return _Held.none(a), least / (long or 1.0)
     across = p.T @ matrix @ q
     rest = p.T @ matrix @ p - across @ np.linalg.solve(inner, across.T) if q.shape[1] else p.T @ matrix @ p
     small = triangle(p.shape[1])

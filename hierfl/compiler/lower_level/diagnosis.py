@@ -127,10 +127,15 @@ def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
     """Say once for a problem that rounding leaves y(x) uncertain: its bound is no small part of its size."""
     if solution is None:
         return
-    bounds, mu = np.asarray(solution.error_bound), np.asarray(solution.strong_convexity)
+    bounds = np.asarray(solution.error_bound)
+    if np.isnan(bounds[0]):  # told where it is asked for; a rough one
+        mu = np.asarray(solution.strong_convexity)
+        if not ((solution.residual > UNCERTAIN * mu) & (mu > 0)).any():
+            return
+        bounds = (1.0 + np.linalg.norm(solution.y, axis=-1)) * solution.residual / np.where(mu > 0, mu, np.nan)
+    elif not (bounds > UNCERTAIN).any():
+        return
     sizes = 1.0 + np.linalg.norm(solution.y, axis=-1)
-    if np.isnan(bounds).any():  # a rough one, where none is told before it is asked for
-        bounds = np.where(mu > 0, sizes * solution.residual / np.where(mu > 0, mu, 1.0), np.inf)
     uncertain = np.isfinite(bounds) & (bounds > UNCERTAIN * sizes)
     bound, size = (float(of[np.argmax(uncertain)]) for of in (bounds, sizes))
     _warn_once(
