@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.data.distributions import Quantiles
-from hierfl.compiler.data.evaluation_nodes import QUADRATURE, RULES, EvaluationNodes, evaluation_nodes
+from hierfl.compiler.data.evaluation_nodes import QUADRATURE, RULES, SUM, EvaluationNodes, evaluation_nodes
 from hierfl.compiler.data.held_elsewhere import column_elsewhere, parameters_of
 from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.density_jumps import has_density
@@ -85,6 +85,11 @@ class Table:
     def size(self) -> int:
         """Rows of all parties together."""
         return int(next(iter(self.values.values())).shape[0])
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether rows stand for laws of more values than they are: a law of few values is its rows."""
+        return self.roles is not None and bool((self.roles.rule != RULES.index(SUM)).any())
 
     def require_whole(self) -> None:
         """What is memory-mapped is still there."""

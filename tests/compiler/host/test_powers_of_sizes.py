@@ -7,6 +7,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy import stats
 
 import hierfl as hf
 
@@ -115,3 +116,24 @@ def test_an_average_of_them() -> None:
     assert float(problem.implicit.response(at)) == pytest.approx(want, rel=1e-11)
     stiff = np.mean(0.75 / np.sqrt(np.abs(want - values))) + 0.1
     assert problem.implicit.gradient(at) == pytest.approx(1 / stiff, rel=1e-9)
+
+
+def test_averages_over_a_law() -> None:
+    """A cube's second derivative is a law's mean distance; that of |y - d|^1.5 is infinite at every node, and left to CVXPY's cones."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    federation = hf.Federation([hf.Client({d: stats.norm(1, 1)})])
+
+    def implicit(exponent: float) -> Any:
+        lower = hf.ArgMin(y, hf.E(cp.power(cp.abs(y - d), exponent)) + 0.05 * cp.square(y) - x * y)
+        return hf.Problem(hf.Minimize(clients=y), lower, federation=federation).implicit
+
+    at = 0.5
+    found = float(implicit(3).response(at))
+    away = found - 1
+    distance = away * (2 * stats.norm.cdf(away) - 1) + 2 * stats.norm.pdf(away)
+    square = (1 + away**2) * (2 * stats.norm.cdf(away) - 1) + 2 * away * stats.norm.pdf(away)
+    assert 3 * square + 0.1 * found == pytest.approx(at, abs=1e-9)
+    # what is averaged over nodes for it has a kink, which costs them their exponential accuracy
+    assert implicit(3).gradient(at) == pytest.approx(1 / (6 * distance + 0.1), rel=1e-5)
+    with pytest.raises(hf.IncompatibleSolverError, match="goes to CVXPY"):
+        implicit(1.5).gradient(at)

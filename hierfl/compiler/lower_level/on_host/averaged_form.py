@@ -23,7 +23,6 @@ from jaxtyping import Float
 
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.table import row_of
-from hierfl.compiler.data.evaluation_nodes import RULES, SUM
 from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone, NoStandardFormError, StandardForm
 from hierfl.language.averages import averages_of
@@ -68,7 +67,7 @@ class RowTerm:
             )
         if table is None:
             return cls(form, None, True, count, np.arange(count))
-        if table.roles is not None and (table.roles.rule != RULES.index(SUM)).any():
+        if table.has_nodes:
             raise NoStandardFormError(
                 "the average of a law's kinks is smooth, that of its nodes' is not: y(x) would be a staircase"
             )

@@ -14,7 +14,7 @@ from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
-from hierfl.compiler.lower_level.on_host.size_power import with_size_powers
+from hierfl.compiler.lower_level.on_host.size_power import has_roots, with_size_powers
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
 from hierfl.language.expectation import E, SampleAverage
 from hierfl.language.function import UserAtom
@@ -56,7 +56,11 @@ class CostSplit:
             if not any(v.id in ids for v in term.variables()):
                 continue
             smoother, defined = with_size_powers(term, is_affine, Enclosure(on_y))
-            if smoother is not term and nonsmooth_atom([smoother], ids, Enclosure(on_y), clients.scalar_laws) is None:
+            if (
+                smoother is not term
+                and not (has_roots(smoother) and _is_over_nodes(term, clients))
+                and nonsmooth_atom([smoother], ids, Enclosure(on_y), clients.scalar_laws) is None
+            ):
                 split.smooth.append(smoother)
                 split.defined += defined
             elif is_quadratic(hoist([term], level.variables, known).expressions[0]):
@@ -93,6 +97,12 @@ class CostSplit:
         if rows:
             self.averaged.append((kind, sum(rows[1:], start=rows[0]), table_of(expression, clients)))
         return left
+
+
+def _is_over_nodes(term: Any, clients: Population) -> bool:
+    """Whether nodes stand for a law in it: what is infinite at a point of theirs is not so on the law's average."""
+    samples = {p.id for p in term.parameters() if isinstance(p, Sample)}
+    return any(table.has_nodes and samples & set(table.samples) for table in clients.tables)
 
 
 def _has_user_atom(expression: Any) -> bool:
