@@ -24,6 +24,7 @@ from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, 
 
 DEPENDENT = 1e-13  # of the largest singular value: rows are given to rounding, and so is what they depend on
 FIRM = 1e-6  # of the largest multiplier, from which one can be moved to balance what is beside y
+FAINT = 1e-12  # of what balances: a cone's multiplier that is left to the force, as none
 NARROW = 0.25  # what Kantorovich's theorem asks for
 LOOKS = 4  # each with what the last one's v may reach
 NEAR = 1e-14  # of how far y would go without what holds: cones' apexes as near as that are better held than what is bent around them
@@ -194,9 +195,9 @@ def _parts(program: ConeProgram, u: Vector, z: Rows, reach: float) -> Iterator[t
         elif cone.kind == NONNEGATIVE:
             yield _rows_that_hold(a, e, noise, pulls, force, reach)
         elif cone.kind == SECOND_ORDER:
-            yield _second_order(a, e, noise, pulls, reach)
+            yield _second_order(a, e, noise, pulls if _length(pulls) > FAINT * force else 0.0 * pulls, reach)
         else:
-            yield _semidefinite(cone, a, e, noise, pulls, reach)
+            yield _semidefinite(cone, a, e, noise, pulls if _length(pulls) > FAINT * force else 0.0 * pulls, reach)
 
 
 def _rows_that_hold(

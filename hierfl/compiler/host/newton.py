@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.host.cone_program import GOOD_IN_CONES, ConeProgram
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
-from hierfl.compiler.host.cones import blocks
+from hierfl.compiler.host.cones import blocks, project_dual
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 STEPS, CUTS = 200, 60
@@ -28,6 +28,8 @@ NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
 EXACT = 1e-14  # of the terms of a linear model, what rounding leaves between it and the map
 WAIT = 20  # steps of next to nothing, after which y is known as well as it will be: beside an infinite derivative they go on
+ROUNDING = 4e-16  # of u, relative
+SEEN = 1e-8  # of 1 + |u|, a step that is not lost in it
 BALANCED = 1e-12  # of the force, what a linear model may miss of it over a step that is rounding
 NOISE = (
     4e-15  # of the force beside the slope, 1 at most: steps of that length are rounding, which is seen where y is zero
@@ -59,22 +61,24 @@ class NewtonMethod:
         u, last, answer, visited = start, np.inf, None, _largest(start)
         waited = 0
         force, slope = self.force(u)
+        felt = _largest(force)
         if not np.isfinite(force).all():
             return ConeSolution(np.full_like(u, np.nan), np.full(len(self.b), np.nan), np.inf, FAILED)
         for _ in range(STEPS):
-            ahead = self._model(u, force, slope)
+            ahead, plain = self._model(u, force, slope)
             if ahead.status != SOLVED:
                 return ahead
-            step = ahead.u - u
-            moved = _largest(step[: self.size])
-            size, rounding = map(
-                float, relative_step(moved, _largest(u[: self.size]), _largest(force), _largest(slope))
-            )
+            step, moved, size, rounding = self._measured(u, ahead, force, slope)
             nothing = moved <= NOTHING * visited  # on the way to y = 0, where nothing is small beside y
             still = rounding or nothing or size <= SETTLED or (size <= CLOSE and size > STEADY * last)
             waited += size <= CLOSE
-            if still and self.roots:
-                still = bool(follows_roots(force, slope, u, step, self.force(ahead.u)[0]))
+            short = None
+            if still and self.roots and waited <= WAIT and not self._is_there(felt, ahead.u, ahead.z):
+                short, still = (ahead, size), False
+                ahead, plain = self._model(u, force, _loosened(slope, force, u))
+                if ahead.status != SOLVED:
+                    return ahead
+                step, moved, size, rounding = self._measured(u, ahead, force, slope)
             if still or waited > WAIT:
                 return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             if (
@@ -82,25 +86,45 @@ class NewtonMethod:
             ):  # interior points come no nearer, to y = 0 above all
                 return ConeSolution(ahead.u, ahead.z, min(size, moved / self._length), SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
+            if share == 0.0 and short is not None:  # nor does a longer step lead further
+                ahead, size = short
+                return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
             if share < 1.0 and size <= NEAR:  # along so short a step only rounding may be seen
                 full = self.force(ahead.u)
                 if (share == 0.0 and size < 0.5 * last) or self._follows(force, slope, step, full[0]):
                     share, (force_ahead, slope_ahead) = 1.0, full
-            if share == 1.0 and self._is_exact(force, slope, step, force_ahead, slope_ahead):
+            if share == 1.0 and plain and self._is_exact(force, slope, step, force_ahead, slope_ahead):
                 return ahead
             if (
-                self.roots and share == 0.0 and moved <= SETTLED * (visited or 1.0)
-            ):  # rows hold to rounding, roots move by less
-                return ConeSolution(ahead.u, ahead.z, moved, SOLVED)
+                self.roots and share == 0.0
+            ):  # rows hold to rounding, roots move by less; or a corner is as near as y can be
+                near = moved <= SETTLED * (visited or 1.0)
+                for there in (*([ahead.u] if near else []), u):
+                    if self._is_there(felt, there, ahead.z):
+                        return ConeSolution(there, ahead.z, SETTLED, SOLVED)
             if share == 0.0 or not np.isfinite(force_ahead).all():
                 if moved <= EXACT * visited and self._is_linear(slope, ahead.u):
                     return ConeSolution(u, ahead.z, moved / visited, SOLVED)
                 return ConeSolution(u, ahead.z, size, SOLVED if size <= 1e3 * CLOSE else FAILED)
             u, force, slope, answer = u + share * step, force_ahead, slope_ahead, ahead
-            visited = max(visited, _largest(u))
+            visited, felt = max(visited, _largest(u)), max(felt, _largest(force))
             last = size if share == 1.0 or size <= CLOSE else np.inf
         assert answer is not None
         return ConeSolution(u, answer.z, last, FAILED)
+
+    def _measured(
+        self, u: Vector, ahead: ConeSolution, force: Vector, slope: np.ndarray
+    ) -> tuple[Vector, float, float, bool]:
+        """(the step, the most that y moves, that relative to y, whether it is rounding)."""
+        step = ahead.u - u
+        moved = _largest(step[: self.size])
+        size, rounding = relative_step(moved, _largest(u[: self.size]), _largest(force), _largest(slope))
+        return step, moved, float(size), bool(rounding)
+
+    def _is_there(self, felt: float, u: Vector, z: np.ndarray) -> bool:
+        """Whether multipliers balance the map at u, beside the largest force that was ``felt``; they do not where a step there was short since a derivative is infinite."""
+        ends = [self.force(v)[0] for v in (u, *around(u))]
+        return pulls(self.cones, z, felt) and bool(balanced(felt, self.a.T @ z, *ends))
 
     @cached_property
     def _length(self) -> float:
@@ -140,18 +164,18 @@ class NewtonMethod:
         rows = np.arange(len(here)) >= sum(cone.size for cone in self.cones if cone.kind == ZERO)
         return SHORT if (rows & (here > 0) & (ahead <= 1e-3 * here)).any() else 1.0
 
-    def _model(self, u: Vector, force: Vector, slope: np.ndarray) -> ConeSolution:
-        """The solution of the linear model; with a diagonal where the model has none."""
+    def _model(self, u: Vector, force: Vector, slope: np.ndarray) -> tuple[ConeSolution, bool]:
+        """(the solution of the linear model, whether it is that); with a diagonal where the model has none."""
         size = np.abs(slope).max(initial=0.0)
-        answer = ConeProgram(slope, force - slope @ u, self.a, self.b, self.cones).solve()
+        answer, plain = ConeProgram(slope, force - slope @ u, self.a, self.b, self.cones).solve(), True
         weight = max(1e-8 * size, 1e-3 * _largest(force) / (1.0 + _largest(u)))
         for _ in range(12):
             if answer.status == SOLVED or not weight > 0:
                 break
             curved = slope + weight * np.eye(len(u))
-            answer = ConeProgram(curved, force - curved @ u, self.a, self.b, self.cones).solve()
+            answer, plain = ConeProgram(curved, force - curved @ u, self.a, self.b, self.cones).solve(), False
             weight *= 10
-        return answer
+        return answer, plain
 
     def _share(self, u: Vector, step: Vector, force: Vector) -> tuple[float, Vector, np.ndarray]:
         """How much of the step to take: all, or to where the map along it changes sign, or nearly to where it ends; 0 where there is no such place."""
@@ -178,14 +202,28 @@ class NewtonMethod:
         return 0.0, force, np.zeros((len(u), len(u)))
 
 
-def follows_roots(
-    force: np.ndarray, slope: np.ndarray, u: np.ndarray, step: np.ndarray, force_ahead: np.ndarray
+def around(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points on both sides of u, as near as rounding."""
+    return u * (1.0 + ROUNDING), u * (1.0 - ROUNDING)
+
+
+def pulls(cones: Sequence[Cone], z: np.ndarray, felt: float) -> bool:
+    """Whether multipliers are such beside what was ``felt`` of the map: beside a derivative that is nearly infinite any number is as good as none."""
+    return _largest(z - project_dual(cones, z)) <= NEAR * felt
+
+
+def balanced(
+    felt: np.ndarray | float, pulled: np.ndarray, force: np.ndarray, above: np.ndarray, below: np.ndarray
 ) -> np.ndarray:
-    """Whether the map is ahead what its linear model says, which it is not where a step is short since a derivative is infinite."""
-    missed = force + (slope @ step[..., None])[..., 0] - force_ahead
-    terms = (np.abs(slope) @ np.abs(u)[..., None])[..., 0]
-    allowed = BALANCED * np.abs(force).max(axis=-1) + EXACT * terms.max(axis=-1)
-    return np.asarray(np.abs(missed).max(axis=-1) <= allowed)
+    """Whether the map is what multipliers pull, up to a little of what was ``felt`` of it and to what it changes ``around`` there."""
+    allowed = BALANCED * np.asarray(felt)[..., None] + np.abs(above - below)
+    return np.asarray((np.abs(pulled - force) <= allowed).all(axis=-1))
+
+
+def _loosened(slope: np.ndarray, force: Vector, u: Vector) -> np.ndarray:
+    """A derivative that is nearly infinite cut so that a step along it can be seen beside u."""
+    values, vectors = np.linalg.eigh(0.5 * (slope + slope.T))
+    return np.asarray((vectors * np.minimum(values, _largest(force) / (SEEN * (1.0 + _largest(u))))) @ vectors.T)
 
 
 def relative_step(

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_solution import ONE, SOLVED, ConeSolution
 from hierfl.compiler.host.families.program_family import ProgramFamily
-from hierfl.compiler.host.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, follows_roots, relative_step
+from hierfl.compiler.host.families.stacks import times, turned
+from hierfl.compiler.host.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, around, balanced, pulls, relative_step
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
 STEPS = 30
@@ -42,6 +43,7 @@ class NewtonFamily:
         answers: list[ConeSolution | None] = [None] * count
         last = np.full(count, np.inf)
         force, slope = self.force(u)
+        felt = np.abs(force).max(axis=1)
         going = np.flatnonzero(_finite(force))
         for _ in range(STEPS if len(going) else 0):
             models = self._models(going, u, force, slope)
@@ -52,9 +54,9 @@ class NewtonFamily:
             size, rounding = relative_step(moved, _largest(u[going, : self.size]), _largest(force[going]), steep)
             settled = modelled & (rounding | (size <= SETTLED) | ((size <= CLOSE) & (size > STEADY * last[going])))
             if self.roots and settled.any():
-                there = u.copy()
-                there[going] = ahead
-                settled &= follows_roots(force[going], slope[going], u[going], step, self.force(there)[0][going])
+                ends = [self._force_of(going, u, there) for there in (ahead, *around(ahead))]
+                settled &= balanced(felt[going], times(turned(self.a[going]), z[going]), *ends)
+                settled &= [pulls(self.cones, z[k], felt[k]) for k in going]
             ended = settled & models.is_one(ahead, z[going])
             for k in np.flatnonzero(ended):
                 at = going[k]
@@ -68,6 +70,7 @@ class NewtonFamily:
             before = np.abs(np.sum(force[going] * step, axis=1))
             u[going] += share[:, None] * step
             force, slope = self.force(u)
+            felt = np.maximum(felt, np.abs(force).max(axis=1))
             along = np.sum(force[going] * step, axis=1)
             short = (size <= NEAR) & (size < 0.5 * last[going]) & (share == 1.0)
             good = _finite(force[going]) & ((along <= 0.5 * before) | short)
@@ -76,6 +79,12 @@ class NewtonFamily:
             if not len(going):
                 break
         return answers
+
+    def _force_of(self, going: np.ndarray, u: Stack, there: Stack) -> Stack:
+        """The maps of some elsewhere."""
+        all_there = u.copy()
+        all_there[going] = there
+        return self.force(all_there)[0][going]
 
     def _models(self, going: np.ndarray, u: Stack, force: Stack, slope: Stack) -> ProgramFamily:
         """The linear models of some."""
