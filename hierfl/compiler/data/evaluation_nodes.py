@@ -127,9 +127,11 @@ def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | N
         probability = law.pmf(values).reshape(len(values), -1)
     if np.abs(probability.sum(axis=0) - 1).max() > 1e-9 or len(values) > limit:
         return None
+    columns = values.reshape(len(values), -1).T, probability.T
+    if hasattr(law.dist, "pk"):  # none are left out
+        return [_listed(value, weight, np.inf, -np.inf) for value, weight in zip(*columns)]
     ends = (np.broadcast_to(np.asarray(end, float), shape).ravel() for end in law.support())
-    columns = zip(values.reshape(len(values), -1).T, probability.T, *ends)
-    return [_listed(value, weight, low, high) for value, weight, low, high in columns]
+    return [_listed(value, weight, low, high) for value, weight, low, high in zip(*columns, *ends)]
 
 
 def _listed(values: np.ndarray, probability: np.ndarray, low: float, high: float) -> Nodes:

@@ -22,6 +22,8 @@ def by_pivots(
 
     H is monotone, and definite where the equations leave u free. None where there is no such pair, or none was found.
     """
+    if not all(np.isfinite(part).all() for part in (h, g, a, b)):
+        return None
     width, equal, rows = len(g), a[:equations], a[equations:]
     block = np.block([[h, -equal.T], [equal, np.zeros((equations, equations))]])
     answers = np.linalg.lstsq(

@@ -99,13 +99,16 @@ class ConeProgram:
 
     @cached_property
     def units(self) -> Vector:
-        """Powers of two in which entries of u are all about as stiff: 1 where they are within a factor of a thousand."""
+        """Powers of two, 1 at most, in which entries of u are all about as stiff; 1 where they are within a factor of a thousand.
+
+        Larger ones would make rows long, beside which nothing misses them.
+        """
         stiff = np.sqrt(np.maximum(np.diagonal(self.h), 0.0))
         curved = stiff[stiff > 0]
         if not len(curved) or curved.max() <= SPREAD * curved.min():
             return np.ones(len(stiff))
-        middle = np.exp(np.mean(np.log(curved)))
-        return np.where(stiff > 0, np.exp2(-np.round(np.log2(np.where(stiff > 0, stiff, 1.0) / middle))), 1.0)
+        ratio = np.where(stiff > 0, stiff, curved.min()) / curved.min()
+        return np.asarray(np.exp2(-np.round(np.log2(ratio))))
 
     def in_units(self, units: Vector) -> ConeProgram:
         """The same program for u / units."""

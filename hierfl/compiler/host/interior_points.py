@@ -20,9 +20,15 @@ def by_interior_points(
     h: Float[np.ndarray, "width width"], g: Vector, a: Float[np.ndarray, "rows width"], b: Rows, cones: Sequence[Cone]
 ) -> tuple[int, Vector, Rows]:
     """(Clarabel's verdict, u, z) of a ``ConeProgram``; solved means that there is a point to polish, however rough."""
-    result = clarabel.DefaultSolver(
+    solver = clarabel.DefaultSolver(
         sp.csc_matrix(np.triu(h)), g, sp.csc_matrix(-a), b, [_of_clarabel(cone) for cone in cones], _settings()
-    ).solve()
+    )
+    try:
+        result = solver.solve()
+    except BaseException as panic:  # Clarabel's own, of eigenvalues that it does not find, is no Exception
+        if type(panic).__name__ != "PanicException":
+            raise
+        return FAILED, np.full(len(g), np.nan), np.full(len(b), np.nan)
     status, u, z = str(result.status), np.array(result.x), np.array(result.z)
     if "PrimalInfeasible" in status:
         return EMPTY, u, z

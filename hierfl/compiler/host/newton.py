@@ -184,7 +184,7 @@ class NewtonMethod:
         most = share
         for _ in range(CUTS):
             ahead, slope = self.force(u + share * step)
-            if np.isfinite(ahead).all():
+            if np.isfinite(ahead).all() and np.isfinite(slope).all():
                 along = float(ahead @ step)
                 if along <= 0.5 * abs(slope_here) and (share == most or along >= -0.5 * abs(slope_here)):
                     return share, ahead, slope

@@ -26,17 +26,30 @@ def gradients_coincide(problem: CompiledProblem) -> bool:
     pairs = problem.programs.keep(
         "gradients in y", lambda: quick_jit(lambda x, y, data: _gradients(problem, x, y, data))
     )
-    ratios: list[float] = []
+    draws = []
     for _ in range(3):
         x, y = rng.standard_normal(problem.upper.size), rng.standard_normal((DRAWS, problem.lower.size))
-        for upper, lower in zip(*map(np.asarray, pairs(x, y, data))):
-            size = float(lower @ lower)
-            if not np.isfinite(size) or size == 0:
-                return False
-            ratios.append(float(upper @ lower) / size)
-            if not np.linalg.norm(upper - ratios[0] * lower) <= ROUNDING * np.linalg.norm(upper):
-                return False
-    return bool(np.ptp(ratios) <= ROUNDING * abs(ratios[0]))
+        draws.append(tuple(map(np.asarray, pairs(x, y, data))))
+    uppers, lowers = (np.stack(parts) for parts in zip(*draws))  # (draws, owners, size)
+    sizes = np.sum(lowers * lowers, axis=-1)
+    if not np.isfinite(sizes).all() or (sizes == 0).any():
+        return False
+    ratios = np.sum(uppers * lowers, axis=-1) / sizes
+    ratio = ratios[0, 0]
+    alike = _alike(uppers, ratio * lowers, ROUNDING * np.linalg.norm(uppers, axis=-1))
+    # beside large constants gradients are all alike, and what tells them apart is how they change
+    noise = 64 * np.finfo(float).eps * np.linalg.norm(uppers, axis=-1).max()
+    changes = np.diff(uppers, axis=0), ratio * np.diff(lowers, axis=0)
+    return (
+        alike
+        and _alike(*changes, ROUNDING * np.linalg.norm(changes[0], axis=-1) + noise)
+        and bool(np.ptp(ratios) <= ROUNDING * abs(ratio))
+    )
+
+
+def _alike(some: np.ndarray, others: np.ndarray, allowed: np.ndarray) -> bool:
+    """Whether vectors differ by what is allowed at most."""
+    return bool((np.linalg.norm(some - others, axis=-1) <= allowed).all())
 
 
 def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tuple[Array, Array]:

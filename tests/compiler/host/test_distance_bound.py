@@ -169,3 +169,19 @@ def test_a_slice_tells_it_where_it_is_asked() -> None:
     asked = [problem.implicit.certificate(np.array([0.5 + t, 0.5])).error_bound for t in line.t[::10]]
     assert line.error_bound.shape == (41,) and line.error_bound[::10] == pytest.approx(asked, rel=1e-12)
     assert 0 < line.error_bound.max() < 1e-12
+
+
+@pytest.mark.parametrize("cap", [10.0, 0.2])
+def test_smooth_costs_within_a_ball_whether_it_holds_or_not(cap: float) -> None:
+    """A cone that holds with a multiplier of rounding is inside: y = (t, t), by bisection in 50 digits."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum(cp.exp(y)) + cp.sum_squares(y - x), [cp.norm(y) <= cap])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
+    for at in (0.3, 1.0, 1.7):
+        low, high = mp.mpf(-5), mp.mpf(5)
+        for _ in range(180):
+            middle = (low + high) / 2
+            low, high = (middle, high) if mp.exp(middle) + 2 * (middle - mp.mpf(at)) < 0 else (low, middle)
+        edge = mp.mpf(cap) / mp.sqrt(2)
+        t = min(max(high, -edge), edge)
+        assert distance(implicit.response(at), [t, t]) <= implicit.certificate(at).error_bound <= 1e-11

@@ -67,3 +67,9 @@ def test_rows_at_one_client_and_a_law_at_another_are_told_whose_they_are() -> No
         hf.DataError, match=r"'d' is a distribution for client 'north' and an array for client 'south'.*rv_discrete"
     ):
         problem.implicit(0.0)
+
+
+def test_a_value_of_no_share_is_no_tail() -> None:
+    law = stats.rv_discrete(values=([-2, 0, 7], [0.0, 0.5, 0.5]))()
+    certificate = problem([law], "federation", cp.abs).implicit.certificate(1.0)
+    assert certificate.expectation_error < 1e-9 and not certificate.expectation_doubt

@@ -137,3 +137,45 @@ def test_averages_over_a_law() -> None:
     assert implicit(3).gradient(at) == pytest.approx(1 / (6 * distance + 0.1), rel=1e-5)
     with pytest.raises(hf.IncompatibleSolverError, match="goes to CVXPY"):
         implicit(1.5).gradient(at)
+
+
+def by_bisection(kind: str, exponent: float, corner: float, curved: float, x: float) -> float:
+    """y of term(y - corner)^p + curved y^2 / 2 - x y, where its slope changes sign."""
+
+    def force(y: float) -> float:
+        w = y - corner
+        pull = np.sign(w) * abs(w) ** (exponent - 1) if kind == "size" else max(w, 0.0) ** (exponent - 1)
+        return float(exponent * pull + curved * y - x)
+
+    low, high = corner if kind == "itself" else -1e6, 1e6
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if force(middle) < 0 else (low, middle)
+    return high
+
+
+TERMS = {"size": cp.abs, "positive part": cp.pos, "itself": lambda w: w}
+
+
+@pytest.mark.parametrize("kind", TERMS)
+@pytest.mark.parametrize("corner", [1.0, 2.0, -1.0])
+@pytest.mark.parametrize("exponent", [1.2, 1.5, 1.9])
+def test_steps_that_end_at_a_corner(exponent: float, corner: float, kind: str) -> None:
+    """Round numbers lead Newton's method, and a slice's neighbours, exactly to the corner, where a step is lost beside y."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.power(TERMS[kind](y - corner), exponent) + 0.25 * cp.square(y) - x * y)
+    implicit = hf.Problem(hf.Minimize(clients=y), lower).implicit
+    for at in (0.0, 0.5, 1.0, 2.0, 5.0, 0.5 * corner):
+        truth = by_bisection(kind, exponent, corner, 0.5, at)
+        assert float(implicit.response(at)) == pytest.approx(truth, rel=1e-9, abs=1e-9)
+    line = implicit.slice(1.0, radius=2.0, points=41)
+    truths = [by_bisection(kind, exponent, corner, 0.5, 1.0 + t) for t in line.t]
+    assert line.value == pytest.approx(truths, rel=1e-9, abs=1e-9) and not line.kinks.jumps
+
+
+def test_what_falls_without_end_beside_a_corner_is_refused() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.power(cp.pos(y), 3) - x * y))
+    assert float(problem.implicit.response(3.0)) == pytest.approx(1.0)
+    with pytest.raises(hf.LowerLevelError, match="unbounded below"):
+        problem.implicit.response(-1.0)

@@ -34,3 +34,15 @@ def test_their_gradient_is_a_covariance(spread: float) -> None:
     weights, p = np.arange(1.0, 5.0), softmax(-costs)
     slope = (weights @ p) * (costs @ p) - weights @ (p * costs)
     assert shares(costs).implicit.gradient(1.0) == pytest.approx(slope, rel=1e-8, abs=1e-12)
+
+
+def test_shares_below_all_numbers_are_solved_or_refused_never_wrong() -> None:
+    """exp(-1000) is no number: beside a cap the others may still be told."""
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, -cp.sum(cp.entr(y)) + x * (np.array([0.0, 500.0, 1000.0]) @ y), [cp.sum(y) == 1, y <= 0.6])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
+    try:
+        found = np.ravel(implicit.response(1.0))
+    except hf.LowerLevelError:
+        return
+    np.testing.assert_allclose(found, [0.6, 0.4, 0.0], atol=1e-9)

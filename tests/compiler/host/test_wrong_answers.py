@@ -272,3 +272,14 @@ def test_the_unit_of_f_does_not_matter(unit: float) -> None:
     at = np.array([0.6, -1.7])
     near(problem.implicit(at) / unit, 0.16 + 4 + at @ at)
     near(problem.implicit.gradient(at) / unit, np.array([2 * -0.4 + 1.2, -3.4]))
+
+
+@pytest.mark.parametrize("far", [1e6, 1e10, 1e12])
+def test_large_constants_do_not_make_an_envelope(far: float) -> None:
+    """Beside 1e10 all gradients of (y - 1e10)^2 are alike, and proportional to that of y; y moves by half of x all the same."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y - far) + cp.square(y - x)))
+    assert problem.implicit.gradient(0.0) == pytest.approx(0.5, rel=1e-6)
+    same = cp.square(y - far) + cp.square(y - x)
+    value_function = hf.Problem(hf.Minimize(clients=same), hf.ArgMin(y, same))
+    assert value_function.implicit.gradient(0.0) == pytest.approx(-far, rel=1e-6)
