@@ -12,7 +12,7 @@ Rows that depend on each other, up to rounding, are taken to hold together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,9 @@ Vector = Float[np.ndarray, " width"]
 Rows = Float[np.ndarray, " rows"]
 
 
-def distance_bound(program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int) -> float:
+def distance_bound(
+    program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int, costs: Sequence[float] | np.ndarray = ()
+) -> float:
     """A bound on ||y - y*||, y the first ``size`` entries of u; infinite where none is proved.
 
     Parameters
@@ -44,15 +46,20 @@ def distance_bound(program: ConeProgram, u: Vector, z: Rows, modulus: float, siz
         The answer and its multipliers.
     modulus
         Of strong monotonicity in y; of a convex cost, of its minimum over the entries of u beside y.
+    costs
+        Sizes of the cost whose gradient is in g. Squares leave rounding of 2 |A| |r| in it, with |r| the root of the cost, however much
+        of that cancels in g.
     """
     if not (modulus > 0 and np.isfinite(u).all() and np.isfinite(z).all()):
         return np.inf
     near = NEAR * program.force_at(u, z) / modulus
-    return min(_bound(program, u, z, modulus, size, reach) for reach in (0.0, near))
+    stiff = np.abs(program.h).sum(axis=1).max(initial=0.0)
+    formed = _rounding(len(u)) * float(np.sqrt(2.0 * stiff * np.asarray(costs, float)).sum())
+    return min(_bound(program, u, z, modulus, size, reach, formed) for reach in (0.0, near))
 
 
-def _bound(program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int, reach: float) -> float:
-    """The bound where what is within reach of u holds, and whatever else u might meet on the way."""
+def _bound(program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int, reach: float, formed: float) -> float:
+    """The bound where what is within reach of u holds, and whatever else u might meet on the way; ``formed`` is rounding within g."""
     for _ in range(LOOKS):
         parts = list(_parts(program, u, z, reach))
         held = _Held.all_of([part for part, _ in parts], len(u))
@@ -60,7 +67,8 @@ def _bound(program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int, 
         if not np.isfinite(moved):
             break
         if all(moved <= margin for _, margin in parts):
-            return moved + (1.0 if size == len(u) else 2.0) * _force_left(program, u, held, moved, size) / modulus
+            force = _force_left(program, u, held, moved, size, formed)
+            return moved + (1.0 if size == len(u) else 2.0) * force / modulus
         reach = 4.0 * moved
     return np.inf
 
@@ -126,11 +134,12 @@ class _Held:
         return step if bend == 0.0 else 2.0 * step
 
 
-def _force_left(program: ConeProgram, u: Vector, held: _Held, moved: float, size: int) -> float:
+def _force_left(program: ConeProgram, u: Vector, held: _Held, moved: float, size: int, formed: float) -> float:
     """The length of the force on y at a point no further than ``moved``, once firm multipliers balance what they can; or infinite."""
     h, _ = program.sizes_of_entries
     terms = h @ np.abs(u) + np.abs(program.g) + np.abs(held.rows).T @ np.abs(held.pulls)
     noise = _rounding(len(u) + len(held.pulls)) * terms + 2.0 * np.linalg.norm(program.h, axis=1) * moved
+    noise[:size] += formed / np.sqrt(size)
     bent = float(np.sum(_block_pulls(held) * (held.bend * moved + held.turn)))
     force = program.h @ u + program.g - held.rows.T @ held.pulls
     firm = held.slack > FIRM * np.abs(held.pulls).max(initial=0.0)

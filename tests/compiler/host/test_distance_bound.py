@@ -185,3 +185,20 @@ def test_smooth_costs_within_a_ball_whether_it_holds_or_not(cap: float) -> None:
         edge = mp.mpf(cap) / mp.sqrt(2)
         t = min(max(high, -edge), edge)
         assert distance(implicit.response(at), [t, t]) <= implicit.certificate(at).error_bound <= 1e-11
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e6])
+def test_squares_whose_residuals_cancel(size: float) -> None:
+    """Data across the columns leave no more than rounding in the gradient, and that rounding is theirs."""
+    rng = np.random.default_rng(0)
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    for _ in range(10):
+        matrix, b, at = rng.normal(size=(6, 2)), rng.normal(size=6) * size, rng.normal(size=2)
+        b -= matrix @ np.linalg.lstsq(matrix, b, rcond=None)[0]
+        cost = cp.sum_squares(matrix @ y - b) + cp.sum_squares(y - x)
+        lower = hf.ArgMin(y, cost, [y[0] + y[1] <= 50, y[0] - 2 * y[1] <= 50])
+        implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
+        rows = mp.matrix([exact(row) for row in matrix])
+        solution = mp.lu_solve(rows.T * rows + mp.eye(2), rows.T * mp.matrix(exact(b)) + mp.matrix(exact(at)))
+        bound = implicit.certificate(at).error_bound
+        assert distance(implicit.response(at), list(solution)) <= bound <= 1e-11 + 1e-12 * size

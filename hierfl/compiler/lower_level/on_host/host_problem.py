@@ -130,7 +130,9 @@ class HostProblem:
         program, answer = self.solved(place)
         if answer.status != SOLVED:
             return np.inf
-        return distance_bound(program, answer.u, answer.z, modulus, self.form.size)
+        y = answer.u[: self.form.size]
+        costs = self.programs.of("cost sizes", self.traced.cost_sizes, place, y)(*place, y)
+        return distance_bound(program, answer.u, answer.z, modulus, self.form.size, np.asarray(costs))
 
     def solve_each(self, asked: Places, starts: np.ndarray) -> list[ConeSolution]:
         """The solutions at many places, from starts (k, size): neighbours that hold the same rows are solved together."""

@@ -38,6 +38,17 @@ class OwnerTerms:
         """The smooth part of F at y, on all data of the owner."""
         return self._below(index, own, lambda field: field(x, y), y)
 
+    def cost(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+        """What the smooth part of F is the gradient of, on all data of the owner; 0 for a map that is none."""
+        program, sign = self.smooth.program, self.smooth.gradient_of
+        if program is None or sign is None:
+            return jnp.zeros((), x.dtype)
+
+        def value(own: Own, rows: Rows) -> Array:
+            return sign * jnp.reshape(program(self.oracles.environment(x, y, own), rows)[0], ())
+
+        return self._on_data(index, own, value, jnp.zeros((), x.dtype))
+
     def pull_of_force(self, x: Array, index: Array, own: Own, y: Array, v: Array) -> Array:
         """The gradient in x of v'F."""
         return self._below(index, own, lambda field: _pulled(field, x, y, v), x)
@@ -54,10 +65,10 @@ class OwnerTerms:
 
     def _below(self, index: Array, own: Own, of: Callable[[Field], Array], like: Array) -> Array:
         """``of`` the smooth part of F, as a function of (x, y), averaged over the owner's data."""
+        return self._on_data(index, own, lambda own, rows: of(lambda x, y: self._operator(x, y, own, rows)), like)
 
-        def on_rows(own: Own, rows: Rows) -> Array:
-            return of(lambda x, y: self._operator(x, y, own, rows))
-
+    def _on_data(self, index: Array, own: Own, on_rows: Callable[[Own, Rows], Array], like: Array) -> Array:
+        """What a function says of rows, averaged over the owner's data."""
         from_data, samples = self.smooth.from_data, self.oracles.lower_samples
         if self.oracles.scope == "sample" or (self.oracles.scope == "client" and not from_data):
             return on_rows(own, NO_ROWS)

@@ -46,6 +46,10 @@ class TracedModel:
         """(the force of what is smooth at y, its derivative in y)."""
         return self.terms.force(x, index, own, y), jax.jacfwd(lambda v: self.terms.force(x, index, own, v))(y)
 
+    def cost_sizes(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+        """The sizes of what is smooth in the cost, at 0 and at y."""
+        return jnp.abs(jnp.stack([self.terms.cost(x, index, own, at) for at in (jnp.zeros_like(y), y)]))
+
     def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
         """(G - E'z, e) at u."""
         conic, e = self._conic(x, index, own, u, z)
