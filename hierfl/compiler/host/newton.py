@@ -199,6 +199,8 @@ class NewtonMethod:
             share = 0.5 * (low + high)
             if share * _largest(step) <= 1e-17 * (_largest(u) or 1.0):
                 break
+            if self.roots and low > 0.0 and (high - low) * _largest(step) <= ROUNDING * _largest(u):
+                return low, *self.force(u + low * step)  # up to where it would turn, which is between two numbers
         return 0.0, force, np.zeros((len(u), len(u)))
 
 

@@ -41,6 +41,13 @@ def test_a_cone_whose_answer_is_its_apex_for_a_pull_on_the_edge_of_the_dual() ->
     assert min(np.abs(found - right).max(), np.abs(found - left).max()) < 1e-4
 
 
+@pytest.mark.parametrize("constraint", [cp.sum_squares(Y) <= X, cp.sum(cp.square(Y)) <= 2 * X], ids=["ball", "sum"])
+def test_a_ball_opens_infinitely_fast_where_its_square_is_bounded(constraint: Any) -> None:
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(Y)), hf.ArgMin(Y, cp.sum_squares(Y - 1), [constraint])).implicit
+    with pytest.raises(hf.NoGradientError, match=r"x = \[0\.\]"):
+        implicit.gradient(0.0)
+
+
 def test_an_infinite_slope_is_refused_by_name_and_left_by_a_run() -> None:
     z, w = cp.Variable(name="z"), cp.Variable(name="w")
     problem = hf.Problem(

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from hierfl.compiler.sets.components import Component
-from hierfl.compiler.sets.families.scales import is_uniform, safe_sqrt
+from hierfl.compiler.sets.families.scales import is_uniform, root_of
 from hierfl.compiler.sets.frames import EntryFrame, Frame, RotatedFrame
 from hierfl.compiler.sets.members.affine_map import Values
 from hierfl.compiler.sets.members.memberships import CompiledMembership
@@ -109,7 +109,7 @@ class ImageBlock:
             free = jnp.full(len(self.groups), jnp.inf)
             return free, -free
         right = membership.radius(values)[self.groups.astype(np.int32)]
-        radius = safe_sqrt(right) if membership.squared else right
+        radius = root_of(right) if membership.squared else right
         if not self.frame.may_lose:
             return not_below_zero(radius), beyond(-right, jnp.abs(right))
         left, gap = jax.vmap(membership.family.spend)(radius, lost)

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hierfl.atoms.numerics.safe import steep
+
 
 def is_uniform(scales: Float[np.ndarray, " k"]) -> bool:
     """Whether all are equal, up to rounding."""
@@ -25,3 +27,8 @@ def divided(radius: Float[Array, ""], scale: Float[Array, ""]) -> Float[Array, "
 def safe_sqrt(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """sqrt(max(square, 0)) with derivative 0, not NaN, where it is not positive."""
     return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+
+
+def root_of(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """sqrt(max(square, 0)), at 0 with a slope that counts as infinite."""
+    return jnp.where(square == 0, steep(square), safe_sqrt(square))
