@@ -28,7 +28,7 @@ from hierfl.errors import DataError
 from hierfl.jaxtools.keyed_permutation import keyed_permutation
 from hierfl.jaxtools.keyed_random import fold_in, row_numbers
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.paired_rows import require_paired
+from hierfl.language.federation.paired_rows import mixed_kinds, require_paired
 from hierfl.language.sample import ClientParameter, Sample
 
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
@@ -354,7 +354,7 @@ def _table(
 ) -> Table:
     distributed = [party.is_distribution(sample) for party in parties for sample in samples]
     if any(distributed) and not all(distributed):
-        raise DataError(_mixed(parties, samples, label))
+        raise DataError(mixed_kinds(parties, samples, label))
     if any(distributed):
         laws = [{sample: party.samples[sample] for sample in samples} for party in parties]
         nodes = [evaluation_nodes(law, points, label(index), place) for index, law in enumerate(laws)]
@@ -375,22 +375,6 @@ def _table(
     typical, longest = -(-int(counts.sum()) // counts.size), int(counts.max())
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
     return Table(values, offsets, counts, quantiles, typical, longest, weights, roles, integrals)
-
-
-def _mixed(parties: Sequence[Client], samples: Sequence[Sample], label: Callable[[int], str]) -> str:
-    """What is said of arrays and distributions side by side: of one sample at several clients, or of several at one."""
-    if len(samples) > 1:
-        names = ", ".join(sample.name() for sample in samples)
-        return f"the paired samples {names} mix arrays and distributions; give all of them as one or the other."
-    (sample,) = samples
-    kinds = [party.is_distribution(sample) for party in parties]
-    law, rows = label(kinds.index(True)), label(kinds.index(False))
-    few = (
-        "; rows of one scalar are the law scipy.stats.rv_discrete(values=(values, shares))()"
-        if sample.size == 1
-        else ""
-    )
-    return f"sample {sample.name()!r} is a distribution for {law} and an array for {rows}; give all of them as one or the other{few}."
 
 
 def _integrals(laws: Sequence[Mapping[Sample, Any]], nodes: Sequence[EvaluationNodes]) -> LawIntegrals | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
@@ -44,3 +44,19 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
         raise DataError(
             f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table."
         )
+
+
+def mixed_kinds(parties: Sequence[Client], samples: Sequence[Sample], label: Callable[[int], str]) -> str:
+    """What is said of arrays and distributions side by side: of one sample at several clients, or of several at one."""
+    if len(samples) > 1:
+        names = ", ".join(sample.name() for sample in samples)
+        return f"the paired samples {names} mix arrays and distributions; give all of them as one or the other."
+    (sample,) = samples
+    kinds = [party.is_distribution(sample) for party in parties]
+    law, rows = label(kinds.index(True)), label(kinds.index(False))
+    few = (
+        "; rows of one scalar are the law scipy.stats.rv_discrete(values=(values, shares))()"
+        if sample.size == 1
+        else ""
+    )
+    return f"sample {sample.name()!r} is a distribution for {law} and an array for {rows}; give all of them as one or the other{few}."

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.host.cone_solution import ONE, SOLVED, ConeSolution
 from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.families.stacks import times, turned
-from hierfl.compiler.host.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, around, balanced, pulls, relative_step
+from hierfl.compiler.host.smooth.infinite_slopes import are_multipliers, around, balanced
+from hierfl.compiler.host.smooth.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, relative_step
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
 STEPS = 30
@@ -56,7 +57,7 @@ class NewtonFamily:
             if self.roots and settled.any():
                 ends = [self._force_of(going, u, there) for there in (ahead, *around(ahead))]
                 settled &= balanced(felt[going], times(turned(self.a[going]), z[going]), *ends)
-                settled &= [pulls(self.cones, z[k], felt[k]) for k in going]
+                settled &= [are_multipliers(self.cones, z[k], float(felt[k])) for k in going]
             ended = settled & models.is_one(ahead, z[going])
             for k in np.flatnonzero(ended):
                 at = going[k]

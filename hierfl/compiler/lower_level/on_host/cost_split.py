@@ -13,9 +13,10 @@ from hierfl.analysis.hoist import hoist
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
-from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
+from hierfl.compiler.lower_level.on_host.averaged_form import RowTerm, distributed, per_sample, table_of
 from hierfl.compiler.lower_level.on_host.size_power import has_roots, with_size_powers
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
+from hierfl.compiler.oracles import Oracles
 from hierfl.language.expectation import E, SampleAverage
 from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, averages_of
@@ -76,6 +77,20 @@ class CostSplit:
             else:
                 split.other.append(term)
         return split
+
+    def row_terms(self, oracles: Oracles, level: LowerLevel) -> tuple[RowTerm, ...]:
+        """The averages over rows of what is not smooth in y, each sample's expression in standard form."""
+        clients, known = oracles.static_data.clients, oracles.declaration.known_bounds
+        return tuple(
+            RowTerm.of(
+                StandardForm.of(level.sign * row, (), level.variables, known),
+                kind,
+                table,
+                clients,
+                level.scope == "federation",
+            )
+            for kind, row, table in self.averaged
+        )
 
     def _sort_average(self, term: Any, ids: set[int], clients: Population, on_y: Known) -> list[Any]:
         """Sort a term with averages; those of its addends that are smooth, or the same for all samples, are returned: to be sorted themselves."""

@@ -24,11 +24,11 @@ from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLV
 from hierfl.compiler.host.distance_bound import distance_bound
 from hierfl.compiler.host.families.held_systems import HeldSystems
 from hierfl.compiler.host.families.program_family import ProgramFamily
-from hierfl.compiler.host.newton import NewtonMethod
 from hierfl.compiler.host.sensitivity import Sensitivity
+from hierfl.compiler.host.smooth.newton import NewtonMethod
 from hierfl.compiler.host.solution_set import SolutionSet, at_their_limits
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
-from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm, RowTerm
+from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
 from hierfl.compiler.lower_level.on_host.cost_split import CostSplit
 from hierfl.compiler.lower_level.on_host.owner_terms import OwnerTerms
 from hierfl.compiler.lower_level.on_host.place import Place, Places
@@ -83,7 +83,7 @@ class HostProblem:
         weight = level.sign * (oracles.total_weight if level.scope == "federation" else 1.0)
         cost = None if not split.other else weight * sum(split.other[1:], start=split.other[0])
         base = StandardForm.of(cost, [*constraints, *split.defined], level.variables, known)
-        form = base if not split.averaged else AveragedForm(base, _row_terms(oracles, level, split))
+        form = base if not split.averaged else AveragedForm(base, split.row_terms(oracles, level))
         smooth = split.smooth
         taken = [*split.quadratic, *smooth]
         program = Program([sum(taken[1:], start=taken[0])]) if taken else None
@@ -387,21 +387,6 @@ class HostProblem:
             among, chosen.u, chosen.z, pushed, lambda z, v, w: pull(*place, chosen.u, full(z), v, full(w), signed), n
         )
         return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
-
-
-def _row_terms(oracles: Oracles, level: LowerLevel, split: CostSplit) -> tuple[RowTerm, ...]:
-    """The averages over rows of what is not smooth in y, each sample's expression in standard form."""
-    clients, whole = oracles.static_data.clients, level.scope == "federation"
-    return tuple(
-        RowTerm.of(
-            StandardForm.of(level.sign * row, (), level.variables, oracles.declaration.known_bounds),
-            kind,
-            table,
-            clients,
-            whole,
-        )
-        for kind, row, table in split.averaged
-    )
 
 
 def _not_convex(selection: str) -> str:

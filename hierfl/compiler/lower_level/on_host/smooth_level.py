@@ -12,7 +12,7 @@ from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
 from hierfl.compiler.host.cones import middles
 from hierfl.compiler.host.families.newton_family import NewtonFamily
-from hierfl.compiler.host.newton import NewtonMethod
+from hierfl.compiler.host.smooth.newton import NewtonMethod
 from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
 from hierfl.compiler.lower_level.on_host.place import Place, Places

@@ -15,7 +15,8 @@ from jaxtyping import Float
 
 from hierfl.compiler.host.cone_program import GOOD_IN_CONES, ConeProgram
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
-from hierfl.compiler.host.cones import blocks, project_dual
+from hierfl.compiler.host.cones import blocks
+from hierfl.compiler.host.smooth.infinite_slopes import ROUNDING, are_multipliers, around, balanced, loosened
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 STEPS, CUTS = 200, 60
@@ -28,9 +29,6 @@ NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
 EXACT = 1e-14  # of the terms of a linear model, what rounding leaves between it and the map
 WAIT = 20  # steps of next to nothing, after which y is known as well as it will be: beside an infinite derivative they go on
-ROUNDING = 4e-16  # of u, relative
-SEEN = 1e-8  # of 1 + |u|, a step that is not lost in it
-BALANCED = 1e-12  # of the force, what a linear model may miss of it over a step that is rounding
 NOISE = (
     4e-15  # of the force beside the slope, 1 at most: steps of that length are rounding, which is seen where y is zero
 )
@@ -75,20 +73,19 @@ class NewtonMethod:
             short = None
             if still and self.roots and waited <= WAIT and not self._is_there(felt, ahead.u, ahead.z):
                 short, still = (ahead, size), False
-                ahead, plain = self._model(u, force, _loosened(slope, force, u))
+                ahead, plain = self._model(u, force, loosened(slope, force, u))
                 if ahead.status != SOLVED:
                     return ahead
                 step, moved, size, rounding = self._measured(u, ahead, force, slope)
             if still or waited > WAIT:
-                return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
+                return self._with_y(u, ahead, size)
             if (
                 self._length > 0 and not self.roots and moved <= GOOD_IN_CONES * self._length
             ):  # interior points come no nearer, to y = 0 above all
                 return ConeSolution(ahead.u, ahead.z, min(size, moved / self._length), SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)
             if share == 0.0 and short is not None:  # nor does a longer step lead further
-                ahead, size = short
-                return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
+                return self._with_y(u, *short)
             if share < 1.0 and size <= NEAR:  # along so short a step only rounding may be seen
                 full = self.force(ahead.u)
                 if (share == 0.0 and size < 0.5 * last) or self._follows(force, slope, step, full[0]):
@@ -97,9 +94,9 @@ class NewtonMethod:
                 return ahead
             if (
                 self.roots and share == 0.0
-            ):  # rows hold to rounding, roots move by less; or a corner is as near as y can be
-                near = moved <= SETTLED * (visited or 1.0)
-                for there in (*([ahead.u] if near else []), u):
+            ):  # rows hold to rounding, beside which roots move; or a corner is as near as y can be
+                near = [ahead.u] if moved <= SETTLED * (visited or 1.0) else []
+                for there in (*near, u):
                     if self._is_there(felt, there, ahead.z):
                         return ConeSolution(there, ahead.z, SETTLED, SOLVED)
             if share == 0.0 or not np.isfinite(force_ahead).all():
@@ -112,6 +109,10 @@ class NewtonMethod:
         assert answer is not None
         return ConeSolution(u, answer.z, last, FAILED)
 
+    def _with_y(self, u: Vector, ahead: ConeSolution, size: float) -> ConeSolution:
+        """The answer with y as it is, and what else moves as it was last told."""
+        return ConeSolution(np.concatenate([u[: self.size], ahead.u[self.size :]]), ahead.z, size, SOLVED)
+
     def _measured(
         self, u: Vector, ahead: ConeSolution, force: Vector, slope: np.ndarray
     ) -> tuple[Vector, float, float, bool]:
@@ -122,9 +123,9 @@ class NewtonMethod:
         return step, moved, float(size), bool(rounding)
 
     def _is_there(self, felt: float, u: Vector, z: np.ndarray) -> bool:
-        """Whether multipliers balance the map at u, beside the largest force that was ``felt``; they do not where a step there was short since a derivative is infinite."""
+        """Whether multipliers balance the map at u, beside the largest force that was ``felt``."""
         ends = [self.force(v)[0] for v in (u, *around(u))]
-        return pulls(self.cones, z, felt) and bool(balanced(felt, self.a.T @ z, *ends))
+        return are_multipliers(self.cones, z, felt) and bool(balanced(felt, self.a.T @ z, *ends))
 
     @cached_property
     def _length(self) -> float:
@@ -202,30 +203,6 @@ class NewtonMethod:
             if self.roots and low > 0.0 and (high - low) * _largest(step) <= ROUNDING * _largest(u):
                 return low, *self.force(u + low * step)  # up to where it would turn, which is between two numbers
         return 0.0, force, np.zeros((len(u), len(u)))
-
-
-def around(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points on both sides of u, as near as rounding."""
-    return u * (1.0 + ROUNDING), u * (1.0 - ROUNDING)
-
-
-def pulls(cones: Sequence[Cone], z: np.ndarray, felt: float) -> bool:
-    """Whether multipliers are such beside what was ``felt`` of the map: beside a derivative that is nearly infinite any number is as good as none."""
-    return _largest(z - project_dual(cones, z)) <= NEAR * felt
-
-
-def balanced(
-    felt: np.ndarray | float, pulled: np.ndarray, force: np.ndarray, above: np.ndarray, below: np.ndarray
-) -> np.ndarray:
-    """Whether the map is what multipliers pull, up to a little of what was ``felt`` of it and to what it changes ``around`` there."""
-    allowed = BALANCED * np.asarray(felt)[..., None] + np.abs(above - below)
-    return np.asarray((np.abs(pulled - force) <= allowed).all(axis=-1))
-
-
-def _loosened(slope: np.ndarray, force: Vector, u: Vector) -> np.ndarray:
-    """A derivative that is nearly infinite cut so that a step along it can be seen beside u."""
-    values, vectors = np.linalg.eigh(0.5 * (slope + slope.T))
-    return np.asarray((vectors * np.minimum(values, _largest(force) / (SEEN * (1.0 + _largest(u))))) @ vectors.T)
 
 
 def relative_step(

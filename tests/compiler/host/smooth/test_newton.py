@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED
-from hierfl.compiler.host.newton import NewtonMethod
+from hierfl.compiler.host.smooth.newton import NewtonMethod
 from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone
 
 STEEP = st.floats(0.01, 100)
