@@ -21,7 +21,9 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 
-STEEP = 1e120  # what stands for an infinite slope is 1e154, times what is beside it: ``hierfl.atoms.numerics.safe.steep``
+STEEP = (
+    1e120  # what stands for an infinite slope is 1e154, times what is beside it: ``hierfl.atoms.numerics.safe.steep``
+)
 
 
 def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:

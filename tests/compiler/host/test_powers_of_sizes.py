@@ -89,10 +89,20 @@ def test_on_both_sides_of_zero(term: Any, below_zero: Any) -> None:
         assert float(implicit.response(-at)) == pytest.approx(below_zero(-at), rel=1e-9, abs=1e-16)
         s = np.sqrt(closed_form(at))
         assert implicit.gradient(at) == pytest.approx(1 / (0.75 / s + 2), rel=1e-7)
+    assert implicit.certificate(0.0).lower_residual <= 1e-15  # however y comes to 0
     shown = implicit.slice(0.0, radius=1.0)
     slopes = [(kink.t, kink.left_slope, kink.right_slope) for kink in shown.kinks]
     expected = [(0.0, 0.5, 0.0)] if term is cp.pos else []
     assert np.ravel(slopes) == pytest.approx(np.ravel(expected), abs=1e-6) and not shown.kinks.jumps and not shown.gaps
+
+
+def test_the_residual_of_an_answer_that_is_nearly_zero_is_small() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMax(y, x * y - cp.power(cp.abs(y), 1.5), [cp.norm(cp.hstack([y, y])) <= 1])
+    implicit = hf.Problem(hf.Maximize(clients=y - 0.5 * cp.square(x)), lower).implicit
+    for at in (0.0, 1e-16, -1e-13, 1e-3):
+        assert float(implicit.response(at)) == pytest.approx(np.sign(at) * (at / 1.5) ** 2, rel=1e-9, abs=1e-20)
+        assert implicit.certificate(at).lower_residual <= 1e-12
 
 
 def test_a_level_starts_where_a_term_has_its_corner() -> None:

@@ -70,15 +70,18 @@ class NewtonMethod:
             nothing = moved <= NOTHING * visited  # on the way to y = 0, where nothing is small beside y
             still = rounding or nothing or size <= SETTLED or (size <= CLOSE and size > STEADY * last)
             waited += size <= CLOSE
+            told = (
+                moved / (visited or 1.0) if self.roots else size
+            )  # beside a y that goes to a corner at 0 no step is small
             short = None
             if still and self.roots and waited <= WAIT and not self._is_there(felt, ahead.u, ahead.z):
-                short, still = (ahead, size), False
+                short, still = (ahead, told), False
                 ahead, plain = self._model(u, force, loosened(slope, force, u))
                 if ahead.status != SOLVED:
                     return ahead
                 step, moved, size, rounding = self._measured(u, ahead, force, slope)
             if still or waited > WAIT:
-                return self._with_y(u, ahead, size)
+                return self._with_y(u, ahead, told)
             if (
                 self._length > 0 and not self.roots and moved <= GOOD_IN_CONES * self._length
             ):  # interior points come no nearer, to y = 0 above all
