@@ -15,14 +15,15 @@ import daqp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.host.complementarity import by_pivots
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED, ConeSolution, cancelled
 from hierfl.compiler.host.cones import blocks, distance, project_dual
-from hierfl.compiler.host.feasible_descent import descended
 from hierfl.compiler.host.interior_points import by_interior_points
-from hierfl.compiler.host.least_gap import LeastGap
 from hierfl.compiler.host.polish import Polish
 from hierfl.compiler.host.reached_limits import ReachedLimits
+from hierfl.compiler.host.rows.complementarity import by_pivots
+from hierfl.compiler.host.rows.feasible_descent import descended
+from hierfl.compiler.host.rows.greatest_pieces import GreatestPieces
+from hierfl.compiler.host.rows.least_gap import LeastGap
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 INFINITE, FEASIBLE = 1e30, 1e-12  # what DAQP is given for no bound, and for its tolerance
@@ -74,7 +75,7 @@ class ConeProgram:
         return bool(np.abs(self.h - self.h.T).max(initial=0.0) <= 1e-13 * np.abs(self.h).max(initial=0.0))
 
     def solve(self, near: ConeSolution | None = None) -> ConeSolution:
-        """The solution, or the reason why there is none; over cones from ``near``, the solution of a program like it."""
+        """The solution, or the reason why there is none, looked for from ``near``, the solution of a program like it."""
         units = self.units
         if (units != 1.0).any():
             near = None if near is None else replace(near, u=near.u / units)
@@ -83,7 +84,7 @@ class ConeProgram:
         if not self.symmetric:
             return self._variational()
         if self.polyhedral:
-            answer = self._by_rows()
+            answer = self._by_rows(near)
             return self._by_clarabel() if answer.status == FAILED else answer
         if self.limits is not None:
             h, g, a, b = self.limits.inner(self.h, self.g, self.a, self.b)
@@ -112,6 +113,8 @@ class ConeProgram:
 
     def in_units(self, units: Vector) -> ConeProgram:
         """The same program for u / units."""
+        if (units == 1.0).all():
+            return self
         h, a = units[:, None] * self.h * units, self.a * units
         return _Scaled(h, units * self.g, a, self.b, self.cones, self.bounds)
 
@@ -125,7 +128,7 @@ class ConeProgram:
         answer = self._by_rows()
         rows = self.a / self.sizes[:, None], self.b / self.sizes, self.equations
         if answer.status == FAILED and (pair := by_pivots(self.h, self.g, *rows)) is not None:
-            answer = self._judged(self.polished(pair[0], pair[1] / self.sizes))
+            answer = self.polished_solution(pair[0], pair[1] / self.sizes)
         gap = LeastGap(self.h, self.g, *rows)
         if answer.status == EMPTY or (answer.status == SOLVED and not gap.is_far(answer.u)) or not gap.is_monotone:
             return answer
@@ -135,7 +138,7 @@ class ConeProgram:
             least = program._by_clarabel()
         if least.status == SOLVED:
             u, z = gap.pair(least.u)
-            answer = self._judged(self.polished(u, z / self.sizes))
+            answer = self.polished_solution(u, z / self.sizes)
         if least.status == SOLVED == answer.status:
             return answer
         if self._really_empty():
@@ -154,7 +157,13 @@ class ConeProgram:
         sizes = np.linalg.norm(self.a, axis=1)
         return np.where(sizes > 0, sizes, 1.0)
 
-    def _by_rows(self) -> ConeSolution:
+    def _by_rows(self, near: ConeSolution | None = None) -> ConeSolution:
+        pieces = GreatestPieces.of(self) if self.symmetric else None
+        answer = None if pieces is None else pieces.solution(None if near is None else near.u)
+        return self.by_all_rows() if answer is None or answer.error > FINE else answer
+
+    def by_all_rows(self) -> ConeSolution:
+        """The solution where DAQP finds it, among all rows at once."""
         empty = np.linalg.norm(self.a, axis=1) == 0
         if empty.any() and self._contradiction(empty):
             return self._none(EMPTY)
@@ -185,14 +194,14 @@ class ConeProgram:
         """DAQP's answer for some rows, polished."""
         z = np.zeros(len(self.b))
         z[kept] = multipliers / self.sizes[kept]
-        answer = self._judged(self.polished(u, z))
+        answer = self.polished_solution(u, z)
         if answer.error <= FINE or not self.symmetric or not self._holds(answer.u):
             return answer
         rows = self.a / self.sizes[:, None], self.b / self.sizes
         u, z, endless = descended(self.h, self.g, *rows, self.equal, answer.u)
         if endless:
             return self._none(UNBOUNDED)
-        return min(answer, self._judged(self.polished(u, z / self.sizes)), key=lambda one: one.error)
+        return min(answer, self.polished_solution(u, z / self.sizes), key=lambda one: one.error)
 
     def _holds(self, u: Vector) -> bool:
         """Whether u is feasible, up to rounding."""
@@ -280,6 +289,10 @@ class ConeProgram:
 
     def _none(self, status: int) -> ConeSolution:
         return ConeSolution(np.full(len(self.g), np.nan), np.full(len(self.b), np.nan), np.inf, status)
+
+    def polished_solution(self, u: Vector, z: Rows) -> ConeSolution:
+        """What Newton's method makes of a pair, judged by its error."""
+        return self._judged(self.polished(u, z))
 
     def _judged(self, pair: tuple[Vector, Rows]) -> ConeSolution:
         error = self.error(*pair)

@@ -47,12 +47,58 @@ def test_laws_whose_values_never_end(law: Any) -> None:
         slope = (implicit(x + step) - implicit(x - step)) / (2 * step)
         assert implicit.gradient(x) == pytest.approx(slope, abs=1e-7)
     y = float(implicit.response(1.5))
-    chance = 2 * law.sf(np.ceil(y) - 1) - law.cdf(np.floor(y)) if y != round(y) else None
-    pull = 0.1 * (y - 1.5)
-    if chance is None:  # at a value: the pull is between the slopes on its sides
-        assert 2 * law.sf(y) - law.cdf(y) <= pull + 1e-12 and pull - 1e-12 <= 2 * law.sf(y - 1) - law.cdf(y - 1)
+    pull, value = 0.1 * (y - 1.5), round(y)
+    if abs(y - value) < 1e-12:  # at a value: the pull is between the slopes on its sides
+        assert 2 * law.sf(value) - law.cdf(value) <= pull + 1e-12
+        assert pull - 1e-12 <= 2 * law.sf(value - 1) - law.cdf(value - 1)
     else:
-        assert chance == pytest.approx(pull, abs=1e-10)
+        assert 2 * law.sf(np.ceil(y) - 1) - law.cdf(np.floor(y)) == pytest.approx(pull, abs=1e-10)
+
+
+LONG = {
+    "Poisson": (stats.poisson(40.0), 0),
+    "negative binomial": (stats.nbinom(5, 0.3), 0),
+    "geometric": (stats.geom(0.05), 0),
+    "binomial": (stats.binom(2000, 0.5), 800),
+    "two-sided": (stats.dlaplace(0.4), -80),
+}
+
+
+@pytest.mark.parametrize("high, weight", [(2.0, 0.05), (9.0, 5e-4), (99.0, 1e-3)])
+@pytest.mark.parametrize("law, first", LONG.values(), ids=LONG.keys())
+def test_quantiles_of_laws_with_shares_of_any_size(law: Any, first: int, high: float, weight: float) -> None:
+    """Shares go down to 1e-16; y by its optimality condition on whole numbers, with SciPy's distribution function."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    lower = hf.ArgMin(y, hf.E(high * cp.pos(d - y) + cp.pos(y - d)) + weight * cp.square(y - x))
+    federation = hf.Federation([hf.Client({d: law})])
+    implicit = hf.Problem(hf.Minimize(clients=cp.square(y)), lower, federation=federation).implicit
+    values = np.arange(first, first + 1500)
+    slope = law.cdf(values) - high * law.sf(values)  # right of each value
+    before = np.append(law.cdf(first - 1) - high * law.sf(first - 1), slope[:-1])
+    for at in (law.mean(), law.mean() + 2.3 * law.std(), law.mean() - 3.2 * law.std()):
+        pulls = 2 * weight * (values - at)
+        k = int(np.argmax(slope + pulls >= 0))
+        stays = before[k] + pulls[k] <= 0
+        expected = values[k] if stays else at - before[k] / (2 * weight)
+        assert float(implicit.response(at)) == pytest.approx(expected, abs=1e-11, rel=1e-14)
+        assert implicit.gradient(at) == pytest.approx(0.0 if stays else 2 * expected, abs=1e-8)
+
+
+def test_norms_below_laws_with_shares_of_any_size() -> None:
+    """sqrt((y - d)^2 + 1) as a norm, whose derivatives are sums over the law's values."""
+    law, weight = stats.poisson(40.0), 0.05
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    lower = hf.ArgMin(y, hf.E(cp.norm(cp.hstack([y - d, 1.0]))) + weight * cp.square(y - x))
+    federation = hf.Federation([hf.Client({d: law})])
+    implicit = hf.Problem(hf.Minimize(clients=cp.square(y)), lower, federation=federation).implicit
+    values = np.arange(200.0)
+    share = law.pmf(values)
+    for at in (2.0, 39.0, 61.0):
+        answer = float(implicit.response(at))
+        size = np.hypot(answer - values, 1.0)
+        assert share @ ((answer - values) / size) + 2 * weight * (answer - at) == pytest.approx(0.0, abs=1e-13)
+        curvature = share @ size**-3.0 + 2 * weight
+        assert implicit.gradient(at) == pytest.approx(2 * answer * 2 * weight / curvature, rel=1e-10)
 
 
 def test_rows_at_one_client_and_a_law_at_another_are_told_whose_they_are() -> None:

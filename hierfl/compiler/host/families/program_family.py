@@ -21,6 +21,7 @@ from hierfl.compiler.host.families.held_systems import HeldSystems
 from hierfl.compiler.host.families.program_shape import ProgramShape
 from hierfl.compiler.host.families.stacks import Stack, solved, times, turned
 from hierfl.compiler.host.reached_limits import ReachedLimits
+from hierfl.compiler.host.rows.greatest_pieces import GreatestPieces
 from hierfl.compiler.host.standard_form import SEMIDEFINITE, Cone
 
 STEPS = 8
@@ -174,10 +175,17 @@ class ProgramFamily:
 
     @property
     def _together(self) -> bool:
-        """Whether the steps are stacked: cones whose projections are, units that all share, no large systems where DAQP is sooner."""
+        """Whether the steps are stacked: cones whose projections are, units that all share, no large systems where one by one is sooner."""
         shape = self.shape
         large = shape.polyhedral and sum(shape.a.shape[1:]) > LARGEST and not shape.shared
+        large = large or self._has_greatest_pieces
         return not (large or shape.has_units or any(cone.kind == SEMIDEFINITE for cone in shape.cones))
+
+    @property
+    def _has_greatest_pieces(self) -> bool:
+        """Whether most entries of u are bounds of maxima over rows, without which a program by itself is small."""
+        shape = self.shape
+        return shape.polyhedral and shape.symmetric and GreatestPieces.of(self[0]) is not None
 
     # --- Newton's method, stacked --------------------------------------------------------------------------------------
 
@@ -256,6 +264,8 @@ class ProgramFamily:
 
         By the conditions' own derivative, where every row and cone that holds has a multiplier and they are independent.
         """
+        if self._has_greatest_pieces:
+            return np.zeros(len(self), bool), np.zeros_like(u), np.zeros_like(z)
         there = self._at(u, z)
         if self.shape.by_rows_alone:
             v, w, missed = self.systems.adjoint(self.shape.held_at(there.gap), seeds)

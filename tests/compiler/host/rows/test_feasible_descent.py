@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 import hierfl as hf
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import SOLVED, UNBOUNDED
-from hierfl.compiler.host.feasible_descent import descended
+from hierfl.compiler.host.rows.feasible_descent import descended
 from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone
 from tests.bilevel_answers import linear_answers
 
