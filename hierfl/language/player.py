@@ -33,8 +33,8 @@ class Player:
         entry j as objective. It may mention x and the other players' variables.
     constraints
         On the player's own variable (and x).
-    maximize
-        In place of ``objective``: an expression, scalar or of shape (n,), that is maximised.
+    maximize, minimize
+        In place of ``objective``: an expression, scalar or of shape (n,), that is maximised, or minimised.
 
     Attributes
     ----------
@@ -50,10 +50,12 @@ class Player:
         nonsmooth objective, a constraint that couples several players.
     """
 
-    def __init__(self, y: Any, objective: Any = None, constraints: Any = (), *, maximize: Any = None) -> None:
+    def __init__(
+        self, y: Any, objective: Any = None, constraints: Any = (), *, maximize: Any = None, minimize: Any = None
+    ) -> None:
         self.variables = variable_tuple(y, "Player")
         self.label = ", ".join(v.name() for v in self.variables)
-        self.sense, self.objective = self._oriented(objective, maximize)
+        self.sense, self.objective = self._oriented(objective, maximize, minimize)
         self.constraints = constraint_tuple(constraints, f"player {self.label!r}")
         self._check_shapes()
         self._check_mentions()
@@ -73,17 +75,19 @@ class Player:
         """Whether the mapping is computed for one of the rows at a time, which takes n times as long."""
         return any(isinstance(part, OwnGradient) for part in self.mapping)
 
-    def _oriented(self, objective: Any, maximize: Any) -> tuple[str, Expression]:
+    def _oriented(self, objective: Any, maximize: Any, minimize: Any) -> tuple[str, Expression]:
         """The sense, "minimize" or "maximize", and the expression, however the objective was given."""
-        if (objective is None) == (maximize is None):
+        told = {"": objective, "maximize": maximize, "minimize": minimize}
+        found = [(name, given) for name, given in told.items() if given is not None]
+        if len(found) != 1:
             raise DeclarationError(
                 f"player {self.label!r} needs one objective: hf.Player(y, cost) is minimised, hf.Player(y, maximize=profit) maximised."
             )
-        sense = "minimize" if maximize is None else "maximize"
-        given = objective if maximize is None else maximize
+        ((name, given),) = found
+        sense = name or "minimize"
         if isinstance(given, (cp.Minimize, cp.Maximize)):
-            if maximize is not None:
-                raise DeclarationError(f"player {self.label!r}: give maximize= the expression, not a cvxpy objective.")
+            if name:
+                raise DeclarationError(f"player {self.label!r}: give {name}= the expression, not a cvxpy objective.")
             sense, given = ("minimize" if isinstance(given, cp.Minimize) else "maximize"), given.args[0]
         if not isinstance(given, Expression):
             raise DeclarationError(

@@ -178,7 +178,7 @@ def main() -> None:
     as_installed()
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.first_answer", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these problems")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names(), help="only these problems")
     parser.add_argument(
         "--no-warm", action="store_true", help="without the two further processes for the warm disk cache"
     )

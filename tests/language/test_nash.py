@@ -25,6 +25,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no variable": (lambda: hf.Player([], cp.sum(u)), r"Player needs at least one variable"),
     "an expression for a variable": (lambda: hf.Player(u + 1, cp.sum(u)), r"Player needs a cp\.Variable"),
     "no objective": (lambda: hf.Player(u), r"player 'u' needs one objective"),
+    "both senses": (lambda: hf.Player(u, minimize=cp.sum(u), maximize=cp.sum(u)), r"player 'u' needs one objective"),
     "two objectives": (lambda: hf.Player(u, cp.sum(u), maximize=cp.sum(u)), r"player 'u' needs one objective"),
     "an objective in an objective": (
         lambda: hf.Player(u, maximize=cp.Minimize(cp.sum(u))),
@@ -219,3 +220,9 @@ where q = q(a) is, for each sample a, a Nash equilibrium of
 """ in str(problem)
     assert r"q_{j} \in \underset{q_{j} \in \mathbb{R}}{\operatorname{argmin}}" in problem.latex()
     assert r"\text{for each } j = 1, \ldots, 3" in problem.latex()
+
+
+def test_a_cost_may_be_given_by_name() -> None:
+    cost = cp.sum_squares(u - x)
+    assert hf.Player(u, minimize=cost).cost is cost
+    assert hf.Player(u, minimize=cost).sense == "minimize"

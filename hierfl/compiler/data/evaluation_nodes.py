@@ -26,6 +26,7 @@ from scipy import stats
 
 from hierfl.compiler.data.distributions import inverse_cdf, tail_quantiles
 from hierfl.compiler.expressions.density_jumps import has_density, jumps_at_ends, jumps_within
+from hierfl.errors import DataError
 from hierfl.language.sample import Sample
 
 PARTS = 8
@@ -33,6 +34,7 @@ LEAST_IN_PIECE = 16  # points between two jumps of a density: of each part two
 GAP = 1e-13  # the probability between jumps that is none
 LEAST_POINTS = 64  # of a rule, so that each part has eight
 TAIL = 1e-16  # the probability beyond the outermost nodes, on either side
+SEARCHED = 1e6  # whole numbers, up to which SciPy's search for a quantile is waited for
 CROWDED = 0.5  # share of the nodes that follow double-exponential quadrature
 SEED = 20240607
 SUM, QUADRATURE, SOBOL = "summation", "quadrature", "a scrambled Sobol sequence"
@@ -77,7 +79,34 @@ class Nodes(NamedTuple):
 
 
 def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table: int) -> EvaluationNodes:
-    """The rule for independent laws, with at most ``points`` nodes; no two tables of two holders share a scramble."""
+    """The rule for independent laws, with at most ``points`` nodes; no two tables of two holders share a scramble.
+
+    Raises
+    ------
+    DataError
+        For a discrete law whose outer quantiles SciPy does not find.
+    """
+    with np.errstate(all="ignore"):  # SciPy divides by zero on its way to quantiles of some laws
+        for sample, law in laws.items():
+            if _is_too_long(law, sample.shape):
+                raise DataError(
+                    f"sample {sample.name()!r} of {holder}: SciPy searches for quantiles of {law.dist.name} one whole number after the "
+                    f"other, and its tail is too long for that. Write rows that are drawn from it, law.rvs(size=1000), or its first "
+                    f"values with their probabilities, stats.rv_discrete(values=...)()."
+                )
+        return _evaluation_nodes(laws, points, holder, table)
+
+
+def _is_too_long(law: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a quantile that is asked for lies millions of whole numbers from the median, and SciPy has no formula for it."""
+    kind = type(getattr(law, "dist", None))
+    if not issubclass(kind, stats.rv_discrete) or kind._ppf is not stats.rv_discrete._ppf or hasattr(law.dist, "pk"):
+        return False
+    middle = law.ppf(np.full(shape, 0.5))
+    return bool(((law.sf(middle + SEARCHED) > TAIL) | (law.cdf(middle - SEARCHED) > TAIL)).any())
+
+
+def _evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table: int) -> EvaluationNodes:
     scalars = {sample: _few_values(law, sample.shape, points) for sample, law in laws.items()}
     continuous = [sample for sample, each in scalars.items() if each is None]
     combinations = math.prod(nodes.weights.size for each in scalars.values() for nodes in each or ())
@@ -120,7 +149,10 @@ def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | N
         values = law.ppf(np.broadcast_to(middle, (share.size, *shape)))
         probability = np.repeat(share[:, None], math.prod(shape), axis=1)
     else:
-        first, last = law.ppf(np.full(shape, TAIL)), law.isf(np.full(shape, TAIL))
+        first = law.ppf(np.full(shape, TAIL))
+        if (law.sf(first + limit) > TAIL).any():
+            return None
+        last = law.isf(np.full(shape, TAIL))
         if not (np.isfinite(first).all() and np.isfinite(last).all()) or np.max(last - first) >= limit:
             return None
         values = first + np.arange(np.max(last - first) + 1).reshape(-1, *(1,) * len(shape))

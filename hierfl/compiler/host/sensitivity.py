@@ -102,6 +102,8 @@ class Sensitivity:
         but a few.
         """
         program, active = self.program, np.flatnonzero(self.active)
+        if len(active) < MANY:
+            return None
         met = program.a[active] != 0
         firm = ((self.z > self._small) & ~self._equal)[active]
         alone = (met.sum(axis=0) == 1) & (seed == 0) & ~program.h.any(axis=0) & ~program.h.any(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import cvxpy as cp
@@ -119,3 +120,16 @@ def test_a_value_of_no_share_is_no_tail() -> None:
     law = stats.rv_discrete(values=([-2, 0, 7], [0.0, 0.5, 0.5]))()
     certificate = problem([law], "federation", cp.abs).implicit.certificate(1.0)
     assert certificate.expectation_error < 1e-9 and not certificate.expectation_doubt
+
+
+def test_a_law_whose_quantiles_are_not_found_is_refused_at_once() -> None:
+    with pytest.raises(hf.DataError, match=r"sample 'd' of .*zipf one whole number after the other.*rvs\(size=1000\)"):
+        problem([stats.zipf(3.0)], "federation", cp.abs).implicit(1.0)
+
+
+def test_a_law_of_one_value_is_that_value() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        implicit = problem([stats.randint(5, 6)], "federation", cp.abs).implicit
+        assert implicit.response(-20.0) == pytest.approx(-10.0, abs=1e-12)  # where 0.1 (y - x) is 1
+        assert implicit.response(2.0) == pytest.approx(5.0, abs=1e-12)

@@ -29,7 +29,9 @@ from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.sample import Sample
 
-ROWS_LIMIT = 1_000  # rows of data, each with entries of u of its own: a solve takes 7 ms for 150, 30 for 400, 0.3 s for 1,000
+ROWS_LIMIT = (
+    1_000  # rows of data, each with entries of u of its own: a solve takes 7 ms for 150, 30 for 400, 0.3 s for 1,000
+)
 FAINTEST = 1e-16  # of the heaviest row's weight, from which units follow it
 CONES_LIMIT = 150  # of those with cones that are no rows of inequalities, for which it takes longer
 
