@@ -145,8 +145,8 @@ def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | N
         return None
     if hasattr(law.dist, "pk"):  # given by a list of values
         share = np.ravel(law.dist.pk)
-        middle = (np.cumsum(share) - 0.5 * share).reshape(-1, *(1,) * len(shape))
-        values = law.ppf(np.broadcast_to(middle, (share.size, *shape)))
+        listed = np.ravel(law.dist.xk).reshape(-1, *(1,) * len(shape))
+        values = np.broadcast_to(listed + (law.support()[0] - listed[0]), (share.size, *shape))
         probability = np.repeat(share[:, None], math.prod(shape), axis=1)
     else:
         first = law.ppf(np.full(shape, TAIL))
@@ -157,10 +157,11 @@ def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | N
             return None
         values = first + np.arange(np.max(last - first) + 1).reshape(-1, *(1,) * len(shape))
         probability = law.pmf(values).reshape(len(values), -1)
-    if np.abs(probability.sum(axis=0) - 1).max() > 1e-9 or len(values) > limit:
+    listed_all = hasattr(law.dist, "pk")  # which SciPy has found to add up to one, to 1e-8
+    if len(values) > limit or (not listed_all and np.abs(probability.sum(axis=0) - 1).max() > 1e-9):
         return None
     columns = values.reshape(len(values), -1).T, probability.T
-    if hasattr(law.dist, "pk"):  # none are left out
+    if listed_all:  # none are left out
         return [_listed(value, weight, np.inf, -np.inf) for value, weight in zip(*columns)]
     ends = (np.broadcast_to(np.asarray(end, float), shape).ravel() for end in law.support())
     return [_listed(value, weight, low, high) for value, weight, low, high in zip(*columns, *ends)]

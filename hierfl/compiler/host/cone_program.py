@@ -158,9 +158,18 @@ class ConeProgram:
         return np.where(sizes > 0, sizes, 1.0)
 
     def _by_rows(self, near: ConeSolution | None = None) -> ConeSolution:
-        pieces = GreatestPieces.of(self) if self.symmetric else None
-        answer = None if pieces is None else pieces.solution(None if near is None else near.u)
-        return self.by_all_rows() if answer is None or answer.error > FINE else answer
+        near_u = None if near is None else near.u
+        many = GreatestPieces.of(self) if self.symmetric else None
+        if many is not None and (found := many.solution(near_u)) is not None and found.error <= FINE:
+            return found
+        answer = self.by_all_rows()
+        few = (
+            GreatestPieces.of(self, 1)
+            if self.symmetric and answer.error > FINE and answer.status in (SOLVED, FAILED)
+            else None
+        )
+        found = None if few is None else few.solution(near_u)
+        return answer if found is None or found.error >= answer.error else found
 
     def by_all_rows(self) -> ConeSolution:
         """The solution where DAQP finds it, among all rows at once."""
@@ -312,12 +321,12 @@ class ConeProgram:
             e, dual = (au + self.b) / rows, z * self.sizes / force
             inside = _size(np.where(self.equal, e, np.minimum(e, 0.0)))
             fit = float(np.abs(np.where(self.equal, e, np.minimum(dual, e))).max())
-            return float(max(stationarity, inside, fit))
+            return float(np.max([stationarity, inside, fit]))  # none where one is none
         e = (au + self.b) / _cone_scale(self.cones, rows)
         dual = z * _cone_scale(self.cones, self.sizes) / force
         inside = distance(self.cones, e)
         fit = float(np.abs(dual - project_dual(self.cones, dual - e)).max(initial=0.0))
-        return float(max(stationarity, inside, fit))
+        return float(np.max([stationarity, inside, fit]))  # none where one is none
 
     @cached_property
     def equal(self) -> Bool[np.ndarray, " rows"]:

@@ -26,6 +26,7 @@ DEPENDENT = 1e-13  # of the largest singular value: rows are given to rounding, 
 FIRM = 1e-6  # of the largest multiplier, from which one can be moved to balance what is beside y
 FAINT = 1e-12  # of what balances: a cone's multiplier that is left to the force, as none
 NARROW = 0.25  # what Kantorovich's theorem asks for
+LARGEST = 1_500  # entries of u, beyond which a bound takes seconds and is left unknown
 LOOKS = 4  # each with what the last one's v may reach
 NEAR = 1e-14  # of how far y would go without what holds: cones' apexes as near as that are better held than what is bent around them
 
@@ -36,7 +37,7 @@ Rows = Float[np.ndarray, " rows"]
 def distance_bound(
     program: ConeProgram, u: Vector, z: Rows, modulus: float, size: int, costs: Sequence[float] | np.ndarray = ()
 ) -> float:
-    """A bound on ||y - y*||, y the first ``size`` entries of u; infinite where none is proved.
+    """A bound on ||y - y*||, y the first ``size`` entries of u; infinite where none is proved, and for large programs.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def distance_bound(
         Sizes of the cost whose gradient is in g. Squares leave rounding of 2 |A| |r| in it, with |r| the root of the cost, however much
         of that cancels in g.
     """
-    if not (modulus > 0 and np.isfinite(u).all() and np.isfinite(z).all()):
+    if not (modulus > 0 and len(u) <= LARGEST and np.isfinite(u).all() and np.isfinite(z).all()):
         return np.inf
     near = NEAR * program.force_at(u, z) / modulus
     stiff = np.abs(program.h).sum(axis=1).max(initial=0.0)

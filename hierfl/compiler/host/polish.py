@@ -88,7 +88,7 @@ class Polish:
         e = program.a @ u + program.b
         for cone, place in blocks(program.cones):
             if cone.kind not in (ZERO, NONNEGATIVE) and (pulls := _size(z[place])) > 0:
-                weights[place] = np.clip(pulls / max(_size(e[place]), 1e-300), 1e-18, 1e18)
+                weights[place] = np.clip(pulls / max(_size(e[place]), 1e-300), 1e-6, 1e6)
             elif cone.kind not in (ZERO, NONNEGATIVE):
                 weights[place] = weights[place].min()
         return weights

@@ -12,7 +12,7 @@ At a solution (u, z) of  R(x, u, z) = G(x, u) - E(x, u)' z = 0,  e(x, u) in K,  
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,7 @@ TIGHT = 1e-9  # relative, within which a row holds along a direction
 STILL = 1e-13  # of how far u would move without rows, up to which it does not: all rows hold then that leave it no way
 BESIDE = 1e-7  # of a multiplier, how far from an apex its derivative is taken
 MANY = 16  # entries that follow others, from which they are left out
+INWARD, WITHIN = 1e-6, 1e-4  # a step to where a set has opened, and how near its slope is, relative
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
 Vector = Float[np.ndarray, " width"]
@@ -230,10 +231,29 @@ class Sensitivity:
                 out[rows] = BESIDE * np.concatenate([pull[:1], -pull[1:]])
         return out
 
+    def _is_slope_within(self, gradient: Float[np.ndarray, " n"], seed: Vector) -> bool:
+        """Whether a gradient is the slope of seed'u along the x for which a set opens, by the program a little within.
+
+        Where rows or several cones hold at a point that a set has shrunk to it need not be: together they say where the apex is left for.
+        """
+        program = self.program
+        r = self.pull(self.z, np.zeros(len(self.u)), self.z)
+        length = float(np.linalg.norm(r))
+        if not length > 0:
+            return True
+        shift = self.push(self.z, r / length)[1]
+        force = self.push(np.zeros_like(self.z), r / length)[0]
+        step = INWARD * max(1.0, float(np.abs(self.u).max(initial=0.0)))
+        answer = replace(program, g=program.g + step * force, b=program.b + step * shift).solve()
+        slope = float(seed @ (answer.u - self.u)) / step
+        size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(answer.u - self.u)) / step, 1.0)
+        return answer.status == SOLVED and abs(slope - gradient @ r / length) <= WITHIN * size
+
     def _smooth(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient by z = P(z - t e), P the projection on K*, which is differentiable where u is."""
         program, width = self.program, len(self.u)
-        e = self._off_apexes(program.a @ self.u + program.b)
+        held = program.a @ self.u + program.b
+        e = self._off_apexes(held)
         slope = dual_slope(program.cones, self.z - e)
         system = np.block([[program.h, -program.a.T], [slope @ program.a, np.eye(len(e)) - slope]])
         wanted, scale = np.concatenate([seed, np.zeros(len(e))]), float(np.abs(system).max(initial=0.0))
@@ -244,6 +264,8 @@ class Sensitivity:
             -self.pull(self.z, v[:width], slope.T @ v[width:]) for v in np.column_stack([solution, loose]).T
         )
         if not all(np.linalg.norm(jump) <= CONSISTENT * (1.0 + np.linalg.norm(gradient)) for jump in jumps):
+            return np.full(self.size, np.nan)
+        if (e != held).any() and not self._is_slope_within(gradient, seed):
             return np.full(self.size, np.nan)
         return gradient
 

@@ -103,7 +103,20 @@ def test_random_data(seed: int, count: int, twins: bool, name: str) -> None:
     loss, data = LOSSES[name], drawn(seed, (count, 2), twins)
     x = np.random.default_rng(seed + 1).standard_normal(SIZE)
     problem = declared(loss, data, "client")
-    assert problem.implicit(x) == pytest.approx(value(loss, data, "client", x, False), abs=CVXPY.get(name, 1e-7))
+    if name in CVXPY:  # where Clarabel may end 1e-5 away: at y the cost is no higher than at its answer
+        for (a, b), answer in zip(data, problem.implicit.response(x)):
+            y = cp.Variable(SIZE)
+            losses = [loss(*row, y) / len(b) for row in zip(a, b)]
+            near = response(losses, y, x)
+            cost = sum(losses) + SAME * cp.sum_squares(y - x)
+            theirs, y.value = float(cost.value), answer
+            assert (
+                np.abs(answer - near).max() < 1e-4
+                and float(cost.value) <= theirs + 1e-14
+                and answer.max() <= 1.2 + 1e-14
+            )
+    else:
+        assert problem.implicit(x) == pytest.approx(value(loss, data, "client", x, False), abs=1e-7)
     step = 1e-6
     ahead, behind = (
         [(problem.implicit(x + s * step * e) - problem.implicit(x)) / (s * step) for e in np.eye(SIZE)] for s in (1, -1)

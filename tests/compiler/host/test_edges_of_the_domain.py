@@ -30,6 +30,29 @@ def test_the_slope_from_within_where_a_set_opens(constraints: list[Any]) -> None
     assert implicit.gradient(0.0) == pytest.approx(within, rel=1e-5)
 
 
+W = cp.Variable(3, name="W")
+SHARED: dict[str, list[Any]] = {
+    "ball and row": [cp.norm(W) <= 3 * X, W[0] <= X],
+    "ball and plane": [cp.norm(W) <= X, cp.sum(W) == 0],
+    "ball in the orthant": [cp.norm(W) <= X, W >= 0],
+}
+
+
+@pytest.mark.parametrize("constraints", SHARED.values(), ids=SHARED)
+def test_what_several_constraints_shrink_to_a_point_has_the_slope_within_or_none(constraints: list[Any]) -> None:
+    """Multipliers are not determined there, and the slope by some of them was printed: 4.09 for 3.83."""
+    cost = cp.sum_squares(W - np.array([5.0, 1.0, -2.0]))
+    upper = hf.Minimize(clients=np.array([3.0, 4.0, 1.0]) @ W)
+    implicit = hf.Problem(upper, hf.ArgMin(W, cost, constraints)).implicit
+    step = 1e-5
+    within = (implicit(step) - implicit(0.0)) / step
+    try:
+        assert implicit.gradient(0.0) == pytest.approx(within, rel=1e-4)
+    except hf.NoGradientError as error:
+        assert "x = [0.]" in str(error)
+    assert implicit.gradient(0.1) == pytest.approx((implicit(0.1 + step) - implicit(0.1 - step)) / (2 * step), rel=1e-6)
+
+
 def test_a_cone_whose_answer_is_its_apex_for_a_pull_on_the_edge_of_the_dual() -> None:
     """To the right of x the answer moves along the cone, to the left it stays: the gradient is one of the two."""
     x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")

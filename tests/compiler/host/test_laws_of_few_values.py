@@ -133,3 +133,17 @@ def test_a_law_of_one_value_is_that_value() -> None:
         implicit = problem([stats.randint(5, 6)], "federation", cp.abs).implicit
         assert implicit.response(-20.0) == pytest.approx(-10.0, abs=1e-12)  # where 0.1 (y - x) is 1
         assert implicit.response(2.0) == pytest.approx(5.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("share, high", [(1e-9, 1e10), (1e-12, 1e10), (1e-14, 1e8), (1e-9, 1e12)])
+def test_a_rare_value_with_a_large_cost(share: float, high: float) -> None:
+    """The shares add up to a little more than one, where SciPy knows no quantile; y is where the slope has its root."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    law = stats.rv_discrete(values=([0.0, 1.0, 100.0], [0.5, 0.5, share]))()
+    lower = hf.ArgMin(y, hf.E(high * cp.pos(d - y) + cp.pos(y - d)) + 0.05 * cp.square(y - x))
+    federation = hf.Federation([hf.Client({d: law})])
+    implicit = hf.Problem(hf.Minimize(clients=cp.square(y)), lower, federation=federation).implicit
+    for at in (3.0, 150.0):
+        within = at + 10 * (high * share - 1)  # up to 100 the slope is 1 - high share + 0.1 (y - x)
+        expected = min(max(within, 1.0), 100.0) if at - 10 <= 100.0 else at - 10
+        assert implicit.response(at) == pytest.approx(expected, rel=1e-6)

@@ -39,15 +39,15 @@ class GreatestPieces:
     owner: Int[np.ndarray, " rows"]
 
     @classmethod
-    def of(cls, program: ConeProgram) -> GreatestPieces | None:
-        """Those of a program over rows; None where there are not many."""
+    def of(cls, program: ConeProgram, fewest: int = MANY) -> GreatestPieces | None:
+        """Those of a program over rows; None where there are fewer."""
         h, a = program.h, program.a
         taken = (program.g > 0) & ~h.any(axis=0) & ~h.any(axis=1) & (a >= 0).all(axis=0) & a.any(axis=0)
         taken &= ~a[program.equal].any(axis=0)
         met = (a != 0) & taken
         taken &= ~met[met.sum(axis=1) > 1].any(axis=0)
         entries = np.flatnonzero(taken)
-        if len(entries) < MANY:
+        if len(entries) < fewest:
             return None
         met = met[:, entries]
         return cls(program, entries, np.where(met.any(axis=1), met.argmax(axis=1), -1))
@@ -105,6 +105,12 @@ class GreatestPieces:
         return self.program.g[self.entries]
 
     @cached_property
+    def _units(self) -> Float[np.ndarray, " t"]:
+        """What the t are counted in: powers of two as large as their slopes, so that a row has entries alike."""
+        steepest = np.maximum.reduceat(np.abs(self._pieces[1]).max(axis=1, initial=0.0), self._starts)
+        return np.exp2(np.round(np.log2(np.where(steepest > 0, steepest, 1.0))))
+
+    @cached_property
     def _first(self) -> Vector:
         """A point to begin at: the solution for a sample of the t in which those that weigh more are more likely to be."""
         _, slopes, _ = self._pieces
@@ -131,13 +137,14 @@ class GreatestPieces:
         others, count = self._others, int(kept.sum())
         columns = np.concatenate([others, self.entries[kept]])
         rows = self._rows(kept)
-        g = program.g[columns]
+        units = np.concatenate([np.ones(len(others)), self._units[kept]])
+        g = program.g[columns] * units
         g[len(others) :] *= more
         if greatest is not None:
             g[: len(others)] += self._costs[~kept] @ slopes[greatest[~kept]]
         h = np.zeros((len(columns), len(columns)))
         h[: len(others), : len(others)] = self._curvature
-        a, b = program.a[np.ix_(rows, columns)], program.b[rows]
+        a, b = program.a[np.ix_(rows, columns)] * units, program.b[rows]
         if around is not None and np.isfinite(around[1]):
             box = np.eye(len(columns))[: len(others)][self._felt]
             center = around[0][self._felt]

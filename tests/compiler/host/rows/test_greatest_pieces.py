@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -130,3 +132,33 @@ def test_support_vectors_of_hundreds_of_rows(scope: str) -> None:
         parts = np.linalg.lstsq(loose.T, -firm, rcond=None)[0] if len(loose) else np.zeros(0)
         assert np.linalg.norm(firm + loose.T @ parts) <= 1e-12
         assert (parts >= -1e-9).all() and (parts <= 1 + 1e-9).all()
+
+
+@pytest.mark.parametrize("count", [20, 63, 64, 200])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e7])
+def test_units_of_the_data_do_not_matter(count: int, scale: float) -> None:
+    """Data and weight times a number leave y where it is, and all its derivatives."""
+    data = np.random.default_rng(1).normal(size=(count, 3))
+
+    def implicit_of(unit: float) -> Any:
+        x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(3, name="d")
+        lower = hf.ArgMin(y, hf.E(cp.abs(d[:2] @ y - d[2])) + 0.05 * unit * cp.sum_squares(y - x))
+        federation = hf.Federation([hf.Client({d: unit * data})])
+        return hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower, federation=federation).implicit
+
+    one, scaled = implicit_of(1.0), implicit_of(scale)
+    for at in (np.zeros(2), np.array([0.3, -2.0])):
+        assert scaled.response(at) == pytest.approx(one.response(at), abs=1e-10)
+        assert scaled.gradient(at) == pytest.approx(one.gradient(at), abs=1e-8)
+
+
+@pytest.mark.parametrize("count", [40, 63, 64, 200])
+def test_between_and_beyond_all_data(count: int) -> None:
+    """No row holds its kink there: y moves as x does."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    lower = hf.ArgMin(y, hf.E(2 * cp.pos(d - y) + cp.pos(y - d)) + 0.05 * cp.square(y - x))
+    federation = hf.Federation([hf.Client({d: np.arange(count) * 1.0})])
+    implicit = hf.Problem(hf.Minimize(clients=cp.square(y)), lower, federation=federation).implicit
+    for at, shift in ((-100.0, 20.0), (count + 100.0, -10.0)):
+        assert implicit.response(at) == pytest.approx(at + shift, rel=1e-14)
+        assert implicit.gradient(at) == pytest.approx(2 * (at + shift), rel=1e-12)
