@@ -247,7 +247,7 @@ class Sensitivity:
         answer = replace(program, g=program.g + step * force, b=program.b + step * shift).solve()
         slope = float(seed @ (answer.u - self.u)) / step
         size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(answer.u - self.u)) / step, 1.0)
-        return answer.status == SOLVED and abs(slope - gradient @ r / length) <= WITHIN * size
+        return answer.status == SOLVED and bool(abs(slope - gradient @ r / length) <= WITHIN * size)
 
     def _smooth(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient by z = P(z - t e), P the projection on K*, which is differentiable where u is."""
