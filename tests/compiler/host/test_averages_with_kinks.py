@@ -300,3 +300,21 @@ def test_data_in_other_units_have_the_same_median(size: float) -> None:
         )
 
     np.testing.assert_allclose(median(size) / size, median(1.0), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_median_that_is_a_row_of_data(seed: int, times: int) -> None:
+    """There the norm's cone ends in its apex: y is the row at which all other forces are no longer than its own share."""
+    data = np.random.default_rng(seed).normal(size=(5, 2))
+    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="d")
+    lower = hf.ArgMin(y, hf.E(cp.norm(y - d)) + 0.05 * cp.sum_squares(y - x))
+    federation = hf.Federation([hf.Client({d: np.repeat(data, times, axis=0)})])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower, federation=federation).implicit
+    pulls = []
+    for k in range(5):
+        ways = data[k] - np.delete(data, k, axis=0)
+        pulls.append(np.linalg.norm((ways / np.linalg.norm(ways, axis=1)[:, None]).sum(axis=0) / 5 + 0.1 * data[k]))
+    (row,) = np.flatnonzero(np.array(pulls) <= 0.2)
+    assert implicit.response(np.zeros(2)) == pytest.approx(data[row], abs=1e-12)
+    assert implicit.gradient(np.zeros(2)) == pytest.approx(np.zeros(2), abs=1e-9)
