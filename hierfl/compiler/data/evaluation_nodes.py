@@ -90,8 +90,8 @@ def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table
         for sample, law in laws.items():
             if _is_too_long(law, sample.shape):
                 raise DataError(
-                    f"sample {sample.name()!r} of {holder}: SciPy searches for quantiles of {law.dist.name} one whole number after the "
-                    f"other, and its tail is too long for that. Write rows that are drawn from it, law.rvs(size=1000), or its first "
+                    f"sample {sample.name()!r} of {holder}: SciPy searches for quantiles of {law.dist.name} step by step, "
+                    f"and its tail is too long for that. Write rows that are drawn from it, law.rvs(size=1000), or its first "
                     f"values with their probabilities, stats.rv_discrete(values=...)()."
                 )
         return _evaluation_nodes(laws, points, holder, table)

@@ -22,7 +22,7 @@ from hierfl.compiler.host.polish import Polish
 from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.rows.complementarity import by_pivots
 from hierfl.compiler.host.rows.feasible_descent import descended
-from hierfl.compiler.host.rows.greatest_pieces import GreatestPieces
+from hierfl.compiler.host.rows.greatest_pieces import MANY, GreatestPieces
 from hierfl.compiler.host.rows.least_gap import LeastGap
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
@@ -158,18 +158,18 @@ class ConeProgram:
         return np.where(sizes > 0, sizes, 1.0)
 
     def _by_rows(self, near: ConeSolution | None = None) -> ConeSolution:
-        near_u = None if near is None else near.u
-        many = GreatestPieces.of(self) if self.symmetric else None
-        if many is not None and (found := many.solution(near_u)) is not None and found.error <= FINE:
+        found = self._by_pieces(near, MANY)
+        if found is not None and found.error <= FINE:
             return found
         answer = self.by_all_rows()
-        few = (
-            GreatestPieces.of(self, 1)
-            if self.symmetric and answer.error > FINE and answer.status in (SOLVED, FAILED)
-            else None
-        )
-        found = None if few is None else few.solution(near_u)
+        rough = answer.error > FINE and answer.status in (SOLVED, FAILED)
+        found = self._by_pieces(near, 1) if rough else None
         return answer if found is None or found.error >= answer.error else found
+
+    def _by_pieces(self, near: ConeSolution | None, fewest: int) -> ConeSolution | None:
+        """The solution where the cost is one of greatest pieces, at least so many, from ``near``; None where it is not found that way."""
+        pieces = GreatestPieces.of(self, fewest) if self.symmetric else None
+        return None if pieces is None else pieces.solution(None if near is None else near.u)
 
     def by_all_rows(self) -> ConeSolution:
         """The solution where DAQP finds it, among all rows at once."""

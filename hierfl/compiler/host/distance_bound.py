@@ -20,6 +20,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cones import blocks
+from hierfl.compiler.host.singular_values import decomposed
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, triangle
 
 DEPENDENT = 1e-13  # of the largest singular value: rows are given to rounding, and so is what they depend on
@@ -162,7 +163,7 @@ def _across(rows: np.ndarray, force: Vector, noise: Vector, slack: float) -> flo
     """The force across the rows that are firm: what is along them their multipliers balance, if these can move as far."""
     if not len(rows):
         return np.inf
-    _, sizes, right = np.linalg.svd(rows)
+    _, sizes, right = decomposed(rows)
     rank = int(np.sum(sizes > DEPENDENT * len(sizes) * sizes.max()))
     if (_length(force) + _length(noise)) > slack * float(sizes[rank - 1]):
         return np.inf

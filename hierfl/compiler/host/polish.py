@@ -10,6 +10,7 @@ from jaxtyping import Float
 from scipy.linalg.lapack import dgecon, dgetrf, dgetrs
 
 from hierfl.compiler.host.cones import blocks, dual_slope, project_dual
+from hierfl.compiler.host.rows.followers import followers
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 STEPS, ROUNDING = 12, 1e-15
 GOOD = 1e-9  # the error from which cones with faint multipliers are let go
 SINGULAR = 1e-12  # the reciprocal condition number of systems that count as singular
-MANY = 16  # entries left out of a system of equations, from which that is worth the bother
 FAINT = 1e-5  # of the largest multiplier, below which a cone's may be none
 
 Vector = Float[np.ndarray, " width"]
@@ -110,29 +110,15 @@ class Polish:
 
 
 def _apart(h: np.ndarray, rows: np.ndarray, force: Vector, missing: Rows, longest: float) -> tuple[Vector, Rows]:
-    """(du, dz) with H du - R'dz = force, R du = missing, once entries are left out that meet one row only, and no curvature.
-
-    They say what the row's multiplier is, and the row what they are: of a quantile over 400 values all rows but one or two go that way.
-    """
-    if len(rows) < MANY:
-        return _step(h, rows, force, missing, longest)
-    met = rows != 0
-    alone = (met.sum(axis=0) == 1) & ~h.any(axis=0) & ~h.any(axis=1)
-    of_entry = np.where(alone, met.argmax(axis=0), -1)
-    chosen, first = np.unique(of_entry[alone], return_index=True)
-    entries = np.flatnonzero(alone)[first]
-    if len(entries) < MANY:
+    """(du, dz) with H du - R'dz = force, R du = missing, once entries that follow others are left out."""
+    entries, chosen = followers(h, rows, np.ones(len(rows), bool))
+    if not len(entries):
         return _step(h, rows, force, missing, longest)
     dz, du, pivots = np.zeros(len(rows)), np.zeros(len(h)), rows[chosen, entries]
     dz[chosen] = -force[entries] / pivots
     rest, others = np.setdiff1d(np.arange(len(h)), entries), np.setdiff1d(np.arange(len(rows)), chosen)
-    du[rest], dz[others] = _step(
-        h[np.ix_(rest, rest)],
-        rows[np.ix_(others, rest)],
-        (force + rows.T @ dz)[rest],
-        missing[others],
-        longest,
-    )
+    inside, across = h[np.ix_(rest, rest)], rows[np.ix_(others, rest)]
+    du[rest], dz[others] = _step(inside, across, (force + rows.T @ dz)[rest], missing[others], longest)
     du[entries] = (missing - rows @ du)[chosen] / pivots
     return du, dz
 

@@ -21,13 +21,14 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
 from hierfl.compiler.host.cone_solution import SOLVED
 from hierfl.compiler.host.cones import blocks, dual_slope
+from hierfl.compiler.host.rows.followers import followers
+from hierfl.compiler.host.singular_values import decomposed
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 
 RANK, RANK_IN_CONES = 1e-10, 1e-12  # of the largest singular value, below which one counts as zero
 TIGHT = 1e-9  # relative, within which a row holds along a direction
 STILL = 1e-13  # of how far u would move without rows, up to which it does not: all rows hold then that leave it no way
 BESIDE = 1e-7  # of a multiplier, how far from an apex its derivative is taken
-MANY = 16  # entries that follow others, from which they are left out
 INWARD, WITHIN = 1e-6, 1e-4  # a step to where a set has opened, and how near its slope is, relative
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
@@ -97,22 +98,13 @@ class Sensitivity:
     # --- polyhedral ------------------------------------------------------------------------------------------------
 
     def _without_followers(self, seed: Vector) -> tuple[Sensitivity, Vector] | None:
-        """(the same, the seed) without entries of u that meet no curvature, one row that holds, and no other; None where they are few.
-
-        Such an entry t follows the rest of its row, a t + c'v + b = 0, whose multiplier its cost says: of a quantile over 400 values all
-        but a few.
-        """
+        """(the same, the seed) without the entries of u that follow others and are not asked about; None where they are few."""
         program, active = self.program, np.flatnonzero(self.active)
-        if len(active) < MANY:
-            return None
-        met = program.a[active] != 0
         firm = ((self.z > self._small) & ~self._equal)[active]
-        alone = (met.sum(axis=0) == 1) & (seed == 0) & ~program.h.any(axis=0) & ~program.h.any(axis=1)
-        alone[alone] = firm[met[:, alone].argmax(axis=0)]
-        places, first = np.unique(met[:, alone].argmax(axis=0), return_index=True)
-        if len(places) < MANY:
+        entries, places = followers(program.h, program.a[active], firm)
+        entries, followed = entries[seed[entries] == 0], active[places[seed[entries] == 0]]
+        if not len(entries):
             return None
-        entries, followed = np.flatnonzero(alone)[first], active[places]
         rest, rows = np.setdiff1d(np.arange(len(self.u)), entries), np.setdiff1d(active, followed)
         across = program.a[np.ix_(followed, rest)] / program.a[followed, entries][:, None]
         holding = np.where(self.active, self.z, 0.0)
@@ -140,7 +132,7 @@ class Sensitivity:
     def _on_rows(self, held: Bool[np.ndarray, " rows"], z: Rows, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient where u moves on these rows; by their null space, so that they may depend on each other."""
         rows = self.program.a[held] / self.program.sizes[held, None]
-        left, values, right = np.linalg.svd(rows) if len(rows) else (np.eye(0), np.zeros(0), np.eye(len(seed)))
+        left, values, right = decomposed(rows) if len(rows) else (np.eye(0), np.zeros(0), np.eye(len(seed)))
         rank = int(np.sum(values > RANK * max(1.0, values.max(initial=0.0))))
         free, span = right[rank:].T, right[:rank].T
         h = self.program.h
@@ -276,7 +268,7 @@ def _solved(
     """(a solution of least norm, a basis of the null space (width, k), by how much the solution misses)."""
     if not len(right):
         return right, np.zeros((0, 0)), 0.0
-    left, values, rows = np.linalg.svd(matrix)
+    left, values, rows = decomposed(matrix)
     kept = values > rank * values.max() if values.max() > 1e-14 * scale else np.zeros(len(values), bool)
     solution = rows[kept].T @ ((left[:, kept].T @ right) / values[kept])
     return solution, rows[~kept].T, float(np.linalg.norm(matrix @ solution - right))

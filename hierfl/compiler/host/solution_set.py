@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
+from hierfl.compiler.host.singular_values import decomposed
 from hierfl.compiler.host.solution_face import SolutionFace
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
@@ -115,7 +116,7 @@ class SolutionSet:
         rows, h = self._tight, self._flatness
         h = h / (np.abs(h).max(initial=0.0) or 1.0)
         matrix = np.vstack([h, rows])
-        _, values, right = np.linalg.svd(matrix)
+        _, values, right = decomposed(matrix)
         rank = int(np.sum(values > RANK * max(1.0, values.max(initial=0.0))))
         return right[rank:].T
 
@@ -174,7 +175,7 @@ class SolutionSet:
         program, u, face = self.program, self.answer.u, self.face
         more = np.zeros((0, len(u))) if more is None else more
         ahead = np.zeros(len(more)) if ahead is None else ahead
-        _, values, right = np.linalg.svd(self._flatness)
+        _, values, right = decomposed(self._flatness)
         kept = right[: int(np.sum(values > RANK * max(values.max(initial=0.0), 1e-300)))]
         tight, loose = face.tight @ program.a, face.loose @ program.a
         pinned = face.tight @ program.b if program.polyhedral else -tight @ u  # interior points leave a little

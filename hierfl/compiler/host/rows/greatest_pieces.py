@@ -42,6 +42,8 @@ class GreatestPieces:
     def of(cls, program: ConeProgram, fewest: int = MANY) -> GreatestPieces | None:
         """Those of a program over rows; None where there are fewer."""
         h, a = program.h, program.a
+        if len(h) <= fewest:
+            return None
         taken = (program.g > 0) & ~h.any(axis=0) & ~h.any(axis=1) & (a >= 0).all(axis=0) & a.any(axis=0)
         taken &= ~a[program.equal].any(axis=0)
         met = (a != 0) & taken
