@@ -299,6 +299,11 @@ class ConeProgram:
     def _none(self, status: int) -> ConeSolution:
         return ConeSolution(np.full(len(self.g), np.nan), np.full(len(self.b), np.nan), np.inf, status)
 
+    def solution_of(self, u: Vector, z: Rows) -> ConeSolution:
+        """A pair that misses no more than rounding as it is; else what Newton's method makes of it."""
+        answer = self._judged((u, z))
+        return answer if answer.error <= EXACT else self.polished_solution(u, z)
+
     def polished_solution(self, u: Vector, z: Rows) -> ConeSolution:
         """What Newton's method makes of a pair, judged by its error."""
         return self._judged(self.polished(u, z))

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.host.cone_solution import SOLVED, ConeSolution
+from hierfl.compiler.host.rows.twins import Twins
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class GreatestPieces:
 
     def solution(self, u: Vector | None = None) -> ConeSolution | None:
         """The program's, looked for from that of one like it; None where it is not found this way."""
+        if (twins := Twins.of(self.program, self.entries, self.owner)) is not None:
+            answer = twins.without.solve()
+            return self.program.solution_of(*twins.of_all(answer.u, answer.z)) if answer.status == SOLVED else None
         v, near = self._first if u is None else u[self._others], NEAR
         for _ in range(ROUNDS):
             value, greatest = self._value(v), self._greatest(v)
@@ -200,4 +204,4 @@ class GreatestPieces:
         z[mine] = answer.z[: len(mine)]
         fixed = rows[greatest[~kept]]
         z[fixed] = self._costs[~kept] / program.a[fixed, self.entries[~kept]]
-        return program.polished_solution(u, z)
+        return program.solution_of(u, z)

@@ -162,3 +162,32 @@ def test_between_and_beyond_all_data(count: int) -> None:
     for at, shift in ((-100.0, 20.0), (count + 100.0, -10.0)):
         assert implicit.response(at) == pytest.approx(at + shift, rel=1e-14)
         assert implicit.gradient(at) == pytest.approx(2 * (at + shift), rel=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(1, 35, 220), (1, 300), (130,)], ids=str)
+def test_whole_numbers_at_uneven_clients(sizes: tuple[int, ...]) -> None:
+    """Values that are repeated, and a client of one row, which stands there as often as the largest has rows: each its own quantile."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    lower = hf.ArgMin(y, hf.E(4 * cp.pos(d - y) + 0.5 * cp.pos(y - d)) + x * y + 0.02 * cp.square(y), scope="client")
+    rng = np.random.default_rng(4)
+    data = [rng.poisson(4, n).astype(float) for n in sizes]
+    federation = hf.Federation([hf.Client({d: one}) for one in data])
+    implicit = hf.Problem(hf.Minimize(clients=cp.square(y)), lower, federation=federation).implicit
+    for at in (0.0, 0.4, 1.7):
+        for answer, one in zip(np.ravel(implicit.response(at)), data):
+            right = 0.5 * np.mean(one <= answer + 1e-12) - 4 * np.mean(one > answer + 1e-12) + at + 0.04 * answer
+            left = 0.5 * np.mean(one < answer - 1e-12) - 4 * np.mean(one >= answer - 1e-12) + at + 0.04 * answer
+            assert left <= 1e-12 and right >= -1e-12
+        step = 1e-6
+        slopes = [(implicit(at + s * step) - implicit(at)) / (s * step) for s in (1, -1)]
+        assert min(abs(implicit.gradient(at) - slope) for slope in (*slopes, np.mean(slopes))) < 1e-6
+
+
+def test_twins_share_the_multipliers_of_their_rows() -> None:
+    slopes, offsets = np.tile([[-0.75], [0.25]], (70, 1, 1)), np.zeros((70, 2))
+    costs = np.arange(1.0, 71.0)
+    answer = maxima(np.eye(1), np.array([300.0]), costs, slopes, offsets, np.zeros((0, 2))).solve()
+    assert answer.status == SOLVED and answer.error <= 1e-14 and abs(answer.u[0]) <= 1e-12
+    pulls = answer.z.reshape(70, 2)
+    assert pulls.sum(axis=1) == pytest.approx(costs, rel=1e-13)
+    assert (pulls @ [-0.75, 0.25]).sum() == pytest.approx(-300.0, rel=1e-12)
