@@ -57,9 +57,10 @@ class GreatestPieces:
 
     def solution(self, u: Vector | None = None) -> ConeSolution | None:
         """The program's, looked for from that of one like it; None where it is not found this way."""
-        if (twins := Twins.of(self.program, self.entries, self.owner)) is not None:
-            answer = twins.without.solve()
-            return self.program.solution_of(*twins.of_all(answer.u, answer.z)) if answer.status == SOLVED else None
+        program = self.program
+        if (twins := Twins.of(program.g, program.a, program.b, self.entries, self.owner)) is not None:
+            answer = self._without(twins).solve()
+            return program.solution_of(*twins.of_all(answer.u, answer.z)) if answer.status == SOLVED else None
         v, near = self._first if u is None else u[self._others], NEAR
         for _ in range(ROUNDS):
             value, greatest = self._value(v), self._greatest(v)
@@ -74,6 +75,13 @@ class GreatestPieces:
             v = min((one for one in further if self._holds(one)), key=self._value, default=v)
             near = near if self._value(v) < value else 2 * near
         return None
+
+    def _without(self, twins: Twins) -> ConeProgram:
+        """The program with one of each entries that are alike."""
+        program, entries, rows = self.program, twins.entries, twins.rows
+        h, a = program.h[np.ix_(entries, entries)], program.a[np.ix_(rows, entries)]
+        cones = [Cone(ZERO, program.equations), Cone(NONNEGATIVE, len(rows) - program.equations)]
+        return type(program)(h, twins.costs[entries], a, program.b[rows], [cone for cone in cones if cone.size])
 
     @cached_property
     def _others(self) -> Int[np.ndarray, " v"]:
