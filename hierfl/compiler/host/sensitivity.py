@@ -19,8 +19,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
-from hierfl.compiler.host.cone_solution import SOLVED
+from hierfl.compiler.host.cone_solution import SOLVED, cancelled
 from hierfl.compiler.host.cones import blocks, dual_slope
+from hierfl.compiler.host.critical_cone import CriticalCone
 from hierfl.compiler.host.rows.followers import followers
 from hierfl.compiler.host.singular_values import decomposed
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
@@ -30,6 +31,8 @@ TIGHT = 1e-9  # relative, within which a row holds along a direction
 STILL = 1e-13  # of how far u would move without rows, up to which it does not: all rows hold then that leave it no way
 BESIDE = 1e-7  # of a multiplier, how far from an apex its derivative is taken
 INWARD, WITHIN = 1e-6, 1e-4  # a step to where a set has opened, and how near its slope is, relative
+FURTHER, ROUGHLY = (1e-5, 1e-4, 1e-3), 1e-2  # steps along x, and how near a slope is there, relative
+DEEPEST = 2  # how often a cone may hold without a multiplier along a generic direction
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
 Vector = Float[np.ndarray, " width"]
@@ -48,21 +51,34 @@ class Sensitivity:
     push: Push
     pull: Pull
     size: int  # of x
+    depth: int = 0  # how often a derivative was that of another one
 
     def gradient(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient of seed'u(x); NaN where it does not exist."""
         if not self.program.polyhedral:
-            return self._smooth(seed)
+            if (
+                cancelled(self.program.force_at(self.u, self.z), self.program.force_at(self.u, np.zeros_like(self.z)))
+                > 0
+            ):
+                return np.full(
+                    self.size, np.nan
+                )  # multipliers without bound: the set has shrunk to where they tell nothing
+            critical = CriticalCone.of(self.program, self.u, self.z)
+            return self._beside(critical, seed) if critical.vague else self._smooth(seed)
         if (few := self._without_followers(seed)) is not None:
             return few[0].gradient(few[1])
         active = self.active
         strong = active & ((self.z > self._small) | self._equal)
         if strong.sum() == active.sum() and self._independent(active):
             return self._on_rows(active, self.z, seed)
-        generic = np.cos(np.arange(1, self.size + 1) ** 2)
-        ways = (generic, -generic, np.abs(generic), -np.abs(generic))  # a weight of zero has but one way to go
-        z, tight = next((found for r in ways if (found := self._along(r)) is not None), self._what_stays)
+        z, tight = next((found for r in self._ways if (found := self._along(r)) is not None), self._what_stays)
         return self._on_rows(tight, z, seed)
+
+    @property
+    def _ways(self) -> tuple[Float[np.ndarray, " n"], ...]:
+        """Directions of x along which nothing happens that does not happen along their neighbours; a weight of zero has but one way to go."""
+        generic = np.cos(np.arange(1, self.size + 1) ** 2)
+        return generic, -generic, np.abs(generic), -np.abs(generic)
 
     # --- what holds ------------------------------------------------------------------------------------------------
 
@@ -240,6 +256,44 @@ class Sensitivity:
         slope = float(seed @ (answer.u - self.u)) / step
         size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(answer.u - self.u)) / step, 1.0)
         return answer.status == SOLVED and bool(abs(slope - gradient @ r / length) <= WITHIN * size)
+
+    def _beside(self, critical: CriticalCone, seed: Vector) -> Float[np.ndarray, " n"]:
+        """The gradient where a cone holds without a multiplier: the derivative, along a generic r, of what solves the program over the critical cone."""
+        program, bend, select = self.program, critical.bend, critical.select
+        h = program.h + program.a.T @ bend @ program.a
+
+        def push(_: Rows, r: Float[np.ndarray, " n"]) -> tuple[Vector, Rows]:
+            force, moved = self.push(self.z, r)
+            return force + program.a.T @ (bend @ moved), select @ moved
+
+        def pull(_: Rows, v: Vector, w: Rows) -> Float[np.ndarray, " n"]:
+            return self.pull(self.z, v, bend @ (program.a @ v) + select.T @ w)
+
+        for r in self._ways:
+            force, moved = push(self.z, r)
+            along = ConeProgram(h, force, select @ program.a, moved, critical.cones)
+            answer = along.solve()
+            if answer.status != SOLVED:
+                continue
+            if self.depth >= DEEPEST:
+                break
+            gradient = Sensitivity(along, answer.u, answer.z, push, pull, self.size, self.depth + 1).gradient(seed)
+            if np.isfinite(gradient).all() and self._is_slope(gradient, seed, r):
+                return gradient
+        return np.full(self.size, np.nan)
+
+    def _is_slope(self, gradient: Float[np.ndarray, " n"], seed: Vector, r: Float[np.ndarray, " n"]) -> bool:
+        """Whether seed'u moves that way along r, by the program a little further: solvers do not come near what is degenerate from everywhere."""
+        force, moved = self.push(self.z, r)
+        for share in FURTHER:
+            step = share * max(1.0, float(np.abs(self.u).max(initial=0.0)))
+            answer = replace(self.program, g=self.program.g + step * force, b=self.program.b + step * moved).solve()
+            if answer.status == SOLVED:
+                way = (answer.u - self.u) / step
+                size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(way)), 1.0)
+                if abs(seed @ way - gradient @ r) <= ROUGHLY * size:
+                    return True
+        return False
 
     def _smooth(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient by z = P(z - t e), P the projection on K*, which is differentiable where u is."""

@@ -194,3 +194,54 @@ def test_what_falls_without_end_beside_a_corner_is_refused() -> None:
     assert float(problem.implicit.response(3.0)) == pytest.approx(1.0)
     with pytest.raises(hf.LowerLevelError, match="unbounded below"):
         problem.implicit.response(-1.0)
+
+
+# y in two entries; the power of each, as |.|^p of what
+POWERS: dict[str, tuple[Any, float, str]] = {
+    "square": (lambda y: cp.power(cp.square(y[0]), 1.5), 3.0, "first"),
+    "fourth": (lambda y: cp.power(cp.power(y[0], 4), 1.5), 6.0, "first"),
+    "power of a size": (lambda y: cp.power(cp.power(cp.abs(y[0]), 1.2), 1.5), 1.8, "first"),
+    "size squared": (lambda y: cp.square(cp.power(cp.abs(y[0]), 1.25)), 2.5, "first"),
+    "length": (lambda y: cp.power(cp.norm(y), 1.5), 1.5, "length"),
+    "length cubed": (lambda y: cp.power(cp.norm(y), 3), 3.0, "length"),
+    "length squared": (lambda y: cp.square(cp.norm(y)), 2.0, "length"),
+    "sum of squares": (lambda y: cp.power(cp.sum_squares(y), 1.5), 3.0, "length"),
+    "over a number": (lambda y: 4**0.75 * cp.power(cp.quad_over_lin(y, 4.0), 1.25), 2.5, "length"),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_of_powers_and_lengths(name: str) -> None:
+    """y with (y - x) + p |w|^(p - 2) w = 0 for w the first entry or all; at w = 0 its slope is 1 for p > 2, 1/3 for 2, 0 below."""
+    term, exponent, of = POWERS[name]
+    scale = 4**-0.5 if name == "over a number" else 1.0  # 4^(3/4) (|y|^2 / 4)^(5/4) is |y|^2.5 / 2
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, 0.5 * cp.sum_squares(y - x) + term(y))
+    implicit = hf.Problem(hf.Minimize(clients=y[0] + 0.7 * y[1]), lower).implicit
+    mask = np.array([1.0, 0.0 if of == "first" else 1.0])
+    for want in ([0.0, 0.0], [0.3, -0.2], [-2.0, 1.0], [1e-3, 0.0]):
+        truth = np.array(want)
+        w = mask * truth
+        size = np.linalg.norm(w)
+        pull = scale * exponent * size ** (exponent - 2) * w if size > 0 else 0 * w
+        at = truth + pull
+        assert np.ravel(implicit.response(at)) == pytest.approx(truth, rel=1e-9, abs=1e-12)
+        if size > 0:
+            bend = scale * exponent * size ** (exponent - 2)
+            curved = bend * (np.diag(mask) + (exponent - 2) * np.outer(w, w) / size**2)
+            slope = np.linalg.inv(np.eye(2) + curved)
+        else:
+            slope = np.diag(np.where(mask > 0, 0.0 if exponent < 2 else 1 / 3 if exponent == 2 else 1.0, 1.0))
+        assert np.ravel(implicit.gradient(at)) == pytest.approx(slope @ [1.0, 0.7], rel=1e-6, abs=1e-9)
+
+
+def test_a_power_of_two_slopes_stays_at_its_corner() -> None:
+    """max(y, -2y)^1.5 has an infinite second derivative at 0: y leaves with slope 0, where 1 was given."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.power(cp.maximum(y, -2 * y), 1.5) + 0.5 * cp.square(y - x))
+    implicit = hf.Problem(hf.Minimize(clients=y), lower).implicit
+    assert implicit.gradient(0.0) == pytest.approx(0.0, abs=1e-6)
+    for at, steep in ((0.5, 1.0), (-0.5, 2.0)):
+        s = (-1.5 * steep**1.5 + np.sqrt(2.25 * steep**3 + 4 * abs(at))) / 2  # s^2 + 1.5 steep^1.5 s = |x|
+        assert float(implicit.response(at)) == pytest.approx(np.sign(at) * s**2, rel=1e-9)
+        assert implicit.gradient(at) == pytest.approx(2 * s / (2 * s + 1.5 * steep**1.5), rel=1e-7)

@@ -26,7 +26,9 @@ class Twins:
     row: Int[np.ndarray, " rows"]
 
     @classmethod
-    def of(cls, g: Vector, a: Matrix, b: Rows, entries: Int[np.ndarray, " t"], owner: Int[np.ndarray, " rows"]) -> Twins | None:
+    def of(
+        cls, g: Vector, a: Matrix, b: Rows, entries: Int[np.ndarray, " t"], owner: Int[np.ndarray, " rows"]
+    ) -> Twins | None:
         """Those among some entries without curvature, each with the rows that it owns; None where all differ."""
         entry, row = np.arange(len(g)), np.arange(len(b))
         rest = np.setdiff1d(entry, entries)

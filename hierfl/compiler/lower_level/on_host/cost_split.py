@@ -57,6 +57,9 @@ class CostSplit:
             if not any(v.id in ids for v in term.variables()):
                 continue
             smoother, defined = with_size_powers(term, is_affine, Enclosure(on_y))
+            if not defined and is_quadratic(hoist([smoother], level.variables, known).expressions[0]):
+                split.quadratic.append(smoother)
+                continue
             if (
                 smoother is not term
                 and not (has_roots(smoother) and _is_over_nodes(term, clients))
@@ -64,8 +67,6 @@ class CostSplit:
             ):
                 split.smooth.append(smoother)
                 split.defined += defined
-            elif is_quadratic(hoist([term], level.variables, known).expressions[0]):
-                split.quadratic.append(term)
             elif _has_user_atom(term):
                 split.smooth.append(term)
             elif any(True for _ in averages_of(term)):

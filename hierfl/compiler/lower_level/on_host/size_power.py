@@ -1,8 +1,8 @@
-"""Powers of sizes and of positive parts, |w|^p and max(w, 0)^p with p > 1, as atoms that have a gradient wherever w is.
+"""Powers of sizes, of positive parts and of lengths, |w|^p, max(w, 0)^p and (w'w)^(p/2) with p > 1, as atoms that have a gradient wherever w is.
 
 CVXPY knows |w|^1.5 as a power of something with a kink, and reduces it to cones that meet in a point at w = 0, where interior points
 lose half their digits. The function itself is smooth: for p < 2 its second derivative is infinite at w = 0, which tells Newton's method
-that w stays there.
+that w stays there. Powers of such powers, square(w)^1.5 among them, are powers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from typing import Any, ClassVar
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
+import numpy as np
+from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
+from cvxpy.atoms.pnorm import Pnorm, PnormApprox
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 
@@ -26,11 +30,16 @@ from hierfl.atoms.ranges import always_smooth
 from hierfl.atoms.row import AtomRow
 from hierfl.language.expectation import SampleAverage
 
+ITSELF, SIZE, POSITIVE_PART, LENGTH = "itself", "size", "positive part", "length"
 STEEPEST = 1e16  # what stands for an infinite derivative: more is not told from it beside other numbers
 
 
 def _lower(atom: Any, value: Any) -> Any:
     return _power(value, atom.exponent, atom.half)
+
+
+def _lower_length(atom: Any, value: Any) -> Any:
+    return _length_power(jnp.ravel(value), atom.exponent)
 
 
 def _switches(atom: Any) -> list[Expression]:
@@ -72,10 +81,47 @@ class SizePower(Elementwise):
         raise NotImplementedError("compiled only")
 
 
+class LengthPower(Atom):
+    """(w'w)^(p/2) of an expression w affine in y; p > 1."""
+
+    atom_row: ClassVar[AtomRow] = AtomRow(lower=_lower_length, smooth=always_smooth)
+
+    def __init__(self, w: Expression, exponent: float) -> None:
+        self.exponent = exponent
+        super().__init__(w)
+
+    def get_data(self) -> list[Any]:
+        return [self.exponent]
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        return ()
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        return (True, False)
+
+    def is_atom_convex(self) -> bool:
+        return True
+
+    def is_atom_concave(self) -> bool:
+        return False
+
+    def is_incr(self, idx: int) -> bool:
+        return bool(self.args[0].is_nonneg())
+
+    def is_decr(self, idx: int) -> bool:
+        return bool(self.args[0].is_nonpos())
+
+    def numeric(self, values: Any) -> Any:
+        raise NotImplementedError("compiled only")
+
+    def _grad(self, values: Any) -> Any:
+        raise NotImplementedError("compiled only")
+
+
 def with_size_powers(
     term: Any, is_affine: Callable[[Expression], bool], enclosure: Enclosure
 ) -> tuple[Any, list[Constraint]]:
-    """The term with powers p > 1 of sizes and positive parts as ``SizePower`` (itself without any), and the constraints that say where it is defined.
+    """The term with powers p > 1 of sizes, positive parts and lengths as what they are (itself without any), and where it is defined.
 
     A power that is no even number is defined where its argument is nonnegative, which is a constraint unless it is known; within an
     average such a power is left as it is.
@@ -100,29 +146,94 @@ def with_size_powers(
 
 def has_roots(expression: Any) -> bool:
     """Whether a power in it has an infinite second derivative somewhere."""
-    own = isinstance(expression, SizePower) and expression.exponent < 2
+    own = isinstance(expression, (SizePower, LengthPower)) and expression.exponent < 2
     return own or any(map(has_roots, getattr(expression, "args", ())))
 
 
 def _size_power(
     node: Any, is_affine: Callable[[Expression], bool], enclosure: Enclosure, averaged: bool
-) -> tuple[SizePower, Sequence[Constraint]] | None:
-    exponent = exponent_of(node) if isinstance(node, (Power, PowerApprox)) else None
-    if exponent is None or not exponent > 1 or exponent % 2 == 0:
+) -> tuple[Expression, Sequence[Constraint]] | None:
+    """(what is meant by a power, constraints that say where it is defined); None where CVXPY's own way is as good, or there is no other."""
+    found = _power_in(node, is_affine) if isinstance(node, (Power, PowerApprox)) else None
+    if found is None or not found[1] > 1:
         return None
-    (base,) = node.args
-    if isinstance(base, cp.abs) and is_affine(base.args[0]):
-        return SizePower(base.args[0], exponent, False), ()
-    if isinstance(base, cp.maximum) and len(base.args) == 2 and _is_zero(base.args[1]) and is_affine(base.args[0]):
-        return SizePower(base.args[0], exponent, True), ()
-    if is_affine(base) and not averaged:
-        known = bool((enclosure(base).lo >= 0).all())
-        return SizePower(base, exponent, True), () if known else [base >= 0]
+    w, exponent, kind = found
+    even = exponent % 2 == 0
+    if kind == LENGTH:
+        return (cp.sum_squares(w) if exponent == 2 else LengthPower(w, exponent)), ()
+    if kind == SIZE and even:
+        return None if node.args[0] is w else (cp.power(w, exponent), ())
+    if kind == SIZE:
+        return SizePower(w, exponent, False), ()
+    if kind == POSITIVE_PART:
+        return None if exponent == 2 else (SizePower(w, exponent, True), ())
+    if averaged:
+        return None
+    known = bool((enclosure(w).lo >= 0).all())
+    return SizePower(w, exponent, True), () if known else [w >= 0]
+
+
+def _power_in(base: Any, is_affine: Callable[[Expression], bool]) -> tuple[Expression, float, str] | None:
+    """(w, p, of what of w it is the p-th power); None where it is none."""
+    if is_affine(base):
+        return base, 1.0, ITSELF
+    if isinstance(base, (Power, PowerApprox)):
+        exponent, inner = exponent_of(base), _power_in(base.args[0], is_affine)
+        if inner is None or exponent is None or not exponent > 0:
+            return None
+        w, power, kind = inner
+        return w, power * exponent, SIZE if kind == ITSELF and power == 1 and exponent % 2 == 0 else kind
+    if isinstance(base, cp.maximum) and len(base.args) == 2:
+        least, w = sorted(base.args, key=_is_zero, reverse=True)
+        return (w, 1.0, POSITIVE_PART) if _is_zero(least) and is_affine(w) else None
+    if isinstance(base, NegExpression) and isinstance(base.args[0], cp.minimum) and len(base.args[0].args) == 2:
+        return _power_in(cp.maximum(*(-one for one in base.args[0].args)), is_affine)
+    if not getattr(base, "args", None) or not is_affine(base.args[0]):
+        return None
+    (w, *rest), whole = base.args, getattr(base, "axis", None) is None
+    if isinstance(base, cp.abs) or (isinstance(base, cp.norm1) and w.shape == () and whole):
+        return w, 1.0, SIZE
+    if isinstance(base, (Pnorm, PnormApprox)) and float(base.p) == 2 and whole:
+        return w, 1.0, LENGTH
+    if isinstance(base, cp.quad_over_lin) and isinstance(rest[0], cp.Constant) and base.shape == () and whole:
+        return w / float(np.sqrt(rest[0].value)), 2.0, LENGTH
     return None
 
 
 def _is_zero(expression: Any) -> bool:
-    return isinstance(expression, cp.Constant) and not expression.value.any()
+    value = expression.value if isinstance(expression, cp.Constant) else None
+    return value is not None and not np.any(value)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _length_power(w: Any, exponent: float) -> Any:
+    size = jnp.linalg.norm(w)
+    return jnp.where(size > 0, jnp.where(size > 0, size, 1.0) ** exponent, 0.0)
+
+
+@_length_power.defjvp
+def _length_power_jvp(exponent: float, primals: Any, tangents: Any) -> Any:
+    (w,), (moved,) = primals, tangents
+    return _length_power(w, exponent), exponent * (_length_slope(w, exponent - 1.0) @ moved)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _length_slope(w: Any, exponent: float) -> Any:
+    """|w|^(q - 1) w."""
+    size = jnp.linalg.norm(w)
+    return w * jnp.where(size > 0, jnp.where(size > 0, size, 1.0) ** (exponent - 1.0), 0.0)
+
+
+@_length_slope.defjvp
+def _length_slope_jvp(exponent: float, primals: Any, tangents: Any) -> Any:
+    (w,), (moved,) = primals, tangents
+    size = jnp.linalg.norm(w)
+    unit = w / jnp.where(size > 0, size, 1.0)
+    if exponent < 1:
+        slope = jnp.maximum(size, STEEPEST ** (1.0 / (exponent - 1.0))) ** (exponent - 1.0)
+    else:
+        slope = jnp.where(size > 0, size, 0.0) ** (exponent - 1.0)
+    return _length_slope(w, exponent), slope * (moved + (exponent - 1.0) * unit * (unit @ moved))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
