@@ -50,11 +50,13 @@ class StandardForm:
     Attributes
     ----------
     decision
-        The twins of y's variables, then those that the reduction introduced.
+        The twins of y's variables, then bounds that were given, then those that the reduction introduced.
     size
         How many scalars y has; they come first in u, each variable in C order.
     cones
         In the order of the rows of e: equations, inequalities, second-order cones, semidefinite ones.
+    raised
+        How many scalars after them are bounds that a smooth cost is about.
     rows
         For each constraint as it was given, the rows of e that are its own (empty where it has none).
     """
@@ -67,6 +69,8 @@ class StandardForm:
     hoisted: Program
     slack_program: Program
     cost_program: Program | None
+    curved_program: Program | None = None
+    raised: int = 0
 
     @classmethod
     def of(
@@ -75,17 +79,21 @@ class StandardForm:
         constraints: Sequence[Constraint],
         variables: Sequence[cp.Variable],
         known: Known = NOTHING_KNOWN,
+        curved: Expression | None = None,
+        bounds: Sequence[cp.Variable] = (),
     ) -> StandardForm:
-        """Reduce a convex cost (None: zero) and constraints.
+        """Reduce a convex cost (None: zero) and constraints; a smooth cost in ``bounds``, which are in the constraints, stays as it is.
 
         Raises
         ------
         NoStandardFormError
             If a cone is needed that is none of the four, or CVXPY does not find the problem convex.
         """
-        hoisted = hoist([*([] if cost is None else [cost]), *constraints], variables, known)
+        parts = [part for part in (curved, cost) if part is not None]
+        hoisted = hoist([*parts, *constraints], (*variables, *bounds), known)
         plain = [cp.Variable(v.shape, name=v.name()) for v in variables]
         trees = _without_attributes(hoisted.expressions, dict(zip((hoisted.twins[v] for v in variables), plain)))
+        bent, trees = (None, trees) if curved is None else (trees[0], trees[1:])
         objective, rest = (cp.Constant(0), trees) if cost is None else (trees[0], trees[1:])
         of_y = [c for c in rest if c.variables()]  # others are about x alone, which the upper level declares
         for tree in (objective, *of_y):
@@ -104,11 +112,13 @@ class StandardForm:
             owner[own_id], start = np.arange(start, stop), stop
         nothing = np.zeros(0, int)
         rows = tuple(owner.get(inverse.cons_id_map.get(c.id, c.id), nothing) for c in rest)
-        new = [v for v in reduced.variables() if all(v is not p for p in plain)]
+        raised = [hoisted.twins[v] for v in bounds]
+        known_already = {v.id for v in (*plain, *raised)}
+        new = [v for v in reduced.variables() if v.id not in known_already]
         parameters = tuple(hoisted.parameters)
         quadratic = _with_quadratic_forms(reduced.objective.expr)
         return cls(
-            decision=(*plain, *new),
+            decision=(*plain, *raised, *new),
             size=sum(v.size for v in plain),
             cones=cones,
             rows=rows,
@@ -116,6 +126,8 @@ class StandardForm:
             hoisted=Program([hoisted.parameters[p] for p in parameters]),
             slack_program=Program([piece.expression for piece, _ in pieces]),
             cost_program=None if cost is None else Program([quadratic]),
+            curved_program=None if bent is None else Program([bent]),
+            raised=sum(v.size for v in raised),
         )
 
     @cached_property
@@ -138,6 +150,11 @@ class StandardForm:
         """Whether there is a cost."""
         return self.cost_program is not None
 
+    @property
+    def curves(self) -> bool:
+        """Whether there is a cost that is not quadratic."""
+        return self.curved_program is not None
+
     @cached_property
     def equations(self) -> int:
         """How many rows are equations; they come first."""
@@ -158,10 +175,16 @@ class StandardForm:
         return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(part, order="F") for part in parts)])
 
     def cost(self, values: Mapping[int, Any], u: Float[Array, " width"]) -> Float[Array, ""]:
-        """c at u; traceable."""
+        """c at u, what of it is quadratic; traceable."""
         if self.cost_program is None:
             return jnp.zeros(())
         return jnp.reshape(self.cost_program({**values, **self._split(u)})[0], ())
+
+    def curved_cost(self, values: Mapping[int, Any], u: Float[Array, " width"]) -> Float[Array, ""]:
+        """What of c is not quadratic, at u; traceable."""
+        if self.curved_program is None:
+            return jnp.zeros(())
+        return jnp.reshape(self.curved_program({**values, **self._split(u)})[0], ())
 
     def _split(self, u: Array) -> dict[int, Array]:
         ends = np.cumsum([0, *(v.size for v in self.decision)])

@@ -71,7 +71,7 @@ class NewtonMethod:
             still = rounding or nothing or size <= SETTLED or (size <= CLOSE and size > STEADY * last)
             waited += size <= CLOSE
             told = (
-                moved / (visited or 1.0) if self.roots else size
+                moved / (visited or 1.0) if self.roots or nothing else size
             )  # beside a y that goes to a corner at 0 no step is small
             short = None
             if still and self.roots and waited <= WAIT and not self._is_there(felt, ahead.u, ahead.z):

@@ -202,6 +202,16 @@ class AveragedForm:
         """Whether there is a cost."""
         return True
 
+    @property
+    def raised(self) -> int:
+        """How many scalars after y are bounds that a smooth cost is about."""
+        return self.base.raised
+
+    @property
+    def curves(self) -> bool:
+        """Whether there is a cost that is not quadratic."""
+        return self.base.curves
+
     def values(self, environment: dict[int, Any], clients: Population, index: Array) -> Values:
         """Values of the hoisted parameters: of the rest, and of each row."""
         of_terms = []
@@ -220,11 +230,15 @@ class AveragedForm:
         return jnp.concatenate(pieces)[self._order]
 
     def cost(self, values: Values, u: Float[Array, " width"]) -> Float[Array, ""]:
-        """c at u; traceable."""
+        """c at u, what of it is quadratic; traceable."""
         cost = self.base.cost(values[0], u[: self.base.width])
         for term, each, (given, weights) in zip(self.terms, self._parts(values, u), values[1]):
             cost = cost + weights @ jax.vmap(term.form.cost)(given, each)
         return cost
+
+    def curved_cost(self, values: Values, u: Float[Array, " width"]) -> Float[Array, ""]:
+        """What of c is not quadratic, at u; traceable."""
+        return self.base.curved_cost(values[0], u[: self.base.width])
 
     def _parts(self, values: Values, u: Array) -> list[Float[Array, "count width"]]:
         """(y, t_k) of each row of each term."""

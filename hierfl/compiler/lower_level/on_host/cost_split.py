@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import RowTerm, distributed, per_sample, table_of
+from hierfl.compiler.lower_level.on_host.raised_term import RaisedTerm
 from hierfl.compiler.lower_level.on_host.size_power import has_roots, with_size_powers
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
 from hierfl.compiler.oracles import Oracles
@@ -22,6 +24,8 @@ from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, averages_of
 from hierfl.language.sample import ClientParameter, Sample
 
+ROWS, CONES, NO_FORM = "rows", "cones", "no form"
+
 
 @dataclass
 class CostSplit:
@@ -29,6 +33,7 @@ class CostSplit:
 
     ``averaged`` has (the kind of average, the per-sample expression, its table) of averages of what is not smooth in y; no table
     where a level of the federation has clients' constants in it. ``defined`` says where powers are that went to ``smooth``.
+    ``raised`` are smooth functions of what is not.
     """
 
     quadratic: list[Any] = field(default_factory=list)
@@ -36,6 +41,7 @@ class CostSplit:
     other: list[Any] = field(default_factory=list)
     averaged: list[tuple[type[SampleAverage], Any, int | None]] = field(default_factory=list)
     defined: list[Constraint] = field(default_factory=list)
+    raised: list[RaisedTerm] = field(default_factory=list)
 
     @classmethod
     def of(cls, level: LowerLevel, clients: Population, known: Known, on_y: Known) -> CostSplit:
@@ -71,13 +77,28 @@ class CostSplit:
                 split.smooth.append(term)
             elif any(True for _ in averages_of(term)):
                 left = split._sort_average(term, ids, clients, on_y) + left
-            elif not _goes_to_cones(level, term, known, on_y):
+            elif not (kinked := _kinked_form(level, term, known, on_y)):
+                split.smooth.append(term)
+            elif kinked != ROWS and (raised := _raised(level, term, known, on_y)) is not None:
+                split.raised.append(raised)
+            elif kinked == NO_FORM:
                 split.smooth.append(term)
             elif level.scope == "federation" and any(isinstance(p, ClientParameter) for p in term.parameters()):
                 split.averaged.append((E, term, None))
             else:
                 split.other.append(term)
         return split
+
+    def base_form(
+        self, level: LowerLevel, constraints: Sequence[Constraint], weight: float, known: Known
+    ) -> StandardForm:
+        """The standard form of what is not averaged and not smooth, with the constraints; the cost times ``weight``."""
+        cost = weight * sum(self.other[1:], start=self.other[0]) if self.other else None
+        costs = [one.cost for one in self.raised]
+        curved = weight * sum(costs[1:], start=costs[0]) if costs else None
+        limits = [limit for one in self.raised for limit in one.limits]
+        bounds = [variable for one in self.raised for variable in one.variables]
+        return StandardForm.of(cost, [*constraints, *self.defined, *limits], level.variables, known, curved, bounds)
 
     def row_terms(self, oracles: Oracles, level: LowerLevel) -> tuple[RowTerm, ...]:
         """The averages over rows of what is not smooth in y, each sample's expression in standard form."""
@@ -125,10 +146,28 @@ def _has_user_atom(expression: Any) -> bool:
     return isinstance(expression, UserAtom) or any(map(_has_user_atom, getattr(expression, "args", ())))
 
 
-def _goes_to_cones(level: LowerLevel, term: Any, known: Known, on_y: Known) -> bool:
-    """Whether a term is piecewise quadratic, or not smooth; what needs other cones is smooth where it is finite."""
+def _kinked_form(level: LowerLevel, term: Any, known: Known, on_y: Known) -> str:
+    """What form a term has that is piecewise quadratic, or not smooth; nothing where it is smooth, if only where it is finite."""
+    kinked = nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y)) is not None
     try:
         form = StandardForm.of(level.sign * term, (), level.variables, known)
     except NoStandardFormError:
-        return False
-    return form.polyhedral or nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y)) is not None
+        return NO_FORM if kinked else ""
+    return ROWS if form.polyhedral else CONES if kinked else ""
+
+
+def _raised(level: LowerLevel, term: Any, known: Known, on_y: Known) -> RaisedTerm | None:
+    """The term as a smooth function of what is not smooth; None where it is none, or differs between clients that share a y.
+
+    Beside an infinite derivative cones are not told from their apex: those stay with CVXPY's reduction.
+    """
+    if level.scope == "federation" and any(isinstance(p, ClientParameter) for p in term.parameters()):
+        return None
+    found = RaisedTerm.of(term, level.sign > 0, level.variables, known, on_y)
+    if found is None:
+        return None
+    try:
+        limits = StandardForm.of(None, found.limits, (*level.variables, *found.variables), known)
+    except NoStandardFormError:
+        return None
+    return None if found.roots and not limits.polyhedral else found

@@ -81,8 +81,7 @@ class HostProblem:
         clients = oracles.static_data.clients
         split = CostSplit.of(level, clients, known, on_y)
         weight = level.sign * (oracles.total_weight if level.scope == "federation" else 1.0)
-        cost = None if not split.other else weight * sum(split.other[1:], start=split.other[0])
-        base = StandardForm.of(cost, [*constraints, *split.defined], level.variables, known)
+        base = split.base_form(level, constraints, weight, known)
         form = base if not split.averaged else AveragedForm(base, split.row_terms(oracles, level))
         smooth = split.smooth
         taken = [*split.quadratic, *smooth]
@@ -92,13 +91,11 @@ class HostProblem:
             nonsmooth_atom([term], {v.id for v in level.variables}, Enclosure(on_y), clients.scalar_laws) is not None
             for term in smooth
         )
-        bends = any(has_pieces(term, clients.scalar_laws) for term in smooth)
-        return cls(
-            TracedModel(form, OwnerTerms(oracles, part, steep, any(map(has_roots, smooth)))),
-            not smooth,
-            selection,
-            bends=bends,
-        )
+        bends = any(has_pieces(term, clients.scalar_laws) for term in (*smooth, *(one.cost for one in split.raised)))
+        interior = steep or any(one.interior for one in split.raised)
+        roots = any(map(has_roots, smooth)) or any(one.roots for one in split.raised)
+        traced = TracedModel(form, OwnerTerms(oracles, part, steep), interior, roots)
+        return cls(traced, not (smooth or split.raised), selection, bends=bends)
 
     @property
     def form(self) -> StandardForm | AveragedForm:
@@ -130,8 +127,8 @@ class HostProblem:
         program, answer = self.solved(place)
         if answer.status != SOLVED:
             return np.inf
-        y = answer.u[: self.form.size]
-        costs = self.programs.of("cost sizes", self.traced.cost_sizes, place, y)(*place, y)
+        u = answer.u[: self.traced.reach]
+        costs = self.programs.of("cost sizes", self.traced.cost_sizes, place, u)(*place, u)
         return distance_bound(program, answer.u, answer.z, modulus, self.form.size, np.asarray(costs))
 
     def solve_each(self, asked: Places, starts: np.ndarray) -> list[ConeSolution]:

@@ -25,14 +25,12 @@ Field = Callable[[Array, Array], Array]  # of (x, y)
 class OwnerTerms:
     """Traceable terms of one owner, told by a client's index and its own constants.
 
-    ``smooth`` is the part of F that is evaluated as it is; ``interior`` says that it may grow without bound where its objective ends,
-    ``roots`` that its derivative may be infinite inside.
+    ``smooth`` is the part of F that is evaluated as it is; ``interior`` says that it may grow without bound where its objective ends.
     """
 
     oracles: Oracles
     smooth: QuadraticPart
     interior: bool = False
-    roots: bool = False
 
     def force(self, x: Array, index: Array, own: Own, y: Array) -> Array:
         """The smooth part of F at y, on all data of the owner."""

@@ -26,6 +26,7 @@ PATIENCE, WORTH = (
 )  # answers that lead to less than a share of the others, after which each is looked for by itself
 
 ROUGH = 1e-4  # the error of the nearest point over cones from which Newton's method starts as well
+DOWN = 1e-3  # what takes upper bounds down to what they bound, beside squares of distances
 FAR = (10.0, 1e2, 1e3, -10.0, -1e2, -1e3)  # where the objective is defined, but for constraints, is not known
 
 Solved = tuple[ConeProgram, ConeSolution]  # the quadratic model at the solution, and the solution
@@ -60,17 +61,17 @@ class SmoothLevel:
 
     def _from(self, near: ConeSolution, asked: Places) -> dict[int, Solved]:
         """The solutions, by place in the sequence, that full steps of Newton's method lead to from that of a neighbour."""
-        size = self.form.size
+        size, reach = self.form.size, self.traced.reach
         curved, linear, a, b = self.programs.at_each("cone models", self.traced.cone_model, asked)
 
         def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            value, slope = self.programs.at_each("forces", self.traced.force, asked, u[:, :size])
+            value, slope = self.programs.at_each("forces", self.traced.force, asked, u[:, :reach])
             h, g = np.array(curved), (curved @ u[..., None])[..., 0] + linear
-            h[:, :size, :size] += slope
-            g[:, :size] += value
+            h[:, :reach, :reach] += slope
+            g[:, :reach] += value
             return g, h
 
-        family = NewtonFamily(whole, a, b, self.form.cones, size, self.traced.terms.interior, self.traced.terms.roots)
+        family = NewtonFamily(whole, a, b, self.form.cones, size, self.traced.interior, self.traced.roots)
         answers = family.solve(near)
         u = np.stack([near.u if answer is None else answer.u for answer in answers])
         force, slope = whole(u)
@@ -84,24 +85,24 @@ class SmoothLevel:
     def solve(self, place: Place, start: np.ndarray | None) -> Solved:
         """The solution at a place, from the feasible point that is nearest to a start, or from others."""
         curved, linear, a, b = self.programs.of("cone model", self.traced.cone_model, place)(*place)
-        force = self.programs.of("force", self.traced.force, place, np.zeros(self.form.size))
-        size = self.form.size
+        force = self.programs.of("force", self.traced.force, place, np.zeros(self.traced.reach))
+        size, reach = self.form.size, self.traced.reach
 
         def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            value, slope = force(*place, u[:size])
+            value, slope = force(*place, u[:reach])
             h = np.array(curved)
-            h[:size, :size] += slope
+            h[:reach, :reach] += slope
             g = curved @ u + linear
-            g[:size] += value
+            g[:reach] += value
             return g, h
 
         answer = ConeSolution(np.full(self.form.width, np.nan), np.full(len(b), np.nan), np.inf, FAILED)
         for first in self._starts(start, a, b):
             if first.status != SOLVED and not (first.status == FAILED and first.error <= ROUGH):
                 return self._empty_model(a, b), first
-            tried = NewtonMethod(
-                whole, a, b, self.form.cones, size, self.traced.terms.interior, self.traced.terms.roots
-            ).solve(first.u)
+            tried = NewtonMethod(whole, a, b, self.form.cones, size, self.traced.interior, self.traced.roots).solve(
+                first.u
+            )
             if tried.status == SOLVED or not np.isfinite(answer.u).all():  # a failure tells most where F is finite
                 answer = tried
             if answer.status == SOLVED:
@@ -122,13 +123,15 @@ class SmoothLevel:
         wanted = [np.zeros(size) if start is None else start, np.ones(size), np.full(size, 0.1), -np.ones(size)]
         if any(_is_square(variable) for variable in self.form.decision):
             wanted.append(np.concatenate([np.ravel(_one(variable)) for variable in self.form.decision])[:size])
+        down = np.zeros(width)
+        down[size : size + self.form.raised] = DOWN
         for point in wanted:
-            g = -weights @ np.concatenate([point, np.zeros(width - size)])
+            g = down - weights @ np.concatenate([point, np.zeros(width - size)])
             yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
         if len(b) > self.form.equations:
             yield self._inside(a, b)
         for far in FAR:
-            g = -weights @ np.concatenate([np.full(size, far), np.zeros(width - size)])
+            g = down - weights @ np.concatenate([np.full(size, far), np.zeros(width - size)])
             yield ConeProgram(weights, g, a, b, self.form.cones, self.form.bounds).solve()
 
     def _inside(self, a: np.ndarray, b: np.ndarray) -> ConeSolution:

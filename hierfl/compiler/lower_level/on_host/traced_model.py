@@ -16,10 +16,15 @@ from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
 
 @dataclass(frozen=True)
 class TracedModel:
-    """One problem's standard form and smooth terms as functions of (x, an owner's index, its own constants)."""
+    """One problem's standard form and smooth terms as functions of (x, an owner's index, its own constants).
+
+    ``interior`` says that what is smooth may grow without bound where it ends, ``roots`` that its second derivative may be infinite inside.
+    """
 
     form: StandardForm | AveragedForm
     terms: OwnerTerms
+    interior: bool = False
+    roots: bool = False
 
     def model(self, x: Array, index: Array, own: Own) -> tuple[Array, ...]:
         """(H, g, A, b) of an affine F."""
@@ -42,13 +47,31 @@ class TracedModel:
             return jnp.zeros((self.form.width, self.form.width)), zero, a, self.form.slack(values, zero)
         return jax.jacfwd(gradient)(zero), gradient(zero), a, self.form.slack(values, zero)
 
-    def force(self, x: Array, index: Array, own: Own, y: Array) -> tuple[Array, Array]:
-        """(the force of what is smooth at y, its derivative in y)."""
-        return self.terms.force(x, index, own, y), jax.jacfwd(lambda v: self.terms.force(x, index, own, v))(y)
+    @property
+    def reach(self) -> int:
+        """How many of the first entries of u the smooth cost is about: those of y, or all."""
+        return self.form.width if self.form.curves else self.form.size
 
-    def cost_sizes(self, x: Array, index: Array, own: Own, y: Array) -> Array:
-        """The sizes of what is smooth in the cost, at 0 and at y."""
-        return jnp.abs(jnp.stack([self.terms.cost(x, index, own, at) for at in (jnp.zeros_like(y), y)]))
+    def force(self, x: Array, index: Array, own: Own, u: Array) -> tuple[Array, Array]:
+        """(the force of what is smooth at the first ``reach`` entries of u, its derivative in them)."""
+        return self._force(x, index, own, u), jax.jacfwd(lambda v: self._force(x, index, own, v))(u)
+
+    def _force(self, x: Array, index: Array, own: Own, u: Array) -> Array:
+        size = self.form.size
+        on_y = self.terms.force(x, index, own, u[:size])
+        if not self.form.curves:
+            return on_y
+        values = self._values(x, index, own)
+        cost, slope = jax.value_and_grad(lambda v: self.form.curved_cost(values, v))(u)
+        return jnp.where(jnp.isfinite(cost), slope, jnp.nan).at[:size].add(on_y)
+
+    def cost_sizes(self, x: Array, index: Array, own: Own, u: Array) -> Array:
+        """The sizes of what is smooth in the cost, at y = 0 and at the first ``reach`` entries of u."""
+        y = u[: self.form.size]
+        sizes = [self.terms.cost(x, index, own, at) for at in (jnp.zeros_like(y), y)]
+        if self.form.curves:
+            sizes.append(self.form.curved_cost(self._values(x, index, own), u))
+        return jnp.abs(jnp.stack(sizes))
 
     def _lagrangian(self, x: Array, index: Array, own: Own, u: Array, z: Array) -> tuple[Array, Array]:
         """(G - E'z, e) at u."""
@@ -61,7 +84,7 @@ class TracedModel:
 
         def lagrangian(v: Array) -> Array:
             pulled = z @ self.form.slack(values, v)
-            return self.form.cost(values, v) - pulled if costly else -pulled
+            return self.form.cost(values, v) + self.form.curved_cost(values, v) - pulled if costly else -pulled
 
         return jax.grad(lagrangian)(u), self.form.slack(values, u)
 
