@@ -23,6 +23,7 @@ from hierfl.compiler.host.cone_solution import SOLVED, cancelled
 from hierfl.compiler.host.cones import blocks, dual_slope
 from hierfl.compiler.host.critical_cone import CriticalCone
 from hierfl.compiler.host.rows.followers import followers
+from hierfl.compiler.host.rows.greatest_pieces import GreatestPieces
 from hierfl.compiler.host.singular_values import decomposed
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 
@@ -65,7 +66,7 @@ class Sensitivity:
                 )  # multipliers without bound: the set has shrunk to where they tell nothing
             critical = CriticalCone.of(self.program, self.u, self.z)
             return self._beside(critical, seed) if critical.vague else self._smooth(seed)
-        if (few := self._without_followers(seed)) is not None:
+        if (few := self._without_twins(seed) or self._without_followers(seed)) is not None:
             return few[0].gradient(few[1])
         active = self.active
         strong = active & ((self.z > self._small) | self._equal)
@@ -112,6 +113,23 @@ class Sensitivity:
         )
 
     # --- polyhedral ------------------------------------------------------------------------------------------------
+
+    def _without_twins(self, seed: Vector) -> tuple[Sensitivity, Vector] | None:
+        """(the same, the seed) with one of each of the entries of u that are alike, as data that are repeated; None where all differ."""
+        pieces = GreatestPieces.of(self.program) if self.program.symmetric else None
+        twins = None if pieces is None else pieces.twins
+        if pieces is None or twins is None or seed[pieces.entries].any():
+            return None
+
+        def push(z: Rows, r: Float[np.ndarray, " n"]) -> tuple[Vector, Rows]:
+            force, moved = self.push(twins.of_all(self.u[twins.entries], z)[1], r)
+            return twins.entry_sums(force), moved[twins.rows]
+
+        def pull(z: Rows, v: Vector, w: Rows) -> Float[np.ndarray, " n"]:
+            return self.pull(twins.of_all(v, z)[1], *twins.of_all(v, w))
+
+        u, z = twins.of_one(self.u, self.z)
+        return Sensitivity(pieces.without(twins), u, z, push, pull, self.size), seed[twins.entries]
 
     def _without_followers(self, seed: Vector) -> tuple[Sensitivity, Vector] | None:
         """(the same, the seed) without the entries of u that follow others and are not asked about; None where they are few."""

@@ -8,7 +8,8 @@ only one beyond doubt; every other program is solved by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -22,6 +23,7 @@ from hierfl.compiler.host.families.program_shape import ProgramShape
 from hierfl.compiler.host.families.stacks import Stack, solved, times, turned
 from hierfl.compiler.host.reached_limits import ReachedLimits
 from hierfl.compiler.host.rows.greatest_pieces import GreatestPieces
+from hierfl.compiler.host.rows.twins import Twins
 from hierfl.compiler.host.standard_form import SEMIDEFINITE, Cone
 
 STEPS = 8
@@ -86,9 +88,34 @@ class ProgramFamily:
             inner = ProgramFamily.of(arrays, limits.inner_cones(shape.cones), 0, shape.size, systems.inner)
             systems.inner = inner.systems
             return [limits.outer(self[k].a, self.b[k], answer) for k, answer in enumerate(inner.solve())]
+        if (answers := self._solved_by_one_of_each()) is not None:
+            return answers
         together, shape = self._together and limits is None, self.shape
         by_rows = together and shape.polyhedral and shape.symmetric and not shape.has_zero_rows
         return self._few_over_rows() if by_rows and len(self) < FEW else self._one_after_another(together, by_rows)
+
+    def _solved_by_one_of_each(self) -> list[ConeSolution] | None:
+        """The answers with one of each of the entries of u that are alike in all programs; None where all differ."""
+        pieces = self._pieces if self.shape.shared else None
+        if pieces is None or not (self.g[:, pieces.entries] > 0).all():
+            return None
+        twins = Twins.of(self.g[0], self.shape.a[0], self.b.T, pieces.entries, pieces.owner)
+        if twins is None:
+            return None
+        each = [twins.at(g) for g in self.g]
+        fewer, size = pieces.without(twins), int(np.sum(twins.entries < self.shape.size))
+        costs = np.stack([one.costs[one.entries] for one in each])
+        stacks = (fewer.h[None], costs, fewer.a[None], self.b[:, twins.rows])
+        inner = ProgramFamily.of(stacks, fewer.cones, 0, size, self.systems.inner)
+        self.systems.inner = inner.systems
+        answers = inner.solve()
+        for k, answer in enumerate(answers):
+            if answer.status == SOLVED:
+                u, z = each[k].of_all(answer.u, answer.z)
+                answers[k] = replace(answer, u=u, z=z)
+            else:
+                answers[k] = self[k].solve()
+        return answers
 
     def _all_have(self, limits: ReachedLimits) -> bool:
         """Whether the first program's limits are those of all."""
@@ -184,8 +211,12 @@ class ProgramFamily:
     @property
     def _has_greatest_pieces(self) -> bool:
         """Whether most entries of u are bounds of maxima over rows, without which a program by itself is small."""
-        shape = self.shape
-        return shape.polyhedral and shape.symmetric and GreatestPieces.of(self[0]) is not None
+        return self._pieces is not None
+
+    @cached_property
+    def _pieces(self) -> GreatestPieces | None:
+        """The bounds of maxima over rows of the first program."""
+        return GreatestPieces.of(self[0]) if self.shape.polyhedral and self.shape.symmetric else None
 
     # --- Newton's method, stacked --------------------------------------------------------------------------------------
 

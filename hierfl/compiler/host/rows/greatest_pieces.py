@@ -57,9 +57,9 @@ class GreatestPieces:
 
     def solution(self, u: Vector | None = None) -> ConeSolution | None:
         """The program's, looked for from that of one like it; None where it is not found this way."""
-        program = self.program
-        if (twins := Twins.of(program.g, program.a, program.b, self.entries, self.owner)) is not None:
-            answer = self._without(twins).solve()
+        program, twins = self.program, self.twins
+        if twins is not None:
+            answer = self.without(twins).solve()
             return program.solution_of(*twins.of_all(answer.u, answer.z)) if answer.status == SOLVED else None
         v, near = self._first if u is None else u[self._others], NEAR
         for _ in range(ROUNDS):
@@ -76,7 +76,13 @@ class GreatestPieces:
             near = near if self._value(v) < value else 2 * near
         return None
 
-    def _without(self, twins: Twins) -> ConeProgram:
+    @cached_property
+    def twins(self) -> Twins | None:
+        """The entries that are alike; None where all differ."""
+        program = self.program
+        return Twins.of(program.g, program.a, program.b[:, None], self.entries, self.owner)
+
+    def without(self, twins: Twins) -> ConeProgram:
         """The program with one of each entries that are alike."""
         program, entries, rows = self.program, twins.entries, twins.rows
         h, a = program.h[np.ix_(entries, entries)], program.a[np.ix_(rows, entries)]

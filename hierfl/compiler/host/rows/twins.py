@@ -5,7 +5,7 @@ One of them, at the cost of all, stands for the others: they are as large, and o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,18 +18,26 @@ Rows = Float[np.ndarray, " rows"]
 
 @dataclass(frozen=True, eq=False)
 class Twins:
-    """For each entry of u, and for each row of A u + b, the one that stands for it: itself where it is like none before."""
+    """For each entry of u, and for each row of A u + b, the one that stands for it: itself where it is like none before.
+
+    ``owner`` is the entry that a row is one of the rows of; -1 where it is nobody's.
+    """
 
     g: Vector
-    a: Matrix
     entry: Int[np.ndarray, " width"]
     row: Int[np.ndarray, " rows"]
+    owner: Int[np.ndarray, " rows"]
 
     @classmethod
     def of(
-        cls, g: Vector, a: Matrix, b: Rows, entries: Int[np.ndarray, " t"], owner: Int[np.ndarray, " rows"]
+        cls,
+        g: Vector,
+        a: Matrix,
+        b: Float[np.ndarray, "rows programs"],
+        entries: Int[np.ndarray, " t"],
+        owner: Int[np.ndarray, " rows"],
     ) -> Twins | None:
-        """Those among some entries without curvature, each with the rows that it owns; None where all differ."""
+        """Those among some entries without curvature, each with the rows that it owns, whatever b of several; None where all differ."""
         entry, row = np.arange(len(g)), np.arange(len(b))
         rest = np.setdiff1d(entry, entries)
         order = np.argsort(owner, kind="stable")
@@ -40,7 +48,13 @@ class Twins:
             rows = order[starts[t] : starts[t + 1]]
             one = first.setdefault(said[rows].tobytes() + a[rows, own].tobytes(), t)
             entry[own], row[rows] = entries[one], order[starts[one] : starts[one + 1]]
-        return None if (entry == np.arange(len(entry))).all() else cls(g, a, entry, row)
+        if (entry == np.arange(len(entry))).all():
+            return None
+        return cls(g, entry, row, np.where(owner >= 0, entries[owner], -1))
+
+    def at(self, g: Vector) -> Twins:
+        """The same of a program with other costs."""
+        return replace(self, g=g)
 
     @cached_property
     def entries(self) -> Int[np.ndarray, " fewer"]:
@@ -57,12 +71,22 @@ class Twins:
         """What each entry costs that stands for others, with theirs."""
         return np.bincount(self.entry, self.g, len(self.entry))
 
+    @cached_property
+    def _shares(self) -> Rows:
+        """What a row has of the multiplier of the one that stands for it."""
+        shares = self.g / np.where(self.costs[self.entry] > 0, self.costs[self.entry], 1.0)
+        return np.where(self.owner >= 0, shares[self.owner], 1.0)
+
+    def of_one(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
+        """The pair of the program with one of each from that of the whole."""
+        return u[self.entries], np.bincount(self.row, z, len(self.row))[self.rows]
+
+    def entry_sums(self, force: Vector) -> Vector:
+        """What one of each entry has, with that of those it stands for."""
+        return np.bincount(self.entry, force, len(self.entry))[self.entries]
+
     def of_all(self, u: Vector, z: Rows) -> tuple[Vector, Rows]:
         """The pair of the whole program from that of the one with one of each."""
         of_u, of_z = np.zeros(len(self.entry)), np.zeros(len(self.row))
         of_u[self.entries], of_z[self.rows] = u, z
-        of_z = of_z[self.row]
-        several = np.bincount(self.entry, minlength=len(self.entry))[self.entry] > 1
-        for own in np.flatnonzero(several):
-            of_z[self.a[:, own] != 0] *= self.g[own] / self.costs[self.entry[own]]
-        return of_u[self.entry], of_z
+        return of_u[self.entry], of_z[self.row] * self._shares

@@ -14,6 +14,7 @@ from scipy.optimize import linprog
 import hierfl as hf
 from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import EMPTY, SOLVED, UNBOUNDED
+from hierfl.compiler.host.families.program_family import ProgramFamily
 from hierfl.compiler.host.rows.greatest_pieces import MANY, GreatestPieces
 from hierfl.compiler.host.standard_form import NONNEGATIVE, Cone
 
@@ -191,3 +192,41 @@ def test_twins_share_the_multipliers_of_their_rows() -> None:
     pulls = answer.z.reshape(70, 2)
     assert pulls.sum(axis=1) == pytest.approx(costs, rel=1e-13)
     assert (pulls @ [-0.75, 0.25]).sum() == pytest.approx(-300.0, rel=1e-12)
+
+
+def test_programs_with_twins_are_solved_together() -> None:
+    """Whole numbers, each repeated, below costs that move: as the sorted data say, with multipliers that add up for each value."""
+    rng = np.random.default_rng(5)
+    data = rng.poisson(3, 90).astype(float)
+    count, forces = len(data), rng.uniform(-20.0, 20.0, 12)
+    slopes = np.tile([[-0.75], [0.25]], (count, 1, 1))  # max(0.75 (d - v), 0.25 (v - d))
+    offsets = np.column_stack([0.75 * data, -0.25 * data])
+    programs = [
+        maxima(0.5 * np.eye(1), np.array([force]), np.ones(count), slopes, offsets, np.zeros((0, 2)))
+        for force in forces
+    ]
+    stacks = (np.stack([getattr(one, name) for one in programs]) for name in ("h", "g", "a", "b"))
+    family = ProgramFamily.of(stacks, programs[0].cones, count, 1)
+    for answer, program, force in zip(family.solve(), programs, forces):
+        assert answer.status == SOLVED and program.error(answer.u, answer.z) <= 1e-13
+        v = answer.u[0]
+        right = 0.25 * np.sum(data <= v + 1e-12) - 0.75 * np.sum(data > v + 1e-12) + force + 0.5 * v
+        left = 0.25 * np.sum(data < v - 1e-12) - 0.75 * np.sum(data >= v - 1e-12) + force + 0.5 * v
+        assert left <= 1e-11 and right >= -1e-11
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradients_where_alike_rows_hold(weighted: bool) -> None:
+    """Two entries of y, one between the data and one at a value that is repeated: 1 / curvature, and 0; twins' rows move alike with x."""
+    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="d")
+    data = np.repeat([[0.0, 4.0], [1.0, 7.0], [5.0, 7.0]], [30, 40, 30], axis=0)
+    pull = cp.sum(cp.pos(d * (1 + x[1]) - y)) if weighted else cp.sum(cp.pos(d - y))
+    lower = hf.ArgMin(y, hf.E(pull) + 0.5 * cp.sum_squares(y) - x[0] * cp.sum(y))
+    implicit = hf.Problem(
+        hf.Minimize(clients=y[0] + 10 * y[1]), lower, federation=hf.Federation([hf.Client({d: data})])
+    ).implicit
+    # y_0 = x_0 + P(d_0 > y_0) beyond all d_0, and y_1 = 7 (1 + x_1), where y_1 - x_0 is between 0 and P(d_1 = 7) = 0.7
+    at = np.array([6.5, 0.0])
+    found = np.ravel(implicit.response(at))
+    assert found == pytest.approx([6.5, 7.0], abs=1e-12)
+    assert np.ravel(implicit.gradient(at)) == pytest.approx([1.0, 70.0 if weighted else 0.0], abs=1e-9)
