@@ -20,7 +20,8 @@ from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cones import blocks
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, triangle
 
-NOTHING = 1e-9  # of a block's size, and of the forces, below which e and z count as zero
+NOTHING = 1e-7  # of a block's size, and of the forces, below which e and z count as zero: where both are, solvers come no nearer
+STEEP = 1e12  # a curvature that stands for an infinite one, beside which no multiplier would be told from none
 
 Rows = Float[np.ndarray, " rows"]
 Matrix = Float[np.ndarray, "some rows"]
@@ -36,12 +37,17 @@ class CriticalCone:
     vague: bool
 
     @classmethod
-    def of(cls, program: ConeProgram, u: Float[np.ndarray, " width"], z: Rows) -> CriticalCone:
-        """That of a program at its solution."""
+    def of(
+        cls, program: ConeProgram, u: Float[np.ndarray, " width"], z: Rows, nothing: float = NOTHING
+    ) -> CriticalCone:
+        """That of a program at its solution, where e and z below ``nothing`` are zero."""
         height = len(z)
         bend, parts, vague = np.zeros((height, height)), [], False
         reach = np.abs(program.a) @ np.abs(u) + np.abs(program.b) + program.sizes
-        force = program.force_at(u, z)
+        h, a = program.sizes_of_entries
+        force = float((h @ np.abs(u) + np.abs(program.g) + a.T @ np.abs(z)).max(initial=0.0))
+        if not force or h.max(initial=0.0) < STEEP:
+            force = program.force_at(u, z)
         e = program.a @ u + program.b
         for cone, place in blocks(program.cones):
             alone = cone.kind in (ZERO, NONNEGATIVE)
@@ -49,7 +55,7 @@ class CriticalCone:
             if not alone:
                 size, unit = size.max(), unit.max()
             look = _rows if alone else _second_order if cone.kind == SECOND_ORDER else _semidefinite
-            found, bent, open_ = look(cone, e[place] / size, z[place] * unit)
+            found, bent, open_ = look(cone, e[place] / size, z[place] * unit, nothing)
             vague |= open_
             if not alone:
                 bend[place, place] = bent / (size * unit)
@@ -69,28 +75,28 @@ def _equations(rows: Matrix) -> Found:
     return [(Cone(ZERO, len(rows)), rows)] if len(rows) else []
 
 
-def _rows(cone: Cone, e: Rows, z: Rows) -> tuple[Found, np.ndarray, bool]:
+def _rows(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
     """Rows that stay, and those that may leave."""
-    stays = np.full(cone.size, cone.kind == ZERO) | (z > NOTHING)
-    may = ~stays & (e <= NOTHING)
+    stays = np.full(cone.size, cone.kind == ZERO) | (z > nothing)
+    may = ~stays & (e <= nothing)
     one = np.eye(cone.size)
     leaves = [(Cone(NONNEGATIVE, int(may.sum())), one[may])] if may.any() else []
     return _equations(one[stays]) + leaves, np.zeros(()), bool(may.any())
 
 
-def _second_order(cone: Cone, e: Rows, z: Rows) -> tuple[Found, np.ndarray, bool]:
+def _second_order(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
     """The apex, the boundary or the inside, with a multiplier or without."""
     one, flat = np.eye(cone.size), np.zeros(())
-    at_apex, pulled = _length(e) <= NOTHING, _length(z) > NOTHING
+    at_apex, pulled = _length(e) <= nothing, _length(z) > nothing
     if at_apex and not pulled:
         return [(cone, one)], flat, True
-    if at_apex and z[0] - _length(z[1:]) > NOTHING:
+    if at_apex and z[0] - _length(z[1:]) > nothing:
         return _equations(one), flat, False
     if at_apex:
         ray = _unit(np.concatenate([[_length(z[1:])], -z[1:]]))
         across = np.linalg.svd(ray[None])[2][1:]
         return [*_equations(across), (Cone(NONNEGATIVE, 1), ray[None])], flat, True
-    if e[0] - _length(e[1:]) > NOTHING:
+    if e[0] - _length(e[1:]) > nothing:
         return [], flat, False
     normal = np.concatenate([[1.0], -_unit(e[1:])])[None]
     if not pulled:
@@ -100,14 +106,14 @@ def _second_order(cone: Cone, e: Rows, z: Rows) -> tuple[Found, np.ndarray, bool
     return _equations(normal), bend, False
 
 
-def _semidefinite(cone: Cone, e: Rows, z: Rows) -> tuple[Found, np.ndarray, bool]:
+def _semidefinite(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
     """By common eigenvectors: those of which z has an eigenvalue, those of which e has, and those between."""
     order, basis = cone.order, triangle(cone.order)
     matrix, pull = ((basis.T @ v).reshape(order, order) for v in (e, z))
     _, vectors = np.linalg.eigh(matrix - pull)
     of_e, of_z = (np.einsum("ji,jk,ki->i", vectors, one, vectors) for one in (matrix, pull))
-    strong = (of_z > NOTHING) & (of_z > of_e)
-    inside = (of_e > NOTHING) & ~strong
+    strong = (of_z > nothing) & (of_z > of_e)
+    inside = (of_e > nothing) & ~strong
     between = np.flatnonzero(~strong & ~inside)
     entries = np.einsum("ai,bj->ijab", vectors, vectors).reshape(order, order, -1) @ basis.T  # d, seen by them
     held = [

@@ -32,7 +32,8 @@ TIGHT = 1e-9  # relative, within which a row holds along a direction
 STILL = 1e-13  # of how far u would move without rows, up to which it does not: all rows hold then that leave it no way
 BESIDE = 1e-7  # of a multiplier, how far from an apex its derivative is taken
 INWARD, WITHIN = 1e-6, 1e-4  # a step to where a set has opened, and how near its slope is, relative
-FURTHER, ROUGHLY = (1e-5, 1e-4, 1e-3), 1e-2  # steps along x, and how near a slope is there, relative
+NOTHING = (1e-13, 1e-9, 1e-7)  # relative, of cones and multipliers: zero to rounding, or as near as solvers come
+FURTHER, ROUGHLY = (1e-4, 1e-3), 1e-2  # steps along x, and how near a slope is there, relative
 DEEPEST = 2  # how often a cone may hold without a multiplier along a generic direction
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
 
@@ -61,19 +62,28 @@ class Sensitivity:
                 cancelled(self.program.force_at(self.u, self.z), self.program.force_at(self.u, np.zeros_like(self.z)))
                 > 0
             ):
-                return np.full(
-                    self.size, np.nan
-                )  # multipliers without bound: the set has shrunk to where they tell nothing
-            critical = CriticalCone.of(self.program, self.u, self.z)
-            return self._beside(critical, seed) if critical.vague else self._smooth(seed)
+                return np.full(self.size, np.nan)  # without bound: the set has shrunk to where they tell nothing
+            return self._in_cones(seed)
         if (few := self._without_twins(seed) or self._without_followers(seed)) is not None:
             return few[0].gradient(few[1])
-        active = self.active
-        strong = active & ((self.z > self._small) | self._equal)
-        if strong.sum() == active.sum() and self._independent(active):
-            return self._on_rows(active, self.z, seed)
+        if (sure := self._where_all_pull(seed)) is not None:
+            return sure
         z, tight = next((found for r in self._ways if (found := self._along(r)) is not None), self._what_stays)
         return self._on_rows(tight, z, seed)
+
+    def where_sure(self, seed: Vector) -> Float[np.ndarray, " n"] | None:
+        """The gradient, whichever multipliers were found: all rows that hold are independent and have one; None elsewhere."""
+        if not self.program.polyhedral:
+            return None
+        if (few := self._without_twins(seed) or self._without_followers(seed)) is not None:
+            return few[0].where_sure(few[1])
+        return self._where_all_pull(seed)
+
+    def _where_all_pull(self, seed: Vector) -> Float[np.ndarray, " n"] | None:
+        active = self.active
+        strong = active & ((self.z > self._small) | self._equal)
+        sure = strong.sum() == active.sum() and self._independent(active)
+        return self._on_rows(active, self.z, seed) if sure else None
 
     @property
     def _ways(self) -> tuple[Float[np.ndarray, " n"], ...]:
@@ -274,6 +284,17 @@ class Sensitivity:
         slope = float(seed @ (answer.u - self.u)) / step
         size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(answer.u - self.u)) / step, 1.0)
         return answer.status == SOLVED and bool(abs(slope - gradient @ r / length) <= WITHIN * size)
+
+    def _in_cones(self, seed: Vector) -> Float[np.ndarray, " n"]:
+        """The gradient by the cones' projections, or where these have no derivative by the critical cone."""
+        exact, *rough = (CriticalCone.of(self.program, self.u, self.z, nothing) for nothing in NOTHING)
+        if not exact.vague:
+            gradient = self._smooth(seed)
+            near = any(critical.vague for critical in rough) and np.isfinite(gradient).all()
+            if not near or any(self._is_slope(gradient, seed, r) for r in self._ways):
+                return gradient
+        slopes = (self._beside(critical, seed) for critical in (exact, *rough) if critical.vague)
+        return next((one for one in slopes if np.isfinite(one).all()), np.full(self.size, np.nan))
 
     def _beside(self, critical: CriticalCone, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient where a cone holds without a multiplier: the derivative, along a generic r, of what solves the program over the critical cone."""

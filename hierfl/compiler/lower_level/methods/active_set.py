@@ -143,12 +143,12 @@ class ActiveSet(ExactMethod):
 
         def on_host(point: np.ndarray, index: np.ndarray, seed: np.ndarray, *values: np.ndarray) -> np.ndarray:
             place = _place(leaves, point, index, values)
-            return self.problem.pull(place, np.asarray(seed, float)).astype(point.dtype)
+            return self.problem.gradients.pull(place, np.asarray(seed, float)).astype(point.dtype)
 
         def many(batch: Batch) -> list[np.ndarray]:
             points, index, seeds, *values = batch.arrays
             asked = _places(leaves, batch.count, points, index, values)
-            return self.problem.pull_each(asked, _for_each(batch.count, seeds))
+            return self.problem.gradients.pull_each(asked, _for_each(batch.count, seeds))
 
         given = (owner.own[leaf] for leaf in leaves)
         return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given, many=many)

@@ -15,6 +15,7 @@ from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import RowTerm, distributed, per_sample, table_of
+from hierfl.compiler.lower_level.on_host.joined_hinges import with_joined_hinges
 from hierfl.compiler.lower_level.on_host.raised_term import RaisedTerm
 from hierfl.compiler.lower_level.on_host.size_power import has_roots, with_size_powers
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
@@ -93,7 +94,8 @@ class CostSplit:
         self, level: LowerLevel, constraints: Sequence[Constraint], weight: float, known: Known
     ) -> StandardForm:
         """The standard form of what is not averaged and not smooth, with the constraints; the cost times ``weight``."""
-        cost = weight * sum(self.other[1:], start=self.other[0]) if self.other else None
+        other = with_joined_hinges(self.other, {v.id for v in level.variables})
+        cost = weight * sum(other[1:], start=other[0]) if other else None
         costs = [one.cost for one in self.raised]
         curved = weight * sum(costs[1:], start=costs[0]) if costs else None
         limits = [limit for one in self.raised for limit in one.limits]
@@ -132,6 +134,7 @@ class CostSplit:
             else:
                 left.append(kind(part))
         if rows:
+            rows = with_joined_hinges(rows, ids)
             self.averaged.append((kind, sum(rows[1:], start=rows[0]), table_of(expression, clients)))
         return left
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import hoist
@@ -24,12 +23,12 @@ from hierfl.compiler.host.cone_solution import ALIKE, FAILED, ONE, SEVERAL, SOLV
 from hierfl.compiler.host.distance_bound import distance_bound
 from hierfl.compiler.host.families.held_systems import HeldSystems
 from hierfl.compiler.host.families.program_family import ProgramFamily
-from hierfl.compiler.host.sensitivity import Sensitivity
 from hierfl.compiler.host.smooth.newton import NewtonMethod
-from hierfl.compiler.host.solution_set import SolutionSet, at_their_limits
-from hierfl.compiler.host.standard_form import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, StandardForm
+from hierfl.compiler.host.solution_set import SolutionSet
+from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
 from hierfl.compiler.lower_level.on_host.cost_split import CostSplit
+from hierfl.compiler.lower_level.on_host.host_gradients import HostGradients
 from hierfl.compiler.lower_level.on_host.owner_terms import OwnerTerms
 from hierfl.compiler.lower_level.on_host.place import Place, Places
 from hierfl.compiler.lower_level.on_host.place_programs import TOGETHER, PlacePrograms
@@ -136,10 +135,10 @@ class HostProblem:
         keys = asked.keys
         answers = {key: known[1] for key in keys if (known := self._kept.get(key)) is not None}
         new = list({key: k for k, key in enumerate(keys) if key not in answers}.values())
-        if len(new) == len(asked) <= self._together:
+        if len(new) == len(asked) <= self.together:
             return self._solved_together(asked, starts)
-        for first in range(0, len(new), self._together):
-            some = new[first : first + self._together]
+        for first in range(0, len(new), self.together):
+            some = new[first : first + self.together]
             answers |= zip((keys[k] for k in some), self._solved_together(asked.among(some), starts[some]))
         return [answers[key] for key in keys]
 
@@ -149,7 +148,7 @@ class HostProblem:
             return [self.solve(asked[0], starts[0])]
         if self.affine:
             models = self.programs.at_each("models", self.traced.model, asked)
-            family = self._family(models)
+            family = self.family(models)
             solved = [(family[k], answer) for k, answer in enumerate(family.solve())]
         else:
             solved = self._smooth.solve_each(asked, starts)
@@ -160,7 +159,7 @@ class HostProblem:
             for k, (key, (program, answer)) in enumerate(zip(asked.keys, solved))
         ]
 
-    def _family(self, models: Iterable[np.ndarray]) -> ProgramFamily:
+    def family(self, models: Iterable[np.ndarray]) -> ProgramFamily:
         """The programs of stacks (H, g, A, b); where H and A are those of the last ones, with what is known of these."""
         form = self.form
         known = next(iter(self._latest), None)
@@ -174,7 +173,7 @@ class HostProblem:
         return int(np.clip(SCALARS // self._model_size, *KEPT))
 
     @cached_property
-    def _together(self) -> int:
+    def together(self) -> int:
         """How many places are looked at at once: their models have to fit in memory, with what is computed on the way."""
         return max((count for count in TOGETHER if count * self._model_size <= SCALARS), default=1)
 
@@ -184,8 +183,17 @@ class HostProblem:
         return 1 + self.form.width * (self.form.width + self.form.height)
 
     @cached_property
+    def gradients(self) -> HostGradients:
+        """How the solutions move with x."""
+        return HostGradients(self)
+
+    @cached_property
     def _smooth(self) -> SmoothLevel:
         return SmoothLevel(self.traced, self.programs)
+
+    def known(self, key: bytes) -> Solved | None:
+        """What is kept of a place's key."""
+        return self._kept.get(key)
 
     def _keep(self, key: bytes, place: Place, program: ConeProgram, answer: ConeSolution) -> ConeSolution:
         """The answer that is meant, kept."""
@@ -218,12 +226,12 @@ class HostProblem:
             return replace(answer, unique=ONE)
         if several.is_one is None or not self.affine:
             return replace(answer, unique=UNKNOWN)
-        if self.selection is not None and several.tells_apart([self._upper_at(place, answer.u)[0]]):
+        if self.selection is not None and several.tells_apart([self.upper_at(place, answer.u)[0]]):
             return replace(several.chosen(self._selected(place, several, answer.u)), unique=SEVERAL)
         shortest = several.least_norm()
         if shortest.status != SOLVED:
             return shortest
-        gradients = [self._upper_at(place, end.u)[0] for end in (answer, shortest)]
+        gradients = [self.upper_at(place, end.u)[0] for end in (answer, shortest)]
         unique = SEVERAL if several.tells_apart(gradients) else ALIKE
         if unique == SEVERAL and self.selection is not None:
             shortest = several.chosen(self._selected(place, several, shortest.u))
@@ -240,7 +248,7 @@ class HostProblem:
         sign = 1.0 if self.selection == "optimistic" else -1.0
 
         def force(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            gradient, hessian = self._upper_at(place, u)
+            gradient, hessian = self.upper_at(place, u)
             g, h = np.zeros(width), np.zeros((width, width))
             g[:size], h[:size, :size] = sign * gradient, sign * hessian
             if hessian.any() and np.linalg.eigvalsh(h[:size, :size]).min() < -1e-9 * np.abs(h).max():
@@ -253,7 +261,7 @@ class HostProblem:
             return among.solve()
         return NewtonMethod(force, among.a, among.b, among.cones, size).solve(start)
 
-    def _upper_at(self, place: Place, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def upper_at(self, place: Place, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(gradient, Hessian) in y of the upper objective at u."""
         zero = np.zeros(self.form.size)
         program = self.programs.of("upper", self.traced.upper_slopes, place, zero)
@@ -272,118 +280,6 @@ class HostProblem:
         size = self.form.size
         far = np.abs(answer.u[:size]).max(initial=0.0) > FAR * (1.0 + np.abs(place.x).max(initial=0.0))
         return bool(far and np.linalg.eigvalsh(program.h[:size, :size]).min(initial=0.0) <= 0.0)
-
-    # --- derivatives ---------------------------------------------------------------------------------------------------
-
-    def pull(self, place: Place, seed: np.ndarray) -> Float[np.ndarray, " n"]:
-        """The gradient in x of seed'y(x); NaN where it does not exist."""
-        program, answer = self.solved(place)
-        if answer.status != SOLVED:
-            return np.full(len(place.x), np.nan)
-        if answer.unique == SEVERAL:
-            return self._pull_of_selected(place, program, answer, seed)
-        gradient = self._pull_at(place, program, answer.u, answer.z, seed)
-        if np.isnan(gradient).any() and (u := at_their_limits(program, answer.u, self.form.size)) is not None:
-            return self._pull_at(place, program, u, answer.z, seed)
-        return gradient
-
-    def _pull_at(
-        self, place: Place, program: ConeProgram, u: np.ndarray, z: np.ndarray, seed: np.ndarray
-    ) -> Float[np.ndarray, " n"]:
-        """The gradient by the rows that hold at a solution."""
-        width, height, size = self.form.width, self.form.height, len(place.x)
-        n, m = np.zeros(width), np.zeros(height)
-        push = self.programs.of("push", self.traced.push, place, n, m, np.zeros(size))
-        pull = self.programs.of("pull", self.traced.pull, place, n, m, n, m)
-        units = program.units
-
-        def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            force, moved = push(*place, u, z, r)
-            return units * force, moved
-
-        look = Sensitivity(
-            program.in_units(units), u / units, z, pushed, lambda z, v, w: pull(*place, u, z, units * v, w), size
-        )
-        return look.gradient(units * np.concatenate([seed, np.zeros(width - len(seed))]))
-
-    def pull_each(self, asked: Places, seeds: np.ndarray) -> list[Float[np.ndarray, " n"]]:
-        """The gradients at many places for seeds (k, size): those beyond doubt together, each of the others by itself."""
-        keys = [key + seed.tobytes() for key, seed in zip(asked.keys, seeds)]
-        new = list({key: k for k, key in enumerate(keys)}.values())
-        self.solve_each(asked.among(new), np.zeros((len(new), self.form.size)))
-        gradients: dict[bytes, np.ndarray] = {}
-        for first in range(0, len(new), self._together):
-            some = new[first : first + self._together]
-            pulled = self._pulled_together(asked.among(some), seeds[some])
-            gradients |= {keys[some[k]]: gradient for k, gradient in pulled.items()}
-        for k in new:
-            if keys[k] not in gradients:
-                gradients[keys[k]] = self.pull(asked[k], seeds[k])
-        return [gradients[key] for key in keys]
-
-    def _pulled_together(self, asked: Places, seeds_of_y: np.ndarray) -> dict[int, np.ndarray]:
-        """The gradients, by number, of those whose derivative is beyond doubt."""
-        solved = [self._kept.get(key) or self.solved(asked[k]) for k, key in enumerate(asked.keys)]
-        good = [k for k, (_, answer) in enumerate(solved) if answer.status == SOLVED and answer.unique != SEVERAL]
-        if len(good) < 2 or any(cone.kind == SEMIDEFINITE for cone in self.form.cones):
-            return {}
-        programs, answers = zip(*(solved[k] for k in good))
-        if any((program.units != 1.0).any() for program in programs):
-            return {}
-        first = programs[0]
-        unlike = [p for p in programs if p.h is not first.h or p.a is not first.a]
-        own = programs if unlike else programs[:1]  # whose H and A are looked at: programs of a family may share them
-        stacks = ([p.h for p in own], [p.g for p in programs], [p.a for p in own], [p.b for p in programs])
-        family = self._family(map(np.stack, stacks))
-        u, z = np.stack([answer.u for answer in answers]), np.stack([answer.z for answer in answers])
-        seeds = np.zeros_like(u)
-        seeds[:, : self.form.size] = seeds_of_y[good]
-        sure, v, w = family.adjoints(u, z, seeds)
-        taken = np.flatnonzero(sure)
-        if not len(taken):
-            return {}
-        there = (u[taken], z[taken], v[taken], w[taken])
-        places = asked.among([good[k] for k in taken])
-        pulled = self.programs.at_each("pulls", self.traced.pull, places, *there)
-        return {good[k]: -pulled[at] for at, k in enumerate(taken)}
-
-    def _pull_of_selected(
-        self, place: Place, program: ConeProgram, answer: ConeSolution, seed: np.ndarray
-    ) -> Float[np.ndarray, " n"]:
-        """The gradient where y is chosen among the solutions of a linear program; NaN elsewhere."""
-        size, n = self.form.size, len(place.x)
-        if self.selection is None or program.h.any() or not program.polyhedral:
-            return np.full(n, np.nan)
-        sign = 1.0 if self.selection == "optimistic" else -1.0
-        several = SolutionSet(program, answer, size)
-        order = np.concatenate([np.flatnonzero(several.strong), np.flatnonzero(~several.strong)])
-        count = int(several.strong.sum())
-        cones = [Cone(ZERO, count), Cone(NONNEGATIVE, len(order) - count)]
-        gradient, hessian = self._upper_at(place, answer.u)
-        h, g = np.zeros_like(program.h), np.zeros_like(program.g)
-        h[:size, :size], g[:size] = sign * hessian, sign * gradient
-        among = ConeProgram(h, g - h @ answer.u, program.a[order], program.b[order], cones)
-        chosen = among.solve()
-        if chosen.status != SOLVED:
-            return np.full(n, np.nan)
-        width, height = self.form.width, self.form.height
-        zero, rows, signed = np.zeros(width), np.zeros(height), np.asarray(sign)
-        push = self.programs.of("push selected", self.traced.push_selected, place, zero, rows, np.zeros(n), signed)
-        pull = self.programs.of("pull selected", self.traced.pull_selected, place, zero, rows, zero, rows, signed)
-
-        def full(part: np.ndarray) -> np.ndarray:
-            out = np.zeros(height)
-            out[order] = part
-            return out
-
-        def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            force, moved = push(*place, chosen.u, full(z), r, signed)
-            return force, moved[order]
-
-        look = Sensitivity(
-            among, chosen.u, chosen.z, pushed, lambda z, v, w: pull(*place, chosen.u, full(z), v, full(w), signed), n
-        )
-        return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))
 
 
 def _not_convex(selection: str) -> str:
