@@ -33,7 +33,6 @@ INFEASIBLE, CYCLED, UNBOUNDED_BELOW = -1, -2, -3  # DAQP's words; the second: ac
 UNTOUCHED = (-5, -6)  # DAQP's words for H that is not convex, and for too many equations
 FIRMER = 1e-4  # of I beside a singular H, in the units that DAQP is given
 SPREAD = 1e3  # of square roots of curvatures, from which u is scaled
-FLAT = 1e-20  # of the largest, a root that is none: what vanishes on the way of Newton's method
 TINY = 1e-4  # of H, that u and g are held to be small beside
 GOOD = 1e-9  # the error of the optimality conditions, relative, up to which an answer is one
 PATIENCE = 5  # steps of Newton's method in vain, from afar
@@ -106,7 +105,6 @@ class ConeProgram:
         Larger ones would make rows long, beside which nothing misses them.
         """
         stiff = np.sqrt(np.maximum(np.diagonal(self.h), 0.0))
-        stiff = np.where(stiff > FLAT * stiff.max(initial=0.0), stiff, 0.0)
         curved = stiff[stiff > 0]
         if not len(curved) or curved.max() <= SPREAD * curved.min():
             return np.ones(len(stiff))

@@ -104,6 +104,8 @@ class StandardForm:
             raise NoStandardFormError("CVXPY does not find it convex without what attributes of y say")
         reduced, inverse = Dcp2Cone(quad_obj=True).apply(problem)
         pieces = [(_piece(c), c.id) for c in reduced.constraints]
+        if not (all(piece.expression.is_affine() for piece, _ in pieces) and reduced.objective.expr.is_quadratic()):
+            raise NoStandardFormError("it has a function in it that CVXPY has no cones for")
         pieces.sort(key=lambda piece: KINDS.index(piece[0].kind))
         cones = tuple(cone for piece, _ in pieces for cone in piece.cones)
         owner, start = {}, 0

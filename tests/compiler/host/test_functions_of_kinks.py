@@ -25,6 +25,11 @@ TERMS: dict[str, Callable[[cp.Variable], cp.Expression]] = {
     "geometric mean": lambda w: -cp.geo_mean(cp.hstack([cp.minimum(w[0] + 4, w[1] + 4), 5 - w[0]])),
     "power of sizes": lambda w: cp.power(cp.abs(w[0]) + cp.pos(w[1]), 1.5),
     "power of a largest": lambda w: cp.power(cp.norm_inf(w), 1.2),
+    "log of a minimum with a number": lambda w: -cp.log(cp.minimum(w[0] + 3, 2)),
+    "square of a maximum of a power": lambda w: cp.square(cp.maximum(cp.power(cp.abs(w[0] - 1), 3), 1)),
+    "square of what is over": lambda w: cp.square(cp.pos(cp.power(cp.norm(w), 1.5) - 1)),
+    "huber of what is over": lambda w: cp.huber(cp.pos(cp.power(cp.abs(w[0]), 3) - 1)),
+    "root of what a power leaves": lambda w: -cp.sqrt(9 - cp.power(cp.pos(w[0]), 1.5)),
 }
 
 
@@ -57,6 +62,15 @@ def test_answers_and_gradients(name: str) -> None:
         off = np.abs(np.ravel(found.gradient(at))[:, None] - np.column_stack([sides, sides.mean(axis=1)]))
         assert off.min(axis=1).max() < 1e-4
         assert found.certificate(at).lower_residual <= 1e-9
+
+
+@pytest.mark.parametrize("exponent", [1.5, 1.8])
+def test_a_kink_where_a_power_has_its_corner(exponent: float) -> None:
+    """|y - x|^p + |y| keeps y at 0 for small x: beside an infinite second derivative multipliers were any, and the slope 1."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    found = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.power(cp.abs(y - x), exponent) + cp.abs(y))).implicit
+    for at in (0.0, 1e-3, -0.1):
+        assert found(at) == pytest.approx(0.0, abs=1e-12) and found.gradient(at) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_kink_of_them_is_found_with_its_slopes() -> None:

@@ -19,6 +19,7 @@ from hierfl.compiler.host.smooth.infinite_slopes import are_multipliers, around,
 from hierfl.compiler.host.smooth.newton import CLOSE, NEAR, SETTLED, SHORT, STEADY, relative_step
 from hierfl.compiler.host.standard_form import ZERO, Cone
 
+TINY = 1e-300  # what stands for no force
 STEPS = 30
 
 Stack = Float[np.ndarray, "k *shape"]
@@ -36,6 +37,7 @@ class NewtonFamily:
     size: int
     interior: bool = False
     roots: bool = False
+    raised: int = 0
 
     def solve(self, near: ConeSolution) -> list[ConeSolution | None]:
         """The solutions, in order, from that of one more; None where it takes more than full steps, or there may be others."""
@@ -53,6 +55,9 @@ class NewtonFamily:
             moved = _largest(step[:, : self.size])
             steep = np.abs(slope[going]).max(axis=(1, 2), initial=0.0)
             size, rounding = relative_step(moved, _largest(u[going, : self.size]), _largest(force[going]), steep)
+            bounds = slice(self.size, self.size + self.raised)
+            rising = _largest(times(slope[going][:, :, bounds], step[:, bounds])) / np.maximum(felt[going], TINY)
+            size, rounding = np.maximum(size, rising), rounding & (rising <= SETTLED)
             settled = modelled & (rounding | (size <= SETTLED) | ((size <= CLOSE) & (size > STEADY * last[going])))
             if self.roots and settled.any():
                 ends = [self._force_of(going, u, there) for there in (ahead, *around(ahead))]

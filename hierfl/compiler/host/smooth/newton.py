@@ -24,6 +24,7 @@ SETTLED = 4e-16  # relative step below which nothing moves any more
 CLOSE = 1e-12  # relative step that is accepted where steps have stopped shrinking
 SHORT = 0.995  # of a step to the boundary
 NEARLY = 0.95  # of the way to where the map has no value
+ENDLESS = 1e100  # a force that stands for an infinite one
 NOTHING = 1e-30  # of the largest y on the way
 NEAR = 1e-6  # relative step from which Newton's method needs no line search
 STEADY = 0.9  # what a step has to shrink by
@@ -41,7 +42,8 @@ Force = Callable[[Vector], tuple[Vector, Float[np.ndarray, "width width"]]]
 class NewtonMethod:
     """Solve 0 in G(u) - A' z with z in the normals of A u + b in K; ``force`` gives (G, its derivative) at u.
 
-    The first ``size`` entries of u are y; the others are not unique and may move when y has settled.
+    The first ``size`` entries of u are y, the next ``raised`` are bounds that G depends on, told by what it feels of them: it may be flat
+    there. The others are not unique and may move when y has settled.
     ``interior`` says that G may grow without bound at the boundary of K, which no step may reach, ``roots`` that its derivative may
     be infinite inside, where steps are short because of that alone.
     """
@@ -53,6 +55,7 @@ class NewtonMethod:
     size: int
     interior: bool = False
     roots: bool = False
+    raised: int = 0
 
     def solve(self, start: Vector) -> ConeSolution:
         """The solution from a feasible start at which G is finite."""
@@ -60,14 +63,17 @@ class NewtonMethod:
         waited = 0
         force, slope = self.force(u)
         felt = _largest(force)
-        if not np.isfinite(force).all():
+        if not _is_finite(force):
             return ConeSolution(np.full_like(u, np.nan), np.full(len(self.b), np.nan), np.inf, FAILED)
         for _ in range(STEPS):
             ahead, plain = self._model(u, force, slope)
             if ahead.status != SOLVED:
                 return ahead
             step, moved, size, rounding = self._measured(u, ahead, force, slope)
-            nothing = moved <= NOTHING * visited  # on the way to y = 0, where nothing is small beside y
+            rising = self._felt_of_bounds(step, slope) / (felt or 1.0)
+            if rising > SETTLED:
+                size, rounding = max(size, rising), False
+            nothing = rising <= SETTLED and moved <= NOTHING * visited  # near y = 0, where nothing is small beside y
             still = rounding or nothing or size <= SETTLED or (size <= CLOSE and size > STEADY * last)
             waited += size <= CLOSE
             told = (
@@ -111,6 +117,11 @@ class NewtonMethod:
             last = size if share == 1.0 or size <= CLOSE else np.inf
         assert answer is not None
         return ConeSolution(u, answer.z, last, FAILED)
+
+    def _felt_of_bounds(self, step: Vector, slope: np.ndarray) -> float:
+        """The most that G changes by the step of the bounds that it depends on."""
+        bounds = slice(self.size, self.size + self.raised)
+        return _largest(slope[:, bounds] @ step[bounds])
 
     def _with_y(self, u: Vector, ahead: ConeSolution, size: float) -> ConeSolution:
         """The answer with y as it is, and what else moves as it was last told."""
@@ -220,6 +231,11 @@ def relative_step(
 
 def _or_one(sizes: np.ndarray | float) -> np.ndarray:
     return np.where(np.asarray(sizes) > 0, sizes, 1.0)
+
+
+def _is_finite(force: Vector) -> bool:
+    """Whether a force is one: what stands for infinity, as the slope of y log y at 0, is none."""
+    return bool((np.abs(force) < ENDLESS).all())
 
 
 def _largest(v: Vector) -> float:

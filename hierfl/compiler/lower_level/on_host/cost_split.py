@@ -15,6 +15,7 @@ from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import RowTerm, distributed, per_sample, table_of
+from hierfl.compiler.lower_level.on_host.domain_guard import guarded
 from hierfl.compiler.lower_level.on_host.joined_hinges import with_joined_hinges
 from hierfl.compiler.lower_level.on_host.raised_term import RaisedTerm
 from hierfl.compiler.lower_level.on_host.size_power import has_roots, with_size_powers
@@ -70,7 +71,7 @@ class CostSplit:
             if (
                 smoother is not term
                 and not (has_roots(smoother) and _is_over_nodes(term, clients))
-                and nonsmooth_atom([smoother], ids, Enclosure(on_y), clients.scalar_laws) is None
+                and rough_atom([smoother], ids, Enclosure(on_y), clients.scalar_laws) is None
             ):
                 split.smooth.append(smoother)
                 split.defined += defined
@@ -88,6 +89,7 @@ class CostSplit:
                 split.averaged.append((E, term, None))
             else:
                 split.other.append(term)
+        split.smooth = [guarded(term, ids, Enclosure(on_y)) for term in split.smooth]
         return split
 
     def base_form(

@@ -17,6 +17,7 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import copy_with, hoist
+from hierfl.compiler.lower_level.on_host.domain_guard import guarded
 from hierfl.compiler.lower_level.on_host.size_power import has_roots, with_size_powers
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom, rough_atom
 
@@ -36,15 +37,16 @@ class RaisedTerm:
 
     @classmethod
     def of(cls, term: Any, convex: bool, y: Sequence[cp.Variable], known: Known, on_y: Known) -> RaisedTerm | None:
-        """That of a convex (else concave) term; None where it has kinks of its own, or none, or ends where no rows say."""
+        """That of a convex (else concave) term; None where it has kinks of its own, or none."""
         search = _Search(tuple(y), known, on_y)
         cost = search.smoothed(term, convex)
         if cost is None or not search.variables:
             return None
-        domain = [end for end in cost.domain if search.moves(end)]
-        if not all(search.is_affine(end.expr) for end in domain):
-            return None
         ids = {v.id for v in (*y, *search.variables)}
+        ends = [end for end in cost.domain if search.moves(end)]
+        domain = [end for end in ends if search.is_affine(end.expr)]
+        if len(domain) < len(ends):
+            cost = guarded(cost, ids, Enclosure(on_y))
         interior = nonsmooth_atom([cost], ids, Enclosure(on_y)) is not None
         return cls(cost, tuple(search.variables), (*search.limits, *domain), interior, has_roots(cost))
 
@@ -59,10 +61,8 @@ class _Search:
 
     def smoothed(self, node: Any, convex: bool) -> Any | None:
         """The expression over y and upper (lower) bounds, which an optimum makes its own; None where it has kinks of its own."""
-        node, defined = with_size_powers(node, self.is_affine, Enclosure(self.on_y))
-        self.limits += defined
-        if self._is_smooth(node):
-            return node
+        if (smooth := self._if_smooth(node)) is not None:
+            return smooth
         seen, parts = self._seen(node), {}
         for place, argument in enumerate(node.args):
             if not self.moves(argument) or self.is_affine(argument):
@@ -74,10 +74,15 @@ class _Search:
             parts[id(argument)] = self._bound(argument, upward) if part is None else part
         if not parts:
             return None
-        rebuilt = copy_with(node, lambda argument: parts.get(id(argument), argument))
-        rebuilt, defined = with_size_powers(rebuilt, self.is_affine, Enclosure(self.on_y))
+        return self._if_smooth(copy_with(node, lambda argument: parts.get(id(argument), argument)))
+
+    def _if_smooth(self, expression: Any) -> Any | None:
+        """The expression, powers as what they are, where that is smooth inside its domain; else None."""
+        smooth, defined = with_size_powers(expression, self.is_affine, Enclosure(self.on_y))
+        if rough_atom([smooth], self._ids, Enclosure(self.on_y)) is not None:
+            return None
         self.limits += defined
-        return rebuilt if self._is_smooth(rebuilt) else None
+        return smooth
 
     def _bound(self, argument: Any, upward: bool) -> Expression:
         """An upper bound of the argument, or its negative of the argument's."""
@@ -105,7 +110,3 @@ class _Search:
     def moves(self, expression: Any) -> bool:
         """Whether y or a bound is in it."""
         return any(v.id in self._ids for v in expression.variables())
-
-    def _is_smooth(self, expression: Any) -> bool:
-        """Whether it is smooth inside its domain."""
-        return rough_atom([expression], self._ids, Enclosure(self.on_y)) is None

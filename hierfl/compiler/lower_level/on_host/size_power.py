@@ -75,10 +75,11 @@ class SizePower(Elementwise):
         return not self.half and bool(self.args[0].is_nonpos())
 
     def numeric(self, values: Any) -> Any:
-        raise NotImplementedError("compiled only")
+        size = np.maximum(values[0], 0.0) if self.half else np.abs(values[0])
+        return size**self.exponent
 
     def _grad(self, values: Any) -> Any:
-        raise NotImplementedError("compiled only")
+        raise NotImplementedError("JAX differentiates it")
 
 
 class LengthPower(Atom):
@@ -112,10 +113,10 @@ class LengthPower(Atom):
         return bool(self.args[0].is_nonpos())
 
     def numeric(self, values: Any) -> Any:
-        raise NotImplementedError("compiled only")
+        return np.linalg.norm(np.ravel(values[0])) ** self.exponent
 
     def _grad(self, values: Any) -> Any:
-        raise NotImplementedError("compiled only")
+        raise NotImplementedError("JAX differentiates it")
 
 
 def with_size_powers(
@@ -139,7 +140,7 @@ def with_size_powers(
         parts = {id(argument): rebuilt(argument, averaged) for argument in node.args}
         if all(parts[id(argument)] is argument for argument in node.args):
             return node
-        return copy_with(node, lambda argument: parts[id(argument)])
+        return copy_with(node, lambda argument: parts.get(id(argument), argument))  # a setting is none of its arguments
 
     return rebuilt(term), defined
 
@@ -162,7 +163,8 @@ def _size_power(
     if kind == LENGTH:
         return (cp.sum_squares(w) if exponent == 2 else LengthPower(w, exponent)), ()
     if kind == SIZE and even:
-        return None if node.args[0] is w else (cp.power(w, exponent), ())
+        plain = cp.power(w, exponent) if exponent in (2, 4) else SizePower(w, exponent, False)
+        return None if node.args[0] is w else (plain, ())
     if kind == SIZE:
         return SizePower(w, exponent, False), ()
     if kind == POSITIVE_PART:

@@ -12,6 +12,7 @@ from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import FAILED, SOLVED, ConeSolution
 from hierfl.compiler.host.cones import middles
 from hierfl.compiler.host.families.newton_family import NewtonFamily
+from hierfl.compiler.host.smooth.infinite_slopes import around, balancing
 from hierfl.compiler.host.smooth.newton import NewtonMethod
 from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
@@ -26,6 +27,7 @@ PATIENCE, WORTH = (
 )  # answers that lead to less than a share of the others, after which each is looked for by itself
 
 ROUGH = 1e-4  # the error of the nearest point over cones from which Newton's method starts as well
+START = 1e-15  # what is nothing of a start, beside 1 and its largest entry: on the way from it to 0 it would be large
 DOWN = 1e-3  # what takes upper bounds down to what they bound, beside squares of distances
 FAR = (10.0, 1e2, 1e3, -10.0, -1e2, -1e3)  # where the objective is defined, but for constraints, is not known
 
@@ -71,7 +73,8 @@ class SmoothLevel:
             g[:, :reach] += value
             return g, h
 
-        family = NewtonFamily(whole, a, b, self.form.cones, size, self.traced.interior, self.traced.roots)
+        told = size, self.traced.interior, self.traced.roots, self.form.raised
+        family = NewtonFamily(whole, a, b, self.form.cones, *told)
         answers = family.solve(near)
         u = np.stack([near.u if answer is None else answer.u for answer in answers])
         force, slope = whole(u)
@@ -86,7 +89,7 @@ class SmoothLevel:
         """The solution at a place, from the feasible point that is nearest to a start, or from others."""
         curved, linear, a, b = self.programs.of("cone model", self.traced.cone_model, place)(*place)
         force = self.programs.of("force", self.traced.force, place, np.zeros(self.traced.reach))
-        size, reach = self.form.size, self.traced.reach
+        reach, told = self.traced.reach, (self.form.size, self.traced.interior, self.traced.roots, self.form.raised)
 
         def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             value, slope = force(*place, u[:reach])
@@ -100,9 +103,12 @@ class SmoothLevel:
         for first in self._starts(start, a, b):
             if first.status != SOLVED and not (first.status == FAILED and first.error <= ROUGH):
                 return self._empty_model(a, b), first
-            tried = NewtonMethod(whole, a, b, self.form.cones, size, self.traced.interior, self.traced.roots).solve(
-                first.u
+            at = (
+                np.where(np.abs(first.u) > START * (1.0 + np.abs(first.u).max()), first.u, 0.0)
+                if self.form.raised
+                else first.u
             )
+            tried = NewtonMethod(whole, a, b, self.form.cones, *told).solve(at)
             if tried.status == SOLVED or not np.isfinite(answer.u).all():  # a failure tells most where F is finite
                 answer = tried
             if answer.status == SOLVED:
@@ -110,6 +116,9 @@ class SmoothLevel:
         if answer.status != SOLVED:
             return self._empty_model(a, b), answer
         force_there, slope_there = whole(answer.u)
+        if self.traced.roots and len(b):
+            forces = [force_there, *(whole(v)[0] for v in around(answer.u))]
+            answer = replace(answer, z=balancing(a, b, self.form.cones, answer.u, forces, answer.z))
         return ConeProgram(slope_there, force_there - slope_there @ answer.u, a, b, self.form.cones), answer
 
     def _empty_model(self, a: np.ndarray, b: np.ndarray) -> ConeProgram:

@@ -13,6 +13,8 @@ from hierfl.compiler.host.standard_form import StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import AveragedForm
 from hierfl.compiler.lower_level.on_host.owner_terms import Own, OwnerTerms
 
+VANISHED = 1e-60  # of the largest second derivative
+
 
 @dataclass(frozen=True)
 class TracedModel:
@@ -54,7 +56,14 @@ class TracedModel:
 
     def force(self, x: Array, index: Array, own: Own, u: Array) -> tuple[Array, Array]:
         """(the force of what is smooth at the first ``reach`` entries of u, its derivative in them)."""
-        return self._force(x, index, own, u), jax.jacfwd(lambda v: self._force(x, index, own, v))(u)
+        slope = jax.jacfwd(lambda v: self._force(x, index, own, v))(u)
+        if (
+            self.form.curves
+        ):  # what vanishes in a bound on the way to 0 is no curvature, in whose units the rest would be told
+            bounds = jnp.arange(len(u)) >= self.form.size
+            faint = jnp.abs(slope) < VANISHED * jnp.max(jnp.abs(slope))
+            slope = jnp.where(faint & (bounds | bounds[:, None]), 0.0, slope)
+        return self._force(x, index, own, u), slope
 
     def _force(self, x: Array, index: Array, own: Own, u: Array) -> Array:
         size = self.form.size
