@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.host.cone_program import ACTIVE, ConeProgram
 from hierfl.compiler.host.cone_solution import SOLVED, cancelled
 from hierfl.compiler.host.cones import blocks, dual_slope
-from hierfl.compiler.host.critical_cone import CriticalCone
+from hierfl.compiler.host.critical_cone import STEEP, CriticalCone
 from hierfl.compiler.host.rows.followers import followers
 from hierfl.compiler.host.rows.greatest_pieces import GreatestPieces
 from hierfl.compiler.host.singular_values import decomposed
@@ -33,6 +33,7 @@ STILL = 1e-13  # of how far u would move without rows, up to which it does not: 
 BESIDE = 1e-7  # of a multiplier, how far from an apex its derivative is taken
 INWARD, WITHIN = 1e-6, 1e-4  # a step to where a set has opened, and how near its slope is, relative
 NOTHING = (1e-13, 1e-9, 1e-7)  # relative, of cones and multipliers: zero to rounding, or as near as solvers come
+LARGE = 1e8  # a curvature beside which others are none, and that is told beside them
 FURTHER, ROUGHLY = (1e-4, 1e-3), 1e-2  # steps along x, and how near a slope is there, relative
 DEEPEST = 2  # how often a cone may hold without a multiplier along a generic direction
 CONSISTENT = 1e-7  # relative, to which a seed has to be reached for a gradient to exist
@@ -58,11 +59,11 @@ class Sensitivity:
     def gradient(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient of seed'u(x); NaN where it does not exist."""
         if not self.program.polyhedral:
-            if (
-                cancelled(self.program.force_at(self.u, self.z), self.program.force_at(self.u, np.zeros_like(self.z)))
-                > 0
-            ):
-                return np.full(self.size, np.nan)  # without bound: the set has shrunk to where they tell nothing
+            if (tame := self._tame) is not None:
+                vague = CriticalCone.of(tame.program, tame.u, tame.z).vague
+                return np.full(self.size, np.nan) if vague else tame._smooth(seed)
+            if self._cancels:  # multipliers without bound: the set has shrunk to where they tell nothing
+                return np.full(self.size, np.nan)
             return self._in_cones(seed)
         if (few := self._without_twins(seed) or self._without_followers(seed)) is not None:
             return few[0].gradient(few[1])
@@ -284,6 +285,35 @@ class Sensitivity:
         slope = float(seed @ (answer.u - self.u)) / step
         size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(answer.u - self.u)) / step, 1.0)
         return answer.status == SOLVED and bool(abs(slope - gradient @ r / length) <= WITHIN * size)
+
+    @property
+    def _cancels(self) -> bool:
+        """Whether multipliers are so much larger than the forces that these are lost in them."""
+        forces = [self.program.force_at(self.u, z) for z in (self.z, np.zeros_like(self.z))]
+        return bool(cancelled(*forces) > 0)
+
+    @property
+    def _tame(self) -> Sensitivity | None:
+        """The same with curvatures that stand for infinite ones only large, beside which cones' multipliers are told; None without any."""
+        program = self.program
+        if program.h.max(initial=0.0) < STEEP:
+            return None
+        values, vectors = np.linalg.eigh(program.h)
+        steep = values >= STEEP
+        large = LARGE * max(1.0, float(values[~steep].max(initial=0.0)))
+        ways = vectors[:, steep]
+        cut = (
+            ways * (1.0 - large / values[steep])
+        ) @ ways.T  # what of a force is taken away, so that u follows as before
+        h = program.h - (ways * (values[steep] - large)) @ ways.T
+
+        def push(z: Rows, r: Float[np.ndarray, " n"]) -> tuple[Vector, Rows]:
+            force, moved = self.push(z, r)
+            return force - cut @ force, moved
+
+        less = replace(program, h=h, g=program.a.T @ self.z, b=program.a @ self.u + program.b)  # told by u - u(x)
+        nothing = np.zeros_like(self.u)
+        return Sensitivity(less, nothing, self.z, push, lambda z, v, w: self.pull(z, v - cut @ v, w), self.size)
 
     def _in_cones(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient by the cones' projections, or where these have no derivative by the critical cone."""
