@@ -24,7 +24,7 @@ from hierfl.compiler.host.cones import blocks, dual_slope
 from hierfl.compiler.host.critical_cone import STEEP, CriticalCone
 from hierfl.compiler.host.rows.followers import followers
 from hierfl.compiler.host.rows.greatest_pieces import GreatestPieces
-from hierfl.compiler.host.singular_values import decomposed
+from hierfl.compiler.host.singular_values import decomposed, solution_of
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 
 RANK, RANK_IN_CONES = 1e-10, 1e-12  # of the largest singular value, below which one counts as zero
@@ -183,7 +183,7 @@ class Sensitivity:
         h = self.program.h
         inside = free.T @ h @ free
         wanted = free.T @ seed
-        direction, loose, missed = _solved(inside.T, wanted, float(np.abs(h).max(initial=0.0)))
+        direction, loose, missed = solution_of(inside.T, wanted, float(np.abs(h).max(initial=0.0)), RANK)
         if not missed <= CONSISTENT * (float(np.linalg.norm(seed)) or 1.0):
             return np.full(self.size, np.nan)
 
@@ -320,11 +320,21 @@ class Sensitivity:
         exact, *rough = (CriticalCone.of(self.program, self.u, self.z, nothing) for nothing in NOTHING)
         if not exact.vague:
             gradient = self._smooth(seed)
-            near = any(critical.vague for critical in rough) and np.isfinite(gradient).all()
-            if not near or any(self._is_slope(gradient, seed, r) for r in self._ways):
+            doubtful = any(critical.vague for critical in rough) or not self._determined(exact)
+            if not (doubtful and np.isfinite(gradient).all()) or any(
+                self._is_slope(gradient, seed, r) for r in self._ways
+            ):
                 return gradient
         slopes = (self._beside(critical, seed) for critical in (exact, *rough) if critical.vague)
         return next((one for one in slopes if np.isfinite(one).all()), np.full(self.size, np.nan))
+
+    def _determined(self, critical: CriticalCone) -> bool:
+        """Whether what holds is independent, so that there are no other multipliers."""
+        rows = critical.select @ self.program.a
+        sizes = np.linalg.norm(rows, axis=1)
+        return not len(rows) or bool(
+            (sizes > 0).all() and np.linalg.matrix_rank(rows / sizes[:, None], RANK) == len(rows)
+        )
 
     def _beside(self, critical: CriticalCone, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient where a cone holds without a multiplier: the derivative, along a generic r, of what solves the program over the critical cone."""
@@ -359,7 +369,7 @@ class Sensitivity:
             answer = replace(self.program, g=self.program.g + step * force, b=self.program.b + step * moved).solve()
             if answer.status == SOLVED:
                 way = (answer.u - self.u) / step
-                size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(way)), 1.0)
+                size = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(way[seed != 0])), 1.0)
                 if abs(seed @ way - gradient @ r) <= ROUGHLY * size:
                     return True
         return False
@@ -372,7 +382,7 @@ class Sensitivity:
         slope = dual_slope(program.cones, self.z - e)
         system = np.block([[program.h, -program.a.T], [slope @ program.a, np.eye(len(e)) - slope]])
         wanted, scale = np.concatenate([seed, np.zeros(len(e))]), float(np.abs(system).max(initial=0.0))
-        solution, loose, missed = _solved(system.T, wanted, scale, RANK_IN_CONES)
+        solution, loose, missed = solution_of(system.T, wanted, scale, RANK_IN_CONES)
         if not missed <= CONSISTENT * (float(np.linalg.norm(seed)) or 1.0):
             return np.full(self.size, np.nan)
         gradient, *jumps = (
@@ -383,15 +393,3 @@ class Sensitivity:
         if (e != held).any() and not self._is_slope_within(gradient, seed):
             return np.full(self.size, np.nan)
         return gradient
-
-
-def _solved(
-    matrix: np.ndarray, right: np.ndarray, scale: float, rank: float = RANK
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """(a solution of least norm, a basis of the null space (width, k), by how much the solution misses)."""
-    if not len(right):
-        return right, np.zeros((0, 0)), 0.0
-    left, values, rows = decomposed(matrix)
-    kept = values > rank * values.max() if values.max() > 1e-14 * scale else np.zeros(len(values), bool)
-    solution = rows[kept].T @ ((left[:, kept].T @ right) / values[kept])
-    return solution, rows[~kept].T, float(np.linalg.norm(matrix @ solution - right))

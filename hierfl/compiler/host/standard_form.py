@@ -102,7 +102,10 @@ class StandardForm:
         problem = cp.Problem(cp.Minimize(objective), of_y)
         if not problem.is_dcp():
             raise NoStandardFormError("CVXPY does not find it convex without what attributes of y say")
-        reduced, inverse = Dcp2Cone(quad_obj=True).apply(problem)
+        try:
+            reduced, inverse = Dcp2Cone(quad_obj=True).apply(problem)
+        except ValueError as error:  # shapes that CVXPY's own reductions do not fit together, as of xexp of a square
+            raise NoStandardFormError(f"CVXPY does not reduce it: {error}") from error
         pieces = [(_piece(c), c.id) for c in reduced.constraints]
         if not (all(piece.expression.is_affine() for piece, _ in pieces) and reduced.objective.expr.is_quadratic()):
             raise NoStandardFormError("it has a function in it that CVXPY has no cones for")

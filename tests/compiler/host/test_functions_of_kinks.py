@@ -73,6 +73,15 @@ def test_a_kink_where_a_power_has_its_corner(exponent: float) -> None:
         assert found(at) == pytest.approx(0.0, abs=1e-12) and found.gradient(at) == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("idle", [cp.pos, cp.abs, lambda s: -cp.minimum(-s, 0)], ids=["pos", "abs", "minimum"])
+def test_pieces_that_are_never_met_have_no_share(idle: Callable[[cp.Expression], cp.Expression]) -> None:
+    """max(s, 0) of a square s is s; at s = 0 half of its curvature was counted, and the slope was -3/8 for 4/15."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost = cp.exp(idle(0.7 * cp.sum_squares(y - x))) + x * y + 0.05 * cp.square(y)
+    found = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cost)).implicit
+    assert found(0.0) == pytest.approx(0.0, abs=1e-12) and found.gradient(0.0) == pytest.approx(4 / 15, rel=1e-9)
+
+
 def test_a_kink_of_them_is_found_with_its_slopes() -> None:
     """y of exp(max(y, -2y)) + (y - x)^2 / 2 is 0 for x from -2 to 1, where one piece's slope balances; y' is 1 / (1 + exp'') beyond."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")

@@ -16,6 +16,7 @@ from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.standard_form import NoStandardFormError, StandardForm
 from hierfl.compiler.lower_level.on_host.averaged_form import RowTerm, distributed, per_sample, table_of
 from hierfl.compiler.lower_level.on_host.domain_guard import guarded
+from hierfl.compiler.lower_level.on_host.idle_pieces import without_idle_pieces
 from hierfl.compiler.lower_level.on_host.joined_hinges import with_joined_hinges
 from hierfl.compiler.lower_level.on_host.raised_term import RaisedTerm
 from hierfl.compiler.lower_level.on_host.size_power import has_roots, with_size_powers
@@ -61,7 +62,7 @@ class CostSplit:
             return bool(hoist([expression], level.variables, known).expressions[0].is_affine())
 
         while left:
-            term = left.pop(0)
+            term = without_idle_pieces(left.pop(0), Enclosure(on_y))
             if not any(v.id in ids for v in term.variables()):
                 continue
             smoother, defined = with_size_powers(term, is_affine, Enclosure(on_y))
