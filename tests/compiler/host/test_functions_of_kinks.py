@@ -28,6 +28,9 @@ TERMS: dict[str, Callable[[cp.Variable], cp.Expression]] = {
     "log of a minimum with a number": lambda w: -cp.log(cp.minimum(w[0] + 3, 2)),
     "square of a maximum of a power": lambda w: cp.square(cp.maximum(cp.power(cp.abs(w[0] - 1), 3), 1)),
     "square of what is over": lambda w: cp.square(cp.pos(cp.power(cp.norm(w), 1.5) - 1)),
+    "nested over a norm": lambda w: cp.quad_over_lin(
+        cp.pos(cp.power(cp.pos(cp.norm(w - 3) + 0.5 * cp.norm(w - 3) - 1), 3)), 2
+    ),
     "huber of what is over": lambda w: cp.huber(cp.pos(cp.power(cp.abs(w[0]), 3) - 1)),
     "root of what a power leaves": lambda w: -cp.sqrt(9 - cp.power(cp.pos(w[0]), 1.5)),
 }

@@ -89,7 +89,10 @@ class NewtonMethod:
             if still or waited > WAIT:
                 return self._with_y(u, ahead, told)
             if (
-                self._length > 0 and not self.roots and moved <= GOOD_IN_CONES * self._length
+                self._length > 0
+                and not self.roots
+                and moved <= GOOD_IN_CONES * self._length
+                and rising <= GOOD_IN_CONES
             ):  # interior points come no nearer, to y = 0 above all
                 return ConeSolution(ahead.u, ahead.z, min(size, moved / self._length), SOLVED)
             share, force_ahead, slope_ahead = self._share(u, step, force)

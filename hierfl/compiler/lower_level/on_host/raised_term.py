@@ -70,8 +70,12 @@ class _Search:
             upward = convex if seen.is_incr(place) else not convex
             if not (seen.is_incr(place) or seen.is_decr(place)) or not self._has_bound(argument, upward):
                 return None
+            before = len(self.variables), len(self.limits)
             part = self.smoothed(argument, upward)
-            parts[id(argument)] = self._bound(argument, upward) if part is None else part
+            if part is None:  # nor are bounds within it of any use
+                del self.variables[before[0] :], self.limits[before[1] :]
+                part = self._bound(argument, upward)
+            parts[id(argument)] = part
         if not parts:
             return None
         return self._if_smooth(copy_with(node, lambda argument: parts.get(id(argument), argument)))
