@@ -63,7 +63,7 @@ class SmoothLevel:
 
     def _from(self, near: ConeSolution, asked: Places) -> dict[int, Solved]:
         """The solutions, by place in the sequence, that full steps of Newton's method lead to from that of a neighbour."""
-        size, reach = self.form.size, self.traced.reach
+        reach = self.traced.reach
         curved, linear, a, b = self.programs.at_each("cone models", self.traced.cone_model, asked)
 
         def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -73,8 +73,7 @@ class SmoothLevel:
             g[:, :reach] += value
             return g, h
 
-        told = size, self.traced.interior, self.traced.roots, self.form.raised
-        family = NewtonFamily(whole, a, b, self.form.cones, *told)
+        family = NewtonFamily(whole, a, b, self.form.cones, *self._told)
         answers = family.solve(near)
         u = np.stack([near.u if answer is None else answer.u for answer in answers])
         force, slope = whole(u)
@@ -89,7 +88,7 @@ class SmoothLevel:
         """The solution at a place, from the feasible point that is nearest to a start, or from others."""
         curved, linear, a, b = self.programs.of("cone model", self.traced.cone_model, place)(*place)
         force = self.programs.of("force", self.traced.force, place, np.zeros(self.traced.reach))
-        reach, told = self.traced.reach, (self.form.size, self.traced.interior, self.traced.roots, self.form.raised)
+        reach = self.traced.reach
 
         def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             value, slope = force(*place, u[:reach])
@@ -103,12 +102,7 @@ class SmoothLevel:
         for first in self._starts(start, a, b):
             if first.status != SOLVED and not (first.status == FAILED and first.error <= ROUGH):
                 return self._empty_model(a, b), first
-            at = (
-                np.where(np.abs(first.u) > START * (1.0 + np.abs(first.u).max()), first.u, 0.0)
-                if self.form.raised
-                else first.u
-            )
-            tried = NewtonMethod(whole, a, b, self.form.cones, *told).solve(at)
+            tried = NewtonMethod(whole, a, b, self.form.cones, *self._told).solve(self._begun(first.u))
             if tried.status == SOLVED or not np.isfinite(answer.u).all():  # a failure tells most where F is finite
                 answer = tried
             if answer.status == SOLVED:
@@ -120,6 +114,15 @@ class SmoothLevel:
             forces = [force_there, *(whole(v)[0] for v in around(answer.u))]
             answer = replace(answer, z=balancing(a, b, self.form.cones, answer.u, forces, answer.z))
         return ConeProgram(slope_there, force_there - slope_there @ answer.u, a, b, self.form.cones), answer
+
+    @property
+    def _told(self) -> tuple[int, bool, bool, int]:
+        """What Newton's method is told of u: the size of y, whether there are ends and roots, how many bounds there are."""
+        return self.form.size, self.traced.interior, self.traced.roots, self.form.raised
+
+    def _begun(self, u: np.ndarray) -> np.ndarray:
+        """A start without rounding, where there are bounds."""
+        return np.where(np.abs(u) > START * (1.0 + np.abs(u).max()), u, 0.0) if self.form.raised else u
 
     def _empty_model(self, a: np.ndarray, b: np.ndarray) -> ConeProgram:
         width = self.form.width
