@@ -148,3 +148,14 @@ def addends(expression: Expression) -> list[Expression]:
     if isinstance(expression, NegExpression):
         return [-term for term in addends(expression.args[0])]
     return [expression]
+
+
+def positive_part(atom: Any) -> Expression | None:
+    """The w of which an atom is max(w, 0), however it is written: with the zero first, or as -min(-w, 0); None where it is neither."""
+    inner, sign = (atom.args[0], -1) if isinstance(atom, NegExpression) else (atom, 1)
+    if not isinstance(inner, cp.minimum if sign < 0 else cp.maximum) or len(inner.args) != 2:
+        return None
+    for zero, w in (inner.args, inner.args[::-1]):
+        if w.shape == atom.shape and vanishes(zero):
+            return w if sign > 0 else -w
+    return None

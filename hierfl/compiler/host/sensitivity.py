@@ -32,7 +32,7 @@ TIGHT = 1e-9  # relative, within which a row holds along a direction
 STILL = 1e-13  # of how far u would move without rows, up to which it does not: all rows hold then that leave it no way
 BESIDE = 1e-7  # of a multiplier, how far from an apex its derivative is taken
 INWARD, WITHIN = 1e-6, 1e-4  # a step to where a set has opened, and how near its slope is, relative
-NOTHING = (1e-13, 1e-9, 1e-7)  # relative, of cones and multipliers: zero to rounding, or as near as solvers come
+NOTHING = (1e-7, 1e-9, 1e-13)  # relative, of cones and multipliers: as near as solvers come, or zero to rounding
 LARGE = 1e8  # a curvature beside which others are none, and that is told beside them
 FURTHER, ROUGHLY = (1e-4, 1e-3), 1e-2  # steps along x, and how near a slope is there, relative
 DEEPEST = 2  # how often a cone may hold without a multiplier along a generic direction
@@ -317,15 +317,18 @@ class Sensitivity:
 
     def _in_cones(self, seed: Vector) -> Float[np.ndarray, " n"]:
         """The gradient by the cones' projections, or where these have no derivative by the critical cone."""
-        exact, *rough = (CriticalCone.of(self.program, self.u, self.z, nothing) for nothing in NOTHING)
-        if not exact.vague:
+        loosest, *closer = NOTHING
+        around = CriticalCone.of(self.program, self.u, self.z, loosest)
+        critical = [CriticalCone.of(self.program, self.u, self.z, nothing) for nothing in closer if around.vague]
+        looks = [*critical[::-1], around]  # the closest first
+        if not looks[0].vague:
             gradient = self._smooth(seed)
-            doubtful = any(critical.vague for critical in rough) or not self._determined(exact)
+            doubtful = around.vague or not self._determined(around)
             if not (doubtful and np.isfinite(gradient).all()) or any(
                 self._is_slope(gradient, seed, r) for r in self._ways
             ):
                 return gradient
-        slopes = (self._beside(critical, seed) for critical in (exact, *rough) if critical.vague)
+        slopes = (self._beside(look, seed) for look in looks if look.vague)
         return next((one for one in slopes if np.isfinite(one).all()), np.full(self.size, np.nan))
 
     def _determined(self, critical: CriticalCone) -> bool:

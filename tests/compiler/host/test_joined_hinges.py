@@ -16,6 +16,7 @@ Y = cp.Variable(2, name="y")
 D = hf.Sample(2, name="d")
 C = hf.ClientParameter(name="c", nonneg=True)
 W = cp.Variable(name="w")
+A = cp.abs(D[0])
 
 SUMS: dict[str, tuple[list[Any], int]] = {  # parts, and how many are left
     "newsvendor": ([2 * cp.pos(D[0] - Y[0]), cp.pos(Y[0] - D[0])], 1),
@@ -26,6 +27,8 @@ SUMS: dict[str, tuple[list[Any], int]] = {  # parts, and how many are left
     "moved with x": ([W**2 * cp.pos(Y[0] - W), cp.pos(W - Y[0])], 1),
     "concave": ([-2 * cp.pos(D[0] - Y[0]), -cp.pos(Y[0] - D[0])], 1),
     "others": ([cp.pos(Y[0]), cp.pos(Y[0] + 1), cp.pos(2 * Y[0]), cp.max(Y)], 4),
+    "data with pieces": ([cp.pos(cp.abs(D[0]) - Y[0]), cp.pos(Y[0] - D[0])], 2),  # they agree for positive data
+    "the same data with pieces": ([2 * cp.pos(Y[0] - A), cp.abs(Y[0] - A)], 2),
     "of other shapes": ([cp.sum(cp.pos(Y)), cp.pos(Y[0])], 2),
     "larger floors": ([cp.maximum(Y[0], 1), cp.maximum(-Y[0], 1)], 2),
 }
@@ -41,6 +44,21 @@ def test_the_sum_is_the_same(name: str) -> None:
         values = {leaf: rng.normal(size=leaf.shape) for leaf in (Y, D, C, W)}
         before, after = (instantiate([sum(some)], values)[0].value for some in (parts, joined))
         assert float(after) == pytest.approx(float(before), rel=1e-12, abs=1e-12)
+
+
+def test_data_of_either_sign() -> None:
+    """|d| and d are the same for positive data alone: y is where 2 P(|d| > y) - P(d < y) meets (y - x) / 10."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    rows = np.array([-3.0, -1.0, 2.0, 5.0])
+    lower = hf.ArgMin(y, hf.E(2 * cp.pos(cp.abs(d) - y) + cp.pos(y - d)) + 0.05 * cp.square(y - x))
+    implicit = hf.Problem(hf.Minimize(clients=y), lower, federation=hf.Federation([hf.Client({d: rows})])).implicit
+    for at in (0.0, 3.0, -5.0, 20.0):
+        answer = float(implicit.response(at))
+        side = [
+            -2 * np.mean(np.abs(rows) > answer + s) + np.mean(rows < answer + s) + 0.1 * (answer - at)
+            for s in (-1e-9, 1e-9)
+        ]
+        assert side[0] <= 1e-9 and side[1] >= -1e-9
 
 
 def test_quantiles_have_gradients_in_the_company_of_others() -> None:

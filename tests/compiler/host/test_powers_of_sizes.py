@@ -245,3 +245,13 @@ def test_a_power_of_two_slopes_stays_at_its_corner() -> None:
         s = (-1.5 * steep**1.5 + np.sqrt(2.25 * steep**3 + 4 * abs(at))) / 2  # s^2 + 1.5 steep^1.5 s = |x|
         assert float(implicit.response(at)) == pytest.approx(np.sign(at) * s**2, rel=1e-9)
         assert implicit.gradient(at) == pytest.approx(2 * s / (2 * s + 1.5 * steep**1.5), rel=1e-7)
+
+
+def test_a_number_beside_zeros_is_as_many_numbers() -> None:
+    """max(y, (0, 0, 0))^1.5 adds up to three powers of one y; and -min(y, 0)^1.5 is one of -y."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost = cp.sum(cp.power(cp.maximum(y, np.zeros(3)), 1.5)) + cp.power(cp.neg(y), 1.5) + 0.5 * cp.square(y - x)
+    implicit = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cost)).implicit
+    for at, weight in ((2.0, 3.0), (-2.0, 1.0)):
+        s = (-1.5 * weight + np.sqrt(2.25 * weight**2 + 4 * abs(at))) / 2
+        assert float(implicit.response(at)) == pytest.approx(np.sign(at) * s**2, rel=1e-9)

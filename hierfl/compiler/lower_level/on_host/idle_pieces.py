@@ -11,6 +11,7 @@ import cvxpy as cp
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import copy_with
+from hierfl.atoms.algebra import positive_part
 
 
 def without_idle_pieces(expression: Any, enclosure: Enclosure) -> Any:
@@ -26,18 +27,11 @@ def without_idle_pieces(expression: Any, enclosure: Enclosure) -> Any:
 def _busy(atom: Any, enclosure: Enclosure) -> Any:
     """What is left of a size, or of a maximum or minimum with zero."""
     if isinstance(atom, cp.abs):
-        return _signed(atom.args[0], enclosure) or atom
-    if isinstance(atom, (cp.maximum, cp.minimum)) and len(atom.args) == 2:
-        for zero, w in (atom.args, atom.args[::-1]):
-            if w.shape == atom.shape and isinstance(zero, cp.Constant) and not zero.value.any():
-                above = isinstance(atom, cp.maximum)
-                return w if (_is_positive(w, enclosure) if above else _is_positive(-w, enclosure)) else atom
-    return atom
-
-
-def _signed(w: Any, enclosure: Enclosure) -> Any | None:
-    """w or -w, whichever is never negative."""
-    return next((one for one in (w, -w) if _is_positive(one, enclosure)), None)
+        w = atom.args[0]
+        return next((one for one in (w, -w) if _is_positive(one, enclosure)), atom)
+    sign = -1 if isinstance(atom, cp.minimum) else 1
+    w = positive_part(-atom if sign < 0 else atom)
+    return atom if w is None or not _is_positive(w, enclosure) else w if sign > 0 else -w
 
 
 def _is_positive(w: Any, enclosure: Enclosure) -> bool:

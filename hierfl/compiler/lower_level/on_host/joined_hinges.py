@@ -12,11 +12,15 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
+from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.hoist import instantiate
+from hierfl.atoms.algebra import positive_part
 from hierfl.atoms.table import row_of
+from hierfl.language.function import UserAtom
 
 PROBES = 3  # random values of everything, at which expressions that are equal agree
 ROUNDING = 1e-12
@@ -34,9 +38,10 @@ class Hinge:
     @classmethod
     def of(cls, part: Any) -> Hinge | None:
         """A hinge, or an absolute value, with factors and a sum around it; None where it is neither."""
+        if (w := positive_part(part)) is not None:
+            return cls(w, 1.0, 0.0, False)
         if isinstance(part, NegExpression):
-            positive = _minimum_as_hinge(part.args[0])
-            return positive or cls._scaled(part.args[0], -1.0)
+            return cls._scaled(part.args[0], -1.0)
         if isinstance(part, cp.Sum) and part.axis is None and part.shape == ():
             inner = cls.of(part.args[0])
             return None if inner is None or inner.summed else cls(inner.w, inner.up, inner.down, True)
@@ -45,12 +50,7 @@ class Hinge:
                 if factor.shape == () and (found := cls._scaled(other, factor)) is not None:
                     return found
             return None
-        if isinstance(part, cp.abs):
-            return cls(part.args[0], 1.0, 1.0, False)
-        if isinstance(part, cp.maximum) and len(part.args) == 2:
-            zero, w = sorted(part.args, key=_is_zero, reverse=True)
-            return cls(w, 1.0, 0.0, False) if _is_zero(zero) and w.shape == part.shape else None
-        return None
+        return cls(part.args[0], 1.0, 1.0, False) if isinstance(part, cp.abs) else None
 
     @classmethod
     def _scaled(cls, part: Any, factor: Any) -> Hinge | None:
@@ -103,34 +103,26 @@ def _like(first: Hinge, other: Hinge) -> Hinge | None:
 
 
 def _agree(one: Expression, other: Expression) -> bool:
-    """Whether two expressions are equal at random values of all that is in them; two that are not agree with probability zero."""
+    """Whether two expressions that are polynomials of all that is in them are equal at random values: others are so with probability zero."""
+    if not (_is_polynomial(one) and _is_polynomial(other)):
+        return False
     leaves = {leaf.id: leaf for e in (one, other) for leaf in (*e.variables(), *e.parameters())}
     rng = np.random.default_rng(0)
     for _ in range(PROBES):
-        values = {leaf: rng.uniform(0.5, 1.5, leaf.shape) for leaf in leaves.values()}
-        try:
-            first, second = (e.value for e in instantiate([one, other], values))
-        except NotImplementedError:  # code of the user's, which is not run for this
-            return False
-        if first is None or second is None:
-            return False
+        values = {leaf: rng.normal(size=leaf.shape) for leaf in leaves.values()}
+        first, second = (e.value for e in instantiate([one, other], values))
         if not np.allclose(first, second, rtol=ROUNDING, atol=ROUNDING):
             return False
     return True
 
 
-def _minimum_as_hinge(inner: Any) -> Hinge | None:
-    """-min(w, 0), which is max(-w, 0)."""
-    if not isinstance(inner, cp.minimum) or len(inner.args) != 2:
-        return None
-    zero, w = sorted(inner.args, key=_is_zero, reverse=True)
-    return Hinge(w, 0.0, 1.0, False) if _is_zero(zero) and w.shape == inner.shape else None
+def _is_polynomial(expression: Any) -> bool:
+    """Whether only sums, products and picked entries are in it: what has pieces may agree with another wherever one looks."""
+    if isinstance(expression, Leaf):
+        return True
+    made = isinstance(expression, AffAtom) and not isinstance(expression, UserAtom)
+    return made and all(map(_is_polynomial, expression.args))
 
 
 def _variables(factor: Any) -> list[Any]:
     return list(factor.variables()) if isinstance(factor, Expression) else []
-
-
-def _is_zero(expression: Any) -> bool:
-    value = expression.value if isinstance(expression, cp.Constant) else None
-    return value is not None and not np.any(value)

@@ -15,7 +15,6 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
@@ -25,6 +24,7 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import copy_with
+from hierfl.atoms.algebra import positive_part
 from hierfl.atoms.families.powers import exponent_of
 from hierfl.atoms.ranges import always_smooth
 from hierfl.atoms.row import AtomRow
@@ -47,7 +47,23 @@ def _switches(atom: Any) -> list[Expression]:
     return [atom.args[0]] if atom.half else []
 
 
-class SizePower(Elementwise):
+class _ConvexPower(Atom):
+    """What powers of sizes and of lengths have in common."""
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        return (True, False)
+
+    def is_atom_convex(self) -> bool:
+        return True
+
+    def is_atom_concave(self) -> bool:
+        return False
+
+    def _grad(self, values: Any) -> Any:
+        raise NotImplementedError("JAX differentiates it")
+
+
+class SizePower(_ConvexPower, Elementwise):
     """|w|^p, or max(w, 0)^p where ``half``, of an expression w affine in y; p > 1."""
 
     atom_row: ClassVar[AtomRow] = AtomRow(lower=_lower, smooth=always_smooth, switches=_switches)
@@ -59,15 +75,6 @@ class SizePower(Elementwise):
     def get_data(self) -> list[Any]:
         return [self.exponent, self.half]
 
-    def sign_from_args(self) -> tuple[bool, bool]:
-        return (True, False)
-
-    def is_atom_convex(self) -> bool:
-        return True
-
-    def is_atom_concave(self) -> bool:
-        return False
-
     def is_incr(self, idx: int) -> bool:
         return self.half or bool(self.args[0].is_nonneg())
 
@@ -78,11 +85,8 @@ class SizePower(Elementwise):
         size = np.maximum(values[0], 0.0) if self.half else np.abs(values[0])
         return size**self.exponent
 
-    def _grad(self, values: Any) -> Any:
-        raise NotImplementedError("JAX differentiates it")
 
-
-class LengthPower(Atom):
+class LengthPower(_ConvexPower):
     """(w'w)^(p/2) of an expression w affine in y; p > 1."""
 
     atom_row: ClassVar[AtomRow] = AtomRow(lower=_lower_length, smooth=always_smooth)
@@ -97,15 +101,6 @@ class LengthPower(Atom):
     def shape_from_args(self) -> tuple[int, ...]:
         return ()
 
-    def sign_from_args(self) -> tuple[bool, bool]:
-        return (True, False)
-
-    def is_atom_convex(self) -> bool:
-        return True
-
-    def is_atom_concave(self) -> bool:
-        return False
-
     def is_incr(self, idx: int) -> bool:
         return bool(self.args[0].is_nonneg())
 
@@ -114,9 +109,6 @@ class LengthPower(Atom):
 
     def numeric(self, values: Any) -> Any:
         return np.linalg.norm(np.ravel(values[0])) ** self.exponent
-
-    def _grad(self, values: Any) -> Any:
-        raise NotImplementedError("JAX differentiates it")
 
 
 def with_size_powers(
@@ -185,11 +177,8 @@ def _power_in(base: Any, is_affine: Callable[[Expression], bool]) -> tuple[Expre
             return None
         w, power, kind = inner
         return w, power * exponent, SIZE if kind == ITSELF and power == 1 and exponent % 2 == 0 else kind
-    if isinstance(base, cp.maximum) and len(base.args) == 2:
-        least, w = sorted(base.args, key=_is_zero, reverse=True)
-        return (w, 1.0, POSITIVE_PART) if _is_zero(least) and is_affine(w) else None
-    if isinstance(base, NegExpression) and isinstance(base.args[0], cp.minimum) and len(base.args[0].args) == 2:
-        return _power_in(cp.maximum(*(-one for one in base.args[0].args)), is_affine)
+    if (positive := positive_part(base)) is not None:
+        return (positive, 1.0, POSITIVE_PART) if is_affine(positive) else None
     if not getattr(base, "args", None) or not is_affine(base.args[0]):
         return None
     (w, *rest), whole = base.args, getattr(base, "axis", None) is None
@@ -200,11 +189,6 @@ def _power_in(base: Any, is_affine: Callable[[Expression], bool]) -> tuple[Expre
     if isinstance(base, cp.quad_over_lin) and isinstance(rest[0], cp.Constant) and base.shape == () and whole:
         return w / float(np.sqrt(rest[0].value)), 2.0, LENGTH
     return None
-
-
-def _is_zero(expression: Any) -> bool:
-    value = expression.value if isinstance(expression, cp.Constant) else None
-    return value is not None and not np.any(value)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
