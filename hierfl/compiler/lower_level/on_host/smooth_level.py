@@ -28,6 +28,10 @@ PATIENCE, WORTH = (
 
 ROUGH = 1e-4  # the error of the nearest point over cones from which Newton's method starts as well
 START = 1e-15  # what is nothing of a start, beside 1 and its largest entry: on the way from it to 0 it would be large
+LEFT, UNFELT = (
+    1e-6,
+    1e-6,
+)  # of the forces on y, what an answer may leave of them; and forces beside which all is rounding
 DOWN = 1e-3  # what takes upper bounds down to what they bound, beside squares of distances
 FAR = (10.0, 1e2, 1e3, -10.0, -1e2, -1e3)  # where the objective is defined, but for constraints, is not known
 
@@ -103,6 +107,8 @@ class SmoothLevel:
             if first.status != SOLVED and not (first.status == FAILED and first.error <= ROUGH):
                 return self._empty_model(a, b), first
             tried = NewtonMethod(whole, a, b, self.form.cones, *self._told).solve(self._begun(first.u))
+            if tried.status == SOLVED and self.form.raised and self._is_pulled(whole(tried.u)[0], a.T, tried.z):
+                tried = replace(tried, status=FAILED)
             if tried.status == SOLVED or not np.isfinite(answer.u).all():  # a failure tells most where F is finite
                 answer = tried
             if answer.status == SOLVED:
@@ -119,6 +125,12 @@ class SmoothLevel:
     def _told(self) -> tuple[int, bool, bool, int]:
         """What Newton's method is told of u: the size of y, whether there are ends and roots, how many bounds there are."""
         return self.form.size, self.traced.interior, self.traced.roots, self.form.raised
+
+    def _is_pulled(self, force: np.ndarray, rows: np.ndarray, z: np.ndarray) -> bool:
+        """Whether a force is left on y: beside forces of 1e28 on bounds, from where a start was, a linear model loses it."""
+        left, felt = force - rows @ z, np.abs(force) + np.abs(rows) @ np.abs(z)
+        size = self.form.size
+        return bool(np.abs(left[:size]).max() > LEFT * max(felt[:size].max(), UNFELT))
 
     def _begun(self, u: np.ndarray) -> np.ndarray:
         """A start without rounding, where there are bounds."""
