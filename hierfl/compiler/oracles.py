@@ -128,6 +128,11 @@ class Oracles:
         clients = self.static_data.clients
         return clients.tables[self.row_table(clients)].samples
 
+    def as_rows(self, own: Environment) -> Rows:
+        """One sample of a sample-scope level, whose values are among ``own``, as rows."""
+        one, leaves = jnp.ones(1), self.row_samples
+        return Rows({s: own[s][None] for s in leaves}, dict.fromkeys(leaves, one), dict.fromkeys(leaves, one[0]))
+
     @cached_property
     def elsewhere(self) -> bool:
         """Whether clients' data are held elsewhere, so that f has no value in this process."""

@@ -159,6 +159,21 @@ class Population:
             return jax.tree.map(lambda value: jnp.asarray(value)[None], function(jnp.zeros((), int)))
         return jax.lax.map(function, jnp.arange(self.size))
 
+    def gathered(self, group: Any) -> tuple[dict[int, Array], Array]:
+        """What differs between the rows of all parties, or between the parties, by leaf, and what each weighs.
+
+        ``group`` has the place of a ``table`` (None: parties' constants alone), and says whether rows are ``summed``, not averaged.
+        """
+        weights = jnp.asarray(self.weights)
+        if group.table is None:
+            return {leaf: jnp.asarray(values) for leaf, values in self.parameters.items()}, weights
+        table = self.tables[group.table]
+        numbers = jnp.arange(table.size)
+        holder = jnp.searchsorted(jnp.asarray(table.offsets), numbers, side="right") - 1
+        share = 1.0 / jnp.asarray(table.counts)[holder] if table.weights is None else jnp.asarray(table.weights)
+        own = {leaf: jnp.asarray(values)[holder] for leaf, values in self.parameters.items()}
+        return {**own, **table.rows(numbers)}, weights[holder] * (1.0 if group.summed else share)
+
     def weighted(self, function: Callable[[Party], Array], like: Array) -> Array:
         """The sum over the parties of what a function says of each, times its weight."""
 
@@ -247,6 +262,13 @@ class Party:
             pieces = -(-self.counts[place] // size)
             result = jax.lax.fori_loop(0, pieces, add, result)
         return result
+
+    def gathered(self, group: Any) -> tuple[dict[int, Array], Array]:
+        """The rows of a table, by leaf, and what each weighs: 0 past the party's end; ``group`` as for a population."""
+        table = self.tables[group.table]
+        rows = self.chunk(group.table, 0, table.longest)
+        sample = table.samples[0]
+        return rows.values, rows.weights[sample] * (rows.counts[sample] if group.summed else 1.0)
 
     def estimate(
         self, function: Callable[[Rows], Any], samples: Sequence[int], key: Array, batch_size: int | None, step: Any = 0

@@ -75,5 +75,5 @@ def _on_null_space(z: Rows, order: int) -> tuple[Map, Map]:
     held, free = vectors[:, pulled], vectors[:, ~pulled]
     matrices = triangle(order).T.reshape(order, order, -1, order="F")  # of each entry of the triangle
     zero = np.einsum("ai,abk,bj->ijk", held, matrices, vectors).reshape(-1, matrices.shape[-1])
-    inner = np.einsum("ai,abk,bj->ijk", free, matrices, free).reshape(free.shape[1] ** 2, -1, order="F")
+    inner = np.einsum("ai,abk,bj->ijk", free, matrices, free).reshape(free.shape[1] ** 2, matrices.shape[-1], order="F")
     return zero, triangle(free.shape[1]) @ inner if free.shape[1] else np.zeros((0, matrices.shape[-1]))

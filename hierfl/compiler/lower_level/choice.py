@@ -10,6 +10,7 @@ from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalP
 from hierfl.compiler.lower_level.methods.extragradient import ExtragradientMethod
 from hierfl.compiler.lower_level.methods.linear_system import LinearSystem
 from hierfl.compiler.lower_level.methods.method import ExactMethod
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
@@ -26,6 +27,7 @@ METHODS: dict[str, type[ExactMethod]] = {
         ActiveSet,
         SemismoothNewton,
         ExtragradientMethod,
+        ParametricProgram,
         ConicProgram,
         AcceleratedGradient,
     )

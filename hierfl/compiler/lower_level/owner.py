@@ -13,6 +13,7 @@ from hierfl.compiler.data.tables import Party, Population, node_weights
 from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.parametric.level_form import Gather, RowGroup
 
 
 class Owner(NamedTuple):
@@ -25,6 +26,8 @@ class Owner(NamedTuple):
     condition: Callable[[], Array]  # of the projection
     host_key: Array  # index of the client (or flat row) for methods that run on the host
     own: dict[int, Array]  # its constants, and the weights of nodes that stand for distributions
+    gather: Gather  # what differs between the rows that its objectives average over, and their weights
+    upper: Callable[[Array], Array]  # what of the upper objective its y enters, up to its weight
 
     def condensed(self, like: Array) -> Owner:
         """The same for an affine F, its matrix and constant formed once, so that iterations do not pass over the data."""
@@ -51,6 +54,8 @@ class Owner(NamedTuple):
             lambda: oracles.lower_condition(x, party.environment),
             party.index,
             {**party.environment, **node_weights(party.tables, oracles.lower_samples)},
+            party.gathered,
+            lambda y: party.mean(lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples),
         )
 
     @classmethod
@@ -70,6 +75,20 @@ class Owner(NamedTuple):
             return weighted(lambda p: p.mean(lambda rows: part.operator(oracles, x, y, p.environment, rows), samples))
 
         public = clients.party(0).environment
+
+        def upper(y: Array) -> Array:
+            def of_party(party: Party) -> Array:
+                value: Array = party.mean(
+                    lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
+                )
+                return value
+
+            total = clients.weighted(of_party, jnp.zeros((), x.dtype))
+            if oracles.server_program is None:
+                return total
+            server = _server(oracles)
+            return total + server.mean(lambda rows: oracles.server_value(x, y, server.environment, rows))
+
         return cls(
             mapping,
             lambda z: oracles.project_lower(x, z, public),
@@ -78,6 +97,8 @@ class Owner(NamedTuple):
             lambda: oracles.lower_condition(x, public),
             jnp.zeros((), int),
             {**public, **node_weights(clients.tables, oracles.lower_samples)},
+            lambda group: _server(oracles).gathered(group) if group.server else clients.gathered(group),
+            upper,
         )
 
     @classmethod
@@ -91,7 +112,18 @@ class Owner(NamedTuple):
             lambda: oracles.lower_condition(x, own),
             jnp.asarray(row),
             own,
+            _nothing_to_gather,
+            lambda y: oracles.client_value(x, y[None], own, oracles.as_rows(own)),
         )
+
+
+def _server(oracles: Oracles) -> Party:
+    """The server's own data, which are where its level is solved."""
+    return oracles.laid_out().server_party
+
+
+def _nothing_to_gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
+    raise AssertionError("a sample's level averages over nothing")
 
 
 def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:

@@ -1,0 +1,218 @@
+"""The lower level as one sparse parametric program: of any size, from the owner's data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from hierfl.compiler.host.cone_solution import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
+from hierfl.compiler.host.standard_form import NoStandardFormError
+from hierfl.compiler.lower_level.certificate import LowerSolution
+from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.parametric.level_form import LevelForm, Thetas
+from hierfl.compiler.parametric.level_solver import LevelSolver, Upper
+from hierfl.compiler.party_constraints import lower_constraints
+from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.language.averages import averages_of
+from hierfl.language.expectation import SampleAverage
+
+TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
+
+
+class ParametricProgram(ExactMethod):
+    """The method for convex levels of rows and cones, of any size, with one solution or several."""
+
+    name: ClassVar[str] = "parametric program"
+    cost: ClassVar[str] = "a sparse convex program on the host, for each owner of a y"
+    tells_empty: ClassVar[bool] = True
+    responds: ClassVar[bool] = True
+
+    @classmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        try:
+            level_solver(structure)
+        except NoStandardFormError as reason:
+            return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
+        return Verdict(True, "its matrices follow from x and the owner's data, and its multipliers are known")
+
+    @property
+    def solutions_in_a_second(self) -> int:
+        """Some milliseconds each."""
+        return max(1, 2_000_000 // (10_000 + self.structure.size**2))
+
+    @cached_property
+    def solver(self) -> LevelSolver:
+        """What solves it."""
+        return level_solver(self.structure)
+
+    def answer(self, question: Question) -> LowerSolution:
+        raise AssertionError("solved on the host, not from a question")
+
+    def _thetas(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
+        """theta of the level, and of the upper objective where it chooses."""
+        environment = self.structure.oracles.environment(x, None, owner.own)
+        below = self.solver.form.thetas(environment, owner.gather)
+        upper = self.solver.upper
+        above = [] if upper is None or upper.form is None else upper.form.thetas(environment, owner.gather)
+        return below, above
+
+    def solve(
+        self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
+    ) -> LowerSolution:
+        """y(x) of one owner through a callback, to rounding whatever the tolerance."""
+        size, mu = self.structure.size, jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))
+        below, above = self._thetas(x, owner)
+        count = len(below)
+
+        def on_host(*parts: np.ndarray) -> np.ndarray:
+            given = [np.asarray(part, float) for part in parts]
+            answer = self.solver.answer(given[:count], given[count:])
+            told = np.full(3 * size + 3, np.nan)
+            told[:size] = answer.y
+            told[size : size + 3] = answer.chosen.error, answer.chosen.status, answer.unique
+            for place, end in enumerate(answer.ends[:2]):
+                told[size + 3 + place * size : size + 3 + (place + 1) * size] = end
+            return told
+
+        told = call_on_host(on_host, (3 * size + 3,), x.dtype, *below, *above)
+        y, (residual, status, unique) = told[:size], told[size : size + 3]
+        unique = self._told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
+        solved = status == SOLVED
+        bound = jnp.full((), jnp.nan, x.dtype)
+        return LowerSolution(y, residual, bound, mu, status.astype(int), solved, status == EMPTY, unique)
+
+    def _told_apart(self, unique: Array, y: Array, ends: Array, owner: Owner) -> Array:
+        """``SEVERAL`` where the upper objective has other values at other solutions, else ``ALIKE``."""
+        if self.solver.strict:
+            return jnp.full((), ONE)
+        here = owner.upper(y)
+        there = jax.vmap(lambda end: owner.upper(jnp.where(jnp.isfinite(end), end, y)))(ends)
+        size = 1.0 + jnp.abs(here) + jnp.abs(there)
+        apart = jnp.any(jnp.abs(there - here) > TOLD_APART * size)
+        return jnp.where(unique == SEVERAL, jnp.where(apart, SEVERAL, ALIKE), unique).astype(int)
+
+    def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
+        """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
+
+        def both(x: Array) -> Thetas:
+            below, above = self._thetas(x, owner)
+            return [*below, *above]
+
+        thetas, back = jax.vjp(both, x)
+        ways = [jax.jvp(both, (x,), (way,))[1] for way in _generic(x)]
+        count, shapes = len(self._thetas(x, owner)[0]), [jnp.shape(part) for part in thetas]
+        sizes = [int(np.prod(shape)) for shape in shapes]
+
+        def on_host(seed: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+            given = [np.asarray(part, float) for part in parts]
+            here, rest = given[: len(shapes)], given[len(shapes) :]
+            tangents = [rest[k : k + len(shapes)] for k in range(0, len(rest), len(shapes))]
+            found = self.solver.pull(here[:count], here[count:], np.asarray(seed, float), tangents)
+            if found is None:
+                return np.full(sum(sizes), np.nan)
+            return np.concatenate([np.zeros(0), *map(np.ravel, found)])
+
+        flat = call_on_host(on_host, (sum(sizes),), x.dtype, seed, *thetas, *(part for way in ways for part in way))
+        ends = np.cumsum([0, *sizes])
+        slopes = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes)]
+        pulled: Array = back([slope.astype(part.dtype) for slope, part in zip(slopes, thetas)])[0]
+        nowhere = jnp.any(jnp.isnan(flat))  # theta may not move with x where there is no derivative
+        return jnp.where(nowhere, jnp.nan, pulled)
+
+    def unsolved(self, solution: LowerSolution, owner: int) -> str:
+        what, convex = "objective", "convex"
+        if int(solution.iterations[owner]) == UNBOUNDED:
+            far = "is unbounded above" if self.structure.level.kind == "argmax" else "is unbounded below"
+            return f"its {what} {far} on Y(x). Add a strongly {convex} term or a bounded set."
+        error = float(solution.residual[owner])
+        tried = f"its optimality conditions hold with a relative error of {error:.1e} only" if np.isfinite(error) else "no y was found"
+        return (
+            f"{tried}. Its infimum may not be attained, or it is badly scaled: add a strongly {convex} term or a bounded set, or write it in "
+            f"other units."
+        )
+
+
+def level_solver(structure: LowerStructure) -> LevelSolver:
+    """What solves the level, made once for a problem.
+
+    Raises
+    ------
+    NoStandardFormError
+        Where the level has no such form; says why.
+    """
+    found = structure.oracles.programs.keep("level solver", lambda: _made_or_refused(structure))
+    if isinstance(found, NoStandardFormError):
+        raise found
+    solver: LevelSolver = found
+    return solver
+
+
+def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormError:
+    try:
+        return _made(structure)
+    except NoStandardFormError as reason:
+        return reason
+
+
+def _made(structure: LowerStructure) -> LevelSolver:
+    oracles, level = structure.oracles, structure.level
+    if level.kind == "equilibrium":
+        raise NoStandardFormError("it is an equilibrium")
+    whole, known = level.scope == "federation", oracles.declaration.known_bounds
+    clients = oracles.static_data.clients
+    constraints = lower_constraints(oracles.declaration)
+    form = LevelForm.of([(level.expression, level.sign, clients)], constraints, level.variables, whole, known)
+    selection = getattr(level, "selection", None)
+    strict = structure.jacobian.mode == "constant" and structure.jacobian.modulus > 0
+    upper = None if selection is None else _upper(oracles, selection)
+    return LevelSolver(form, strict, selection, upper)
+
+
+def _upper(oracles: Oracles, selection: str) -> Upper:
+    """The upper objective as a cost of y: as it is wanted if that is convex, else turned round."""
+    declaration, data = oracles.declaration, oracles.static_data
+    level = declaration.lower_level
+    assert level is not None
+    whole = level.scope == "federation"
+    terms = [declaration.objective.clients, declaration.objective.server if whole else None]
+    wanted = oracles.sign * (1.0 if selection == "optimistic" else -1.0)
+    why: list[str] = []
+    for sign in (wanted, -wanted):
+        costs = [
+            (cp.Constant(0.0) if term is None else _of_one_row(term) if level.scope == "sample" else term, sign, parties)
+            for term, parties in zip(terms, (data.clients, data.server))
+        ]
+        try:
+            form = LevelForm.of(costs, (), level.variables, whole, declaration.known_bounds)
+        except NoStandardFormError as reason:
+            why.append(str(reason))
+            continue
+        return Upper(form, sign * oracles.sign)
+    return Upper(None, 0.0, why[0])
+
+
+def _of_one_row(term: Any) -> Any:
+    """The upper term of one sample, whose y it is: averages are of that sample alone."""
+    if isinstance(term, SampleAverage):
+        return term.per_sample
+    if not any(True for _ in averages_of(term)):
+        return term
+    return term.copy([_of_one_row(argument) for argument in term.args])
+
+
+def _generic(x: Array) -> Sequence[Array]:
+    """Directions without anything special."""
+    numbers = np.arange(1, x.size + 1)
+    ways: list[Callable[[np.ndarray], np.ndarray]] = [lambda k: np.cos(k**2), lambda k: np.sin(1.7 * k**2 + 0.4)]
+    return [jnp.asarray(way(numbers), x.dtype) for way in ways[: 1 if x.size == 1 else 2]]

@@ -1,0 +1,189 @@
+"""A convex program in numbers, its optimality conditions, and how far a pair is from meeting them.
+
+minimise  u' P u / 2 + q' u   subject to   A u + b in K;        P u + q = A' z,  z in K*,  z' (A u + b) = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Bool, Float
+
+from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED
+from hierfl.compiler.host.cones import blocks, project_dual
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+
+GOOD = 1e-9  # the relative error of the conditions up to which a pair is a solution
+
+Vector = Float[np.ndarray, " width"]
+Rows = Float[np.ndarray, " rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramSolution:
+    """u and z with the relative ``error`` of the optimality conditions; ``status`` says whether they are a solution.
+
+    ``work`` counts what it took: factorisations, iterations, whatever the solver tells.
+    """
+
+    u: Vector
+    z: Rows
+    error: float
+    status: int
+    work: int = 0
+
+    @property
+    def solved(self) -> bool:
+        """Whether the conditions hold."""
+        return self.status == SOLVED
+
+
+@dataclass(frozen=True, eq=False)
+class ConvexProgram:
+    """P (width, width), symmetric, q, A (rows, width), b, the cones of the rows, in any order; the first ``size`` entries of u are y.
+
+    ``curved`` has rows whose null space is that of P.
+    """
+
+    p: Any  # csc
+    q: Vector
+    a: Any  # csc
+    b: Rows
+    cones: Sequence[Cone]
+    size: int
+    curved: Any = None  # csr
+
+    @property
+    def width(self) -> int:
+        """How many scalars u has."""
+        return len(self.q)
+
+    @cached_property
+    def kinds(self) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+        """(which rows are equations, which are inequalities)."""
+        equal, loose = np.zeros(len(self.b), bool), np.zeros(len(self.b), bool)
+        for cone, rows in blocks(self.cones):
+            equal[rows], loose[rows] = cone.kind == ZERO, cone.kind == NONNEGATIVE
+        return equal, loose
+
+    @property
+    def equal(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows are equations."""
+        return self.kinds[0]
+
+    @property
+    def loose(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows are inequalities."""
+        return self.kinds[1]
+
+    @cached_property
+    def polyhedral(self) -> bool:
+        """Whether there are only equations and inequalities."""
+        return bool((self.equal | self.loose).all())
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether it is a linear program."""
+        return self.polyhedral and not (self.p.nnz and np.abs(self.p.data).max() > 0)
+
+    @cached_property
+    def by_rows(self) -> Any:
+        """A by rows."""
+        return sp.csr_array(self.a)
+
+    @cached_property
+    def sizes(self) -> Rows:
+        """The length of each row of A, 1 for a row of zeros."""
+        squares = self.by_rows.multiply(self.by_rows).sum(axis=1) if self.a.nnz else np.zeros(len(self.b))
+        lengths = np.sqrt(np.asarray(squares).reshape(-1))
+        return np.where(lengths > 0, lengths, 1.0)
+
+    @cached_property
+    def _absolute(self) -> tuple[Any, Any]:
+        return abs(self.p), abs(self.by_rows)
+
+    def slack(self, u: Vector) -> Rows:
+        """A u + b."""
+        return np.asarray(self.by_rows @ u + self.b)
+
+    def force(self, u: Vector, z: Rows) -> Vector:
+        """P u + q - A' z."""
+        return np.asarray(self.p @ u + self.q - self.a.T @ z)
+
+    def force_size(self, u: Vector, z: Rows) -> float:
+        """The size of what balances there."""
+        p, a = self._absolute
+        size = p @ np.abs(u) + np.abs(self.q) + a.T @ np.abs(z)
+        return max(float(size.max(initial=0.0)), 1e-4 * float(p.max() if p.nnz else 0.0)) or 1.0
+
+    def row_sizes(self, u: Vector) -> Rows:
+        """The size of what adds up to each row's slack."""
+        return np.asarray(self._absolute[1] @ np.abs(u) + np.abs(self.b) + self.sizes)
+
+    def error(self, u: Vector, z: Rows) -> float:
+        """The largest relative error of the three conditions."""
+        if not (np.isfinite(u).all() and np.isfinite(z).all()):
+            return np.inf
+        size = self.force_size(u, z)
+        worst = float(np.abs(self.force(u, z)).max(initial=0.0)) / size
+        if not len(self.b):
+            return worst
+        rows, lengths = self._cone_scale(self.row_sizes(u)), self._cone_scale(self.sizes)
+        e, dual = self.slack(u) / rows, z * lengths / size
+        simple = self.equal | self.loose
+        inside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[simple]
+        fit = np.abs(np.where(self.equal, e, np.minimum(dual, e)))[simple]
+        worst = max(worst, float(inside.max(initial=0.0)), float(fit.max(initial=0.0)))
+        for cone, place in self.curved_cones:
+            outside = project_dual([cone], -e[place])
+            apart = dual[place] - project_dual([cone], dual[place] - e[place])
+            worst = max(worst, float(np.linalg.norm(outside)), float(np.abs(apart).max()))
+        return worst
+
+    @cached_property
+    def curved_cones(self) -> list[tuple[Cone, slice]]:
+        """The cones that are no rows."""
+        return [(cone, rows) for cone, rows in blocks(self.cones) if cone.kind not in (ZERO, NONNEGATIVE)]
+
+    def _cone_scale(self, rows: Rows) -> Rows:
+        """The size of each row; one size for all rows of a cone that is no product of rows."""
+        scale = np.array(rows)
+        for _, place in self.curved_cones:
+            scale[place] = rows[place].max()
+        return scale
+
+    def judged(self, u: Vector, z: Rows, work: int = 0) -> ProgramSolution:
+        """The pair as a solution, if it is one."""
+        error = self.error(u, z)
+        return ProgramSolution(u, z, error, SOLVED if error <= GOOD else FAILED, work)
+
+    def none(self, status: int) -> ProgramSolution:
+        """No solution, for a reason."""
+        return ProgramSolution(np.full(self.width, np.nan), np.full(len(self.b), np.nan), np.inf, status)
+
+    def proves_empty(self, z: Rows) -> bool:
+        """Whether z in K* is a proof that no u is feasible: A' z = 0, b' z < 0."""
+        z = z / (np.abs(z * self.sizes).max(initial=0.0) or 1.0)
+        lost = float(self.b @ z)
+        return lost < 0 and float(np.abs(self.a.T @ z).max(initial=0.0)) <= 1e-7 * -lost
+
+    def proves_unbounded(self, u: Vector) -> bool:
+        """Whether u is a direction along which the objective falls without end."""
+        u = u / (np.abs(u).max(initial=0.0) or 1.0)
+        gain = -float(self.q @ u)
+        if gain <= 0:
+            return False
+        e = np.asarray(self.by_rows @ u) / self.sizes
+        away = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[self.equal | self.loose]
+        curved = [np.linalg.norm(project_dual([cone], -e[place])) for cone, place in self.curved_cones]
+        floor = 1e-7 * gain / (1.0 + np.abs(self.q).max(initial=0.0))
+        worst = max(float(away.max(initial=0.0)), *curved, float(np.abs(self.p @ u).max(initial=0.0)))
+        return worst <= max(floor, 1e-9)
+
+
+__all__ = ["EMPTY", "FAILED", "GOOD", "SOLVED", "UNBOUNDED", "ConvexProgram", "ProgramSolution"]

@@ -1,0 +1,355 @@
+"""A level of one owner: a template for what is said once, and one for each row of data that it averages over.
+
+u = (y, bounds, bounds of row 1, ..., bounds of row N): a row's template is canonicalised once, whatever the number of rows, and its own
+bounds and cones are repeated. theta is a list of arrays: that of the base, and (N, theta) with weights (N,) for each group of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+from jax import Array
+
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
+from hierfl.atoms.algebra import addends
+from hierfl.compiler.data.tables import Population
+from hierfl.compiler.host.standard_form import Cone, NoStandardFormError
+from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
+from hierfl.compiler.parametric.affine_entries import AffineEntries
+from hierfl.compiler.parametric.convex_program import ConvexProgram
+from hierfl.compiler.parametric.template import SmoothPart, Template
+from hierfl.language.averages import averages_of
+from hierfl.language.expectation import E, total
+from hierfl.language.sample import ClientParameter, Sample
+
+ROWS_LIMIT = 20_000  # rows that have bounds of their own
+Thetas = list[Any]  # of the base, then (of each row, weights) of each group
+DENSE = 0.2  # of the entries of forms, from which products of theirs are those of dense matrices
+
+
+class RowGroup(NamedTuple):
+    """What is averaged over the rows of a table, or over clients' constants (``table`` None); of the server's tables where it is ``server``'s.
+
+    ``summed`` says that it is added up instead.
+    """
+
+    template: Template
+    table: int | None
+    summed: bool
+    server: bool = False
+
+
+Gather = Callable[[RowGroup], tuple[dict[int, Array], Array]]  # what differs between a group's rows by leaf, and their weights
+
+
+@dataclass
+class Slopes:
+    """A function of a program's numbers, by pairs: a'(P u + q + ...), m'P a, left'A right and offset'b, added up."""
+
+    forces: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    bends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    rows: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    offset: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LevelForm:
+    """The base and its groups of rows."""
+
+    base: Template
+    groups: tuple[RowGroup, ...]
+
+    @classmethod
+    def of(
+        cls,
+        costs: Sequence[tuple[Expression, float, Population | None]],
+        constraints: Sequence[Constraint],
+        variables: Sequence[cp.Variable],
+        whole: bool,
+        known: Known = NOTHING_KNOWN,
+    ) -> LevelForm:
+        """Of costs, each with a factor and the parties whose data it averages over (the second one's are the server's).
+
+        ``whole`` says that y is the federation's: clients' constants differ within the cost.
+
+        Raises
+        ------
+        NoStandardFormError
+            Where CVXPY cannot bring it to rows and the cones that are known here.
+        """
+        plain: list[Expression] = []
+        ids = {v.id for v in variables}
+        rows: dict[tuple[int | None, bool, bool], list[Expression]] = {}
+        for place, (cost, factor, parties) in enumerate(costs):
+            server = place > 0
+            for term in addends(cost):
+                if not any(v.id in ids for v in term.variables()):
+                    continue
+                for part, kind in _parts(term):
+                    private = whole and not server and any(isinstance(p, ClientParameter) for p in part.parameters())
+                    if kind is None and not private:
+                        weight = factor * (1.0 if server or parties is None or not whole else float(np.sum(parties.weights)))
+                        plain.append(weight * part)
+                    else:
+                        assert parties is not None
+                        table = None if kind is None else table_of(part, parties)
+                        rows.setdefault((table, kind is total, server), []).append(factor * part)
+        base = Template.of(_sum(plain), constraints, variables, known)
+        groups = tuple(
+            RowGroup(Template.of(_sum(parts), (), variables, known), table, summed, server)
+            for (table, summed, server), parts in rows.items()
+        )
+        for group in groups:
+            parties = costs[int(group.server)][2]
+            if group.table is not None and parties is not None:
+                _require_few(group, parties, whole)
+        return cls(base, groups)
+
+    @property
+    def size(self) -> int:
+        """How many scalars y has."""
+        return self.base.size
+
+    def thetas(self, environment: dict[int, Any], gather: Gather) -> Thetas:
+        """theta, from the values of x and constants, and rows; traceable."""
+        found: Thetas = [self.base.theta_at(environment)]
+        for group in self.groups:
+            rows, weights = gather(group)
+            found.append(jax.vmap(lambda row, t=group.template: t.theta_at({**environment, **row}))(rows))
+            found.append(jnp.asarray(weights, found[0].dtype))
+        return found
+
+    # --- numbers -----------------------------------------------------------------------------------------------------
+
+    def blocks(self, thetas: Thetas) -> list[Block]:
+        """The base and the groups with their numbers; rows of no weight are left out."""
+        parts = [Block(self.base, np.asarray(thetas[0], float)[None], np.ones(1), np.zeros(1, int), 0, 0)]
+        width, height = self.base.width, self.base.height
+        for group, theta, weights in zip(self.groups, thetas[1::2], thetas[2::2]):
+            kept = np.flatnonzero(np.asarray(weights) != 0)
+            block = Block(group.template, np.asarray(theta, float)[kept], np.asarray(weights, float)[kept], kept, width, height)
+            parts.append(block)
+            width += len(kept) * block.extra
+            height += len(kept) * group.template.height
+        return parts
+
+    def program(self, thetas: Thetas) -> ConvexProgram:
+        """The level's program."""
+        parts = self.blocks(thetas)
+        width, height = parts[-1].end
+        p = _gathered([part.quadratic for part in parts], (width, width))
+        q = np.zeros(width)
+        for part in parts:
+            np.add.at(q, *part.linear)
+        a = _gathered([part.matrix for part in parts], (height, width))
+        b = np.zeros(height)
+        for part in parts:
+            b[part.offset[0]] = part.offset[1]
+        curved = [p] if p.nnz else []
+        for part in parts:
+            for form, shift, weight in part.squares(width):
+                p = sp.csc_array(p + _gram(form, weight))
+                q += form.T @ (weight * shift)
+                curved.append(form[weight > 0])
+        cones = [cone for part in parts for cone in part.cones]
+        stacked = sp.csr_array(sp.vstack(curved)) if curved else sp.csr_array((0, width))
+        return ConvexProgram(p, q, a, b, cones, self.size, stacked)
+
+    def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
+        """The gradient in theta of what ``slopes`` says."""
+        found: Thetas = []
+        for part, given in zip(self.blocks(thetas), [thetas[0][None], *thetas[1::2]]):
+            whole = np.zeros(np.shape(given))
+            whole[part.kept] = part.pull(slopes)
+            found.append(whole)
+        weights = [np.zeros(np.shape(weight)) for weight in thetas[2::2]]
+        mixed = [each for pair in zip(found[1:], weights) for each in pair]
+        return [found[0][0], *mixed]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A template at k thetas, with weights; ``first`` and ``top`` are where its bounds and its rows start. The base has one theta."""
+
+    template: Template
+    theta: np.ndarray
+    weights: np.ndarray
+    kept: np.ndarray
+    first: int
+    top: int
+
+    @property
+    def is_base(self) -> bool:
+        return self.first == 0
+
+    @property
+    def extra(self) -> int:
+        """How many entries of u each row has of its own."""
+        return self.template.width - self.template.size
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where the next block's bounds and rows start."""
+        count = len(self.weights)
+        if self.is_base:
+            return self.template.width, self.template.height
+        return self.first + count * self.extra, self.top + count * self.template.height
+
+    @cached_property
+    def columns(self) -> np.ndarray:
+        """The places in u of each row's (y, bounds): (k, width)."""
+        if self.is_base:
+            return np.arange(self.template.width)[None]
+        count, size = len(self.weights), self.template.size
+        own = self.first + np.arange(count * self.extra).reshape(count, self.extra)
+        return np.hstack([np.broadcast_to(np.arange(size), (count, size)), own])
+
+    @cached_property
+    def heights(self) -> np.ndarray:
+        """The places of each row's rows of A: (k, height)."""
+        count, height = len(self.weights), self.template.height
+        return self.top + np.arange(count * height).reshape(count, height)
+
+    @property
+    def cones(self) -> list[Cone]:
+        return list(self.template.cones) * len(self.weights)
+
+    def _placed(
+        self, entries: AffineEntries, rows: np.ndarray, columns: np.ndarray | None, weighted: bool
+    ) -> tuple[np.ndarray, ...]:
+        values = entries.values(self.theta)
+        values = values * self.weights[:, None] if weighted else values
+        place = rows[:, entries.rows].ravel()
+        if columns is None:
+            return place, np.ravel(values)
+        return place, columns[:, entries.columns].ravel(), np.ravel(values)
+
+    @property
+    def quadratic(self) -> tuple[np.ndarray, ...]:
+        """(rows, columns, numbers) of P."""
+        return self._placed(self.template.quadratic, self.columns, self.columns, True)
+
+    @property
+    def linear(self) -> tuple[np.ndarray, ...]:
+        """(places, numbers) of q."""
+        return self._placed(self.template.linear, self.columns, None, True)
+
+    @property
+    def matrix(self) -> tuple[np.ndarray, ...]:
+        """(rows, columns, numbers) of A."""
+        return self._placed(self.template.matrix, self.heights, self.columns, False)
+
+    @property
+    def offset(self) -> tuple[np.ndarray, ...]:
+        """(places, numbers) of b."""
+        return self._placed(self.template.offset, self.heights, None, False)
+
+    def squares(self, width: int) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
+        """(forms, shifts, curvatures) of squares of linear forms."""
+        for part in self.template.smooth:
+            count = part.form.shape[0]
+            numbers = np.arange(len(self.weights) * count).reshape(-1, count)
+            row, column, value = self._placed(part.form, numbers, self.columns, False)
+            form = sp.csr_array((value, (row, column)), (numbers.size, width))
+            yield form, np.ravel(self._dense(part.shift)), 2.0 * np.ravel(self._dense(part.weight) * self.weights[:, None])
+
+    def _dense(self, entries: AffineEntries) -> np.ndarray:
+        """A column for each theta: (k, height)."""
+        out = np.zeros((len(self.theta), entries.shape[0]))
+        out[:, entries.rows] = entries.values(self.theta)
+        return out
+
+    def pull(self, slopes: Slopes) -> np.ndarray:
+        """The gradient in each theta."""
+        template, weights = self.template, self.weights[:, None]
+        out = np.zeros(self.theta.shape)
+        p, q, a = template.quadratic, template.linear, template.matrix
+        for left, right in slopes.forces:
+            left, right = left[self.columns], right[self.columns]
+            out += q.pull(weights * left[:, q.rows])
+            out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
+            for part in template.smooth:
+                out += self._pull_of_square(part, left, right, 1.0)
+        for left, right in slopes.bends:
+            left, right = left[self.columns], right[self.columns]
+            out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
+            for part in template.smooth:
+                out += self._pull_of_square(part, left, right, 0.0)
+        for left, right in slopes.rows:
+            left, right = left[self.heights], right[self.columns]
+            out += a.pull(left[:, a.rows] * right[:, a.columns])
+        if slopes.offset is not None:
+            out += template.offset.pull(slopes.offset[self.heights][:, template.offset.rows])
+        return out
+
+    def _pull_of_square(self, part: SmoothPart, left: np.ndarray, right: np.ndarray, shifted: float) -> np.ndarray:
+        """Of sum 2 weight (form left) (form right + shifted shift)."""
+        form, place = part.form, np.arange(len(self.weights))[:, None]
+        values = form.values(self.theta)
+        of_left, of_right = np.zeros((2, len(self.weights), form.shape[0]))
+        np.add.at(of_left, (place, form.rows[None]), values * left[:, form.columns])
+        np.add.at(of_right, (place, form.rows[None]), values * right[:, form.columns])
+        of_right = of_right + shifted * self._dense(part.shift)
+        weight = 2.0 * self._dense(part.weight) * self.weights[:, None]
+        out = form.pull(
+            (weight * of_right)[:, form.rows] * left[:, form.columns]
+            + (weight * of_left)[:, form.rows] * right[:, form.columns]
+        )
+        out += part.shift.pull(shifted * (weight * of_left)[:, part.shift.rows])
+        return out + part.weight.pull((2.0 * self.weights[:, None] * of_left * of_right)[:, part.weight.rows])
+
+
+def _parts(term: Expression) -> Iterator[tuple[Expression, type | None]]:
+    """The addends of a term with the kind of average that each is under (None: none), as per-sample expressions."""
+    if not any(True for _ in averages_of(term)):
+        yield term, None
+        return
+    kind, expression = per_sample(term)
+    for part in distributed(expression):
+        if kind is E and not any(isinstance(p, Sample) for p in part.parameters()):
+            yield part, None
+        else:
+            yield part, kind
+
+
+def _sum(parts: Sequence[Expression]) -> Expression | None:
+    return sum(parts[1:], start=parts[0]) if parts else None
+
+
+def _require_few(group: RowGroup, parties: Population, whole: bool) -> None:
+    assert group.table is not None
+    table = parties.tables[group.table]
+    if group.template.width == group.template.size:
+        return
+    if table.has_nodes:
+        raise NoStandardFormError(
+            "the average of a law's kinks is smooth, that of its nodes' is not: y(x) would be a staircase"
+        )
+    count = table.size if whole else table.longest
+    if count > ROWS_LIMIT:
+        raise NoStandardFormError(
+            f"an average over {count:,} rows of something that is not smooth in y; at most {ROWS_LIMIT:,} are treated"
+        )
+
+
+def _gathered(parts: Sequence[tuple[np.ndarray, ...]], shape: tuple[int, int]) -> Any:
+    rows, columns, values = (np.concatenate(each) for each in zip(*parts))
+    return sp.csc_array((values, (rows, columns)), shape)
+
+
+def _gram(form: Any, weight: np.ndarray) -> Any:
+    """form' diag(weight) form."""
+    if form.nnz > DENSE * form.shape[0] * max(1, form.shape[1]) and form.shape[1] > 8:
+        dense = form.toarray()
+        return sp.csc_array(dense.T @ (weight[:, None] * dense))
+    return sp.csc_array(form.T @ sp.diags_array(weight) @ form)

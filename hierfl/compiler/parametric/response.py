@@ -1,0 +1,179 @@
+"""How the solution of a program moves with theta: one factorisation of the conditions at what holds.
+
+With the rows J that hold, [P A_J'; A_J 0] (du, -dz) = -(r, s), where r and s are what the conditions move by at a fixed solution; the
+adjoint of a seed solves the same system. Rows that hold without a multiplier make y(theta) directional only: then the derivative along
+a direction is a quadratic program over the critical cone, and there is a gradient if those along generic directions, there and back,
+are what the adjoint says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hierfl.compiler.host.cones import dual_slope
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.level_form import Slopes, Thetas
+from hierfl.compiler.parametric.saddle import Saddle
+from hierfl.compiler.parametric.solution_set import SolutionSet
+from hierfl.compiler.parametric.solve_program import solve_program
+
+CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
+ALIKE = 1e-6  # of two derivatives that are the same
+STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
+CORNER = 1e-7  # of a multiplier and a slack in a curved cone, up to which they are at a corner of their conditions
+LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
+
+Build = Callable[[Thetas], ConvexProgram]
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """Of the solution of ``build(thetas)``."""
+
+    build: Build
+    thetas: Thetas
+    program: ConvexProgram
+    answer: ProgramSolution
+
+    @cached_property
+    def solutions(self) -> SolutionSet:
+        return SolutionSet(self.program, self.answer)
+
+    def adjoint(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> tuple[np.ndarray, np.ndarray] | None:
+        """(a, b) such that the gradient of seed'u is that of -a'(P u + q - A'z) - b'(A u + b) at fixed u and z; None where there is none.
+
+        ``tangents`` are directions of theta in which it has to be one.
+        """
+        if not seed.any():
+            return np.zeros(self.program.width), np.zeros(len(self.program.b))
+        pair = self._over_rows(seed) if self.program.polyhedral else self._over_cones(seed)
+        if pair is None:
+            return None
+        return pair if all(self._agrees(pair, seed, tangent) for tangent in tangents) else None
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _saddle(self) -> Saddle:
+        return Saddle(self.program.p, self.program.by_rows[self.solutions.strong])
+
+    def _over_rows(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        a, held, left = self._saddle.solve(seed, np.zeros(int(self.solutions.strong.sum())))
+        if left > CONSISTENT and self.solutions.weak.any():  # rows without a multiplier may be what holds y
+            return self._with_weak_rows(seed)
+        if left > CONSISTENT:
+            return None
+        b = np.zeros(len(self.program.b))
+        b[self.solutions.strong] = held
+        return a, b
+
+    def _with_weak_rows(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        tight = self.solutions.strong | self.solutions.weak
+        a, held, left = Saddle(self.program.p, self.program.by_rows[tight]).solve(seed, np.zeros(int(tight.sum())))
+        if left > CONSISTENT:
+            return None
+        b = np.zeros(len(self.program.b))
+        b[tight] = held
+        return a, b
+
+    def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
+        """How the conditions move along a direction of theta, at fixed u and z: (of P u + q - A'z, of A u + b)."""
+        u, z = self.answer.u, self.answer.z
+        size = max((float(np.abs(part).max(initial=0.0)) for part in tangent), default=0.0)
+        scale = max((float(np.abs(part).max(initial=0.0)) for part in self.thetas), default=0.0)
+        if size == 0.0:
+            return np.zeros(self.program.width), np.zeros(len(self.program.b))
+        step = STEP * max(scale, 1e-3) / size
+
+        def at(times: float) -> tuple[np.ndarray, np.ndarray]:
+            program = self.build([part + times * step * way for part, way in zip(self.thetas, tangent)])
+            return program.force(u, z), program.slack(u)
+
+        (f1, s1), (b1, t1), (f2, s2), (b2, t2) = at(1.0), at(-1.0), at(2.0), at(-2.0)
+        return (8 * (f1 - b1) - (f2 - b2)) / (12 * step), (8 * (s1 - t1) - (s2 - t2)) / (12 * step)
+
+    def _agrees(self, pair: tuple[np.ndarray, np.ndarray], seed: np.ndarray, tangent: Thetas) -> bool:
+        """Whether the derivatives along a direction, there and back, are what the adjoint says."""
+        force, slack = self.moved(tangent)
+        a, b = pair
+        said = -float(a @ force + b @ slack)
+        size = float(np.abs(a) @ np.abs(force) + np.abs(b) @ np.abs(slack))
+        if not self.program.polyhedral:
+            return True
+        if not self.solutions.weak.any():
+            strong = self.solutions.strong
+            _, _, left = self._saddle.solve(-force, -slack[strong])
+            return bool(left <= CONSISTENT)
+        for sign in (1.0, -1.0):
+            moved = self._along(sign * force, sign * slack)
+            if not moved.solved or abs(float(seed @ moved.u) - sign * said) > ALIKE * max(size, abs(said)):
+                return False
+        return True
+
+    def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
+        """The derivative of u along a direction."""
+        program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
+        a = sp.csc_array(sp.vstack([program.by_rows[strong], program.by_rows[weak]]))
+        b = np.concatenate([slack[strong], slack[weak]])
+        cones = [Cone(ZERO, int(strong.sum())), Cone(NONNEGATIVE, int(weak.sum()))]
+        kinds = [cone for cone in cones if cone.size]
+        return solve_program(ConvexProgram(program.p, force, a, b, kinds, program.size, program.curved))
+
+    # --- cones ---------------------------------------------------------------------------------------------------
+
+    def _over_cones(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """From the derivative of z = Proj(z - scale (A u + b)), where it has one."""
+        program, u, z = self.program, self.answer.u, self.answer.z
+        width = program.width
+        if width + len(z) > LARGEST or self.solutions.weak.any() or self._at_a_corner:
+            return None
+        scale = self._scale
+        slope = dual_slope(program.cones, z - scale * program.slack(u))
+        a = program.a.toarray()
+        system = np.block([[program.p.toarray(), -a.T], [scale * slope @ a, np.eye(len(z)) - slope]])
+        right = np.concatenate([seed, np.zeros(len(z))])
+        found, _, _, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
+        left = np.abs(system.T @ found - right).max() / np.abs(right).max()
+        return (found[:width], scale * slope.T @ found[width:]) if left <= CONSISTENT else None
+
+    @property
+    def _scale(self) -> float:
+        program = self.program
+        return program.force_size(self.answer.u, self.answer.z) / max(
+            float(program.row_sizes(self.answer.u).max(initial=0.0)), 1e-300
+        )
+
+    @property
+    def _at_a_corner(self) -> bool:
+        """Whether a curved cone's multiplier and slack are where the projection has no derivative."""
+        v = self.answer.z - self._scale * self.program.slack(self.answer.u)
+        for cone, rows in self.program.curved_cones:
+            part = v[rows]
+            size = float(np.abs(part).max())
+            if cone.kind == SECOND_ORDER:
+                length = float(np.linalg.norm(part[1:]))
+                near = min(abs(part[0] - length), abs(part[0] + length))
+            else:
+                near = float(np.abs(np.linalg.eigvalsh(_matrix(part, cone.order))).min())
+            if near <= CORNER * max(size, 1e-300):
+                return True
+        return False
+
+
+def slopes_of(pair: tuple[np.ndarray, np.ndarray], answer: ProgramSolution) -> Slopes:
+    """The function of the program's numbers whose gradient in theta is that of seed'u."""
+    a, b = pair
+    return Slopes([(-a, answer.u)], [], [(answer.z, a), (-b, answer.u)], -b)
+
+
+def _matrix(part: np.ndarray, order: int) -> Any:
+    from hierfl.compiler.host.standard_form import triangle
+
+    return (triangle(order).T @ part).reshape(order, order)

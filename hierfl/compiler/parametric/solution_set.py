@@ -1,0 +1,207 @@
+"""All solutions of a convex program: whether there are several, how far they reach, and a choice among them.
+
+With one solution (u*, z) the set is  { u feasible : P (u - u*) = 0, row i tight wherever z_i > 0 }  (Mangasarian, 1988): over rows a
+polyhedron. Over other cones the slacks are in the face that z leaves (Bonnans and Shapiro, 2000, section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Bool, Float
+
+from hierfl.compiler.host.solution_face import SolutionFace
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.parametric.convex_program import SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.saddle import Saddle
+from hierfl.compiler.parametric.solve_program import solve_program
+
+SMALL = 1e-11  # of the largest multiplier, and of the forces, up to which one counts as zero
+MOVES = 1e-7  # of a vector, from which y moves along it
+FAR = 1e-4  # the same over curved cones, where a point is blurred by the root of rounding
+TIGHT = 1e-11  # of a row's size, up to which it holds with equality
+FAINT = 1e-9  # over curved cones, whose multipliers are no better
+VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
+
+Vector = Float[np.ndarray, " width"]
+
+
+@dataclass(frozen=True, eq=False)
+class SolutionSet:
+    """The solutions of ``program``, of which ``answer`` is one."""
+
+    program: ConvexProgram
+    answer: ProgramSolution
+
+    @cached_property
+    def strong(self) -> Bool[np.ndarray, " rows"]:
+        """The rows of equations and inequalities that every solution holds with equality."""
+        program = self.program
+        scaled = np.abs(self.answer.z) * program.sizes
+        size = program.force_size(self.answer.u, np.zeros_like(self.answer.z))
+        floor = SMALL if program.polyhedral else FAINT
+        return program.equal | (program.loose & (scaled > floor * max(float(scaled.max(initial=0.0)), size)))
+
+    @cached_property
+    def weak(self) -> Bool[np.ndarray, " rows"]:
+        """The inequalities that hold with equality here, and that other solutions may leave."""
+        e = self.program.slack(self.answer.u) / self.program.row_sizes(self.answer.u)
+        return self.program.loose & (e <= TIGHT) & ~self.strong
+
+    @cached_property
+    def pinned(self) -> tuple[Any, np.ndarray]:
+        """(rows, right sides) of the equations that hold for all solutions."""
+        program, u = self.program, self.answer.u
+        curved = program.curved
+        if program.polyhedral:
+            rows = [curved, program.by_rows[self.strong]]
+            right = [curved @ u, -program.b[self.strong]]
+        else:
+            tight = sp.csr_array(self.face.tight @ program.by_rows)
+            rows, right = [curved, tight], [curved @ u, tight @ u]
+        stacked = sp.csr_array(sp.vstack(rows))
+        lengths = np.sqrt(np.asarray(stacked.multiply(stacked).sum(axis=1)).reshape(-1))
+        kept = lengths > 1e-14 * max(1.0, float(lengths.max(initial=0.0)))
+        return stacked[kept], np.concatenate(right)[kept]
+
+    @cached_property
+    def face(self) -> SolutionFace:
+        """Where the slacks of all solutions are, over curved cones."""
+        size = self.program.force_size(self.answer.u, np.zeros_like(self.answer.z))
+        return SolutionFace.of(self.program.cones, self.answer.z, self.strong, size)
+
+    @cached_property
+    def is_one(self) -> bool | None:
+        """Whether all solutions have the same y; None where that is not seen."""
+        size = self.program.size
+        generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(self.program.width - size)])
+        rows, _ = self.pinned
+        along, _, _ = Saddle(sp.eye_array(self.program.width, format="csc"), rows).solve(generic, np.zeros(rows.shape[0]))
+        if float(np.abs(along[:size]).max(initial=0.0)) <= MOVES * float(np.abs(generic).max()):
+            return True
+        ends = self.ends
+        if len(ends) < 2:
+            return None
+        apart = max(float(np.abs(end.u[:size] - self.answer.u[:size]).max()) for end in ends)
+        return bool(apart <= (MOVES if self.program.polyhedral else FAR) * self.unit)
+
+    @cached_property
+    def unit(self) -> float:
+        """The size of y."""
+        return 1.0 + float(np.abs(self.answer.u[: self.program.size]).max(initial=0.0))
+
+    @cached_property
+    def ends(self) -> list[ProgramSolution]:
+        """The farthest solutions along a generic direction, either way, within a box about y."""
+        size, width = self.program.size, self.program.width
+        generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(width - size)])
+        entries = sp.eye_array(width, format="csr")[:size]
+        box = sp.csr_array(sp.vstack([entries, -entries]))
+        y = self.answer.u[:size]
+        ahead = np.concatenate([self.unit - y, self.unit + y])
+        empty = sp.csc_array((width, width))
+        found = []
+        for sign in (1.0, -1.0):
+            farthest = solve_program(self.restricted(empty, -sign * generic, box, ahead))
+            if farthest.solved:
+                found.append(farthest)
+        return found
+
+    def restricted(
+        self, p: Any, q: np.ndarray, more: Any = None, ahead: np.ndarray | None = None, cones: tuple[Cone, ...] = ()
+    ) -> ConvexProgram:
+        """Another convex quadratic over the solutions (entries of p and q beyond u are new), with ``more`` (u, new) + ``ahead`` in ``cones``.
+
+        Without ``cones`` these are inequalities.
+        """
+        program, width = self.program, len(q)
+        rows, right = self.pinned
+        free = ~self.strong if program.polyhedral else None
+        if free is not None:
+            loose, offset, curved = program.by_rows[free], program.b[free], []
+        else:
+            loose, offset = sp.csr_array(self.face.loose @ program.by_rows), self.face.loose @ program.b
+            curved = [(cone, sp.csr_array(own @ program.by_rows), own @ program.b) for cone, own in self.face.curved]
+        parts = [_widened(part, width) for part in (rows, loose, *(own for _, own, _ in curved))]
+        offsets = [-right, offset, *(b for _, _, b in curved)]
+        kinds = [Cone(ZERO, rows.shape[0]), Cone(NONNEGATIVE, loose.shape[0]), *(cone for cone, _, _ in curved)]
+        if more is not None and ahead is not None:
+            parts.append(_widened(more, width))
+            offsets.append(ahead)
+            kinds += cones or (Cone(NONNEGATIVE, len(ahead)),)
+        a = sp.csc_array(sp.vstack(parts))
+        kinds = [cone for cone in kinds if cone.size]
+        return ConvexProgram(sp.csc_array(p), q, a, np.concatenate(offsets), kinds, program.size, sp.csr_array(p))
+
+    def least_norm(self) -> ProgramSolution:
+        """The solution with the shortest y."""
+        program = self.program
+        eye = np.concatenate([np.ones(program.size), np.zeros(program.width - program.size)])
+        return solve_program(self.restricted(sp.diags_array(eye, format="csc"), np.zeros(program.width)))
+
+    def vertices(self) -> Iterator[Vector]:
+        """The vertices of the set, over rows.
+
+        Raises
+        ------
+        ValueError
+            If they are too many to look through, or the set has none, or goes on without end; says so.
+        """
+        program = self.program
+        if not program.polyhedral:
+            raise ValueError("it is no polyhedron")
+        rows, _ = self.pinned
+        _, values, right = np.linalg.svd(rows.toarray(), full_matrices=True)
+        rank = int((values > 1e-10 * max(1.0, float(values.max(initial=0.0)))).sum())
+        basis, free = right[rank:].T, ~self.strong
+        g = (program.by_rows[free] @ basis) / program.sizes[free, None]
+        h = program.slack(self.answer.u)[free] / program.sizes[free]
+        seen = np.linalg.norm(g, axis=1) > 1e-12
+        g, h, count = g[seen], h[seen], basis.shape[1]
+        if comb(len(g), count) > VERTICES:
+            raise ValueError(f"it has up to {comb(len(g), count):,} vertices, and at most {VERTICES:,} are looked through")
+        if self._goes_on(g):
+            raise ValueError("it goes on without end")
+        for chosen in combinations(range(len(g)), count):
+            matrix = g[list(chosen)]
+            if abs(np.linalg.det(matrix)) < 1e-12:
+                continue
+            step = np.linalg.solve(matrix, -h[list(chosen)])
+            if (g @ step + h >= -1e-9 * (1.0 + np.abs(h).max())).all():
+                yield self.answer.u + basis @ step
+
+    @staticmethod
+    def _goes_on(g: np.ndarray) -> bool:
+        """Whether there is a direction along which no row ends."""
+        count = g.shape[1]
+        box = sp.csr_array(np.vstack([np.eye(count), -np.eye(count)]))
+        a = sp.csc_array(sp.vstack([sp.csr_array(g), box]))
+        b = np.concatenate([np.zeros(len(g)), np.ones(2 * count)])
+        for k in range(2 * count):
+            q = np.zeros(count)
+            q[k // 2] = 1.0 if k % 2 else -1.0
+            end = solve_program(
+                ConvexProgram(
+                    sp.csc_array((count, count)), q, a, b, [Cone(NONNEGATIVE, len(b))], count, sp.csr_array((0, count))
+                )
+            )
+            if end.status == SOLVED and q @ end.u < -MOVES:
+                return True
+        return False
+
+
+def _widened(rows: Any, width: int) -> Any:
+    """Rows with further columns of zeros."""
+    rows = sp.csr_array(rows)
+    return (
+        rows
+        if rows.shape[1] == width
+        else sp.csr_array(sp.hstack([rows, sp.csr_array((rows.shape[0], width - rows.shape[1]))]))
+    )

@@ -1,0 +1,362 @@
+"""An objective and constraints in y, canonicalised once by CVXPY: every maximal subexpression of x and data is a parameter.
+
+    minimise over u = (y, bounds):  u' P u / 2 + q' u + sum_j weight_j s_j(form_j u + shift_j)   subject to  A u + b in K,
+
+where P, q, A, b, the weights, forms and shifts are affine in theta, the values of those subexpressions. Smooth atoms of affine
+arguments that enter the objective in sums stay what they are (squares first of all): they have derivatives of their own, and cones
+would blur them. Everything else CVXPY reduces to cones, bringing in bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.constraints import PSD, SOC, NonNeg, Zero
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing, ParamConeProg
+from cvxpy.reductions.dcp2cone.dcp2cone import Dcp2Cone
+from jax import Array
+from jaxtyping import Float
+
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
+from hierfl.analysis.hoist import copy_with, hoist
+from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, NoStandardFormError
+from hierfl.compiler.parametric.affine_entries import AffineEntries
+from hierfl.compiler.parametric.smooth_atoms import SmoothAtom, smooth_atom_of
+from hierfl.language.function import UserAtom
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothPart:
+    """``weight_k s(form_k u + shift_k)``, summed over the rows k of ``form``."""
+
+    atom: SmoothAtom
+    form: AffineEntries
+    shift: AffineEntries
+    weight: AffineEntries
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """See the module; y comes first in u, each variable in C order, and takes ``size`` scalars of ``width``.
+
+    ``theta`` has the parts of theta, each in Fortran order; ``rows``, for each constraint as it was given, its own rows of A.
+    """
+
+    size: int
+    width: int
+    theta: tuple[cp.Parameter, ...]
+    hoisted: Program
+    quadratic: AffineEntries
+    linear: AffineEntries
+    matrix: AffineEntries
+    offset: AffineEntries
+    cones: tuple[Cone, ...]
+    rows: tuple[np.ndarray, ...]
+    smooth: tuple[SmoothPart, ...]
+
+    @classmethod
+    def of(
+        cls,
+        cost: Expression | None,
+        constraints: Sequence[Constraint],
+        variables: Sequence[cp.Variable],
+        known: Known = NOTHING_KNOWN,
+    ) -> Template:
+        """Canonicalise a convex cost (None: zero) and constraints; averages count as their per-sample expressions.
+
+        Raises
+        ------
+        NoStandardFormError
+            Where a cone is needed that is none of the four, or CVXPY does not find the problem convex; says why.
+        """
+        hoisted = hoist([*([] if cost is None else [cost]), *constraints], variables, known)
+        plain = {hoisted.twins[v].id: cp.Variable(v.shape, name=v.name()) for v in variables}
+        trees = [_over(tree, plain) for tree in hoisted.expressions]
+        objective, rest = (cp.Constant(0.0), trees) if cost is None else (trees[0], trees[1:])
+        if not objective.is_convex():
+            raise NoStandardFormError("it is not convex in y by CVXPY's rules")
+        parts = _Smooth()
+        objective = parts.taken_out_of(objective)
+        of_y = [c for c in rest if c.variables()]  # others are about x alone
+        stuffed, ids = _stuffed(objective, [*of_y, *parts.domain])
+        parameters = tuple(hoisted.parameters)
+        places = _Places.of(stuffed, tuple(plain.values()), parts, parameters)
+        order = _RowOrder.of(stuffed.constraints)
+        nothing = np.zeros(0, int)
+        return cls(
+            size=places.size,
+            width=places.width,
+            theta=parameters,
+            hoisted=Program([hoisted.parameters[p] for p in parameters]),
+            quadratic=places.quadratic(stuffed),
+            linear=places.linear(stuffed),
+            matrix=places.matrix(stuffed, order),
+            offset=places.offset(stuffed, order),
+            cones=order.cones,
+            rows=tuple(order.owner.get(ids.get(c.id, c.id), nothing) for c in rest),
+            smooth=tuple(places.smooth_part(stuffed, piece) for piece in parts.pieces),
+        )
+
+    @property
+    def count(self) -> int:
+        """How many scalars theta has."""
+        return sum(p.size for p in self.theta)
+
+    @property
+    def height(self) -> int:
+        """How many rows A has."""
+        return self.matrix.shape[0]
+
+    def theta_at(self, environment: Mapping[int, Any]) -> Float[Array, " theta"]:
+        """theta, from the values of x and of data; traceable."""
+        return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(v, order="F") for v in self.hoisted(environment))])
+
+
+@dataclass
+class _Piece:
+    """A smooth atom of an affine argument, and the variable that stands for its values in the objective."""
+
+    atom: SmoothAtom
+    argument: Expression
+    stand_in: cp.Variable
+
+
+@dataclass
+class _Smooth:
+    """The smooth atoms that enter an objective in sums."""
+
+    pieces: list[_Piece] = field(default_factory=list)
+    domain: list[Constraint] = field(default_factory=list)
+    _memo: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+    def taken_out_of(self, node: Any) -> Any:
+        """The objective, linear in variables that stand for the atoms' values."""
+        if id(node) not in self._memo:
+            self._memo[id(node)] = node, self._replaced(node)
+        return self._memo[id(node)][1]
+
+    def _replaced(self, node: Any) -> Any:
+        if not node.variables():
+            return node
+        found = smooth_atom_of(node)
+        if found is not None:
+            atom, argument, used = found
+            piece = _Piece(atom, argument, cp.Variable(argument.shape))
+            self.pieces.append(piece)
+            self.domain += atom.domain(argument)
+            return used(piece.stand_in)
+        return copy_with(node, self.taken_out_of) if isinstance(node, AffAtom) and node.args else node
+
+
+def _over(tree: Any, plain: Mapping[int, cp.Variable]) -> Any:
+    """The tree over variables without attributes; what these say is among the constraints."""
+    memo: dict[int, Any] = {}
+
+    def rebuilt(node: Any) -> Any:
+        if id(node) not in memo:
+            if isinstance(node, cp.Variable):
+                memo[id(node)] = plain.get(node.id, node)
+            elif getattr(node, "args", None) and node.variables():
+                memo[id(node)] = copy_with(node, rebuilt)
+            else:
+                memo[id(node)] = node
+        return memo[id(node)]
+
+    return rebuilt(tree)
+
+
+def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[ParamConeProg, Mapping[int, int]]:
+    """CVXPY's program over cones, and the ids that constraints have in it."""
+    for tree in (objective, *constraints):
+        if (code := _user_code(tree)) is not None:
+            raise NoStandardFormError(f"{code.name()} is user code, of which no cone is known")
+    if not (constraints or objective.variables()):
+        constraints = [Zero(cp.Variable(0))]
+    problem = cp.Problem(cp.Minimize(objective), list(constraints))
+    if not problem.is_dcp():
+        raise NoStandardFormError("CVXPY does not find it convex without what attributes of y say")
+    if not problem.is_dpp():
+        raise NoStandardFormError("CVXPY cannot canonicalise it once for all x and data")
+    try:
+        reduced, inverse = Dcp2Cone(quad_obj=True).apply(problem)
+        stuffed, _ = ConeMatrixStuffing(quad_obj=True).apply(reduced)
+    except ValueError as error:  # shapes that CVXPY's own reductions do not fit together
+        raise NoStandardFormError(f"CVXPY does not reduce it: {error}") from error
+    return stuffed, inverse.cons_id_map
+
+
+def _user_code(tree: Any) -> UserAtom | None:
+    """A function of the user's that variables enter, of which CVXPY knows nothing but what is asserted."""
+    if isinstance(tree, UserAtom) and tree.variables():
+        return tree
+    return next((code for argument in tree.args if (code := _user_code(argument)) is not None), None)
+
+
+@dataclass(frozen=True)
+class _RowOrder:
+    """Where CVXPY's rows go, and by what they are multiplied: second-order cones one after another, triangles of matrices."""
+
+    rows: np.ndarray
+    scale: np.ndarray
+    cones: tuple[Cone, ...]
+    owner: dict[int, np.ndarray]
+
+    @classmethod
+    def of(cls, constraints: Sequence[Constraint]) -> _RowOrder:
+        """Of constraints that come equations first, then inequalities, and the other cones."""
+        rows, scale, cones, owner, start = [np.zeros(0, int)], [np.zeros(0)], list[Cone](), {}, 0
+        for constraint in constraints:
+            place, factor, some = _rows_of(constraint)
+            rows.append(start + place)
+            scale.append(factor)
+            height = sum(cone.size for cone in some)
+            owner[constraint.id] = np.arange(start, start + height)
+            start += height
+            for cone in some:
+                if cone.kind in (ZERO, NONNEGATIVE) and cones and cones[-1].kind == cone.kind:
+                    cones[-1] = Cone(cone.kind, cones[-1].size + cone.size)
+                else:
+                    cones.append(cone)
+        return cls(np.concatenate(rows), np.concatenate(scale), tuple(c for c in cones if c.size), owner)
+
+    @property
+    def height(self) -> int:
+        return sum(cone.size for cone in self.cones)
+
+
+def _rows_of(constraint: Constraint) -> tuple[np.ndarray, np.ndarray, list[Cone]]:
+    """(where the rows of a constraint go among its own, their factors, its cones)."""
+    if isinstance(constraint, (Zero, NonNeg)):
+        count = constraint.args[0].size
+        return np.arange(count), np.ones(count), [Cone(ZERO if isinstance(constraint, Zero) else NONNEGATIVE, count)]
+    if isinstance(constraint, SOC):
+        bounds, vectors = constraint.args
+        count, length = bounds.size, vectors.size // bounds.size
+        first = np.arange(count) * (length + 1)
+        inner = (first + 1)[:, None] + np.arange(length)
+        return np.append(first, inner), np.ones(count * (length + 1)), [Cone(SECOND_ORDER, length + 1)] * count
+    if isinstance(constraint, PSD) and len(constraint.args[0].shape) == 2:
+        order = constraint.args[0].shape[0]
+        row, column = np.indices((order, order)).reshape(2, -1, order="F")
+        high, low = np.maximum(row, column), np.minimum(row, column)
+        factor = np.where(row == column, 1.0, np.sqrt(0.5))
+        size = order * (order + 1) // 2
+        cone = Cone(NONNEGATIVE, 1) if order == 1 else Cone(SEMIDEFINITE, size, order)
+        return high * (high + 1) // 2 + low, factor, [cone]
+    raise NoStandardFormError(f"it needs the cone {type(constraint).__name__}")
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the variables of a stuffed program go in u, and its parameters in theta."""
+
+    size: int
+    width: int
+    of_variable: dict[int, np.ndarray]  # by id, entries in Fortran order
+    of_parameter: dict[int, int]  # by id, where it starts
+    count: int
+    weights: dict[int, np.ndarray]  # of the variables that stand for smooth atoms: nowhere in u
+
+    @classmethod
+    def of(
+        cls, stuffed: ParamConeProg, plain: Sequence[cp.Variable], parts: _Smooth, parameters: Sequence[cp.Parameter]
+    ) -> _Places:
+        """y in C order first, then what the reduction brought in."""
+        places: dict[int, np.ndarray] = {}
+        start = 0
+        for variable in plain:
+            places[variable.id] = np.ravel(start + np.arange(variable.size).reshape(variable.shape), order="F")
+            start += variable.size
+        size, stand_ins = start, {piece.stand_in.id for piece in parts.pieces}
+        for variable in stuffed.variables:
+            if variable.id not in places and variable.id not in stand_ins:
+                places[variable.id] = start + np.arange(variable.size)
+                start += variable.size
+        ends = np.cumsum([0, *(p.size for p in parameters)])
+        begins = dict(zip((p.id for p in parameters), map(int, ends)))
+        return cls(size, start, places, begins, int(ends[-1]), {})
+
+    def _columns(self, stuffed: ParamConeProg) -> np.ndarray:
+        """Where each column of a stuffed program goes; -1 for nowhere."""
+        columns = np.full(stuffed.x.size, -1)
+        for leaf, first in stuffed.var_id_to_col.items():
+            if leaf in self.of_variable:
+                place = self.of_variable[leaf]
+                columns[first : first + len(place)] = place
+        return columns
+
+    def _parameters(self, stuffed: ParamConeProg) -> np.ndarray:
+        """Where each entry of a stuffed program's parameter vector goes; its last one is 1, and goes to the end."""
+        width = stuffed.q.shape[1]
+        where = np.full(width, self.count)
+        for leaf, first in stuffed.param_id_to_col.items():
+            if leaf in self.of_parameter:
+                size = stuffed.param_id_to_size[leaf]
+                where[first : first + size] = self.of_parameter[leaf] + np.arange(size)
+        return where
+
+    def _entries(
+        self,
+        stuffed: ParamConeProg,
+        tensor: Any,
+        height: int,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        scale: np.ndarray,
+        shape: tuple[int, int],
+    ) -> AffineEntries:
+        place, parameter, value = _triplets(tensor)
+        row, column = place % height, place // height
+        taken = (rows[row] >= 0) & (columns[column] >= 0)
+        row, column, parameter, value = row[taken], column[taken], parameter[taken], value[taken]
+        where = self._parameters(stuffed)[parameter]
+        return AffineEntries.of(shape, rows[row], columns[column], where, value * scale[row], self.count)
+
+    def quadratic(self, stuffed: ParamConeProg) -> AffineEntries:
+        """P."""
+        columns = self._columns(stuffed)
+        ones = np.ones(len(columns))
+        return self._entries(stuffed, stuffed.P, len(columns), columns, columns, ones, (self.width, self.width))
+
+    def linear(self, stuffed: ParamConeProg) -> AffineEntries:
+        """q."""
+        rows = np.append(self._columns(stuffed), -1)  # the last one is the constant of the objective
+        return self._entries(stuffed, stuffed.q, len(rows), rows, np.zeros(1, int), np.ones(len(rows)), (self.width, 1))
+
+    def matrix(self, stuffed: ParamConeProg, order: _RowOrder) -> AffineEntries:
+        """A."""
+        columns = np.append(self._columns(stuffed), -1)
+        return self._entries(stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, self.width))
+
+    def offset(self, stuffed: ParamConeProg, order: _RowOrder) -> AffineEntries:
+        """b."""
+        columns = np.append(np.full(stuffed.x.size, -1), 0)
+        return self._entries(stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, 1))
+
+    def smooth_part(self, stuffed: ParamConeProg, piece: _Piece) -> SmoothPart:
+        """The forms of a smooth atom, and its weights: what the objective multiplies its stand-in by."""
+        count = piece.argument.size
+        rows = np.full(stuffed.x.size + 1, -1)
+        first = stuffed.var_id_to_col[piece.stand_in.id]
+        rows[first : first + count] = np.arange(count)
+        weight = self._entries(stuffed, stuffed.q, len(rows), rows, np.zeros(1, int), np.ones(len(rows)), (count, 1))
+        alone, _ = _stuffed(cp.Constant(0.0), [Zero(piece.argument)])
+        order = _RowOrder.of(alone.constraints)
+        return SmoothPart(piece.atom, self.matrix(alone, order), self.offset(alone, order), weight)
+
+
+def _triplets(tensor: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(places, parameters, numbers) of the entries of one of CVXPY's tensors."""
+    coo = tensor.tocoo()
+    kept = coo.data != 0
+    place, parameter = (np.asarray(part)[kept].astype(np.int64) for part in (coo.row, coo.col))
+    return place, parameter, np.asarray(coo.data[kept], float)
