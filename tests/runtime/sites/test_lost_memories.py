@@ -93,7 +93,7 @@ def test_what_a_full_disk_did_not_keep_is_missed_when_the_run_goes_on(
     problem.solve(solver, runtime=runtime(), **short, **kept)
     monkeypatch.undo()
     found = problem.solve(solver, runtime=runtime(), resume=True, **SETTINGS, **kept)
-    assert found.status == "completed"
+    assert found.ended == "completed"
     assert len(found.settings["began_anew"]) == 1 and found.settings["sites"]["site 1"]["faults"]
     np.testing.assert_allclose(found.x, BEST, atol=1e-6)
 

@@ -123,7 +123,7 @@ def test_tau_of_algorithm_5_is_chosen() -> None:
     assert float(lower.alpha) == pytest.approx(1 / 9)
     assert (((1 - 1 / 9) ** lower.counts) <= 1 / (k + 1) + 1e-12).all()
     chosen = FedRZO(schedule="theory", accuracy=1.0, lower=ProjectionMethod(steps="theory"))
-    assert run(answers_of_samples(), chosen).status == "completed"
+    assert run(answers_of_samples(), chosen).ended == "completed"
     for make in (lambda: Extragradient(steps="theory"), lambda: ProjectionMethod(steps="theory", step_size=0.1)):
         with pytest.raises(hf.SettingError, match="tau is that of ProjectionMethod with the step mu / L"):
             make()
