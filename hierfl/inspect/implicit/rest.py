@@ -26,7 +26,7 @@ from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_wit
 from hierfl.compiler.starting_points import box_around, on_upper_set
 from hierfl.descent.answers import FAILURES
 from hierfl.descent.decision_rows import DecisionRows
-from hierfl.errors import IncompatibleSolverError, RestWarning
+from hierfl.errors import HierflError, IncompatibleSolverError, RestWarning
 from hierfl.inspect.assumptions.curvature.hessians import Curvature
 from hierfl.inspect.assumptions.holders import Holders
 from hierfl.inspect.implicit.where_it_ended import is_cheap
@@ -51,6 +51,7 @@ from hierfl.run_standing import (
     words_of,
 )
 
+NO_ANSWER: tuple[type[HierflError], ...] = (*FAILURES, IncompatibleSolverError)
 MOST_CLIENTS, MOST_VARIABLES, MOST_DATA = 256, 300, 50_000_000  # for what is computed at x; data in scalars
 MOST_WORK = 200_000_000  # variables times scalars of data, for a Hessian
 SHARES = (1.0, 0.5, 0.1, 0.01)  # of the model's step, at which f is asked
@@ -89,9 +90,9 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     return replace(rest, words=words_of(rest, objective.size, near.why_not, result.ended == AT_REST, away))
 
 
-def warn_of_zeroth_order(solver: Any, why: str, rest: Rest) -> None:
+def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
     """Say of a run by values of f alone, which nobody asked for by name, that it is not known to be at rest."""
-    if hasattr(solver, "smoothing") and rest.verdict != AT_REST:
+    if rest is not None and hasattr(solver, "smoothing") and rest.verdict != AT_REST:
         warnings.warn(
             f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}; it is not known to be at "
             f"rest. {rest}. Name a solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level.",
@@ -145,7 +146,7 @@ def value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np
     """f, oriented for minimisation, and its gradient at a point of X; None where it has none."""
     try:
         evaluation, slope = evaluated_with_gradient(compiled, x)
-    except (*FAILURES, IncompatibleSolverError):
+    except NO_ANSWER:
         return None
     return (float(evaluation.value), slope) if np.isfinite(evaluation.value) and np.isfinite(slope).all() else None
 
@@ -186,8 +187,11 @@ class _Look:
         """All that can be said."""
         if self.steep == 0.0:
             modulus = modulus_of(self.compiled)
-            bounds = {} if modulus is None else {"value_bound": 0.0, "modulus": modulus}
-            return Nearby(slope=0.0, gain=0.0, **bounds, **({"distance_bound": 0.0} if modulus else {}))
+            still = Nearby(slope=0.0, gain=0.0)
+            if modulus is None:
+                return still
+            away = 0.0 if modulus else float("inf")
+            return still._replace(value_bound=0.0, modulus=modulus, distance_bound=away)
         hessian = self._hessian()
         short = LENGTHS[0] * self.size / self.steep
         slope = self.steep if self.free else float(np.linalg.norm(self.x - self._projected(short))) / short
