@@ -179,7 +179,7 @@ def words_of(rest: Rest, rounds: int, why_unknown: str, by_itself: bool, away: s
         improved = rest.drift > SURE * rest.error
         still = f"f improved by {rest.drift:.2g} over the last rounds" if improved else "its model promises more"
         return f"{still}; give more rounds{' or larger steps' if improved else ''}; {far or unknown}"
-    moved = f"f improved by {rest.drift:.1g}, give or take {rest.error:.1g}, over the last rounds; "
+    moved = f"f did not improve beyond noise over the last rounds ({rest.drift:+.1g}, give or take {rest.error:.1g}); "
     if rest.verdict == STALLED:
         return f"{moved}{far}; smaller steps, larger batches or fewer local steps come nearer"
     return f"{moved if rounds and np.isfinite(rest.drift) else ''}{far or unknown}"

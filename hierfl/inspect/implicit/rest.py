@@ -97,7 +97,7 @@ def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
             f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}; it is not known to be at "
             f"rest. {rest}. Name a solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level.",
             RestWarning,
-            stacklevel=5,
+            stacklevel=3,
         )
 
 
