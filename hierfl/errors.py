@@ -123,6 +123,10 @@ class TheoryWarning(HierflWarning):
     """A method runs where what is proved about it does not hold; says what is missing."""
 
 
+class RestWarning(HierflWarning):
+    """A run whose solver was chosen by default did not come to rest; says how far it is, as far as that is known."""
+
+
 class ExpectationWarning(HierflWarning):
     """A value over a distribution is not known to be near its expectation, which may be infinite."""
 

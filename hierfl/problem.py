@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hierfl.inspect.implicit.implicit_function import ImplicitFunction
     from hierfl.inspect.implicit.reference import Reference
     from hierfl.result import Result
+    from hierfl.run_standing import Rest
     from hierfl.runs import Runs
 
 
@@ -167,7 +168,7 @@ class Problem:
     ) -> CheckReport:
         """Which assumptions of the papers hold, how that is known, and what the class's theorem then prescribes.
 
-        Each is proved (by a named rule), sampled, violated (with a witness) or unknown. Constants are safe bounds on
+        Each is proved (by a named rule), sampled, violated (with a witness), not covered by the theorem or unknown. Constants are safe bounds on
         the declared sets: mu from below, L and Lipschitz constants from above. A theorem's step sizes, local steps and
         rounds are given only if every hypothesis is proved.
 
@@ -323,6 +324,10 @@ class Problem:
                     record._attach(self)
             raise
         outcome._attach(self)
+        if why is not None:
+            from hierfl.inspect.implicit.rest import warn_of_zeroth_order
+
+            warn_of_zeroth_order(solver, why, outcome.rest)
         return outcome
 
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
@@ -359,6 +364,11 @@ class Problem:
         from hierfl.inspect.implicit.reference import reference
 
         return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
+
+    def _rest_of(self, result: Result) -> Rest:
+        from hierfl.inspect.implicit.rest import rest_of
+
+        return rest_of(self.compile(), result)
 
     def where(self, result: Result, parameter_values: Any) -> list[str]:
         """What is known of a result's x beside its run's own records, in lines, for ``Result`` to print.

@@ -16,7 +16,7 @@ from hierfl.analysis.theorems.theorem_point import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
-from hierfl.run_standing import STUCK, WHY_STUCK, running_away, standing
+from hierfl.run_standing import AT_REST, COMPLETED, Rest, standing, why_no_value
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from hierfl.problem import Problem
 
-FORMAT = 3
+FORMAT = 4
 POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
@@ -51,11 +51,13 @@ class Result(Shown):
         f(x), the implicit function with the lower level solved; ``certificate`` says how accurately.
     own_value
         The objective at x with the algorithm's own last y; None where it keeps none.
-    status
+    ended
         What ended the run: ``"completed"`` (its rounds were made), ``"stopped by callback"``, ``"gradient tolerance reached"``,
         ``"time limit reached"``, ``"interrupted"`` (by Ctrl-C, with a checkpoint), ``"communication limit reached"``, ``"diverged"`` (in ``DivergedError.result``); with
         ``rounds=None`` also ``"stagnated"``; of ``ImplicitBundle`` ``"at rest"`` (nothing more to gain by its model and by gradients
         nearby), ``"at the edge of where f has values"``, ``"no descent found"`` and ``"f seems unbounded below"``.
+    rest
+        Where the run stands, and how far from an optimum, as far as that is proved or seen: a ``Rest``. None for a run that diverged.
     history
         Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds, scalars (sent); of
         methods that solve lower levels lower_solves, each of one y at one point: in client scope for one client, in sample scope for
@@ -85,7 +87,7 @@ class Result(Shown):
     y: Any
     value: float
     own_value: float | None
-    status: str
+    ended: str
     history: dict[str, np.ndarray]
     metrics: dict[str, np.ndarray]
     communication: dict[str, float]
@@ -93,6 +95,7 @@ class Result(Shown):
     settings: dict[str, Any] = field(default_factory=dict)
     x0: Any = None
     trajectory: dict[str, np.ndarray] = field(default_factory=dict)
+    rest: Rest | None = None
     theorem_point: TheoremPoint | None = None
     problem: Problem | None = field(default=None, repr=False, compare=False)
     _parameters: Any = field(default=None, repr=False, compare=False)  # the problem's, when it was solved
@@ -116,19 +119,16 @@ class Result(Shown):
         """
         problem = self.require_problem("gap")
         if self._parameters not in (None, problem.compile().parameter_values):
-            raise SettingError(
-                "gap: the problem's parameters have changed since this run; set them back, or solve again."
-            )
-        return self._worse_than(problem.reference().value)
-
-    def _worse_than(self, value: float) -> float:
-        return self.value - value if self.settings.get("sense", "minimize") == "minimize" else value - self.value
+            raise SettingError("gap: the problem's parameters have changed since this run; set them back, solve again.")
+        sign = 1.0 if self.settings.get("sense", "minimize") == "minimize" else -1.0
+        return sign * (self.value - problem.reference().value)
 
     def _attach(self, problem: Problem) -> None:
         """Say whose result it is, once: a run makes it before the front door knows of it."""
         if self.problem is None:
             object.__setattr__(self, "problem", problem)
             object.__setattr__(self, "_parameters", problem.compile().parameter_values)
+            object.__setattr__(self, "rest", None if self.ended == "diverged" else problem._rest_of(self))
 
     def require_problem(self, what: str) -> Problem:
         """Give the declared problem.
@@ -144,21 +144,18 @@ class Result(Shown):
 
     def __str__(self) -> str:
         chosen, found = self.settings.get("chosen"), self.settings.get("auto")
+        trials = found and f"step size {found['step_size']:.3g} found by {found['trial_rounds']} rounds of trials"
         lines = [
             self._how_it_ended,
-            *([] if chosen is None else [f"chosen because {chosen}"]),
-            *(
-                []
-                if found is None
-                else [f"step size {found['step_size']:.3g} found by {found['trial_rounds']} rounds of trials"]
-            ),
+            *([f"chosen because {chosen}"] if chosen else []),
+            *([trials] if trials else []),
+            *([self.standing] if self.standing else []),
             f"f(x) = {self._value_text}",
             f"{self.certificate}",
             self._traffic(),
             *self._privacy(),
             *self.where(),
         ]
-        lines += [self.standing] if self.standing else []
         if np.max(self.distances, initial=0.0) > 1e-9:
             lines.append(f"the raw iterate is up to {np.max(self.distances):.3g} outside X")
         return "\n".join(lines)
@@ -185,21 +182,20 @@ class Result(Shown):
 
     @property
     def _value_text(self) -> str:
+        if np.isnan(self.value):
+            return f"nan ({why_no_value(self.settings)})"
         own = "" if self.own_value is None else f" (the algorithm's own y: {self.own_value:.6g})"
         return f"{self.value:.8g}{own}"
 
     @property
+    def status(self) -> str:
+        """Where a run stands whose rounds were made, or that came to rest by its own word: ``rest.verdict``; else what ended it."""
+        return self.rest.verdict if self.rest is not None and self.ended in (COMPLETED, AT_REST) else self.ended
+
+    @property
     def standing(self) -> str:
-        """What the history shows beside ``status``: still improving, or running away; empty where it shows neither."""
-        sense = self.settings.get("sense", "minimize")
-        by_itself, folder = self.settings.get("ended_by_itself"), self.settings.get("checkpoint")
-        if folder is not None and self.status in ("interrupted", "time limit reached"):
-            return f"kept in {folder}: the same solve with resume=True goes on"
-        if by_itself is False and self.status == "completed" and self.settings.get("rounds_done"):
-            return running_away(self.trajectory) or "not at rest: its model promises more; give more rounds"
-        if by_itself:
-            return WHY_STUCK if self.status == STUCK else ""
-        return standing(self.history, self.trajectory, sense) if self.status != "diverged" else ""
+        """What is known of where the run stands, beside ``status``, in a sentence; empty for a run that diverged."""
+        return standing(self.ended, self.rest, self.settings.get("checkpoint"))
 
     def where(self) -> list[str]:
         """Where the run ended, in lines: how steep what it descended on still was, and how far f(x) is from a reference that is known."""
@@ -307,7 +303,8 @@ class Result(Shown):
             "structure": structure,
             "value": self.value,
             "own_value": self.own_value,
-            "status": self.status,
+            "ended": self.ended,
+            "rest": None if self.rest is None else asdict(self.rest),
             "communication": self.communication,
             "certificate": asdict(self.certificate),
             "settings": self.settings,
@@ -353,7 +350,8 @@ class Result(Shown):
             distances=arrays["distances"],
             value=note["value"],
             own_value=note["own_value"],
-            status=note["status"],
+            ended=note["ended"],
+            rest=None if note["rest"] is None else Rest(**note["rest"]),
             communication=note["communication"],
             certificate=Certificate(**{**note["certificate"], "asserted": tuple(note["certificate"]["asserted"])}),
             settings=note["settings"],

@@ -1,8 +1,10 @@
-"""Where a run stands when it ends, read off its own history: "completed" says only that its rounds were made."""
+"""Where a run stands when it ends: a verdict, and how far f(x) and x are from an optimum, as far as that is proved or seen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,12 +13,122 @@ FEWEST = 8  # rounds in it
 SURE = 3.0  # standard errors
 WORTH = 1e-2  # of the objective's fall so far, from which more of it is to be had
 FAR = 1e3  # times as far as it began, from which x runs away
+NEAR = 1e-5  # of 1 + |x|: how far from an optimum x is at rest
+FLAT = 1e-8  # of |f| and its fall: how far from the optimum f is at rest
 
+COMPLETED = "completed"  # what ended a run whose rounds were made
+AT_REST, DESCENDING, STALLED, RUNS_AWAY, OUT_OF_ROUNDS = (
+    "at rest",
+    "still descending",
+    "stalled",
+    "runs away",
+    "out of rounds",
+)
 STUCK = "no descent found"  # a method's last word
 WHY_STUCK = (
     "not at rest: its model promises more than f gives, as where f jumps; restarts= begins at other points of X, and a slice through the "
     "result shows f here"
 )
+UNKNOWN = float("nan")
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Where a run stands, and how far from rest. Bounds are proved, everything else is an estimate; infinite, or NaN: not known.
+
+    Attributes
+    ----------
+    verdict
+        ``"at rest"``: x is within 1e-5 (1 + |x|) of an optimum, or f(x) within 1e-8 of |f(x)| and its fall since the start, by the
+        strongest evidence there is, which ``words`` names: a proof, a model, or the method's own word. ``"still descending"``: not at
+        rest, or not known to be, and the objective still improves. ``"stalled"``: not at rest, and it no longer does. ``"runs away"``:
+        x grows without end. ``"out of rounds"``: none of these shows.
+    value_bound, distance_bound
+        |f(x) - f*| and |x - x*| at most: by strong convexity with ``modulus``, or f alone by convexity on a bounded X.
+    modulus
+        A proved modulus of strong convexity of f; 0 where there is none.
+    value_estimate, distance_estimate
+        The same by Newton's model of f at x on X, confirmed by values of f.
+    slope
+        The length of f's gradient at x, without its part normal to X.
+    gain
+        How much better f was found at points of X nearby.
+    drift, error
+        How much better f became over the last half of the rounds, by its values at the iterates where these were asked for, else its
+        estimates over the last quarter; and the standard error of that.
+    words
+        All of this in a sentence.
+    """
+
+    verdict: str
+    value_bound: float = float("inf")
+    distance_bound: float = float("inf")
+    modulus: float = 0.0
+    value_estimate: float = UNKNOWN
+    distance_estimate: float = UNKNOWN
+    slope: float = UNKNOWN
+    gain: float = UNKNOWN
+    drift: float = UNKNOWN
+    error: float = UNKNOWN
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.words}"
+
+
+def standing(ended: str, rest: Rest | None, folder: str | None) -> str:
+    """What is known of where a run stands beside its status, in a sentence; ``folder`` has its checkpoint."""
+    if folder is not None and ended in ("interrupted", "time limit reached"):
+        return f"kept in {folder}: the same solve with resume=True goes on"
+    if ended == STUCK:
+        return WHY_STUCK
+    if rest is None:
+        return ""
+    return rest.words if ended in (COMPLETED, AT_REST) else str(rest)
+
+
+def why_no_value(settings: Mapping[str, Any]) -> str:
+    """Why a run that did not diverge has no value, by its settings."""
+    if missing := settings.get("missing"):
+        return f"f is the sum over all clients, of whom are missing: {', '.join(missing)}"
+    if "privacy" in settings:
+        return "clients tell nothing of their objectives, as noise= asks"
+    return "nobody was asked for f at x"
+
+
+class Drift(NamedTuple):
+    """How much better values became, by a line through them, its standard error, and what is nothing beside them."""
+
+    gained: float
+    error: float
+    nothing: float
+
+    @classmethod
+    def of(cls, objective: np.ndarray, sense: str) -> Drift | None:
+        """Of the last quarter of a run's estimates, where a hundredth of all that was gained is nothing; None of few rounds, and without numbers."""
+        count = len(objective) // LAST
+        if count < FEWEST or not np.isfinite(objective).all():
+            return None
+        values = np.asarray(objective[len(objective) - count :], float)
+        whole = abs(float(values.mean()) - float(np.mean(objective[: max(1, count // LAST)])))
+        return cls.through(values, sense, WORTH * whole)
+
+    @classmethod
+    def through(cls, values: np.ndarray, sense: str, nothing: float = 0.0) -> Drift:
+        """Of at least three values, evenly apart."""
+        count = len(values)
+        t = np.arange(count) - 0.5 * (count - 1)
+        slope = float(t @ values / (t @ t))
+        left = values - values.mean() - slope * t
+        alike = float(np.clip(left[1:] @ left[:-1] / max(left @ left, 1e-300), 0.0, 0.99))  # neighbours, in a slow run
+        error = float(np.sqrt(left @ left / (count - 2) / (t @ t) * (1 + alike) / (1 - alike)))
+        rounding = 1e-9 * (1.0 + float(np.abs(values).max()))
+        return cls((slope if sense == "maximize" else -slope) * count, error * count, max(nothing, rounding))
+
+    @property
+    def improves(self) -> bool:
+        """Whether that is more than noise, and more than nothing."""
+        return self.gained > max(SURE * self.error, self.nothing)
 
 
 def still_improving(objective: np.ndarray, sense: str) -> float | None:
@@ -24,19 +136,8 @@ def still_improving(objective: np.ndarray, sense: str) -> float | None:
 
     None where nothing can be told from noise, where it is less than a hundredth of all that was gained, or of few rounds.
     """
-    count = len(objective) // LAST
-    values = np.asarray(objective[len(objective) - count :], float)
-    if count < FEWEST or not np.isfinite(objective).all():
-        return None
-    t = np.arange(count) - 0.5 * (count - 1)
-    slope = float(t @ values / (t @ t))
-    left = values - values.mean() - slope * t
-    alike = float(np.clip(left[1:] @ left[:-1] / max(left @ left, 1e-300), 0.0, 0.99))  # neighbours, in a slow run
-    error = float(np.sqrt(left @ left / (count - 2) / (t @ t) * (1 + alike) / (1 - alike)))
-    gained = (slope if sense == "maximize" else -slope) * count
-    whole = abs(float(values.mean()) - float(np.mean(objective[: max(1, count // LAST)])))
-    rounding = 1e-9 * (1.0 + float(np.abs(values).max()))
-    return gained if gained > max(SURE * error * count, WORTH * whole, rounding) else None
+    drift = Drift.of(objective, sense)
+    return None if drift is None or not drift.improves else drift.gained
 
 
 def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
@@ -53,20 +154,58 @@ def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
 def running_away(trajectory: Mapping[str, np.ndarray]) -> str:
     """Say that x runs away, if it does."""
     away = runs_away(trajectory)
-    if away is None:
-        return ""
     return (
-        f"x runs away: |x| = {away:.3g} and growing, so that f may be unbounded along it, or least far from the start"
+        ""
+        if away is None
+        else f"|x| = {away:.3g} and growing, so that f may be unbounded along it, or least far from the start"
     )
 
 
-def standing(history: Mapping[str, np.ndarray], trajectory: Mapping[str, np.ndarray], sense: str) -> str:
-    """What is left to say of a run that has ended; empty where its history shows nothing."""
-    away, gained = running_away(trajectory), still_improving(np.asarray(history.get("objective", ())), sense)
-    said = [away] if away else []
-    if gained is not None:
-        said.append(
-            f"not at rest: its objective still improved by {gained:.2g} over the last quarter of the rounds; give more rounds, or "
-            f"larger steps"
+def words_of(rest: Rest, rounds: int, why_unknown: str, by_itself: bool, away: str) -> str:
+    """A verdict's evidence in a sentence; ``by_itself``: the method ended by its own word, ``away`` says that x runs away."""
+    far = how_far(rest)
+    if rest.verdict == RUNS_AWAY:
+        return away
+    if rest.verdict == AT_REST:
+        if far:
+            return far
+        return (
+            "by its own model of f no more is to be gained (no proof)"
+            if by_itself
+            else f"f has slope {rest.slope:.1e} at x, and is nowhere better along it (no proof of an optimum)"
         )
+    unknown = f"how far f(x) is from an optimum is not known{why_unknown and f': {why_unknown}'}"
+    if rest.verdict == DESCENDING:
+        improved = rest.drift > SURE * rest.error
+        still = f"f improved by {rest.drift:.2g} over the last rounds" if improved else "its model promises more"
+        return f"{still}; give more rounds{' or larger steps' if improved else ''}; {far or unknown}"
+    moved = f"f did not improve beyond noise over the last rounds ({rest.drift:+.1g}, give or take {rest.error:.1g}); "
+    if rest.verdict == STALLED:
+        return f"{moved}{far}; smaller steps, larger batches or fewer local steps come nearer"
+    return f"{moved if rounds and np.isfinite(rest.drift) else ''}{far or unknown}"
+
+
+def how_far(rest: Rest) -> str:
+    """How far f(x) and x are from an optimum; empty where nothing is known."""
+    said = []
+    if np.isfinite(rest.distance_bound):
+        proved = f"proved, as f is strongly convex with modulus {rest.modulus:.3g}"
+        said.append(
+            f"x is at most {_up(rest.distance_bound)} from the optimum, f(x) {_up(rest.value_bound)} ({proved})"
+        )
+    elif np.isfinite(rest.value_bound):
+        said.append(f"f(x) is at most {_up(rest.value_bound)} from the optimum (proved, as f is convex and X bounded)")
+    if np.isfinite(rest.distance_estimate):
+        x = "x" if not said else "it"
+        said.append(
+            f"by Newton's model {x} is about {rest.distance_estimate:.1e} from an optimum, f(x) {rest.value_estimate:.1e} (no proof)"
+        )
+    elif rest.gain > 0 and not said:
+        said.append(f"f is better by {rest.gain:.1e} at a point of X nearby")
     return "; ".join(said)
+
+
+def _up(bound: float) -> str:
+    """A bound in two digits, rounded up."""
+    text = f"{bound:.1e}"
+    return text if float(text) >= bound else f"{bound * 1.05:.1e}"

@@ -13,6 +13,7 @@ import numpy as np
 from hierfl.errors import SettingError
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
+from hierfl.run_standing import AT_REST, OUT_OF_ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,13 +24,28 @@ if TYPE_CHECKING:
     from hierfl.result import Result
 
 FINAL = ("value", "own_value")
+OF_BEST = ("x", "y", "value", "status", "ended", "rest", "certificate", "gap", "save")
+OF_ONE = (
+    "x0",
+    "iterate",
+    "distances",
+    "own_value",
+    "history",
+    "metrics",
+    "communication",
+    "settings",
+    "standing",
+    "trajectory",
+    "where",
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Runs(Shown):
     """The results of a solver's runs with several seeds; behaves as a sequence of them.
 
-    Means and bands are taken over the runs that did not diverge, and over the rounds that all of these made.
+    Means and bands are taken over the runs that did not diverge, and over the rounds that all of these made. ``x``, ``y``, ``value``,
+    ``status``, ``ended``, ``rest``, ``certificate``, ``gap`` and ``save`` are those of ``best``, the run whose x the variables receive.
 
     Attributes
     ----------
@@ -76,6 +92,13 @@ class Runs(Shown):
         """The run with the best exact value."""
         sign = 1.0 if self.sense == "minimize" else -1.0
         return min(self.finished or self.results, key=lambda result: sign * result.value)
+
+    def __getattr__(self, name: str) -> Any:
+        """The best run's x, y, value, status, ...; what else a single result has is an error that names ``best``."""
+        if name in OF_BEST:
+            return getattr(self.best, name)
+        advice = f": runs.best.{name} is that of the best run" if name in OF_ONE else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice}")
 
     def values(self, name: str = "value") -> np.ndarray:
         """Gather a quantity of every finished run: ``(seeds,)`` for ``"value"`` and ``"own_value"``, else ``(seeds, rounds)``.
@@ -206,7 +229,8 @@ class Runs(Shown):
 
     def _standing(self) -> list[str]:
         """How many runs were still on their way, and where the best one stands, in lines."""
-        best, moving = self.best, sum(bool(result.standing) for result in self.results)
+        verdicts = [AT_REST if result.rest is None else result.rest.verdict for result in self.results]
+        best, moving = self.best, sum(verdict not in (AT_REST, OUT_OF_ROUNDS) for verdict in verdicts)
         lines = [f"{moving} of {len(self)} runs were not at rest"] if moving else []
         told = [*([best.standing] if best.standing else []), *best.where()]
         return [*lines, *(f"{line} (the best run)" for line in told)]

@@ -106,8 +106,8 @@ def test_results_print_the_settings_given_and_keep_them_all(tmp_path) -> None:
     result = small().solve(FedRZO(smoothing=0.05), rounds=3, progress=False)
     result.save(tmp_path / "r.npz")
     for one in (result, hf.Result.load(tmp_path / "r.npz")):
-        assert str(one).startswith("FedRZO(smoothing=0.05): completed after 3 rounds\n")
-        assert repr(one).splitlines()[0] == "FedRZO(smoothing=0.05): completed after 3 rounds"
+        assert str(one).startswith("FedRZO(smoothing=0.05): out of rounds after 3 rounds\n")
+        assert repr(one).splitlines()[0] == "FedRZO(smoothing=0.05): out of rounds after 3 rounds"
         assert "participation=1.0" in one.settings["solver"] and "participation=1.0" in one._repr_html_()
 
 

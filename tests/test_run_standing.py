@@ -11,7 +11,7 @@ import pytest
 import hierfl as hf
 from hierfl.inspect.implicit.where_it_ended import slope_where_cheap
 from hierfl.run_standing import runs_away, still_improving
-from hierfl.solvers import FedRZO
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
 
 
 def solve(problem: Any, **settings: Any) -> Any:
@@ -25,15 +25,15 @@ def test_a_run_that_still_improves_says_so(sign: int) -> None:
     sense = hf.Minimize if sign == 1 else hf.Maximize
     problem = hf.Problem(sense(clients=sign * 0.5 * cp.sum_squares(x - 3)))
     short, long = solve(problem), solve(problem, step=0.1, rounds=400)
-    assert short.status == long.status == "completed"
-    assert "not at rest" in str(short) and "more rounds" in short.standing
-    assert long.standing == "" and "not at rest" not in str(long)
+    assert short.ended == long.ended == "completed"
+    assert short.status == "still descending" and "more rounds" in short.standing
+    assert long.status in ("at rest", "stalled") and "more rounds" not in str(long)
 
 
 def test_a_run_that_goes_to_infinity_says_so() -> None:
     x = cp.Variable(2, name="x")
     result = solve(hf.Problem(hf.Minimize(clients=0.5 * cp.norm(x) - cp.sum(x))), step=10, rounds=2000)
-    assert result.status == "completed" and "x runs away: |x| = " in str(result)
+    assert result.ended == "completed" and result.status == "runs away" and "|x| = " in str(result)
 
 
 def test_the_standing_is_kept_with_a_result(tmp_path: Any) -> None:
@@ -41,6 +41,7 @@ def test_the_standing_is_kept_with_a_result(tmp_path: Any) -> None:
     result = solve(hf.Problem(hf.Maximize(clients=-0.5 * cp.square(x - 3))))
     result.save(tmp_path / "run.npz")
     assert hf.Result.load(tmp_path / "run.npz").standing == result.standing != ""
+    assert hf.Result.load(tmp_path / "run.npz").rest == result.rest and result.status == result.rest.verdict
 
 
 def test_noise_and_rest_are_no_improvement() -> None:
@@ -130,7 +131,7 @@ def test_the_default_method_says_that_x_runs_away_and_not_that_more_rounds_help(
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     unbounded = hf.Problem(hf.Maximize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y - x)))
     result = unbounded.solve(progress=False)
-    assert "x runs away" in result.standing and "more rounds" not in str(result)
+    assert "growing" in result.standing and "more rounds" not in str(result)
 
 
 def test_a_method_that_is_stuck_at_a_jump_says_so() -> None:
@@ -140,3 +141,108 @@ def test_a_method_that_is_stuck_at_a_jump_says_so() -> None:
     result = hf.Problem(hf.Maximize(clients=x @ y), buyer, [x >= 0, x <= 3]).solve(progress=False)
     assert result.value > 3 - 1e-3 or "f jumps" in str(result)
     assert result.status != "no descent found" or "restarts=" in result.standing
+
+
+def least_squares(rng: Any, scale: float, weight: float, constraints: Any = lambda x: []) -> tuple[Any, Any, Any, Any]:
+    """A ridge regression over two clients, its Hessian and its linear part: f = x'Hx/2 - g'x + const."""
+    a, b = rng.standard_normal((40, 6)) * np.logspace(0, -1.5, 6), rng.standard_normal(40)
+    x, row, target = cp.Variable(6, name="x"), hf.Sample(6, name="row"), hf.Sample(name="target")
+    federation = hf.Federation([hf.Client({row: a[k], target: b[k]}) for k in (slice(20), slice(20, 40))])
+    term = scale * (hf.E(cp.square(row @ x - target)) + weight * cp.sum_squares(x))
+    problem = hf.Problem(hf.Minimize(clients=term), constraints=constraints(x), federation=federation)
+    return problem, x, 2 * scale * (a.T @ a / 40 + weight * np.eye(6)), 2 * scale * a.T @ b / 40
+
+
+@pytest.mark.parametrize(("scale", "weight"), [(1, 0.05), (1e-3, 1e-3), (1e4, 1e-4)])
+def test_a_small_ridge_regression_at_rest_has_the_coefficients_of_the_closed_form(scale: float, weight: float) -> None:
+    problem, _, hessian, linear = least_squares(np.random.default_rng(1), scale, weight)
+    result, best = problem.solve(progress=False), np.linalg.solve(hessian, linear)
+    error = np.linalg.norm(result.x - best)
+    assert result.status == "at rest" and error <= 1e-6
+    assert error <= result.rest.distance_bound <= 1e-4 and "proved" in str(result)
+    assert result.rest.modulus == pytest.approx(np.linalg.eigvalsh(hessian)[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("solver", [FedAvg(), SCAFFOLD(), FedRZO(), ZOHFL()])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_the_printed_distance_covers_the_real_one_where_f_is_strongly_convex(solver: Any, bounded: bool) -> None:
+    problem, x, hessian, linear = least_squares(
+        np.random.default_rng(2), 1.0, 0.1, lambda x: [x >= -0.02, cp.sum(x) <= 0.1] if bounded else []
+    )
+    cp.Problem(cp.Minimize(0.5 * cp.quad_form(x, hessian) - linear @ x), problem.declaration.constraints).solve(
+        solver="CLARABEL"
+    )
+    best = x.value.copy()
+    result = problem.solve(solver, rounds=100, progress=False)
+    f = lambda at: 0.5 * at @ hessian @ at - linear @ at  # noqa: E731
+    real, gap = np.linalg.norm(result.x - best), f(result.x) - f(best)
+    assert real <= result.rest.distance_bound + 1e-7 and gap <= result.rest.value_bound + 1e-9
+    assert result.rest.distance_estimate == pytest.approx(real, rel=1e-3, abs=1e-6)
+    assert result.status in ("still descending", "stalled")
+
+
+def poisson(rng: Any) -> tuple[Any, Any]:
+    """A Poisson regression whose clients differ, and its minimiser by Newton's method."""
+    a = 0.5 * rng.standard_normal((200, 4))
+    y = rng.poisson(np.exp(a @ np.array([0.5, -0.3, 0.2, 1.0]))).astype(float)
+    x, row, count = cp.Variable(4, name="x"), hf.Sample(4, name="row"), hf.Sample(name="count")
+    parts = np.split(np.argsort(a[:, 0]), 4)
+    federation = hf.Federation([hf.Client({row: a[k], count: y[k]}) for k in parts])
+    term = hf.E(cp.exp(row @ x) - cp.multiply(count, row @ x))
+    best = np.zeros(4)
+    for _ in range(50):
+        mean = np.exp(a @ best)
+        best -= np.linalg.solve((a.T * mean) @ a, a.T @ (mean - y))
+    return hf.Problem(hf.Minimize(clients=term), federation=federation), best
+
+
+@pytest.mark.parametrize("solver", [FedAvg(), SCAFFOLD(), FedAvg(step_size=0.1, local_steps=20)])
+def test_a_poisson_regression_beside_its_optimum_says_how_far(solver: Any) -> None:
+    problem, best = poisson(np.random.default_rng(0))
+    result = problem.solve(solver, progress=False)
+    real = np.linalg.norm(result.x - best)
+    assert real > 1e-3 and result.status == "stalled" and "smaller steps" in str(result)
+    assert result.rest.distance_estimate == pytest.approx(real, rel=0.1)
+    assert np.isinf(result.rest.distance_bound)  # exp is not strongly convex: nothing is proved
+
+
+def test_kinks_are_not_taken_for_falls() -> None:
+    """The lasso's minimiser is a soft threshold; Newton's model knows nothing of |x_j|, and is not believed where f does not fall."""
+    x, at = cp.Variable(3, name="x"), np.array([3.0, 0.2, -0.1])
+    problem = hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x - at) + cp.norm1(x)), constraints=[x >= -5])
+    result = problem.solve(progress=False)
+    assert result.x == pytest.approx([2.0, 0.0, 0.0], abs=1e-4) and result.status == "at rest"
+    assert problem.solve(FedAvg(), rounds=3, x0=np.array([2.0, 0.0, 0.0]), progress=False).status != "stalled"
+
+
+def test_a_convex_f_on_a_box_has_a_bound_on_its_value() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(cp.exp(x)) - 2 * x[0]), constraints=[x >= -1, x <= 1])
+    result = problem.solve(FedAvg(step_size=0.05), rounds=40, progress=False)
+    least = 2 - 2 * np.log(2) + np.exp(-1)
+    assert 0 <= result.value - least <= result.rest.value_bound
+
+
+def test_values_alone_claim_no_rest() -> None:
+    x = cp.Variable(2, name="x")
+    box = hf.BlackBox(lambda v: float(np.sum((v - 1) ** 2)), x)
+    result = solve(hf.Problem(hf.Minimize(clients=box)), rounds=10)
+    assert result.status in ("out of rounds", "still descending") and "BlackBox" in result.standing
+
+
+def test_a_run_by_values_that_nobody_named_warns_that_it_is_not_at_rest() -> None:
+    x = cp.Variable(70, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    with pytest.warns(hf.RestWarning, match="zeroth order.*x is at most"):
+        result = problem.solve(rounds=40, progress=False)
+    real = np.linalg.norm(result.x - 1)
+    assert real <= result.rest.distance_bound <= 1.01 * real
+
+
+def test_several_runs_answer_for_their_best() -> None:
+    problem, _ = quadratic_below()
+    runs = solve(problem, rounds=20, seeds=2)
+    assert runs.value == min(run.value for run in runs) and runs.x is runs.best.x and runs.y is runs.best.y
+    assert runs.status == runs.best.status and runs.certificate is runs.best.certificate
+    with pytest.raises(AttributeError, match=r"runs\.best\.history"):
+        _ = runs.history

@@ -35,6 +35,9 @@ BEYOND, COUNTS, FURTHER = 64.0, 4.0, 1e4
 # shares of the curvature that longer steps are made with then, and how many steps from a point, beside two for each variable
 LOOSER, MOST = (1e-3, 1e-6), 10
 
+# of 1 + |x|, how long the model's steps may be at rest; of f, what it may rise by on the way there, which is rounding
+SETTLED, EQUAL = 1e-8, 1e-15
+
 Asks = Generator[np.ndarray, KnownPoint | None, str]
 Asked = Generator[np.ndarray, KnownPoint | None, bool]
 
@@ -115,6 +118,7 @@ class Descent:
                 far = self._far_from is not best and (yield from self._look_far(step))
                 self._far_from = best
                 if not (far or (yield from self._look_longer())):
+                    yield from self._settle()
                     return AT_REST
                 looks = looks if self.bundle.centre is best else 0
                 continue
@@ -249,6 +253,27 @@ class Descent:
                 self.bundle.add(tried)
                 return True
         return False
+
+    def _settle(self) -> Generator[np.ndarray, KnownPoint | None, None]:
+        """Go on while the model's steps are long and f does not rise: where f is flat, x is far from rest when f has nothing to gain."""
+        for _ in range(2 * self.begun.size + MOST):
+            before, step = self.bundle.centre, self.bundle.step(self.rows)
+            length = 0.0 if step is None else float(np.linalg.norm(step.d))
+            if step is None or length <= SETTLED * (1.0 + float(np.linalg.norm(before.x))):
+                return
+            self.share, most = 1.0, before.value + EQUAL * abs(before.value)
+            tried = yield before.x + step.d
+            if tried is not None and tried.value > most:  # the share that is best by the slopes at both ends
+                falls, rises = float(before.slope @ step.d), float(tried.slope @ step.d)
+                if not falls < 0 < rises:
+                    return
+                self.share = falls / (falls - rises)
+                tried = yield before.x + self.share * step.d
+            if tried is None or tried.value > most:
+                return
+            self.bundle.move(tried)
+            self.bundle.learn(before)
+            self.steepness = float(np.linalg.norm(self.bundle.curvature @ step.d))
 
     def _far_along(
         self, way: np.ndarray, steep: float, length: float

@@ -105,7 +105,7 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings
         y=None if solution is None else public_response(compiled, solution.y),
         value=value,
         own_value=own_value,
-        status=watch.status,
+        ended=watch.status,
         history=_shown(compiled, history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),

@@ -75,7 +75,7 @@ def _everybody(participation: Any) -> Finding:
     name = "all clients take part"
     if not callable(participation) and not np.ndim(participation) and participation == 1:
         return Finding(name, "proved", "participation=1", NAME)
-    return Finding(name, "violated", "the theorem's mean is over all clients in every round: participation=1", NAME)
+    return Finding(name, "not covered", "the theorem's mean is over all clients in every round: participation=1", NAME)
 
 
 def _nonsummable(power: Power | None) -> Finding:

@@ -133,10 +133,10 @@ def test_a_flat_objective_and_a_single_point_are_at_rest_at_once() -> None:
 def test_a_run_that_is_cut_off_says_that_it_is_not_at_rest() -> None:
     x = cp.Variable(3, name="x")
     problem = hf.Problem(hf.Minimize(clients=cp.norm1(x - np.array([1.0, 2.0, 3.0])) + cp.sum_squares(x)))
-    short, nothing, whole = solved(problem, rounds=3), solved(problem, rounds=0), solved(problem, rounds=None)
-    assert short.status == "completed" and "not at rest" in str(short)
-    assert nothing.status == "completed" and nothing.settings["rounds_done"] == 0
-    assert whole.status == "at rest" and "not at rest" not in str(whole)
+    short, nothing, whole = solved(problem, rounds=1), solved(problem, rounds=0), solved(problem, rounds=None)
+    assert short.ended == "completed" and short.status == "still descending"
+    assert nothing.ended == "completed" and nothing.status == "out of rounds" and nothing.settings["rounds_done"] == 0
+    assert whole.status == "at rest" and "more rounds" not in str(whole)
     assert whole.value == pytest.approx(0.75 + 1.75 + 2.75, abs=1e-8)  # |x_i| = 1/2 each
 
 
@@ -287,4 +287,4 @@ def test_along_a_curved_boundary(bend: float) -> None:
     )
     result = solved(problem, x0=np.array([0.6, 1 - bend * 0.36]))
     assert result.value == pytest.approx(-1.5, abs=1e-7) and np.abs(result.x - [0, 1]).max() <= 1e-3
-    assert result.settings["rounds_done"] <= 40
+    assert result.settings["rounds_done"] <= 45

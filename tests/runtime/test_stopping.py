@@ -154,14 +154,14 @@ def test_the_communication_limit_is_never_exceeded_and_fully_used() -> None:
     np.testing.assert_array_equal(result.metrics["round"], [0, 10, 12])
     np.testing.assert_array_equal(result.iterate, solve(problem, FedAvg(), rounds=12).iterate)
     assert solve(problem, FedAvg(), communication_limit=5).settings["rounds_done"] == 0
-    assert solve(problem, FedAvg(), communication_limit=1e9).status == "completed"
+    assert solve(problem, FedAvg(), communication_limit=1e9).ended == "completed"
 
 
 def test_a_limit_met_by_the_last_round_is_no_limit() -> None:
     problem = quadratic(federation=hf.Federation([hf.Client(), hf.Client()]))
-    assert solve(problem, FedAvg(), rounds=12, communication_limit=96).status == "completed"
+    assert solve(problem, FedAvg(), rounds=12, communication_limit=96).ended == "completed"
     assert solve(problem, FedAvg(), rounds=13, communication_limit=96).status == "communication limit reached"
-    assert solve(problem, FedAvg(), rounds=5, time_limit=1e-9).status == "completed"
+    assert solve(problem, FedAvg(), rounds=5, time_limit=1e-9).ended == "completed"
 
 
 def test_a_start_outside_the_set_is_projected_on_it() -> None:

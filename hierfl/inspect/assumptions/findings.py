@@ -17,10 +17,12 @@ from hierfl.language.printing.text import point_text
 if TYPE_CHECKING:
     import pandas as pd
 
-Status = Literal["proved", "asserted", "sampled", "violated", "unknown"]
+Status = Literal["proved", "asserted", "sampled", "violated", "not covered", "unknown"]
 
 
-_STANDS = {"violated": "violated", "unknown": "not known", "sampled": "only sampled"}
+_STANDS = {"violated": "violated", "not covered": "not covered", "unknown": "not known", "sampled": "only sampled"}
+WIDEST = max(map(len, get_args(Status)))
+INDENT = " " * (WIDEST + 1)
 
 
 class Witness(dict[str, Any]):
@@ -41,7 +43,8 @@ class Finding:
     name
         The property, such as ``"strong convexity"``.
     status
-        ``"proved"``, ``"asserted"`` (proved but for what the user asserts), ``"sampled"`` (true at all points tried, which proves nothing), ``"violated"`` or ``"unknown"``.
+        ``"proved"``, ``"asserted"`` (proved but for what the user asserts), ``"sampled"`` (true at all points tried, which proves nothing), ``"violated"``,
+        ``"not covered"`` (the problem is none of those that the theorem is stated for; nothing is wrong with it) or ``"unknown"``.
     reason
         By which rule, what the sampling saw, or why nothing is known.
     assumption
@@ -66,11 +69,11 @@ class Finding:
 
     def __str__(self) -> str:
         source = f"  {self.assumption}" if self.assumption else ""
-        lines = [f"{self.status:<9} {self.name}{source}", f"          {self.reason}"]
+        lines = [f"{self.status:<{WIDEST}} {self.name}{source}", f"{INDENT}{self.reason}"]
         if self.points is not None:
-            lines.append(f"          {self.points} points, worst value {_number(self.worst)}")
+            lines.append(f"{INDENT}{self.points} points, worst value {_number(self.worst)}")
         if self.witness is not None:
-            lines.append(f"          witness: {self.witness}")
+            lines.append(f"{INDENT}witness: {self.witness}")
         return "\n".join(lines)
 
 

@@ -61,7 +61,7 @@ def slope_where_cheap(
     lower levels that take iterations, which would be noticed, and where f has no value at one of the points. ``problem.implicit.stationarity`` answers at any cost, and more exactly.
     """
     count = PAIRS if x.size > 1 else 1
-    if not _cheap(compiled, 2 * count):
+    if not is_cheap(compiled, 2 * count):
         return None
     directions = sphere_points(np.random.default_rng(seed), count, x.size) if x.size > 1 else np.ones((1, 1))
     at = on_upper_set(compiled, x + eta * np.concatenate([directions, -directions]))
@@ -73,7 +73,7 @@ def slope_where_cheap(
     return norm, low, high, count
 
 
-def _cheap(compiled: CompiledProblem, points: int) -> bool:
+def is_cheap(compiled: CompiledProblem, points: int) -> bool:
     """Whether f at so many points takes next to no time, by its size, which does not change from run to run."""
     method, answers = compiled.exact.method, owners(compiled)
     rows = sum(int(np.sum(table.counts)) for table in compiled.static_data.clients.tables)

@@ -29,7 +29,12 @@ def mathematics(declaration: Declaration) -> Html:
 def findings(report: CheckReport) -> Html:
     """Show what ``problem.check()`` found: assumptions, constants, theorems."""
     rows = [
-        [element("span", f.status, class_=f.status), f.name, f.assumption, f.reason + _sampled(f.points, f.worst)]
+        [
+            element("span", f.status, class_=f.status.replace(" ", "-")),
+            f.name,
+            f.assumption,
+            f.reason + _sampled(f.points, f.worst),
+        ]
         for f in report.findings
     ]
     parts = [

@@ -174,15 +174,32 @@ def own_value_of(making: Any, state: Any, done: int) -> Any:
             exchange = making.exchange
             there = exchange.present()
             if len(there) < making.problem.num_clients:
+                making.told["missing"] = missing_from(there, exchange, making.problem)
                 return jnp.asarray(jnp.nan)
             exchange.open(done)
             everyone = present_in(there, making.problem.num_clients)
             given = (making.tables, state, making.data, everyone, key, index, jnp.asarray(x))
             found = jax.block_until_ready(making.programs.own_value()(*given))
             making.tell()
-            return jnp.asarray(jnp.nan) if exchange.failed else found
+            if not exchange.failed:
+                return found
+            answered = there[~np.isin(there, list(exchange.lost))]
+            making.told["missing"] = missing_from(answered, exchange, making.problem)
+            return jnp.asarray(jnp.nan)
 
     return value
+
+
+def missing_from(there: np.ndarray, exchange: Exchange, problem: CompiledProblem) -> list[str]:
+    """Who is not there, by the client's name and its site's, with what the site was last at fault with."""
+    said = []
+    for client in np.setdiff1d(np.arange(problem.num_clients), there).tolist():
+        site = exchange.site_of.get(client)
+        faults = [] if site is None else exchange.reports[site].faults
+        at = "at no site that joined" if site is None else f"at site {site!r}"
+        why = f": {faults[-1][1].splitlines()[0]}" if faults else ""
+        said.append(f"{problem.declaration.client_called(client)} ({at}{why})")
+    return said
 
 
 def stacked(records: Sequence[dict[str, Any]]) -> History:

@@ -384,16 +384,32 @@ def test_the_report_is_an_object_that_prints(pair):
     report = check(bilevel(pair))
     assert report["strong convexity"].assumption == "[2S] Assumption 2 (ii)"
     text = str(report)
-    assert "proved    strong convexity" in text and "mu_h >= 2" in text
+    assert "proved      strong convexity" in text and "mu_h >= 2" in text
     frame = report.to_pandas()
     assert list(frame["name"]) == [f.name for f in report] and set(frame["status"]) <= {
         "proved",
         "sampled",
         "violated",
+        "not covered",
         "unknown",
     }
     with pytest.raises(KeyError, match="no finding"):
         report["nothing"]
+
+
+def test_what_the_theorem_is_not_stated_for_is_no_violation():
+    x, y, z = (cp.Variable(name=name) for name in "xyz")
+    game = hf.Nash(
+        hf.Player(y, cp.square(y - x) + y * z, [y >= -2, y <= 2]),
+        hf.Player(z, cp.square(z - x) - y * z, [z >= -2, z <= 2]),
+        scope="federation",
+    )
+    report = check(
+        hf.Problem(hf.Minimize(clients=cp.square(y) + cp.square(z), server=cp.square(x)), game, [x >= -1, x <= 1])
+    )
+    assert report["lower level is an argmin"].status == report["no server term"].status == "not covered"
+    assert "violated" not in {f.status for f in report} and "2 not covered" in report.summary[0]
+    assert not report.theorems[0].applies and "lower level is an argmin is not covered" in report.summary[2]
 
 
 def test_settings_out_of_range_are_refused(pair):

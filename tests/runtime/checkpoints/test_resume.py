@@ -106,7 +106,7 @@ def test_seeds_that_stand_at_different_rounds_go_on_together(limit: float | None
     found, stopped = by_and_by(least_squares(), SCAFFOLD(0.05, batch_size=2), tmp_path, 6, **settings)
     assert stopped
     for ours, theirs in zip(found, outcome(least_squares(), SCAFFOLD(0.05, batch_size=2), **settings), strict=True):
-        assert theirs.status == ("completed" if limit is None else "communication limit reached")
+        assert theirs.ended == ("completed" if limit is None else "communication limit reached")
         require_same(ours, theirs)
 
 

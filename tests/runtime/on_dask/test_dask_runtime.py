@@ -110,7 +110,7 @@ def test_fifty_rounds_are_those_of_a_run_in_process(case: str, cluster: hf.runti
     np.testing.assert_allclose(there.trajectory["x"], here.trajectory["x"], rtol=0, atol=1e-10)
     np.testing.assert_allclose(there.history["objective"], here.history["objective"], rtol=0, atol=1e-10)
     np.testing.assert_allclose(there.own_value or 0.0, here.own_value or 0.0, rtol=0, atol=1e-10)
-    assert there.communication == here.communication and there.status == "completed"
+    assert there.communication == here.communication and there.ended == "completed"
     assert sum(site["clients"] for site in there.settings["sites"].values()) == len(SIZES)
 
 

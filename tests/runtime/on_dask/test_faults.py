@@ -158,7 +158,7 @@ def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: 
     away = [r for first, last in found.settings["sites"]["1"]["rounds_without"] for r in range(first, last + 1)]
     back = 3 + len(away)  # on a busy machine it may be back before its run waits for it
     assert away == list(range(3, back)) and 4 <= back <= 6
-    assert found.status == "completed" and found.history["answered"].tolist() == [4] * 3 + [3] * len(away) + [4] * (
+    assert found.ended == "completed" and found.history["answered"].tolist() == [4] * 3 + [3] * len(away) + [4] * (
         10 - back
     )
     assert found.settings["sites"]["1"]["faults"][0] == [3, "its process is gone"]

@@ -53,7 +53,7 @@ def require_same_run(found: hf.Result, wanted: hf.Result) -> None:
             np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{group} {name}")
     np.testing.assert_array_equal(found.iterate, wanted.iterate)
     assert found.value == wanted.value and found.communication == wanted.communication
-    assert found.status == wanted.status == "completed"
+    assert found.ended == wanted.ended == "completed"
 
 
 WITH_MEMORY = {

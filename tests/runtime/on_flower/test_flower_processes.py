@@ -82,7 +82,7 @@ def main(grid, context):
     for text, rounds in json.loads(context.run_config["runs"]):
         given = {"rounds": rounds, "x0": np.array([0.5, -0.5]), "seed": 3, "progress": False}
         result = problem.solve(load_solver(text), runtime=runtime, **given)
-        own = {"value": result.value, "status": result.status, "seconds": result.history["seconds"].tolist()}
+        own = {"value": result.value, "status": result.ended, "seconds": result.history["seconds"].tolist()}
         told[text] = own | {"x": result.trajectory["x"].tolist(), "sites": result.settings["sites"]}
     import study
     try:

@@ -39,7 +39,7 @@ def test_all_processes_are_new_and_the_run_is_the_same(tmp_path: Path) -> None:
     found = outcome(problem, SOLVER, runtime=again, **SETTINGS, **kept)
     wanted = outcome(problem, SOLVER, **SETTINGS)
     np.testing.assert_allclose(found.trajectory["x"], wanted.trajectory["x"], rtol=0, atol=1e-12)
-    assert found.status == "completed" and len(found.history["objective"]) == 9
+    assert found.ended == "completed" and len(found.history["objective"]) == 9
     assert all(site["faults"] == [] for site in found.settings["sites"].values())
 
 

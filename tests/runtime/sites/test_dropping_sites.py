@@ -58,7 +58,7 @@ def test_half_of_the_sites_drop_at_random(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     expected = problem.solve(FedAvg(**given, participation=~dropped), **settings)
     np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
-    assert found.status == "completed" and np.all(found.history["answered"] == SITES // 2)
+    assert found.ended == "completed" and np.all(found.history["answered"] == SITES // 2)
     np.testing.assert_allclose(found.x, TRUTH, atol=1e-6)
     for place, name in enumerate(names):
         assert rounds_of(found.settings["answered"][name]) == np.flatnonzero(~dropped[:, place]).tolist()

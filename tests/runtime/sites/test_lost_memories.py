@@ -24,9 +24,14 @@ SOLVERS: dict[str, Any] = {
 }
 
 
-def unlike_clients() -> hf.Problem:
+def unlike_clients(elsewhere: bool = False) -> hf.Problem:
     x, slope, place = cp.Variable(2, name="x"), hf.ClientParameter(nonneg=True, name="slope"), hf.Sample(2, name="p")
-    clients = [hf.Client({place: p[None]}, {slope: float(s)}) for s, p in zip(SLOPES, PLACES)]
+    clients = [
+        hf.Client(
+            {place: hf.Elsewhere(1) if elsewhere else p[None]}, {slope: hf.Elsewhere() if elsewhere else float(s)}
+        )
+        for s, p in zip(SLOPES, PLACES)
+    ]
     return hf.Problem(hf.Minimize(clients=slope * hf.E(cp.sum_squares(x - place))), federation=hf.Federation(clients))
 
 
@@ -72,6 +77,22 @@ def test_missed_rounds_do_not_move_where_the_run_ends(solver: str, anew: bool) -
     assert ("began_anew" in found.settings) == anew
 
 
+def test_a_run_at_whose_end_a_site_is_missing_says_which_client_its_value_lacks() -> None:
+    def nobody(parcel: bytes) -> bytes:
+        raise RuntimeError("no site")
+
+    def happens(done: int, *_: Any) -> None:
+        if done == 4:
+            grid.nodes[101] = nobody
+
+    grid, settings = LoopbackGrid(desks(unlike_clients())), SETTINGS | {"rounds": 8}
+    runtime = hf.runtime.Flower(grid, minimum=2)
+    found = unlike_clients(elsewhere=True).solve(SOLVERS["SCAFFOLD"], runtime=runtime, callback=happens, **settings)
+    (told,) = found.settings["missing"]
+    assert np.isnan(found.value) and told.startswith("client 1 (at site 'site 1'") and told in str(found)
+    assert "elsewhere" in found.rest.words and found.status in ("out of rounds", "still descending")
+
+
 @pytest.mark.slow
 def test_what_a_full_disk_did_not_keep_is_missed_when_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +114,7 @@ def test_what_a_full_disk_did_not_keep_is_missed_when_the_run_goes_on(
     problem.solve(solver, runtime=runtime(), **short, **kept)
     monkeypatch.undo()
     found = problem.solve(solver, runtime=runtime(), resume=True, **SETTINGS, **kept)
-    assert found.status == "completed"
+    assert found.ended == "completed"
     assert len(found.settings["began_anew"]) == 1 and found.settings["sites"]["site 1"]["faults"]
     np.testing.assert_allclose(found.x, BEST, atol=1e-6)
 

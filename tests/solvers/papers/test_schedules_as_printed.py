@@ -123,7 +123,7 @@ def test_tau_of_algorithm_5_is_chosen() -> None:
     assert float(lower.alpha) == pytest.approx(1 / 9)
     assert (((1 - 1 / 9) ** lower.counts) <= 1 / (k + 1) + 1e-12).all()
     chosen = FedRZO(schedule="theory", accuracy=1.0, lower=ProjectionMethod(steps="theory"))
-    assert run(answers_of_samples(), chosen).status == "completed"
+    assert run(answers_of_samples(), chosen).ended == "completed"
     for make in (lambda: Extragradient(steps="theory"), lambda: ProjectionMethod(steps="theory", step_size=0.1)):
         with pytest.raises(hf.SettingError, match="tau is that of ProjectionMethod with the step mu / L"):
             make()
@@ -182,7 +182,7 @@ def test_the_conditions_of_theorem_2(solver: ZOHFL, told: str, checked: tuple[An
 
 def test_what_theorem_2_is_not_about(checked: tuple[Any, Any]) -> None:
     half = bounded_clients().check(solver=ZOHFL(participation=0.5), samples=4, progress=False)
-    assert {h.name: h.status for h in half.theorems[1].hypotheses}["all clients take part"] == "violated"
+    assert {h.name: h.status for h in half.theorems[1].hypotheses}["all clients take part"] == "not covered"
     assert "says nothing of a run" in half.summary[2] and "[HFL] Theorem 1" not in half.summary[2]
     with pytest.raises(hf.SettingError, match="lower levels of client scope"):
         distance().check(solver=ZOHFL(), progress=False)

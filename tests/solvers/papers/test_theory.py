@@ -278,7 +278,7 @@ def test_the_lower_solver_is_the_prescribed_one(problem: Any, solver: Any, presc
 def test_a_given_lower_solver_is_no_less_accurate(problem: Any, solver: Any, enough: Any, short: Any) -> None:
     declared = problem()
     for lower in enough:
-        assert solve(declared, solver(schedule="theory", accuracy=1.0, lower=lower)).status == "completed"
+        assert solve(declared, solver(schedule="theory", accuracy=1.0, lower=lower)).ended == "completed"
     for lower in short:
         with pytest.raises(hf.errors.SettingError, match=r"as accurate as those of .*Exact\(\)"):
             solve(declared, solver(schedule="theory", accuracy=1.0, lower=lower))

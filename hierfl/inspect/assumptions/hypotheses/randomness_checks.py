@@ -67,7 +67,7 @@ def _of_hierarchical(study: Study) -> Randomness:
         _bounded(study, "server term smooth", smooth, "[HFL] Assumption 1 (iii)"),
         Finding(
             "client term without samples",
-            "proved" if free else "violated",
+            "proved" if free else "not covered",
             "f_2 is evaluated, not sampled, in [HFL] (1)",
             "[HFL] (1)",
         ),

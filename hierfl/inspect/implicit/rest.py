@@ -1,0 +1,336 @@
+"""How far from rest a run ended: f's gradient, curvature and values at and near its x, where they cost next to nothing.
+
+Where f is strongly convex on X with a modulus mu that the declaration and the data prove, and g is its gradient at y, a projection
+y = P(x - s grad f(x)) on X, the vector r = (x - y) / s + g - grad f(x) has |y - x*| <= |r| / mu and f(y) - f* <= |r|^2 / (2 mu);
+s = 0 where X is the whole space. Where f is convex and the declaration bounds X, f(x) - f* is at most the greatest fall of f's
+linear model on these bounds (Frank and Wolfe). All else are estimates: the minimiser on X of Newton's model at x, which counts where
+values of f confirm it, and values of f along the projected gradient.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.atoms.intervals import Interval
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Data
+from hierfl.compiler.host.standard_form import NoStandardFormError
+from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient
+from hierfl.compiler.starting_points import box_around, on_upper_set
+from hierfl.descent.answers import FAILURES
+from hierfl.descent.decision_rows import DecisionRows
+from hierfl.errors import HierflError, IncompatibleSolverError, RestWarning
+from hierfl.inspect.assumptions.curvature.hessians import Curvature
+from hierfl.inspect.assumptions.holders import Holders
+from hierfl.inspect.implicit.where_it_ended import is_cheap
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
+from hierfl.language.function import asserted_convex, uses_black_box
+from hierfl.result import Result
+from hierfl.run_standing import (
+    AT_REST,
+    COMPLETED,
+    DESCENDING,
+    FEWEST,
+    FLAT,
+    NEAR,
+    OUT_OF_ROUNDS,
+    RUNS_AWAY,
+    STALLED,
+    UNKNOWN,
+    Drift,
+    Rest,
+    running_away,
+    words_of,
+)
+
+NO_ANSWER: tuple[type[HierflError], ...] = (*FAILURES, IncompatibleSolverError)
+MOST_CLIENTS, MOST_VARIABLES, MOST_DATA = 256, 300, 50_000_000  # for what is computed at x; data in scalars
+MOST_WORK = 200_000_000  # variables times scalars of data, for a Hessian
+SHARES = (1.0, 0.5, 0.1, 0.01)  # of the model's step, at which f is asked
+LENGTHS = (1e-6, 1e-4, 1e-2, 1.0)  # of steps along the projected gradient, in 1 + |x|
+CONFIRMED = 0.25  # of the model's fall, that f has to fall for the model to be believed
+TREND, TREND_DATA = 16, 1_000_000  # iterates at which f is asked again, and the most scalars of data for that
+ROUNDING = 1e-12  # relative, of f
+LEAST = 1e-10  # of the model's curvatures, relative to its largest
+
+
+class Nearby(NamedTuple):
+    """f at and near x, oriented for minimisation; ``why_not`` says why nothing was looked at."""
+
+    value_bound: float = float("inf")
+    distance_bound: float = float("inf")
+    modulus: float = 0.0
+    value_estimate: float = UNKNOWN
+    distance_estimate: float = UNKNOWN
+    slope: float = UNKNOWN
+    gain: float = UNKNOWN
+    why_not: str = ""
+
+
+@double_precision
+def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
+    """Where a run stands that did not diverge, by its history and by what f is at and near x."""
+    x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
+    objective = np.asarray(result.history.get("objective", ()), float)
+    near, away = _look(compiled, x, value), running_away(result.trajectory)
+    drift = _trend(compiled, result, near) or Drift.of(objective, result.settings.get("sense", "minimize"))
+    first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
+    small = FLAT * (abs(value) + abs(float(first) - result.value))
+    verdict = RUNS_AWAY if away else _verdict(result, near, NEAR * (1.0 + float(np.linalg.norm(x))), small, drift)
+    gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
+    rest = Rest(verdict, *near[:-1], gained, error)
+    return replace(rest, words=words_of(rest, objective.size, near.why_not, result.ended == AT_REST, away))
+
+
+def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
+    """Say of a run by values of f alone, which nobody asked for by name, that it is not known to be at rest."""
+    if rest is not None and hasattr(solver, "smoothing") and rest.verdict != AT_REST:
+        warnings.warn(
+            f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}; it is not known to be at "
+            f"rest. {rest}. Name a solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level.",
+            RestWarning,
+            stacklevel=3,
+        )
+
+
+def _verdict(result: Result, near: Nearby, short: float, small: float, drift: Drift | None) -> str:
+    """What the strongest evidence says: a bound, then Newton's model, then values, then the method's own word, then its history."""
+    if near.distance_bound <= short or near.value_bound <= small:
+        return AT_REST
+    if near.distance_estimate <= short or near.value_estimate <= small:
+        return AT_REST
+    seen = near.gain > small or near.value_estimate > small
+    if not seen and (result.ended == AT_REST or near.slope * short <= NEAR * small):
+        return AT_REST
+    made = len(result.history.get("objective", ()))
+    if made and result.ended == COMPLETED and result.settings.get("ended_by_itself") is False:
+        return DESCENDING
+    if drift is not None and drift.improves:
+        return DESCENDING
+    return STALLED if seen and drift is not None else OUT_OF_ROUNDS
+
+
+def _trend(compiled: CompiledProblem, result: Result, near: Nearby) -> Drift | None:
+    """How f itself moved over the last half of the rounds, at kept iterates; None where f is not asked for, or they are few."""
+    if near.why_not or _scalars(compiled) > TREND_DATA:
+        return None
+    points = np.asarray(result.trajectory.get("x", ()), float)
+    points = points[len(points) // 2 :]
+    if len(points) < FEWEST:
+        return None
+    chosen = points[np.linspace(0, len(points) - 1, min(len(points), TREND)).astype(int)]
+    values = [found and found[0] for found in (value_and_slope(compiled, x) for x in on_upper_set(compiled, chosen))]
+    if any(value is None or not np.isfinite(value) for value in values):
+        return None
+    return Drift.through(np.array(values, float), "minimize")
+
+
+def _look(compiled: CompiledProblem, x: np.ndarray, value: float) -> Nearby:
+    """What f is at and near x."""
+    against = _against(compiled, value)
+    if against:
+        return Nearby(why_not=against)
+    found = value_and_slope(compiled, x)
+    return Nearby(why_not="f has no gradient at x") if found is None else _Look(compiled, x, value, found[1]).nearby()
+
+
+def value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
+    """f, oriented for minimisation, and its gradient at a point of X; None where it has none."""
+    try:
+        evaluation, slope = evaluated_with_gradient(compiled, x)
+    except NO_ANSWER:
+        return None
+    return (float(evaluation.value), slope) if np.isfinite(evaluation.value) and np.isfinite(slope).all() else None
+
+
+def _against(compiled: CompiledProblem, value: float) -> str:
+    """What speaks against looking at f near x; empty where nothing does."""
+    objective = compiled.declaration.objective
+    if compiled.elsewhere:
+        return "the clients hold their data elsewhere"
+    if not np.isfinite(value):
+        return "f has no value at x"
+    if uses_black_box(objective.terms) is not None:
+        return "a BlackBox has no gradient"
+    if compiled.lower.size and not is_cheap(compiled, 2 * len(LENGTHS)):
+        return "solutions of the lower level take time; problem.implicit.stationarity(x, eta) looks"
+    if _scalars(compiled) > MOST_DATA:
+        return f"the data have more than {MOST_DATA:,} scalars"
+    return ""
+
+
+def _scalars(compiled: CompiledProblem) -> int:
+    """The scalars of data that a value of f reads."""
+    data = compiled.static_data
+    tables = [*data.clients.tables, *(() if data.server is None else data.server.tables)]
+    return sum(int(np.prod(values.shape)) for table in tables for values in table.values.values())
+
+
+class _Look:
+    """One look at f, around a point x of X with its value and gradient."""
+
+    def __init__(self, compiled: CompiledProblem, x: np.ndarray, value: float, slope: np.ndarray) -> None:
+        self.compiled, self.x, self.value, self.slope = compiled, x, value, slope
+        self.free = not compiled.upper_set.blocks and compiled.private_set is None
+        self.steep = float(np.linalg.norm(slope))
+        self.size = 1.0 + float(np.linalg.norm(x))
+
+    def nearby(self) -> Nearby:
+        """All that can be said."""
+        if self.steep == 0.0:
+            modulus = modulus_of(self.compiled)
+            still = Nearby(slope=0.0, gain=0.0)
+            if modulus is None:
+                return still
+            away = 0.0 if modulus else float("inf")
+            return still._replace(value_bound=0.0, modulus=modulus, distance_bound=away)
+        hessian = self._hessian()
+        short = LENGTHS[0] * self.size / self.steep
+        slope = self.steep if self.free else float(np.linalg.norm(self.x - self._projected(short))) / short
+        near = self._bounded(Nearby(slope=slope), hessian, short)
+        found = None if hessian is None else self._by_model(hessian)
+        if found is None:
+            return near._replace(
+                gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS])
+            )
+        step, fall = found
+        gain = self._gain([self.x + share * step for share in SHARES])
+        near = near._replace(gain=gain)
+        if fall > ROUNDING * (1.0 + abs(self.value)) and gain < CONFIRMED * fall:
+            return near
+        return near._replace(value_estimate=max(fall, gain), distance_estimate=float(np.linalg.norm(step)))
+
+    def _hessian(self) -> np.ndarray | None:
+        """f's second derivative at x, its eigenvalues made positive; None where it would cost much."""
+        compiled, n = self.compiled, self.x.size
+        if compiled.lower.size or n > MOST_VARIABLES or n * _scalars(compiled) > MOST_WORK:
+            return None
+        program = compiled.programs.keep("hessian of f", lambda: quick_jit(hessian_program(compiled)))
+        hessian = np.asarray(program(self.x, compiled.data()))
+        if not np.isfinite(hessian).all() or not hessian.any():
+            return None
+        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        values = np.maximum(np.abs(values), LEAST * np.abs(values).max())
+        return np.asarray((vectors * values) @ vectors.T)
+
+    def _by_model(self, hessian: np.ndarray) -> tuple[np.ndarray, float] | None:
+        """The step to the minimiser on X of Newton's model at x, and how far the model falls."""
+        step = -np.linalg.solve(hessian, self.slope)
+        if self.free:
+            return step, -0.5 * float(self.slope @ step)
+        try:
+            rows = DecisionRows.of(self.compiled)
+        except NoStandardFormError:
+            return None
+        length = max(float(np.linalg.norm(step)), ROUNDING * self.size)
+        found = rows.lowest(hessian, self.x, self.slope[None], np.zeros(1), length, np.ones(step.size))
+        return None if found is None else (found[0], -(found[1] + 0.5 * float(found[0] @ hessian @ found[0])))
+
+    def _bounded(self, near: Nearby, hessian: np.ndarray | None, short: float) -> Nearby:
+        """With what is proved: see the module."""
+        modulus = modulus_of(self.compiled)
+        if modulus is None:
+            return near
+        near = near._replace(modulus=modulus)
+        if modulus > 0 and self.free:
+            return near._replace(value_bound=self.steep**2 / (2 * modulus), distance_bound=self.steep / modulus)
+        if modulus > 0:
+            step = short if hessian is None else 1.0 / float(np.linalg.eigvalsh(hessian)[-1])
+            y = self._projected(step)
+            there = value_and_slope(self.compiled, y)
+            if there is not None:
+                left = float(np.linalg.norm((self.x - y) / step + there[1] - self.slope))
+                return near._replace(
+                    value_bound=max(0.0, self.value - there[0]) + left**2 / (2 * modulus),
+                    distance_bound=float(np.linalg.norm(self.x - y)) + left / modulus,
+                )
+        box = box_around(self.compiled, self.x)
+        if box.bounded:
+            fall = np.maximum(self.slope * (self.x - box.low), self.slope * (self.x - box.high))
+            near = near._replace(value_bound=float(np.sum(fall)))
+        return near
+
+    def _projected(self, step: float) -> np.ndarray:
+        """The projection on X of a gradient step."""
+        return np.asarray(on_upper_set(self.compiled, (self.x - step * self.slope)[None])[0])
+
+    def _gain(self, points: list[np.ndarray]) -> float:
+        """How far f is below its value at x at the best of some points; 0 where it is not."""
+        found = [there[0] for there in (value_and_slope(self.compiled, x) for x in points) if there is not None]
+        return max(0.0, self.value - min(found, default=self.value))
+
+
+def hessian_program(compiled: CompiledProblem) -> Callable[[Any, Data], Any]:
+    """The Hessian of f, which has no lower level, as a traceable function of x and the data: a product after another."""
+    nothing = jnp.zeros(0)
+
+    def hessian(x: jax.Array, data: Data) -> jax.Array:
+        def of_server(v: jax.Array, party: Any) -> jax.Array:
+            def product(rows: Any) -> jax.Array:
+                slope = jax.grad(lambda at: compiled.server_value(at, nothing, party.environment, rows))
+                return jax.jvp(slope, (x,), (v,))[1]
+
+            return party.mean(product)
+
+        def of_client(v: jax.Array, party: Any) -> jax.Array:
+            def product(rows: Any) -> jax.Array:
+                slope = jax.grad(lambda at: compiled.client_value(at, None, party.environment, rows))
+                return jax.jvp(slope, (x,), (v,))[1]
+
+            return party.mean(product, compiled.upper_samples)
+
+        def product(v: jax.Array) -> jax.Array:
+            total = jnp.zeros_like(v)
+            if compiled.client_program is not None:
+                total = data.clients.weighted(lambda party: of_client(v, party), v)
+            return total if data.server is None else total + of_server(v, data.server_party)
+
+        return jax.lax.map(product, jnp.eye(x.size, dtype=x.dtype))
+
+    return hessian
+
+
+def modulus_of(compiled: CompiledProblem) -> float | None:
+    """A modulus mu >= 0 with which f is proved to be strongly convex (for a maximum: concave) on X; None where it is not even convex."""
+    return compiled.programs.keep(("modulus of f", compiled.parameter_values), lambda: _modulus(compiled))
+
+
+def _modulus(compiled: CompiledProblem) -> float | None:
+    objective, variables = compiled.declaration.objective, tuple(compiled.upper.variables)
+    if compiled.lower.size or compiled.num_clients > MOST_CLIENTS or compiled.upper.size > MOST_VARIABLES:
+        return None
+    if compiled.upper.size * _scalars(compiled) > MOST_WORK or asserted_convex(objective.terms, variables):
+        return None
+    holders = Holders(compiled)
+    if holders.distributed:
+        return None
+    weights = holders.data.clients.weights
+    sides = [(objective.clients, [(float(w), holder) for w, holder in zip(weights, holders.clients)])]
+    sides += [] if holders.server is None else [(objective.server, [(1.0, holders.server)])]
+    modulus = 0.0
+    for term, parts in sides:
+        if term is None:
+            continue
+        known = _joined([holder.known for _, holder in parts])
+        low = Curvature(compiled, compiled.sign * term, variables, known).mean_spectrum(parts).low
+        if low is None:
+            return None
+        modulus += low.value
+    return max(0.0, modulus)
+
+
+def _joined(known: list[Any]) -> dict[int, Interval]:
+    """Bounds that hold for all of several holders."""
+    return {
+        leaf: Interval(np.min([one[leaf].lo for one in known], axis=0), np.max([one[leaf].hi for one in known], axis=0))
+        for leaf in known[0]
+        if all(leaf in one for one in known)
+    }
