@@ -62,6 +62,9 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         If a nonsmooth lower level contains user code, so that neither iteration nor CVXPY applies.
     """
     methods = list(METHODS.values())
+    import os
+    if os.environ.get("HIERFL_P"):
+        methods.insert(0, ParametricProgram)
     if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
         methods.insert(0, ActiveSet)
     why_not_on_rows = ""

@@ -1,6 +1,6 @@
 """A convex program in numbers, its optimality conditions, and how far a pair is from meeting them.
 
-minimise  u' P u / 2 + q' u   subject to   A u + b in K;        P u + q = A' z,  z in K*,  z' (A u + b) = 0.
+minimise  u' P u / 2 + q' u + s(u)   subject to   A u + b in K;        P u + q + s'(u) = A' z,  z in K*,  z' (A u + b) = 0.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED
 from hierfl.compiler.host.cones import blocks, project_dual
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.parametric.matrices import Matrix, largest, lengths, stacked
+from hierfl.compiler.parametric.smooth_sum import SmoothSum
 
 GOOD = 1e-9  # the relative error of the conditions up to which a pair is a solution
 
@@ -47,16 +47,17 @@ class ProgramSolution:
 class ConvexProgram:
     """P (width, width), symmetric, q, A (rows, width), b, the cones of the rows, in any order; the first ``size`` entries of u are y.
 
-    ``curved`` has rows whose null space is that of P.
+    ``curved`` has rows whose null space is that of P; ``smooth`` is s, if there is one.
     """
 
-    p: Any  # csc
+    p: Matrix
     q: Vector
-    a: Any  # csc
+    a: Matrix
     b: Rows
     cones: Sequence[Cone]
     size: int
-    curved: Any = None  # csr
+    curved: Matrix
+    smooth: SmoothSum | None = None
 
     @property
     def width(self) -> int:
@@ -89,37 +90,58 @@ class ConvexProgram:
     @cached_property
     def linear(self) -> bool:
         """Whether it is a linear program."""
-        return self.polyhedral and not (self.p.nnz and np.abs(self.p.data).max() > 0)
-
-    @cached_property
-    def by_rows(self) -> Any:
-        """A by rows."""
-        return sp.csr_array(self.a)
+        return self.polyhedral and self.smooth is None and largest(self.p) == 0.0
 
     @cached_property
     def sizes(self) -> Rows:
         """The length of each row of A, 1 for a row of zeros."""
-        squares = self.by_rows.multiply(self.by_rows).sum(axis=1) if self.a.nnz else np.zeros(len(self.b))
-        lengths = np.sqrt(np.asarray(squares).reshape(-1))
-        return np.where(lengths > 0, lengths, 1.0)
+        sizes = lengths(self.a)
+        return np.where(sizes > 0, sizes, 1.0)
 
     @cached_property
-    def _absolute(self) -> tuple[Any, Any]:
-        return abs(self.p), abs(self.by_rows)
+    def _absolute(self) -> tuple[Matrix, Matrix]:
+        return abs(self.p), abs(self.a)
 
     def slack(self, u: Vector) -> Rows:
         """A u + b."""
-        return np.asarray(self.by_rows @ u + self.b)
+        return np.asarray(self.a @ u + self.b)
 
     def force(self, u: Vector, z: Rows) -> Vector:
-        """P u + q - A' z."""
-        return np.asarray(self.p @ u + self.q - self.a.T @ z)
+        """P u + q + s'(u) - A' z."""
+        return self.slope(u) - np.asarray(self.a.T @ z)
+
+    def slope(self, u: Vector) -> Vector:
+        """The gradient of the objective."""
+        plain = np.asarray(self.p @ u + self.q)
+        return plain if self.smooth is None else plain + self.smooth.gradient(u)
+
+    def cost(self, u: Vector) -> float:
+        """The objective."""
+        plain = float(0.5 * u @ (self.p @ u) + self.q @ u)
+        return plain if self.smooth is None else plain + self.smooth.value(u)
+
+    def curvature(self, u: Vector) -> Matrix:
+        """Its second derivative."""
+        return self.p if self.smooth is None else self.p + self.smooth.hessian(u)
+
+    @cached_property
+    def flat_along(self) -> Matrix:
+        """Rows whose null space has the directions along which the objective is linear."""
+        return self.curved if self.smooth is None else stacked([self.curved, self.smooth.curved])
+
+    def model(self, u: Vector, curvature: Matrix) -> ConvexProgram:
+        """The quadratic program that it is like at u."""
+        return ConvexProgram(
+            curvature, self.slope(u) - curvature @ u, self.a, self.b, self.cones, self.size, self.flat_along
+        )
 
     def force_size(self, u: Vector, z: Rows) -> float:
         """The size of what balances there."""
         p, a = self._absolute
         size = p @ np.abs(u) + np.abs(self.q) + a.T @ np.abs(z)
-        return max(float(size.max(initial=0.0)), 1e-4 * float(p.max() if p.nnz else 0.0)) or 1.0
+        if self.smooth is not None:
+            size = size + self.smooth.gradient_size(u)
+        return max(float(size.max(initial=0.0)), 1e-4 * largest(p)) or 1.0
 
     def row_sizes(self, u: Vector) -> Rows:
         """The size of what adds up to each row's slack."""
@@ -130,11 +152,11 @@ class ConvexProgram:
         if not (np.isfinite(u).all() and np.isfinite(z).all()):
             return np.inf
         size = self.force_size(u, z)
-        worst = float(np.abs(self.force(u, z)).max(initial=0.0)) / size
+        worst = float(np.abs(self.force(u, z)).max(initial=0.0)) / size  # NaN where it is not defined
         if not len(self.b):
             return worst
-        rows, lengths = self._cone_scale(self.row_sizes(u)), self._cone_scale(self.sizes)
-        e, dual = self.slack(u) / rows, z * lengths / size
+        rows, sizes = self._cone_scale(self.row_sizes(u)), self._cone_scale(self.sizes)
+        e, dual = self.slack(u) / rows, z * sizes / size
         simple = self.equal | self.loose
         inside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[simple]
         fit = np.abs(np.where(self.equal, e, np.minimum(dual, e)))[simple]
@@ -160,6 +182,7 @@ class ConvexProgram:
     def judged(self, u: Vector, z: Rows, work: int = 0) -> ProgramSolution:
         """The pair as a solution, if it is one."""
         error = self.error(u, z)
+        error = error if np.isfinite(error) else np.inf
         return ProgramSolution(u, z, error, SOLVED if error <= GOOD else FAILED, work)
 
     def none(self, status: int) -> ProgramSolution:
@@ -178,7 +201,7 @@ class ConvexProgram:
         gain = -float(self.q @ u)
         if gain <= 0:
             return False
-        e = np.asarray(self.by_rows @ u) / self.sizes
+        e = np.asarray(self.a @ u) / self.sizes
         away = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[self.equal | self.loose]
         curved = [np.linalg.norm(project_dual([cone], -e[place])) for cone, place in self.curved_cones]
         floor = 1e-7 * gain / (1.0 + np.abs(self.q).max(initial=0.0))

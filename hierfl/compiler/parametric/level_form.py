@@ -15,7 +15,6 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from jax import Array
@@ -27,6 +26,9 @@ from hierfl.compiler.host.standard_form import Cone, NoStandardFormError
 from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
 from hierfl.compiler.parametric.affine_entries import AffineEntries
 from hierfl.compiler.parametric.convex_program import ConvexProgram
+from hierfl.compiler.parametric.matrices import SMALL, Matrix, from_entries, gram, largest, stacked
+from hierfl.compiler.parametric.smooth_atoms import SQUARE
+from hierfl.compiler.parametric.smooth_sum import SmoothSum, SmoothTerm
 from hierfl.compiler.parametric.template import SmoothPart, Template
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import E, total
@@ -34,7 +36,6 @@ from hierfl.language.sample import ClientParameter, Sample
 
 ROWS_LIMIT = 20_000  # rows that have bounds of their own
 Thetas = list[Any]  # of the base, then (of each row, weights) of each group
-DENSE = 0.2  # of the entries of forms, from which products of theirs are those of dense matrices
 
 
 class RowGroup(NamedTuple):
@@ -49,7 +50,9 @@ class RowGroup(NamedTuple):
     server: bool = False
 
 
-Gather = Callable[[RowGroup], tuple[dict[int, Array], Array]]  # what differs between a group's rows by leaf, and their weights
+Gather = Callable[
+    [RowGroup], tuple[dict[int, Array], Array]
+]  # what differs between a group's rows by leaf, and their weights
 
 
 @dataclass
@@ -98,7 +101,9 @@ class LevelForm:
                 for part, kind in _parts(term):
                     private = whole and not server and any(isinstance(p, ClientParameter) for p in part.parameters())
                     if kind is None and not private:
-                        weight = factor * (1.0 if server or parties is None or not whole else float(np.sum(parties.weights)))
+                        weight = factor * (
+                            1.0 if server or parties is None or not whole else float(np.sum(parties.weights))
+                        )
                         plain.append(weight * part)
                     else:
                         assert parties is not None
@@ -137,7 +142,9 @@ class LevelForm:
         width, height = self.base.width, self.base.height
         for group, theta, weights in zip(self.groups, thetas[1::2], thetas[2::2]):
             kept = np.flatnonzero(np.asarray(weights) != 0)
-            block = Block(group.template, np.asarray(theta, float)[kept], np.asarray(weights, float)[kept], kept, width, height)
+            block = Block(
+                group.template, np.asarray(theta, float)[kept], np.asarray(weights, float)[kept], kept, width, height
+            )
             parts.append(block)
             width += len(kept) * block.extra
             height += len(kept) * group.template.height
@@ -147,23 +154,24 @@ class LevelForm:
         """The level's program."""
         parts = self.blocks(thetas)
         width, height = parts[-1].end
-        p = _gathered([part.quadratic for part in parts], (width, width))
+        dense = max(width, height) * width <= SMALL
+        p = _gathered([part.quadratic for part in parts], (width, width), dense)
         q = np.zeros(width)
         for part in parts:
             np.add.at(q, *part.linear)
-        a = _gathered([part.matrix for part in parts], (height, width))
+        a = _gathered([part.matrix for part in parts], (height, width), dense)
         b = np.zeros(height)
         for part in parts:
             b[part.offset[0]] = part.offset[1]
-        curved = [p] if p.nnz else []
+        curved = [p[:0], p] if largest(p) > 0 else [p[:0]]
         for part in parts:
-            for form, shift, weight in part.squares(width):
-                p = sp.csc_array(p + _gram(form, weight))
-                q += form.T @ (weight * shift)
-                curved.append(form[weight > 0])
+            for term in part.squares(width, dense):
+                p = p + gram(term.form, 2.0 * term.weight)
+                q += term.form.T @ (2.0 * term.weight * term.shift)
+                curved.append(term.form[term.weight > 0])
         cones = [cone for part in parts for cone in part.cones]
-        stacked = sp.csr_array(sp.vstack(curved)) if curved else sp.csr_array((0, width))
-        return ConvexProgram(p, q, a, b, cones, self.size, stacked)
+        terms = [term for part in parts for term in part.smooth_terms(width, dense)]
+        return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), SmoothSum(terms) if terms else None)
 
     def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
         """The gradient in theta of what ``slopes`` says."""
@@ -254,14 +262,22 @@ class Block:
         """(places, numbers) of b."""
         return self._placed(self.template.offset, self.heights, None, False)
 
-    def squares(self, width: int) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
-        """(forms, shifts, curvatures) of squares of linear forms."""
-        for part in self.template.smooth:
+    def squares(self, width: int, dense: bool) -> Iterator[SmoothTerm]:
+        """Squares of linear forms, of which the program is quadratic."""
+        return self._terms([part for part in self.template.smooth if part.atom is SQUARE], width, dense)
+
+    def smooth_terms(self, width: int, dense: bool) -> Iterator[SmoothTerm]:
+        """The other smooth functions of linear forms."""
+        return self._terms([part for part in self.template.smooth if part.atom is not SQUARE], width, dense)
+
+    def _terms(self, parts: Sequence[SmoothPart], width: int, dense: bool) -> Iterator[SmoothTerm]:
+        for part in parts:
             count = part.form.shape[0]
             numbers = np.arange(len(self.weights) * count).reshape(-1, count)
             row, column, value = self._placed(part.form, numbers, self.columns, False)
-            form = sp.csr_array((value, (row, column)), (numbers.size, width))
-            yield form, np.ravel(self._dense(part.shift)), 2.0 * np.ravel(self._dense(part.weight) * self.weights[:, None])
+            form = from_entries(row, column, value, (numbers.size, width), dense)
+            weight = np.ravel(self._dense(part.weight) * self.weights[:, None])
+            yield SmoothTerm(part.atom, part.block, form, np.ravel(self._dense(part.shift)), weight)
 
     def _dense(self, entries: AffineEntries) -> np.ndarray:
         """A column for each theta: (k, height)."""
@@ -279,12 +295,12 @@ class Block:
             out += q.pull(weights * left[:, q.rows])
             out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
             for part in template.smooth:
-                out += self._pull_of_square(part, left, right, 1.0)
+                out += self._pull_of_smooth(part, left, right)
         for left, right in slopes.bends:
             left, right = left[self.columns], right[self.columns]
             out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
             for part in template.smooth:
-                out += self._pull_of_square(part, left, right, 0.0)
+                out += self._pull_of_bend(part, left, right)
         for left, right in slopes.rows:
             left, right = left[self.heights], right[self.columns]
             out += a.pull(left[:, a.rows] * right[:, a.columns])
@@ -292,21 +308,42 @@ class Block:
             out += template.offset.pull(slopes.offset[self.heights][:, template.offset.rows])
         return out
 
-    def _pull_of_square(self, part: SmoothPart, left: np.ndarray, right: np.ndarray, shifted: float) -> np.ndarray:
-        """Of sum 2 weight (form left) (form right + shifted shift)."""
-        form, place = part.form, np.arange(len(self.weights))[:, None]
-        values = form.values(self.theta)
-        of_left, of_right = np.zeros((2, len(self.weights), form.shape[0]))
-        np.add.at(of_left, (place, form.rows[None]), values * left[:, form.columns])
-        np.add.at(of_right, (place, form.rows[None]), values * right[:, form.columns])
-        of_right = of_right + shifted * self._dense(part.shift)
+    def _pull_of_smooth(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Of sum_k weight_k s'(form_k right + shift_k) . form_k left."""
+        count, block = len(self.weights), part.block
+        of_left = self._through(part.form, left)
+        v = (self._through(part.form, right) + self._dense(part.shift)).reshape(-1, block)
+        factor = np.repeat(self.weights, part.weight.shape[0])
+        weight = np.ravel(self._dense(part.weight)) * factor
+        counted = weight != 0
+        slope, bent = np.zeros(v.shape), np.zeros(v.shape)
+        slope[counted] = part.atom.slope(v[counted])
+        along = of_left.reshape(-1, block)
+        bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along[counted])
+        bent, pushed = (weight[:, None] * bent).reshape(count, -1), (weight[:, None] * slope).reshape(count, -1)
+        out = self._pull_of_forms(part, [(pushed, left), (bent, right)]) + part.shift.pull(bent[:, part.shift.rows])
+        gained = (factor * np.einsum("ni,ni->n", slope, along)).reshape(count, -1)
+        return out + part.weight.pull(gained[:, part.weight.rows])
+
+    def _pull_of_bend(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Of sum 2 weight (form left) (form right), for squares."""
+        of_left, of_right = self._through(part.form, left), self._through(part.form, right)
         weight = 2.0 * self._dense(part.weight) * self.weights[:, None]
-        out = form.pull(
-            (weight * of_right)[:, form.rows] * left[:, form.columns]
-            + (weight * of_left)[:, form.rows] * right[:, form.columns]
-        )
-        out += part.shift.pull(shifted * (weight * of_left)[:, part.shift.rows])
+        out = self._pull_of_forms(part, [(weight * of_right, left), (weight * of_left, right)])
         return out + part.weight.pull((2.0 * self.weights[:, None] * of_left * of_right)[:, part.weight.rows])
+
+    def _through(self, form: AffineEntries, given: np.ndarray) -> np.ndarray:
+        """The forms of (k, width): (k, height)."""
+        out = np.zeros((len(self.weights), form.shape[0]))
+        np.add.at(
+            out, (np.arange(len(out))[:, None], form.rows[None]), form.values(self.theta) * given[:, form.columns]
+        )
+        return out
+
+    @staticmethod
+    def _pull_of_forms(part: SmoothPart, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        form = part.form
+        return form.pull(np.asarray(sum(rows[:, form.rows] * given[:, form.columns] for rows, given in pairs)))
 
 
 def _parts(term: Expression) -> Iterator[tuple[Expression, type | None]]:
@@ -342,14 +379,6 @@ def _require_few(group: RowGroup, parties: Population, whole: bool) -> None:
         )
 
 
-def _gathered(parts: Sequence[tuple[np.ndarray, ...]], shape: tuple[int, int]) -> Any:
+def _gathered(parts: Sequence[tuple[np.ndarray, ...]], shape: tuple[int, int], dense: bool) -> Matrix:
     rows, columns, values = (np.concatenate(each) for each in zip(*parts))
-    return sp.csc_array((values, (rows, columns)), shape)
-
-
-def _gram(form: Any, weight: np.ndarray) -> Any:
-    """form' diag(weight) form."""
-    if form.nnz > DENSE * form.shape[0] * max(1, form.shape[1]) and form.shape[1] > 8:
-        dense = form.toarray()
-        return sp.csc_array(dense.T @ (weight[:, None] * dense))
-    return sp.csc_array(form.T @ sp.diags_array(weight) @ form)
+    return from_entries(rows, columns, values, shape, dense)

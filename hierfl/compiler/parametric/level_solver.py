@@ -14,16 +14,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Float
 
 from hierfl.compiler.host.cone_solution import ONE, SEVERAL, UNKNOWN
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.parametric.level_form import LevelForm, Slopes, Thetas
+from hierfl.compiler.parametric.matrices import beside, diagonal, nothing, placed, stacked
 from hierfl.compiler.parametric.response import Response, slopes_of
 from hierfl.compiler.parametric.solution_set import SolutionSet
 from hierfl.compiler.parametric.solve_program import polished, solve_program
@@ -52,7 +52,7 @@ class LevelAnswer(NamedTuple):
     first: ProgramSolution
     chosen: ProgramSolution
     unique: int
-    ends: tuple[np.ndarray, ...] = ()
+    ends: tuple[ProgramSolution, ...] = ()
 
     @property
     def y(self) -> np.ndarray:
@@ -90,7 +90,7 @@ class LevelSolver:
         several = SolutionSet(program, first)
         if several.is_one is not False:
             return LevelAnswer(program, first, first, ONE if several.is_one else UNKNOWN)
-        ends = tuple(end.u[: program.size] for end in several.ends)
+        ends = tuple(several.ends)
         chosen = self._least(several) if self.selection is None else self._selected(several, of_upper)
         return LevelAnswer(program, first, chosen, SEVERAL, ends)
 
@@ -129,10 +129,10 @@ class LevelSolver:
         width = several.program.width
         place = _places(cost, width)
         total = width + cost.width - cost.size
-        p = _moved(cost.p, place, place, (total, total))
+        p = placed(cost.p, place, place, (total, total))
         q = np.zeros(total)
         q[place] = cost.q
-        a = _moved(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
+        a = placed(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
         return several.restricted(p, q, a, cost.b, tuple(cost.cones))
 
     def _extreme(self, several: SolutionSet, cost: ConvexProgram) -> ProgramSolution:
@@ -165,9 +165,21 @@ class LevelSolver:
             if pair is None:
                 return None
             return [*self.form.pull(thetas, slopes_of(pair, answer.chosen)), *map(np.zeros_like, of_upper)]
-        if not answer.program.polyhedral:
+        whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
+        middle = self._middle(answer)  # where the fewest rows hold: what differs between solutions may not concern the seed
+        pair = Response(self.form.program, thetas, answer.program, middle).adjoint(whole, [t[:count] for t in tangents])
+        if pair is not None:
+            return [*self.form.pull(thetas, slopes_of(pair, middle)), *map(np.zeros_like, of_upper)]
+        if not answer.program.polyhedral or answer.program.smooth is not None:
             return None
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
+
+    @staticmethod
+    def _middle(answer: LevelAnswer) -> ProgramSolution:
+        """A solution between all that are known; multipliers of one are those of all."""
+        width = answer.program.width
+        known = [answer.first.u, answer.chosen.u[:width], *(end.u[:width] for end in answer.ends)]
+        return answer.program.judged(np.mean(known, axis=0), answer.first.z)
 
     def _pull_of_chosen(
         self, answer: LevelAnswer, thetas: Thetas, of_upper: Thetas, seed: np.ndarray, tangents: list[Thetas]
@@ -194,27 +206,31 @@ class LevelSolver:
         cost = chosen_by.program(both[count:]) if chosen_by is not None else None
         width, held, extra = level.width, int(strong.sum()), 0 if cost is None else cost.width - cost.size
         total = width + extra + held
-        rows = level.by_rows
+        rows = level.a
         if cost is None:
-            p = sp.diags_array(np.concatenate([np.ones(level.size), np.zeros(total - level.size)]), format="csc")
-            q, own, offset, cones = np.zeros(total), sp.csr_array((0, total)), np.zeros(0), []
+            p = diagonal(np.concatenate([np.ones(level.size), np.zeros(total - level.size)]), level.p)
+            q, own, offset, cones = np.zeros(total), nothing(0, total, rows), np.zeros(0), []
         else:
             place = _places(cost, width)
-            p = _moved(cost.p, place, place, (total, total))
+            p = placed(cost.p, place, place, (total, total))
             q = np.zeros(total)
             q[place] = cost.q
-            own = sp.csr_array(_moved(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total)))
+            own = placed(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
             offset, cones = cost.b, list(cost.cones)
-        gap = sp.csr_array((width, extra))
-        force = sp.hstack([level.p, gap, -rows[strong].T])
-        others = [sp.hstack([rows[some], sp.csr_array((int(some.sum()), extra + held))]) for some in (strong, ~strong)]
-        a = sp.csc_array(sp.vstack([force, *others, own]))
+        force = beside([level.p, nothing(width, extra, rows), -rows[strong].T])
+        others = [beside([rows[some], nothing(int(some.sum()), extra + held, rows)]) for some in (strong, ~strong)]
+        a = stacked([force, *others, own])
         b = np.concatenate([level.q, level.b[strong], level.b[~strong], offset])
         kinds = [Cone(ZERO, width + held), Cone(NONNEGATIVE, len(level.b) - held), *cones]
-        return ConvexProgram(p, q, a, b, [cone for cone in kinds if cone.size], level.size, sp.csr_array(p))
+        return ConvexProgram(p, q, a, b, [cone for cone in kinds if cone.size], level.size, p)
 
     def _guess(
-        self, several: SolutionSet, answer: LevelAnswer, program: ConvexProgram, chosen_by: LevelForm | None, of_upper: Thetas
+        self,
+        several: SolutionSet,
+        answer: LevelAnswer,
+        program: ConvexProgram,
+        chosen_by: LevelForm | None,
+        of_upper: Thetas,
     ) -> ProgramSolution | None:
         """What is chosen as a solution of those conditions, with multipliers."""
         level, strong = answer.program, several.strong
@@ -281,23 +297,15 @@ def _places(cost: ConvexProgram, width: int) -> np.ndarray:
     return np.concatenate([np.arange(cost.size), width + np.arange(cost.width - cost.size)])
 
 
-def _moved(matrix: Any, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> Any:
-    coo = sp.coo_array(matrix)
-    row, column = coo.coords
-    return sp.csc_array((coo.data, (rows[row], columns[column])), shape)
-
-
 def _value_at(cost: ConvexProgram, y: np.ndarray) -> float:
     """A cost at y, but for a constant: its bounds as low as they go."""
     size, extra = cost.size, cost.width - cost.size
-    p, a = sp.csc_array(cost.p), sp.csc_array(cost.a)
+    p, a = cost.p, cost.a
     fixed = 0.5 * y @ (p[:size, :size] @ y) + cost.q[:size] @ y
     if not extra:
         return float(fixed)
     q = cost.q[size:] + p[size:, :size] @ y
-    rest = ConvexProgram(
-        p[size:, size:], q, a[:, size:], cost.b + a[:, :size] @ y, cost.cones, extra, sp.csr_array(p[size:, size:])
-    )
+    rest = ConvexProgram(p[size:, size:], q, a[:, size:], cost.b + a[:, :size] @ y, cost.cones, extra, p[size:, size:])
     found = solve_program(rest)
     return float(fixed + 0.5 * found.u @ (rest.p @ found.u) + rest.q @ found.u) if found.solved else np.nan
 

@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from hierfl.compiler.host.cones import dual_slope
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.parametric.level_form import Slopes, Thetas
+from hierfl.compiler.parametric.matrices import Matrix, as_array, stacked
 from hierfl.compiler.parametric.saddle import Saddle
 from hierfl.compiler.parametric.solution_set import SolutionSet
 from hierfl.compiler.parametric.solve_program import solve_program
@@ -61,8 +61,12 @@ class Response:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _curvature(self) -> Matrix:
+        return self.program.curvature(self.answer.u)
+
+    @cached_property
     def _saddle(self) -> Saddle:
-        return Saddle(self.program.p, self.program.by_rows[self.solutions.strong])
+        return Saddle(self._curvature, self.program.a[self.solutions.strong])
 
     def _over_rows(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         a, held, left = self._saddle.solve(seed, np.zeros(int(self.solutions.strong.sum())))
@@ -76,7 +80,7 @@ class Response:
 
     def _with_weak_rows(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         tight = self.solutions.strong | self.solutions.weak
-        a, held, left = Saddle(self.program.p, self.program.by_rows[tight]).solve(seed, np.zeros(int(tight.sum())))
+        a, held, left = Saddle(self._curvature, self.program.a[tight]).solve(seed, np.zeros(int(tight.sum())))
         if left > CONSISTENT:
             return None
         b = np.zeros(len(self.program.b))
@@ -120,11 +124,11 @@ class Response:
     def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
         """The derivative of u along a direction."""
         program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
-        a = sp.csc_array(sp.vstack([program.by_rows[strong], program.by_rows[weak]]))
+        a = stacked([program.a[strong], program.a[weak]])
         b = np.concatenate([slack[strong], slack[weak]])
         cones = [Cone(ZERO, int(strong.sum())), Cone(NONNEGATIVE, int(weak.sum()))]
         kinds = [cone for cone in cones if cone.size]
-        return solve_program(ConvexProgram(program.p, force, a, b, kinds, program.size, program.curved))
+        return solve_program(ConvexProgram(self._curvature, force, a, b, kinds, program.size, program.flat_along))
 
     # --- cones ---------------------------------------------------------------------------------------------------
 
@@ -136,8 +140,8 @@ class Response:
             return None
         scale = self._scale
         slope = dual_slope(program.cones, z - scale * program.slack(u))
-        a = program.a.toarray()
-        system = np.block([[program.p.toarray(), -a.T], [scale * slope @ a, np.eye(len(z)) - slope]])
+        a = as_array(program.a)
+        system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(len(z)) - slope]])
         right = np.concatenate([seed, np.zeros(len(z))])
         found, _, _, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
         left = np.abs(system.T @ found - right).max() / np.abs(right).max()

@@ -2,7 +2,8 @@
 
 Dependent rows (every conservation law has them) and flat objectives are the normal case. Small systems are decomposed: what the
 null space sees is left out. Large ones are factorised with a little of the identity beside, [P + d, A'; A, -d], which is always
-possible, and the solution is refined until the residual is rounding: a proximal point method, whose factor is d / (d + lambda).
+possible, without pivots and so with little filling in, and the solution is refined until the residual is rounding: a proximal point
+method, whose factor is d / (d + lambda). Where that is slow, a smaller d with pivots is tried.
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ import scipy.sparse as sp
 from jaxtyping import Float
 from scipy.sparse.linalg import splu
 
+from hierfl.compiler.parametric.matrices import Matrix, as_array, is_dense
+
 DENSE = 160  # unknowns up to which a system is decomposed
-FIRM = 1e-8  # of the identity, in units in which the system's entries are about 1
 FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
+FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
 REFINEMENTS = 60
+GOOD = 1e-13  # of the right side, that may be left before the next d is tried
 
 
 class Saddle:
     """The system of one P and some rows."""
 
-    def __init__(self, p: Any, rows: Any) -> None:
+    def __init__(self, p: Matrix, rows: Matrix) -> None:
         self.width, self.count = p.shape[0], rows.shape[0]
-        system = sp.bmat([[p, rows.T], [rows, None]], format="csc") if self.count else sp.csc_array(p)
+        if is_dense(p) and is_dense(rows):
+            system = np.zeros((self.width + self.count,) * 2)
+            system[: self.width, : self.width] = p
+            system[self.width :, : self.width], system[: self.width, self.width :] = rows, rows.T
+        else:
+            system = sp.csr_array(sp.bmat([[p, rows.T], [rows, None]])) if self.count else sp.csr_array(p)
         self._units = _equilibrated(system)
-        self._system = sp.csc_array(sp.diags_array(self._units) @ system @ sp.diags_array(self._units))
+        self._system = _scaled(system, self._units)
+        self._factors: dict[float, Any] = {}
 
     def solve(
         self, right: Float[np.ndarray, " width"], below: Float[np.ndarray, " count"]
@@ -38,52 +48,74 @@ class Saddle:
         size = float(np.abs(wanted).max(initial=0.0))
         if size == 0.0 or not np.isfinite(size):
             return np.zeros(self.width), np.zeros(self.count), 0.0 if size == 0.0 else np.inf
-        found = self._inverted(wanted)
+        best, found = np.inf, np.full(len(wanted), np.nan)
+        if self._system.shape[0] <= DENSE:
+            best, found = self._refined(wanted, self._by_vectors)
+        else:
+            for firm, pivots in FIRM:
+                left, other = self._refined(wanted, lambda v, d=firm, p=pivots: self._by_factor(v, d, p))
+                best, found = (left, other) if left < best else (best, found)
+                if best <= GOOD * size:
+                    break
+        found = found * self._units
+        return found[: self.width], found[self.width :], best / size
+
+    def _refined(self, wanted: np.ndarray, inverted: Any) -> tuple[float, np.ndarray]:
+        """(what is left, the solution), made better by itself as long as that helps."""
+        found = inverted(wanted)
         left = wanted - self._system @ found
         best = float(np.abs(left).max())
+        if not np.isfinite(best):
+            return np.inf, found
+        size = float(np.abs(wanted).max())
         for _ in range(REFINEMENTS):
             if best <= 1e-16 * size:
                 break
-            better = found + self._inverted(left)
+            better = found + inverted(left)
             rest = wanted - self._system @ better
             error = float(np.abs(rest).max())
             if not error < 0.9 * best:
                 break
             found, left, best = better, rest, error
-        found = found * self._units
-        return found[: self.width], found[self.width :], best / size
+        return best, found
 
-    @property
-    def dense(self) -> bool:
-        """Whether it is decomposed."""
-        return self._system.shape[0] <= DENSE
-
-    def _inverted(self, wanted: np.ndarray) -> np.ndarray:
-        if self.dense:
-            values, vectors = self._decomposed
-            return np.asarray(vectors @ ((vectors.T @ wanted) / values))
-        return np.asarray(self._factor.solve(wanted))
+    def _by_vectors(self, wanted: np.ndarray) -> np.ndarray:
+        values, vectors = self._decomposed
+        return np.asarray(vectors @ ((vectors.T @ wanted) / values))
 
     @cached_property
     def _decomposed(self) -> tuple[np.ndarray, np.ndarray]:
         """The eigenvalues that are not zero, and their vectors."""
-        values, vectors = np.linalg.eigh(self._system.toarray())
+        values, vectors = np.linalg.eigh(as_array(self._system))
         kept = np.abs(values) > FAINT * np.abs(values).max(initial=0.0)
         return values[kept], vectors[:, kept]
 
-    @cached_property
-    def _factor(self) -> Any:
-        firm = np.concatenate([np.full(self.width, FIRM), np.full(self.count, -FIRM)])
-        matrix = sp.csc_matrix(self._system + sp.diags_array(firm))
-        return splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    def _by_factor(self, wanted: np.ndarray, firm: float, pivots: float) -> np.ndarray:
+        if firm not in self._factors:
+            signs = np.concatenate([np.full(self.width, firm), np.full(self.count, -firm)])
+            matrix = sp.csc_matrix(self._system + sp.diags_array(signs))
+            options = {"SymmetricMode": not pivots}
+            try:
+                self._factors[firm] = splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=pivots, options=options)
+            except RuntimeError:  # SuperLU's word for a pivot that is zero
+                self._factors[firm] = None
+        factor = self._factors[firm]
+        return np.full(len(wanted), np.nan) if factor is None else np.asarray(factor.solve(wanted))
 
 
-def _equilibrated(system: Any) -> np.ndarray:
+def _equilibrated(system: Matrix) -> np.ndarray:
     """Powers of two that bring the largest entry of each row and column to about 1 (Ruiz, 2001)."""
-    units, scaled = np.ones(system.shape[0]), abs(system)
+    units, sizes = np.ones(system.shape[0]), abs(system)
     for _ in range(4):
-        largest = np.asarray(scaled.max(axis=0).todense()).reshape(-1)
-        step = np.where(largest > 0, 1.0 / np.sqrt(np.where(largest > 0, largest, 1.0)), 1.0)
-        units *= step
-        scaled = sp.diags_array(step) @ scaled @ sp.diags_array(step)
+        scaled = _scaled(sizes, units)
+        most = scaled.max(axis=0) if is_dense(scaled) else np.asarray(scaled.max(axis=0).todense()).reshape(-1)
+        units = units / np.sqrt(np.where(most > 0, most, 1.0))
     return np.asarray(np.exp2(np.round(np.log2(units))))
+
+
+def _scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
+    """diag(units) matrix diag(units)."""
+    if is_dense(matrix):
+        return units[:, None] * matrix * units
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return sp.csr_array((matrix.data * units[row] * units[matrix.indices], matrix.indices, matrix.indptr), matrix.shape)

@@ -1,4 +1,8 @@
-"""Scalar functions whose derivatives the parametric program takes as they are, in place of cones."""
+"""Smooth functions whose derivatives the parametric program takes as they are, in place of cones.
+
+Each is a function of blocks of k scalars (k = 1: elementwise). It is strictly convex where it is finite, or so along all directions that
+change it, or minus it is; an objective adds them up with weights.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +12,114 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.atoms.elementwise.power import Power
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
+from jaxtyping import Float
 
-Function = Callable[[np.ndarray], np.ndarray]
+Blocks = Float[np.ndarray, "n k"]
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothAtom:
-    """s, s' and s'' of one scalar, elementwise; ``domain`` says where s ends, ``barrier`` that its slope is infinite there."""
+    """A value (n,), slopes (n, k) and curvatures (n, k, k) of blocks (n, k).
+
+    ``domain`` are constraints that keep arguments where it is defined; ``barrier`` says that its slope is infinite where it ends.
+    """
 
     name: str
-    value: Function
-    slope: Function
-    curvature: Function
+    value: Callable[[Blocks], np.ndarray]
+    slope: Callable[[Blocks], Blocks]
+    curvature: Callable[[Blocks], np.ndarray]
     domain: Callable[[Expression], Sequence[Constraint]] = lambda argument: ()
     barrier: bool = False
 
-    @property
-    def is_square(self) -> bool:
-        """Whether it is v^2, whose curvature is that of a quadratic program."""
-        return self is SQUARE
+
+class TakenOut:
+    """An atom of a node: ``argument`` in blocks of ``block`` scalars, and the node as a linear function of the atom's values."""
+
+    def __init__(self, atom: SmoothAtom, argument: Any, linear: Callable[[Any], Any], block: int = 1) -> None:
+        self.atom, self.argument, self.linear, self.block = atom, argument, linear, block
 
 
-SQUARE = SmoothAtom("square", lambda v: v * v, lambda v: 2.0 * v, lambda v: np.full_like(v, 2.0))
+def _elementwise(
+    name: str, value: Any, slope: Any, curvature: Any, ends: bool = False, barrier: bool = False
+) -> SmoothAtom:
+    def domain(argument: Expression) -> Sequence[Constraint]:
+        return [argument >= 0] if ends else ()
+
+    return SmoothAtom(name, lambda v: value(v)[:, 0], slope, lambda v: curvature(v)[:, :, None], domain, barrier)
 
 
-def smooth_atom_of(node: Any) -> tuple[SmoothAtom, Any, Callable[[Any], Any]] | None:
-    """(the atom, its argument, the node as a linear function of the atom's values); None for what is none, or not of affine arguments."""
-    if isinstance(node, cp.quad_over_lin):
-        argument, divisor = node.args
-        if divisor.is_constant() and not divisor.parameters() and argument.is_affine() and node.shape == ():
-            return SQUARE, argument, lambda values: cp.sum(values) / divisor
+def _logistic(v: Blocks) -> Blocks:
+    return np.logaddexp(0.0, v)
+
+
+def _sigmoid(v: Blocks) -> Blocks:
+    return np.exp(-np.logaddexp(0.0, -v))
+
+
+def _entropy(v: Blocks) -> Blocks:
+    return -np.where(v > 0, v * np.log(np.where(v > 0, v, 1.0)), np.where(v < 0, np.inf, 0.0))
+
+
+def _softmax(v: Blocks) -> Blocks:
+    up = np.exp(v - v.max(axis=1, keepdims=True))
+    return up / up.sum(axis=1, keepdims=True)
+
+
+def _log_sum_exp(v: Blocks) -> np.ndarray:
+    top = v.max(axis=1)
+    return np.asarray(top + np.log(np.exp(v - top[:, None]).sum(axis=1)))
+
+
+def _softmax_slope(v: Blocks) -> np.ndarray:
+    share = _softmax(v)
+    return np.asarray(share[:, :, None] * np.eye(v.shape[1]) - share[:, :, None] * share[:, None, :])
+
+
+SQUARE = _elementwise("square", lambda v: v * v, lambda v: 2.0 * v, lambda v: np.full_like(v, 2.0))
+EXP = _elementwise("exp", np.exp, np.exp, np.exp)
+LOGISTIC = _elementwise("logistic", _logistic, _sigmoid, lambda v: _sigmoid(v) * _sigmoid(-v))
+ENTROPY = _elementwise("entr", _entropy, lambda v: -np.log(v) - 1.0, lambda v: -1.0 / v, ends=True, barrier=True)
+LOG = _elementwise("log", np.log, lambda v: 1.0 / v, lambda v: -1.0 / (v * v), ends=True, barrier=True)
+LOG_SUM_EXP = SmoothAtom("log_sum_exp", _log_sum_exp, _softmax, _softmax_slope)
+
+
+def _power(p: float) -> SmoothAtom:
+    """|v|^p for even p, v^p over v >= 0 for others, p >= 2."""
+    even = p % 2 == 0
+
+    def inside(v: Blocks) -> Blocks:
+        return v if even else np.maximum(v, 0.0)
+
+    return _elementwise(
+        f"power {p:g}",
+        lambda v: inside(v) ** p,
+        lambda v: p * inside(v) ** (p - 1),
+        lambda v: p * (p - 1) * inside(v) ** (p - 2),
+        ends=not even,
+    )
+
+
+def smooth_atom_of(node: Any) -> TakenOut | None:
+    """What is taken out of an objective for a node; None for what is no smooth atom of affine arguments."""
+    if not node.args or not all(argument.is_affine() for argument in node.args):
         return None
-    power = getattr(node, "p_used", None) if type(node).__name__ in ("Power", "PowerApprox", "power") else None
-    if power is not None and node.args[0].is_affine() and float(node.p.value) == 2.0:
-        return SQUARE, node.args[0], lambda values: values
-    return None
+    argument = node.args[0]
+    if isinstance(node, cp.quad_over_lin):
+        divisor = node.args[1]
+        if node.shape != () or divisor.variables() or divisor.parameters():
+            return None
+        return TakenOut(SQUARE, argument, lambda values: cp.sum(values) / divisor)
+    if isinstance(node, Power):
+        p = float(node.p.value)
+        if p < 2.0:
+            return None
+        return TakenOut(SQUARE if p == 2.0 else _power(p), argument, lambda values: values)
+    if isinstance(node, cp.log_sum_exp):
+        if node.shape != () or argument.size < 2:
+            return None
+        return TakenOut(LOG_SUM_EXP, cp.vec(argument, order="F"), lambda values: cp.sum(values), argument.size)
+    atom = {cp.exp: EXP, cp.logistic: LOGISTIC, cp.entr: ENTROPY, cp.log: LOG}.get(type(node))
+    return None if atom is None else TakenOut(atom, argument, lambda values: values)

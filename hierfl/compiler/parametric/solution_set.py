@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.solution_face import SolutionFace
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.convex_program import SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.matrices import Matrix, as_array, beside, diagonal, lengths, nothing, stacked
 from hierfl.compiler.parametric.saddle import Saddle
 from hierfl.compiler.parametric.solve_program import solve_program
 
@@ -56,20 +55,20 @@ class SolutionSet:
         return self.program.loose & (e <= TIGHT) & ~self.strong
 
     @cached_property
-    def pinned(self) -> tuple[Any, np.ndarray]:
+    def pinned(self) -> tuple[Matrix, np.ndarray]:
         """(rows, right sides) of the equations that hold for all solutions."""
         program, u = self.program, self.answer.u
-        curved = program.curved
+        curved = program.flat_along
         if program.polyhedral:
-            rows = [curved, program.by_rows[self.strong]]
+            rows = [curved, program.a[self.strong]]
             right = [curved @ u, -program.b[self.strong]]
         else:
-            tight = sp.csr_array(self.face.tight @ program.by_rows)
+            tight = self.face.tight @ program.a
             rows, right = [curved, tight], [curved @ u, tight @ u]
-        stacked = sp.csr_array(sp.vstack(rows))
-        lengths = np.sqrt(np.asarray(stacked.multiply(stacked).sum(axis=1)).reshape(-1))
-        kept = lengths > 1e-14 * max(1.0, float(lengths.max(initial=0.0)))
-        return stacked[kept], np.concatenate(right)[kept]
+        together = stacked(rows)
+        sizes = lengths(together)
+        kept = sizes > 1e-14 * max(1.0, float(sizes.max(initial=0.0)))
+        return together[kept], np.concatenate(right)[kept]
 
     @cached_property
     def face(self) -> SolutionFace:
@@ -83,7 +82,7 @@ class SolutionSet:
         size = self.program.size
         generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(self.program.width - size)])
         rows, _ = self.pinned
-        along, _, _ = Saddle(sp.eye_array(self.program.width, format="csc"), rows).solve(generic, np.zeros(rows.shape[0]))
+        along, _, _ = Saddle(diagonal(np.ones(self.program.width), rows), rows).solve(generic, np.zeros(rows.shape[0]))
         if float(np.abs(along[:size]).max(initial=0.0)) <= MOVES * float(np.abs(generic).max()):
             return True
         ends = self.ends
@@ -102,11 +101,11 @@ class SolutionSet:
         """The farthest solutions along a generic direction, either way, within a box about y."""
         size, width = self.program.size, self.program.width
         generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(width - size)])
-        entries = sp.eye_array(width, format="csr")[:size]
-        box = sp.csr_array(sp.vstack([entries, -entries]))
+        entries = diagonal(np.ones(width), self.program.a)[:size]
+        box = stacked([entries, -entries])
         y = self.answer.u[:size]
         ahead = np.concatenate([self.unit - y, self.unit + y])
-        empty = sp.csc_array((width, width))
+        empty = nothing(width, width, self.program.p)
         found = []
         for sign in (1.0, -1.0):
             farthest = solve_program(self.restricted(empty, -sign * generic, box, ahead))
@@ -115,7 +114,12 @@ class SolutionSet:
         return found
 
     def restricted(
-        self, p: Any, q: np.ndarray, more: Any = None, ahead: np.ndarray | None = None, cones: tuple[Cone, ...] = ()
+        self,
+        p: Matrix,
+        q: np.ndarray,
+        more: Matrix = None,
+        ahead: np.ndarray | None = None,
+        cones: tuple[Cone, ...] = (),
     ) -> ConvexProgram:
         """Another convex quadratic over the solutions (entries of p and q beyond u are new), with ``more`` (u, new) + ``ahead`` in ``cones``.
 
@@ -125,10 +129,10 @@ class SolutionSet:
         rows, right = self.pinned
         free = ~self.strong if program.polyhedral else None
         if free is not None:
-            loose, offset, curved = program.by_rows[free], program.b[free], []
+            loose, offset, curved = program.a[free], program.b[free], []
         else:
-            loose, offset = sp.csr_array(self.face.loose @ program.by_rows), self.face.loose @ program.b
-            curved = [(cone, sp.csr_array(own @ program.by_rows), own @ program.b) for cone, own in self.face.curved]
+            loose, offset = self.face.loose @ program.a, self.face.loose @ program.b
+            curved = [(cone, own @ program.a, own @ program.b) for cone, own in self.face.curved]
         parts = [_widened(part, width) for part in (rows, loose, *(own for _, own, _ in curved))]
         offsets = [-right, offset, *(b for _, _, b in curved)]
         kinds = [Cone(ZERO, rows.shape[0]), Cone(NONNEGATIVE, loose.shape[0]), *(cone for cone, _, _ in curved)]
@@ -136,15 +140,14 @@ class SolutionSet:
             parts.append(_widened(more, width))
             offsets.append(ahead)
             kinds += cones or (Cone(NONNEGATIVE, len(ahead)),)
-        a = sp.csc_array(sp.vstack(parts))
         kinds = [cone for cone in kinds if cone.size]
-        return ConvexProgram(sp.csc_array(p), q, a, np.concatenate(offsets), kinds, program.size, sp.csr_array(p))
+        return ConvexProgram(p, q, stacked(parts), np.concatenate(offsets), kinds, program.size, p)
 
     def least_norm(self) -> ProgramSolution:
         """The solution with the shortest y."""
         program = self.program
         eye = np.concatenate([np.ones(program.size), np.zeros(program.width - program.size)])
-        return solve_program(self.restricted(sp.diags_array(eye, format="csc"), np.zeros(program.width)))
+        return solve_program(self.restricted(diagonal(eye, program.p), np.zeros(program.width)))
 
     def vertices(self) -> Iterator[Vector]:
         """The vertices of the set, over rows.
@@ -158,15 +161,17 @@ class SolutionSet:
         if not program.polyhedral:
             raise ValueError("it is no polyhedron")
         rows, _ = self.pinned
-        _, values, right = np.linalg.svd(rows.toarray(), full_matrices=True)
+        _, values, right = np.linalg.svd(as_array(rows), full_matrices=True)
         rank = int((values > 1e-10 * max(1.0, float(values.max(initial=0.0)))).sum())
         basis, free = right[rank:].T, ~self.strong
-        g = (program.by_rows[free] @ basis) / program.sizes[free, None]
+        g = (program.a[free] @ basis) / program.sizes[free, None]
         h = program.slack(self.answer.u)[free] / program.sizes[free]
         seen = np.linalg.norm(g, axis=1) > 1e-12
         g, h, count = g[seen], h[seen], basis.shape[1]
         if comb(len(g), count) > VERTICES:
-            raise ValueError(f"it has up to {comb(len(g), count):,} vertices, and at most {VERTICES:,} are looked through")
+            raise ValueError(
+                f"it has up to {comb(len(g), count):,} vertices, and at most {VERTICES:,} are looked through"
+            )
         if self._goes_on(g):
             raise ValueError("it goes on without end")
         for chosen in combinations(range(len(g)), count):
@@ -181,27 +186,18 @@ class SolutionSet:
     def _goes_on(g: np.ndarray) -> bool:
         """Whether there is a direction along which no row ends."""
         count = g.shape[1]
-        box = sp.csr_array(np.vstack([np.eye(count), -np.eye(count)]))
-        a = sp.csc_array(sp.vstack([sp.csr_array(g), box]))
+        a, flat = np.vstack([g, np.eye(count), -np.eye(count)]), np.zeros((count, count))
         b = np.concatenate([np.zeros(len(g)), np.ones(2 * count)])
         for k in range(2 * count):
             q = np.zeros(count)
             q[k // 2] = 1.0 if k % 2 else -1.0
-            end = solve_program(
-                ConvexProgram(
-                    sp.csc_array((count, count)), q, a, b, [Cone(NONNEGATIVE, len(b))], count, sp.csr_array((0, count))
-                )
-            )
+            end = solve_program(ConvexProgram(flat, q, a, b, [Cone(NONNEGATIVE, len(b))], count, flat[:0]))
             if end.status == SOLVED and q @ end.u < -MOVES:
                 return True
         return False
 
 
-def _widened(rows: Any, width: int) -> Any:
+def _widened(rows: Matrix, width: int) -> Matrix:
     """Rows with further columns of zeros."""
-    rows = sp.csr_array(rows)
-    return (
-        rows
-        if rows.shape[1] == width
-        else sp.csr_array(sp.hstack([rows, sp.csr_array((rows.shape[0], width - rows.shape[1]))]))
-    )
+    more = width - rows.shape[1]
+    return beside([rows, nothing(rows.shape[0], more, rows)]) if more else rows

@@ -1,29 +1,54 @@
-"""From a program to a solution that meets its conditions to rounding: a solver, then Newton's method on what holds, then judgement."""
+"""From a program to a solution that meets its conditions to rounding: a solver, then Newton's method on what holds, then judgement.
+
+Smooth programs are solved by their quadratic models, one after another, each over the same rows and cones, with a search along the line.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Bool
+from scipy.sparse.linalg import splu
 
 from hierfl.compiler.host.cones import dual_slope, project_dual
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.backends import backends_for
-from hierfl.compiler.parametric.convex_program import FAILED, GOOD, SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.convex_program import (
+    EMPTY,
+    FAILED,
+    GOOD,
+    SOLVED,
+    UNBOUNDED,
+    ConvexProgram,
+    ProgramSolution,
+)
+from hierfl.compiler.parametric.matrices import Matrix, beside, diagonal, is_dense, nothing, stacked
 from hierfl.compiler.parametric.saddle import Saddle
 
 EXACT = 1e-14  # the error of a pair that is not polished any further
-STEPS = 12  # of Newton's method, at most
+STEPS = 12  # of Newton's method on what holds, at most
+MODELS = 100  # quadratic models, at most
+FLOOR = 1e-3  # of the largest curvature, that models have at first along forms that have less
+ROUGH = 1e-6  # the error of a model's solution that is good enough for a step
+FEW = 3  # steps of Newton's method from a solution nearby
+GAIN = 1e-4  # of what a model promises, that a step has to keep
+DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
 
 
 def solve_program(program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
     """The solution, or the reason why there is none; from a solution nearby, if there is one."""
+    return _quadratic(program, near) if program.smooth is None else _smooth(program, near)
+
+
+def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = GOOD) -> ProgramSolution:
+    """The solution of a program without smooth functions, with an error of ``good`` at most."""
     free = None if program.linear else _without_inequalities(program)
     if free is not None and free.error <= EXACT * 100:
         return free
     if near is not None and near.solved:
-        moved = polished(program, near.u, near.z)
+        moved = polished(program, near.u, near.z, steps=FEW)
         if moved.error <= EXACT * 100:
             return moved
     best, reason = free if free is not None and free.solved else None, FAILED
@@ -37,9 +62,100 @@ def solve_program(program: ConvexProgram, near: ProgramSolution | None = None) -
         answer = polished(program, found.u, found.z, found.work)
         if best is None or answer.error < best.error:
             best = answer
-        if best.solved:
-            return best
+        if best.error <= good:
+            return replace(best, status=SOLVED)
     return program.none(reason) if best is None or (not best.solved and reason != FAILED) else best
+
+
+# --- smooth programs -------------------------------------------------------------------------------------------------
+
+
+def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
+    """Newton's method: quadratic models, whose curvature has a floor that goes, and steps along which the objective falls."""
+    assert program.smooth is not None
+    if near is not None and near.solved and (moved := polished(program, near.u, near.z)).error <= EXACT * 100:
+        return moved
+    start = near.u if near is not None and near.solved and np.isfinite(program.cost(near.u)) else _inside(program)
+    if isinstance(start, int):
+        return program.none(start)
+    u, last, floor, away, best = start, None, FLOOR, 0, program.none(FAILED)
+    feasible = any(True for _ in program.smooth.barriers) or (near is not None and near.solved)
+    for count in range(MODELS):
+        step = _quadratic(program.model(u, _curvature(program, u, floor)), last, ROUGH)
+        if not step.solved:
+            if step.status == UNBOUNDED and floor < 1.0 and away < 3:  # the model is too flat, or the program is
+                floor, away = max(1.0, 1e3 * floor), away + 1
+                continue
+            return program.none(step.status)
+        way = step.u - u
+        length = _step_length(program, u, way) if feasible else 1.0
+        feasible = True
+        u, last, floor = u + length * way, step, 0.1 * floor
+        moved = float(np.abs(length * way).max(initial=0.0)) / (1.0 + float(np.abs(u).max(initial=0.0)))
+        if moved <= 1e-5 or length == 0.0:
+            answer = polished(program, u, step.z, count)
+            settled = answer.error > 0.1 * best.error  # another model makes it no better
+            best = min(best, answer, key=lambda one: one.error)
+            if best.error <= EXACT * 100 or (settled and (best.solved or moved <= 1e-12)) or length == 0.0:
+                return best
+        if float(np.abs(u).max(initial=0.0)) > 1e15:
+            return program.none(UNBOUNDED)
+    return polished(program, u, last.z if last is not None else np.zeros(len(program.b)), MODELS)
+
+
+def _step_length(program: ConvexProgram, u: np.ndarray, way: np.ndarray) -> float:
+    """How much of a step keeps some of what it promises; 0 where rounding leaves nothing."""
+    assert program.smooth is not None
+    here, slope = program.cost(u), float(program.slope(u) @ way)
+    length = program.smooth.reach(u, way)
+    noise = 1e-15 * (1.0 + abs(here))
+    for _ in range(60):
+        if program.cost(u + length * way) <= here + GAIN * length * min(slope, 0.0) + noise:
+            return length
+        length *= 0.5
+    return 0.0
+
+
+def _curvature(program: ConvexProgram, u: np.ndarray, floor: float) -> Matrix:
+    """Second derivatives, with a floor along the forms of smooth functions."""
+    assert program.smooth is not None
+    curvature = program.curvature(u)
+    most = max((float(np.abs(term.curvature(u)).max(initial=0.0)) for term in program.smooth.terms), default=0.0)
+    if floor < 1e-12:
+        return curvature
+    for term in program.smooth.terms:
+        if term.block == 1:
+            own = np.abs(term.curvature(u)[:, 0, 0])
+            lacking = np.where(term.weight != 0, np.maximum(floor * (most or 1.0) - own, 0.0), 0.0)
+            curvature = curvature + term.form.T @ (diagonal(lacking, term.form) @ term.form)
+    return curvature
+
+
+def _inside(program: ConvexProgram) -> np.ndarray | int:
+    """A point of the domain: where every argument of a barrier is as large as it can be, up to 1; or why there is none."""
+    assert program.smooth is not None
+    ends = [(term.form[term.weight != 0], term.shift[term.weight != 0]) for term in program.smooth.barriers]
+    if not ends:
+        return np.zeros(program.width)
+    form, shift = stacked([rows for rows, _ in ends]), np.concatenate([shift for _, shift in ends])
+    count, width = len(shift), program.width
+    room = beside([form, -diagonal(np.ones(count), form)])
+    rows = beside([program.a, nothing(len(program.b), count, program.a)])
+    most = beside([nothing(count, width, form), -diagonal(np.ones(count), form)])
+    a = stacked([rows, room, most])
+    b = np.concatenate([program.b, shift, np.ones(count)])
+    q = np.concatenate([np.zeros(width), -np.ones(count)])
+    little = 1e-6 * np.concatenate([np.ones(width), np.ones(count)])  # of everything, so that there is one such point
+    p = diagonal(little, program.p)
+    cones = [*program.cones, Cone(NONNEGATIVE, 2 * count)]
+    found = _quadratic(ConvexProgram(p, q, a, b, cones, program.size, p), None)
+    if not found.solved:
+        return found.status
+    u = found.u[:width]
+    return u if np.isfinite(program.cost(u)) and float((form @ u + shift).min()) > 0 else FAILED
+
+
+# --- what holds ------------------------------------------------------------------------------------------------------
 
 
 def _without_inequalities(program: ConvexProgram) -> ProgramSolution | None:
@@ -49,12 +165,9 @@ def _without_inequalities(program: ConvexProgram) -> ProgramSolution | None:
     return _at_rows(program, np.zeros(program.width), np.zeros(len(program.b)), program.equal)
 
 
-def _at_rows(
-    program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"], saddle: Saddle | None = None
-) -> ProgramSolution:
-    """The pair at which these rows hold with equality, and no others have multipliers; by a step from (u, z)."""
-    rows = program.by_rows[held]
-    saddle = Saddle(program.p, rows) if saddle is None else saddle
+def _at_rows(program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"]) -> ProgramSolution:
+    """The pair at which these rows hold with equality, and no others have multipliers; by steps from (u, z)."""
+    saddle = Saddle(program.curvature(u), program.a[held])
     z = np.where(held, z, 0.0)
     for _ in range(2):
         step, change, _ = saddle.solve(-program.force(u, z), -program.slack(u)[held])
@@ -64,16 +177,20 @@ def _at_rows(
     return program.judged(u, z, 1)
 
 
-def polished(program: ConvexProgram, u: np.ndarray, z: np.ndarray, work: int = 0) -> ProgramSolution:
+def polished(
+    program: ConvexProgram, u: np.ndarray, z: np.ndarray, work: int = 0, steps: int = STEPS
+) -> ProgramSolution:
     """What some steps of a semismooth Newton method on the conditions make of a pair; the best of them."""
     best = program.judged(u, z, work)
     answer, seen = best, set[bytes]()
-    for _ in range(STEPS):
+    for _ in range(steps):
         if best.error <= EXACT:
             break
         if program.polyhedral:
             held = _held(program, answer.u, answer.z)
-            if held.tobytes() in seen:
+            if held.tobytes() in seen and (
+                program.smooth is None or (answer.error > 0.5 * best.error > 0 and answer is not best)
+            ):
                 break
             seen.add(held.tobytes())
             answer = _at_rows(program, answer.u, answer.z, held)
@@ -82,8 +199,8 @@ def polished(program: ConvexProgram, u: np.ndarray, z: np.ndarray, work: int = 0
         if not np.isfinite(answer.error):
             break
         if answer.error < best.error:
-            best = ProgramSolution(answer.u, answer.z, answer.error, answer.status, work)
-        elif not program.polyhedral and answer.error > 10 * best.error:
+            answer = best = replace(answer, work=work)
+        elif answer.error > 10 * best.error:
             break
     return best
 
@@ -96,28 +213,30 @@ def _held(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Bool[np.ndarr
 
 def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> ProgramSolution:
     """A step on P u + q = A' z and z = Proj(z - (A u + b)), whose derivative is known."""
-    lengths = program.sizes.mean() if len(program.b) else 1.0
-    scale = program.force_size(u, z) / max(float(program.row_sizes(u).max(initial=0.0)), 1e-300) / lengths**0
+    scale = program.force_size(u, z) / max(float(program.row_sizes(u).max(initial=0.0)), 1e-300)
     e = scale * program.slack(u)
-    slope = sp.csc_array(dual_slope(program.cones, z - e))
+    slope = dual_slope(program.cones, z - e)
     miss = z - project_dual(program.cones, z - e)
-    eye = sp.eye_array(len(z))
-    system = sp.bmat([[program.p, -program.a.T], [scale * (slope @ program.a), eye - slope]], format="csc")
     right = -np.concatenate([program.force(u, z), miss])
-    step = _least_squares(system, right)
-    return program.judged(u + step[: program.width], z + step[program.width :], 1)
+    width, total = program.width, program.width + len(z)
+    curvature = program.curvature(u)
+    if is_dense(program.a) or total <= DENSE_NEWTON:
+        a = program.a if is_dense(program.a) else program.a.toarray()
+        system = np.zeros((total, total))
+        system[:width, :width] = curvature if is_dense(curvature) else curvature.toarray()
+        system[:width, width:], system[width:, :width] = -a.T, scale * (slope @ a)
+        system[width:, width:] = np.eye(len(z)) - slope
+        step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+    else:
+        sparse = sp.csc_array(slope)
+        system = sp.csc_array(
+            sp.bmat([[curvature, -program.a.T], [scale * (sparse @ program.a), sp.eye_array(len(z)) - sparse]])
+        )
+        firm = sp.csc_matrix(system + 1e-10 * sp.eye_array(total))
+        factor, step = splu(firm), np.zeros(total)
+        for _ in range(5):
+            step = step + factor.solve(right - system @ step)
+    return program.judged(u + step[:width], z + step[width:], 1)
 
 
-def _least_squares(system: Any, right: np.ndarray) -> np.ndarray:
-    """The shortest solution of a small system, a solution of a large one."""
-    if system.shape[0] <= 700:
-        return np.asarray(np.linalg.lstsq(system.toarray(), right, rcond=1e-13)[0])
-    square = sp.csc_array(system.T @ system + 1e-16 * abs(system).max() ** 2 * sp.eye_array(system.shape[1]))
-    found = np.zeros(system.shape[1])
-    factor = sp.linalg.splu(square)
-    for _ in range(5):
-        found = found + factor.solve(system.T @ (right - system @ found))
-    return found
-
-
-__all__ = ["GOOD", "polished", "solve_program"]
+__all__ = ["EMPTY", "ZERO", "polished", "solve_program"]

@@ -30,15 +30,18 @@ from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, NoStandardFormError
 from hierfl.compiler.parametric.affine_entries import AffineEntries
-from hierfl.compiler.parametric.smooth_atoms import SmoothAtom, smooth_atom_of
+from hierfl.compiler.parametric.smooth_atoms import SmoothAtom, TakenOut, smooth_atom_of
 from hierfl.language.function import UserAtom
+
+FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothPart:
-    """``weight_k s(form_k u + shift_k)``, summed over the rows k of ``form``."""
+    """``weight_k s(form_k u + shift_k)``, summed over the blocks k of ``block`` rows of ``form``."""
 
     atom: SmoothAtom
+    block: int
     form: AffineEntries
     shift: AffineEntries
     weight: AffineEntries
@@ -78,13 +81,27 @@ class Template:
         NoStandardFormError
             Where a cone is needed that is none of the four, or CVXPY does not find the problem convex; says why.
         """
+        made = cls._of(cost, constraints, variables, known, frozenset())
+        long = frozenset(k for k, part in enumerate(made.smooth) if _fills_in(part.form))
+        return cls._of(cost, constraints, variables, known, long) if long else made
+
+    @classmethod
+    def _of(
+        cls,
+        cost: Expression | None,
+        constraints: Sequence[Constraint],
+        variables: Sequence[cp.Variable],
+        known: Known,
+        lifted: frozenset[int],
+    ) -> Template:
+        """With variables of their own for the arguments of some of the smooth atoms."""
         hoisted = hoist([*([] if cost is None else [cost]), *constraints], variables, known)
         plain = {hoisted.twins[v].id: cp.Variable(v.shape, name=v.name()) for v in variables}
         trees = [_over(tree, plain) for tree in hoisted.expressions]
         objective, rest = (cp.Constant(0.0), trees) if cost is None else (trees[0], trees[1:])
         if not objective.is_convex():
             raise NoStandardFormError("it is not convex in y by CVXPY's rules")
-        parts = _Smooth()
+        parts = _Smooth(lifted)
         objective = parts.taken_out_of(objective)
         of_y = [c for c in rest if c.variables()]  # others are about x alone
         stuffed, ids = _stuffed(objective, [*of_y, *parts.domain])
@@ -125,8 +142,7 @@ class Template:
 class _Piece:
     """A smooth atom of an affine argument, and the variable that stands for its values in the objective."""
 
-    atom: SmoothAtom
-    argument: Expression
+    taken: TakenOut
     stand_in: cp.Variable
 
 
@@ -134,6 +150,7 @@ class _Piece:
 class _Smooth:
     """The smooth atoms that enter an objective in sums."""
 
+    lifted: frozenset[int]
     pieces: list[_Piece] = field(default_factory=list)
     domain: list[Constraint] = field(default_factory=list)
     _memo: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -149,12 +166,21 @@ class _Smooth:
             return node
         found = smooth_atom_of(node)
         if found is not None:
-            atom, argument, used = found
-            piece = _Piece(atom, argument, cp.Variable(argument.shape))
-            self.pieces.append(piece)
-            self.domain += atom.domain(argument)
-            return used(piece.stand_in)
+            if len(self.pieces) in self.lifted:
+                own = cp.Variable(found.argument.shape)
+                self.domain.append(own == found.argument)
+                found.argument = own
+            values = cp.Variable(found.argument.shape if found.block == 1 else (found.argument.size // found.block,))
+            self.pieces.append(_Piece(found, values))
+            self.domain += found.atom.domain(found.argument)
+            return found.linear(values)
         return copy_with(node, self.taken_out_of) if isinstance(node, AffAtom) and node.args else node
+
+
+def _fills_in(form: AffineEntries) -> bool:
+    """Whether form' D form has many more entries than the form itself: then arguments are better variables of their own."""
+    lengths = np.bincount(form.rows, minlength=1).astype(float)
+    return bool(min(float(form.shape[1]) ** 2, float(lengths @ lengths)) > FILLED * max(len(form.rows), SMALL_FORM))
 
 
 def _over(tree: Any, plain: Mapping[int, cp.Variable]) -> Any:
@@ -335,7 +361,9 @@ class _Places:
     def matrix(self, stuffed: ParamConeProg, order: _RowOrder) -> AffineEntries:
         """A."""
         columns = np.append(self._columns(stuffed), -1)
-        return self._entries(stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, self.width))
+        return self._entries(
+            stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, self.width)
+        )
 
     def offset(self, stuffed: ParamConeProg, order: _RowOrder) -> AffineEntries:
         """b."""
@@ -344,14 +372,14 @@ class _Places:
 
     def smooth_part(self, stuffed: ParamConeProg, piece: _Piece) -> SmoothPart:
         """The forms of a smooth atom, and its weights: what the objective multiplies its stand-in by."""
-        count = piece.argument.size
+        count, taken = piece.stand_in.size, piece.taken
         rows = np.full(stuffed.x.size + 1, -1)
         first = stuffed.var_id_to_col[piece.stand_in.id]
         rows[first : first + count] = np.arange(count)
         weight = self._entries(stuffed, stuffed.q, len(rows), rows, np.zeros(1, int), np.ones(len(rows)), (count, 1))
-        alone, _ = _stuffed(cp.Constant(0.0), [Zero(piece.argument)])
+        alone, _ = _stuffed(cp.Constant(0.0), [Zero(taken.argument)])
         order = _RowOrder.of(alone.constraints)
-        return SmoothPart(piece.atom, self.matrix(alone, order), self.offset(alone, order), weight)
+        return SmoothPart(taken.atom, taken.block, self.matrix(alone, order), self.offset(alone, order), weight)
 
 
 def _triplets(tensor: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

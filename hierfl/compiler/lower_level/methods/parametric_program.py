@@ -82,7 +82,7 @@ class ParametricProgram(ExactMethod):
             told[:size] = answer.y
             told[size : size + 3] = answer.chosen.error, answer.chosen.status, answer.unique
             for place, end in enumerate(answer.ends[:2]):
-                told[size + 3 + place * size : size + 3 + (place + 1) * size] = end
+                told[size + 3 + place * size : size + 3 + (place + 1) * size] = end.u[:size]
             return told
 
         told = call_on_host(on_host, (3 * size + 3,), x.dtype, *below, *above)

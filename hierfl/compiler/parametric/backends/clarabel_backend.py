@@ -23,7 +23,7 @@ class Clarabel(Backend):
 
     def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
         cones = [_of_clarabel(cone) for cone in program.cones]
-        upper, rows = sp.csc_matrix(sp.triu(program.p)), sp.csc_matrix(-program.a)
+        upper, rows = sp.csc_matrix(sp.triu(program.p)), -sp.csc_matrix(program.a)
         try:
             result = clarabel.DefaultSolver(upper, program.q, rows, program.b, cones, _settings()).solve()
         except BaseException as panic:  # Clarabel's own, of eigenvalues that it does not find, is no Exception

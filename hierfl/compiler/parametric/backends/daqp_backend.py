@@ -9,6 +9,7 @@ import numpy as np
 
 from hierfl.compiler.parametric.backends.backend import Backend
 from hierfl.compiler.parametric.convex_program import FAILED, SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.matrices import as_array, is_dense
 
 LARGEST = 1_000  # scalars of u: 0.04 s for 500 dense rows
 FILLED = 0.1  # of A's entries, from which many of them are dense
@@ -26,20 +27,20 @@ class Daqp(Backend):
         width, rows = program.width, len(program.b)
         if not program.polyhedral or width > LARGEST or rows > 4 * LARGEST or program.linear:
             return False
-        if width > FEW and program.a.nnz < FILLED * width * rows:
+        if width > FEW and not is_dense(program.a) and program.a.nnz < FILLED * width * rows:
             return False
-        p = program.p.toarray()
+        p = as_array(program.p)
         try:
             np.linalg.cholesky(p - STRICT * np.abs(p).max() * np.eye(width))
         except np.linalg.LinAlgError:
             return False
-        return int(np.linalg.matrix_rank(program.by_rows[program.equal].toarray())) == int(program.equal.sum())
+        return True
 
     def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
         sizes, equal = program.sizes, program.equal
-        rows, bounds = program.by_rows.toarray() / sizes[:, None], -program.b / sizes
+        rows, bounds = as_array(program.a) / sizes[:, None], -program.b / sizes
         unit = max(1.0, float(np.abs(bounds).max(initial=0.0)))
-        p = program.p.toarray()
+        p = as_array(program.p)
         weight = max(float(np.abs(p).max()) * unit, float(np.abs(program.q).max(initial=0.0))) or 1.0
         u, _, flag, info = daqp.solve(
             np.ascontiguousarray(p * (unit / weight)),

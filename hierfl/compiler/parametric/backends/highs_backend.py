@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import os
+from functools import cache
+from typing import Any, ClassVar
 
-import highspy
 import numpy as np
 import scipy.sparse as sp
 
@@ -21,6 +22,7 @@ class Highs(Backend):
         return program.linear
 
     def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
+        highspy = _highspy()
         solver = highspy.Highs()
         solver.silent()
         solver.setOptionValue("threads", 1)
@@ -38,7 +40,25 @@ class Highs(Backend):
         return ProgramSolution(u, z, np.inf, SOLVED, int(solver.getInfo().simplex_iteration_count))
 
 
-def _model(program: ConvexProgram) -> highspy.HighsLp:
+@cache
+def _highspy() -> Any:
+    """The package, after its first solver: that one greets on the process's own output, whatever it is told."""
+    import highspy
+
+    output = os.dup(1)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(silence, 1)
+        highspy.Highs()
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+        os.close(silence)
+    return highspy
+
+
+def _model(program: ConvexProgram) -> Any:
+    highspy = _highspy()
     width, rows = program.width, len(program.b)
     a = sp.csc_matrix(program.a)
     model = highspy.HighsLp()
