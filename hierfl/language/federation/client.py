@@ -16,7 +16,7 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.given_arrays import GivenArray, name_order
+from hierfl.language.federation.given_arrays import GivenArray, name_order, names_of_columns
 from hierfl.language.federation.held_values import pickled, unpickled
 from hierfl.language.federation.parameter_values import parameter_value
 from hierfl.language.federation.sample_values import array_of, check_table, in_one_order, sample_value
@@ -56,8 +56,8 @@ class Client:
     tables: tuple[tuple[Sample, ...], ...]
     name: str | None
     labels: Mapping[
-        Sample | ClientParameter, tuple[Any, ...]
-    ]  # of arrays: the index and the names of columns, None for none
+        Any, tuple[Any, ...]
+    ]  # by sample and parameter, where known: the index and the names of columns, None for none
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class Client:
         for name, values in (("samples", samples), ("parameters", parameters)):
             given = {leaf: value.kept() for leaf, value in values.items() if isinstance(value, GivenArray)}
             labels |= {leaf: value.labels for leaf, value in given.items()}
+            labels |= {leaf: (None, names_of_columns(v.columns)) for leaf, v in values.items() if _has_columns(v)}
             held = {leaf: array_of(given.get(leaf, value)) for leaf, value in values.items()}
             object.__setattr__(self, name, MappingProxyType(held))
         object.__setattr__(self, "labels", MappingProxyType(labels))
@@ -126,7 +127,7 @@ class Client:
             what = f"{'sample' if of_rows else 'client parameter'} {leaf.name()!r} of {label}"
             for axis in range(1 if of_rows else 0, len(wanted)):
                 order = name_order(self.labels[leaf][axis], wanted[axis], what, at)
-                if order is not None:
+                if order is not None and not _has_columns(self._given(leaf)):
                     ordered[leaf] = ordered.get(leaf, self._given(leaf)).taken(order, axis)
         if not ordered:
             return self
@@ -142,7 +143,9 @@ class Client:
     def _given(self, leaf: Any) -> Any:
         """What is held for a leaf, with its labels where it is an array."""
         value = self.samples[leaf] if leaf in self.samples else self.parameters[leaf]
-        return GivenArray(value, self.labels[leaf], own=True) if leaf in self.labels else value
+        return (
+            value if leaf not in self.labels or _has_columns(value) else GivenArray(value, self.labels[leaf], own=True)
+        )
 
     def called(self, place: int) -> str:
         """How messages call the client: by its name, or by its place in the federation where it has none."""
@@ -171,3 +174,8 @@ class Client:
         )
         given = ", ".join(p.name() for p in self.parameters)
         return f"Client({held}{'; ' + given if given else ''})"
+
+
+def _has_columns(value: Any) -> bool:
+    """Whether rows that are elsewhere have columns with names."""
+    return isinstance(value, Elsewhere) and value.columns is not None

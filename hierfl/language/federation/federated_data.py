@@ -222,14 +222,14 @@ class Federation:
 
     def _put_columns_in_order(self) -> None:
         """Give every party its columns in the order of the first client that has the data here: they are known by their names."""
-        known = self._columns
+        known = self.columns
         called = ((client, client.called(place)) for place, client in enumerate(self.clients))
         object.__setattr__(self, "clients", tuple(client.with_columns(known, label) for client, label in called))
         if self.server is not None:
             object.__setattr__(self, "server", self.server.with_columns(known, "the server"))
 
     @property
-    def _columns(self) -> dict[Any, tuple[tuple[Any, ...], str]]:
+    def columns(self) -> dict[Any, tuple[tuple[Any, ...], str]]:
         """The labels of what clients hold, with who is the first to have them."""
         known: dict[Any, tuple[tuple[Any, ...], str]] = {}
         for place, client in enumerate(self.clients):
@@ -244,7 +244,7 @@ class Federation:
             raise DataError(f"Federation(test=...) takes a mapping {{hf.Sample: array}}, not {type(test).__name__}.")
         if any(is_frozen_distribution(value) for value in test.values()):
             raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
-        return Client([test], name="test").with_columns(self._columns, "the test data").samples
+        return Client([test], name="test").with_columns(self.columns, "the test data").samples
 
 
 def _checked_weights(weights: str | Sequence[float], clients: Sequence[Client]) -> str | np.ndarray:

@@ -170,6 +170,18 @@ def require_same_rows(rows: Mapping[str, Any], who: str) -> None:
         )
 
 
+def names_of_columns(names: Sequence[Any]) -> np.ndarray:
+    """Names, which may be tuples, as labels."""
+    labels = np.empty(len(names), object)
+    labels[:] = names
+    return labels
+
+
+def has_names(labels: np.ndarray | None) -> bool:
+    """Whether columns have names of their own, and not their numbers alone."""
+    return labels is not None and not _same(labels, np.arange(len(labels)))
+
+
 def name_order(labels: Any, others: Any, what: str, at: str) -> np.ndarray | None:
     """The order in which the columns of ``what`` are those that ``at`` has; None where they are already, or neither has names.
 
@@ -178,7 +190,7 @@ def name_order(labels: Any, others: Any, what: str, at: str) -> np.ndarray | Non
     DataError
         Saying which names differ, or that one of both has none.
     """
-    mine, theirs = (None if own is None or _same(own, np.arange(len(own))) else own for own in (labels, others))
+    mine, theirs = (own if has_names(own) else None for own in (labels, others))
     if mine is None and theirs is None:
         return None
     if mine is None or theirs is None:
@@ -210,9 +222,7 @@ def _of_table(table: Any, what: str) -> GivenArray:
         raise DataError(f"{what} has several columns named {twice[0]!r}: columns are known by their names.")
     columns = [_of_column(table[name], f"column {name!r} of {what}") for name in names]
     array = np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
-    labels = np.empty(len(names), object)
-    labels[:] = names  # names may be tuples
-    return GivenArray(array, (row_labels(table), labels), own=True)
+    return GivenArray(array, (row_labels(table), names_of_columns(names)), own=True)
 
 
 def _of_column(column: Any, what: str) -> np.ndarray:
@@ -244,10 +254,7 @@ def _of_several(parts: Sequence[Any], what: str) -> GivenArray:
             raise DataError(
                 f"{what} is a list whose entries 0 and {place} have shapes {first.array.shape} and {other.array.shape}."
             )
-        if any(
-            (a is None) != (b is None) or (a is not None and not _same(a, b))
-            for a, b in zip(first.labels, other.labels)
-        ):
+        if not all(map(_alike, first.labels, other.labels)):
             raise DataError(
                 f"{what} is a list whose entries 0 and {place} have different labels: give one table, or arrays."
             )
@@ -282,6 +289,10 @@ def _is_read_only(array: Any) -> bool:
             return False
         array = array.base
     return array is None or isinstance(array, bytes) or type(array).__module__.startswith("jax")
+
+
+def _alike(labels: np.ndarray | None, others: np.ndarray | None) -> bool:
+    return labels is others if labels is None or others is None else _same(labels, others)
 
 
 def _same(labels: np.ndarray, others: np.ndarray) -> bool:

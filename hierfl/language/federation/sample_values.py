@@ -39,6 +39,10 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
     if isinstance(value, Elsewhere):
         if value.rows is None:
             raise DataError(f"{what}: say how many rows are held there, hf.Elsewhere(120).")
+        if value.columns is not None and (len(value.columns),) != sample.shape:
+            raise DataError(
+                f"{what} has shape {sample.shape} and {len(value.columns)} columns: give one name for each entry."
+            )
         return value
     given = given_array(value, what, " or a frozen scipy.stats distribution, such as stats.norm(0, 1)")
     array = given.array
