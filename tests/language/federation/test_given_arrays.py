@@ -99,6 +99,18 @@ def test_rows_of_one_index_are_paired_in_whatever_order_they_stand() -> None:
     np.testing.assert_allclose(pooled(split), LEAST_SQUARES, rtol=1e-8)  # shares of one size
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [np.arange(12) * 3, np.linspace(0, 1, 12), pd.date_range("2020-01-01", periods=12), [("a", k) for k in range(12)]],
+)
+def test_an_index_may_be_of_any_kind(labels: Any) -> None:
+    index = pd.MultiIndex.from_tuples(labels) if isinstance(labels, list) else pd.Index(labels)
+    shuffled = COLUMN.set_axis(index).sample(frac=1.0, random_state=1)
+    held = hf.Client([{V: TABLE.set_axis(index), S: shuffled}])
+    np.testing.assert_array_equal(held.samples[V], FEATURES)
+    np.testing.assert_array_equal(held.samples[S], TARGETS)
+
+
 def test_rows_of_other_indexes_are_refused() -> None:
     other = COLUMN.rename({"patient 3": "patient 30"})
     told = "samples 'v' and 's' of client 'north' are paired rows, but their indexes differ: 1 labels of 'v' alone .patient 3.; 1 labels of 's'"
