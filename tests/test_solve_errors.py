@@ -79,7 +79,7 @@ def test_wrong_points() -> None:
     for point, message in (
         (np.ones(3), r"'x' has shape \(3,\); expected \(2,\)"),
         (np.array([1.0, np.nan]), "NaN"),
-        ("abc", "numeric"),
+        ("abc", "real numbers"),
     ):
         with pytest.raises(hf.DataError, match=message):
             problem.implicit(point)

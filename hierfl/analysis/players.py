@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from cvxpy.expressions.expression import Expression
 
+from hierfl.analysis.differentiability import kinked_atom
 from hierfl.analysis.enclosure import Enclosure, own_domain
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_attributes import attribute_constraints, check_attributes
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.atoms.algebra import constant_value
-from hierfl.errors import NotConvexError
+from hierfl.errors import DeclarationError, NotConvexError
 from hierfl.language.calculus.derivative import gradient
 from hierfl.language.calculus.own_derivative import separable_gradient
 from hierfl.language.nash import Nash
@@ -38,6 +39,8 @@ def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
     ------
     NotConvexError
         For a player whose objective is known to curve the wrong way; names it and the curvature.
+    DeclarationError
+        For a player whose objective has kinks in its own decision; names the atom.
     """
     return tuple(PlayerConvexity(player, _proof(player)) for player in level.players)
 
@@ -45,7 +48,9 @@ def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
 def _proof(player: Player) -> str | None:
     """How the tree proves that a player's cost is convex in its own decision; None where it does not say."""
     check_attributes(player.variables)
-    _require_defined(player)
+    enclosure = Enclosure(bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables))
+    _require_defined(player, enclosure)
+    _require_differentiable(player, enclosure)
     (hoisted,) = hoist([player.cost], player.variables).expressions
     if hoisted.is_convex():
         return "by CVXPY's rules"
@@ -70,10 +75,21 @@ def _proof(player: Player) -> str | None:
     return f"its own second derivative {expression_text(second)} is nonnegative" if hoisted.is_nonneg() else None
 
 
-def _require_defined(player: Player) -> None:
+def _require_differentiable(player: Player, enclosure: Enclosure) -> None:
+    """A game is solved through its players' gradients, which have to be continuous in their own decisions."""
+    culprit = kinked_atom(player.objective, player.variables, enclosure)
+    if culprit is not None:
+        text = expression_text(culprit)
+        raise DeclarationError(
+            f"{text} in the objective of player {player.label!r} is not differentiable everywhere, and a game is solved through its players' gradients: "
+            f"smooth it (cp.huber, cp.logistic, cp.log_sum_exp, or a square or a power above 1 of what is 0 where its kinks are, such as "
+            f"cp.square(cp.pos(y))), or give the player a further variable t and the constraint {text} <= t."
+        )
+
+
+def _require_defined(player: Player, enclosure: Enclosure) -> None:
     """A player's own constraints keep its decision where CVXPY's rules hold: ``power(y, 3)`` is convex for y >= 0 only."""
-    bounds = bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables)
-    enclosure, own = Enclosure(bounds), {v.id for v in player.variables}
+    own = {v.id for v in player.variables}
 
     def visit(node: Expression) -> None:
         for condition in own_domain(node):

@@ -116,6 +116,16 @@ def smooth_above(end: float) -> Callable[[Any, Sequence[bool], Callable[[Any], I
     return rule
 
 
+def kinked_at_zero(atom: Any, arguments: list[Interval]) -> Interval:
+    """An atom that has a gradient wherever its value is not 0."""
+    return Interval.of(np.zeros(atom.shape))
+
+
+def flat_at_zero(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
+    """An atom that is flat in its first argument where that is 0, as a square is."""
+    return (values.lo == 0) & (values.hi == 0) & (index == 0)
+
+
 def everywhere(atom: Any) -> bool:
     """What holds of an atom whatever its settings are."""
     return True

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.intervals import Interval
@@ -114,6 +115,12 @@ class AtomRow:
         ``(atom, index, adjoint)``: the adjoint of an argument as an expression, None to leave it to JAX, as is the default.
     kinked
         Whether it has points without a gradient.
+    kink_values
+        ``(atom, intervals of the arguments)``: an interval that contains its values where it has no gradient, for an atom with kinks
+        that is Lipschitz continuous. Default: unbounded.
+    flat
+        ``(atom, index, values, intervals of the arguments)``: in which entries of an argument the partial derivative vanishes, and is
+        continuous, wherever the entry takes one of these values. Default: nowhere.
     switches
         Expressions that change sign where it changes its branch. Default: none.
     crossings
@@ -154,6 +161,8 @@ class AtomRow:
     narrow: Callable[[Any, Interval, list[Interval]], list[Interval | None]] | None = None
     derivative: Callable[[Any, int, Expression], Expression | None] | None = None
     kinked: bool = False
+    kink_values: Callable[[Any, list[Interval]], Interval] | None = None
+    flat: Callable[[Any, int, Interval, list[Interval]], np.ndarray] | None = None
     switches: Callable[[Any], list[Any]] | None = None
     crossings: Callable[[Any], list[Any]] | None = None
     opaque: bool = False

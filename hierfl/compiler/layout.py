@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.given_arrays import in_given_order
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Layout:
         Raises
         ------
         DataError
-            Naming the variable, the shape found and the shape expected; or for NaN and infinity.
+            Naming the variable, the shape found and the shape expected; or for NaN, infinity, and what is no array of real numbers.
         """
         names = ", ".join(v.name() for v in self.variables)
         if isinstance(value, Mapping):
@@ -87,12 +88,10 @@ class Layout:
 
     @staticmethod
     def _piece(variable: cp.Variable, value: Any, what: str) -> np.ndarray:
-        try:
-            array = np.real(np.asarray(value)).astype(float)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{what} for {variable.name()!r} is not numeric: {error}.") from error
-        if np.iscomplexobj(value):
-            raise DataError(f"{what} for {variable.name()!r} is complex; hierfl treats real problems only.")
+        array = in_given_order(value, f"{what} for {variable.name()!r}")
+        if array.dtype.kind == "b":
+            raise DataError(f"{what} for {variable.name()!r} is True or False; a decision is a number.")
+        array = array.astype(float)
         if array.shape != variable.shape:
             raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {variable.shape}.")
         if not np.isfinite(array).all():

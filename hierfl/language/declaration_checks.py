@@ -42,8 +42,9 @@ def check_declaration(
     ------
     DeclarationError
         For every misuse listed in ``tests/test_declaration_errors.py``: wrong scope, samples outside ``E``, no upper
-        variable, lower variables where only x may stand, duplicate names.
+        variable, lower variables where only x may stand, dual variables, duplicate names.
     """
+    _check_prices(objective, lower, constraints)
     below = [*lower.expressions, *lower.constraints] if lower else []
     parts = [*objective.terms, *constraints, *below]
     for part in parts:
@@ -60,6 +61,25 @@ def check_declaration(
             _check_averages(expression, set())
             require_affine_in_averages(expression, f"the {type(lower).__name__}")
     _check_names([*upper, *(lower.variables if lower else ()), *(p for part in parts for p in part.parameters())])
+
+
+def _check_prices(objective: Objective, lower: LowerLevel | None, constraints: Sequence[Constraint]) -> None:
+    """Check that no dual variable of a constraint stands in the declaration: to CVXPY it is a variable like any, and would be decided."""
+    below = [*lower.variables, *lower.declared, *lower.constraints] if lower else []
+    owners = {
+        dual.id: owner
+        for owner in (*constraints, *(lower.constraints if lower else ()))
+        for dual in owner.dual_variables
+    }
+    for part in (*objective.terms, *constraints, *below):
+        for variable in part.variables():
+            if variable.id in owners:
+                owner = expression_text(owners[variable.id])
+                raise DeclarationError(
+                    f"{expression_text(part)} mentions the dual variable of the constraint {owner}: prices, the multipliers of constraints, "
+                    f"are not supported in a declaration yet, and as a variable it would be one more decision. Once a problem is "
+                    f"declared, problem.implicit.multipliers(x) gives them."
+                )
 
 
 def _check_constants(part: Part) -> None:

@@ -8,7 +8,7 @@ import cvxpy as cp
 from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
-from hierfl.language.calculus.derivative import gradient, require_differentiable
+from hierfl.language.calculus.derivative import gradient, require_code_with_gradient
 from hierfl.language.calculus.jax_derivative import OwnGradient
 from hierfl.language.calculus.own_derivative import own_gradient
 from hierfl.language.declared_arguments import constraint_tuple, variable_tuple
@@ -46,8 +46,8 @@ class Player:
     Raises
     ------
     DeclarationError
-        No variable, no objective or two, an objective of the wrong shape or that does not mention the variable, a
-        nonsmooth objective, a constraint that couples several players.
+        No variable, no objective or two, an objective of the wrong shape or that does not mention the variable, user code
+        without a gradient, a constraint that couples several players. That an objective has kinks is told when a problem is declared.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Player:
         self.constraints = constraint_tuple(constraints, f"player {self.label!r}")
         self._check_shapes()
         self._check_mentions()
-        require_differentiable(self.objective, self.variables, f"the objective of player {self.label!r}")
+        require_code_with_gradient(self.objective, self.variables, f"the objective of player {self.label!r}")
         self._check_uncoupled()
         self.cost: Expression = self.objective if self.sense == "minimize" else -self.objective
         derivative = gradient if self.count is None else own_gradient

@@ -324,3 +324,30 @@ def test_an_upper_constraint_on_y_is_told_what_to_write_instead() -> None:
         hf.DeclarationError, match=r"'y' appears in the upper constraint.*lower level's constraints.*penalty"
     ):
         hf.Problem(hf.Minimize(clients=cp.sum(x)), lower=hf.ArgMin(y, quadratic(x, y)), constraints=[x + y <= 1])
+
+
+def test_the_price_of_a_constraint_is_no_variable() -> None:
+    x, y, z = (cp.Variable(2, name=name) for name in "xyz")
+    bound, cone = y >= x, cp.SOC(z[0], z)
+    price, slope = bound.dual_variables[0], cone.dual_variables[1]
+    level = hf.ArgMin(y, cp.sum_squares(y), [bound])
+    game = hf.Nash(hf.Player(y, cp.sum_squares(y - x), [bound]), hf.Player(z, cp.sum_squares(z - 1) + price @ z))
+    a = hf.Sample(2, name="a")
+    for declared in (
+        lambda: hf.Problem(hf.Minimize(clients=price @ x), level),
+        lambda: hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(a - price))), level, federation=one_client(a)),
+        lambda: hf.Problem(hf.Minimize(server=cp.sum_squares(price - x)), level),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), level, constraints=[price <= x]),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), game),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y) + price @ y, [bound])),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y), [bound, y <= price + 9])),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.Equilibrium([y, price], [y - x, price], [bound])),
+    ):
+        with pytest.raises(
+            hf.DeclarationError,
+            match=r"dual variable of the constraint x <= y: prices.*not supported.*multipliers\(x\)",
+        ):
+            declared()
+    with pytest.raises(hf.DeclarationError, match="dual variable of the constraint"):
+        hf.Problem(hf.Minimize(clients=slope @ x), hf.ArgMin(z, cp.sum_squares(z - x), [cone]))
+    hf.Problem(hf.Minimize(clients=cp.sum(x + y)), level)

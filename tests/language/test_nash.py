@@ -19,6 +19,12 @@ cap = np.arange(1.0, 5.0)
 s = hf.Sample(name="s")
 fine_u, fine_v = hf.Player(u, cp.sum_squares(u - x)), hf.Player(v, cp.sum_squares(v) - cp.sum(u) * cp.sum(v))
 
+
+def game_of(*players: hf.Player) -> hf.Problem:
+    """A problem whose lower level these players are."""
+    return hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.Nash(*players))
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no players": (lambda: hf.Nash(), r"at least one hf\.Player"),
     "not a player": (lambda: hf.Nash(fine_u, cp.square(v[0])), r"Nash takes hf\.Player"),
@@ -66,7 +72,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"'S' is declared symmetric, which couples the 3 players",
     ),
     "a kink": (
-        lambda: hf.Player(u, cp.sum_squares(u) + cp.norm1(u - x)),
+        lambda: game_of(hf.Player(u, cp.sum_squares(u) + cp.norm1(u - x))),
         r"norm1\(u - x\) in the objective of player 'u' is not differentiable.*t and the constraint",
     ),
     "a black box": (

@@ -14,7 +14,7 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.families.extremes import FEW
 from hierfl.atoms.formulas import Expr, exact, reduction
 from hierfl.atoms.intervals import Interval
-from hierfl.atoms.ranges import monotone, of_magnitudes, slopes_between
+from hierfl.atoms.ranges import flat_at_zero, kinked_at_zero, monotone, of_magnitudes, slopes_between
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscript
 from hierfl.atoms.writing.phrase import Phrase, ratio
@@ -96,6 +96,21 @@ def _slopes_of_pnorm(atom: Any, arguments: Sequence[Interval]) -> Interval | Non
     return slopes_between(-1.0, 1.0)(atom, arguments) if float(atom.p) >= 1 else None
 
 
+def _kinks_of_sizes(atom: Any, arguments: list[Interval]) -> Interval:
+    """Of single numbers, whose norms CVXPY writes so, at 0; of several anywhere."""
+    single = atom.args[0].size == atom.size
+    return kinked_at_zero(atom, arguments) if single else Interval.free(atom.shape)
+
+
+def _kinks_of_pnorm(atom: Any, arguments: list[Interval]) -> Interval:
+    return kinked_at_zero(atom, arguments) if float(atom.p) > 1 else Interval.free(atom.shape)
+
+
+def _flat_pnorm(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
+    """In an entry that is 0; where all are, it has a kink of its own."""
+    return flat_at_zero(atom, index, values, arguments) & (float(atom.p) > 1)
+
+
 def _at_zeros(atom: Any) -> list[Any]:
     return [atom.args[0]]
 
@@ -168,6 +183,7 @@ ROWS = (
         range=of_magnitudes(),
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,
+        kink_values=_kinks_of_sizes,
         switches=_at_zeros,
         formula=reduction(lambda atom, entries: sympy.Add(*map(sympy.Abs, entries))),
         spellings=(norm_spelling("norm1", "1"),),
@@ -180,6 +196,7 @@ ROWS = (
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,
+        kink_values=_kinks_of_sizes,
         switches=_at_ties_of_sizes,
         crossings=_differences_of_sizes,
         formula=reduction(lambda atom, entries: sympy.Max(*map(sympy.Abs, entries))),
@@ -192,6 +209,8 @@ ROWS = (
         range=_range_of_pnorm,
         slopes=_slopes_of_pnorm,
         kinked=True,
+        kink_values=_kinks_of_pnorm,
+        flat=_flat_pnorm,
         switches=_at_origin,
         formula=reduction(_pnorm_formula),
         read=_read_pnorm,

@@ -15,7 +15,7 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import times
 from hierfl.atoms.formulas import Expr, Scalars, as_array, entry_by_entry, exact
 from hierfl.atoms.intervals import EPS, Interval
-from hierfl.atoms.ranges import always_smooth, of_magnitudes, slopes_between
+from hierfl.atoms.ranges import always_smooth, flat_at_zero, kinked_at_zero, of_magnitudes, slopes_between, spread
 from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.latex_pen import Template
 from hierfl.atoms.writing.phrase import Phrase
@@ -93,6 +93,36 @@ def _pull_huber(atom: Any, index: int, adjoint: Expression) -> Expression | None
     return times(times(2, adjoint), cp.maximum(cp.minimum(atom.args[0], atom.M), -atom.M))
 
 
+# Kinks
+
+
+def _at_ties(atom: Any, arguments: list[Interval]) -> Interval:
+    """Where two arguments are the largest (or smallest), the value is one that both can take."""
+    wide = [spread(argument, atom.shape) for argument in arguments]
+    ties = [one.meet(other) for place, one in enumerate(wide) for other in wide[:place]]
+    possible = [tie.lo <= tie.hi for tie in ties]
+    low = np.min([np.where(are, tie.lo, np.inf) for tie, are in zip(ties, possible)], axis=0)
+    high = np.max([np.where(are, tie.hi, -np.inf) for tie, are in zip(ties, possible)], axis=0)
+    return Interval(low, high)
+
+
+def _below_another(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
+    """An argument does not count where another one is larger."""
+    others = [argument.lo for place, argument in enumerate(arguments) if place != index]
+    return _where_all(values.hi < functools.reduce(np.maximum, others), values.shape)
+
+
+def _above_another(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
+    """An argument does not count where another one is smaller."""
+    others = [argument.hi for place, argument in enumerate(arguments) if place != index]
+    return _where_all(values.lo > functools.reduce(np.minimum, others), values.shape)
+
+
+def _where_all(holds: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Entry by entry; for an argument that is spread over several entries, only where all of them agree."""
+    return holds if holds.shape == shape else np.full(shape, bool(holds.all()))
+
+
 # Switches
 
 
@@ -152,6 +182,7 @@ ROWS = (
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,
+        kink_values=kinked_at_zero,
         switches=_at_zero,
         formula=entry_by_entry(lambda v: sympy.Abs(v)),
         spellings=(Spelling("abs", latex=Template(r"\left\vert #1 \right\vert")),),
@@ -164,6 +195,7 @@ ROWS = (
         range=_range_of_huber,
         second_derivative=_second_of_huber,
         smooth=always_smooth,
+        flat=flat_at_zero,
         derivative=_pull_huber,
         switches=_at_threshold,
         crossings=_at_both_thresholds,
@@ -176,6 +208,8 @@ ROWS = (
         lower=_maximum,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
+        kink_values=_at_ties,
+        flat=_below_another,
         switches=_between_arguments,
         formula=entry_by_entry(lambda *values: sympy.Max(*values)),
         read=_read_extreme,
@@ -187,6 +221,8 @@ ROWS = (
         lower=_minimum,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
+        kink_values=_at_ties,
+        flat=_above_another,
         switches=_between_arguments,
         formula=entry_by_entry(lambda *values: sympy.Min(*values)),
         read=_read_extreme,

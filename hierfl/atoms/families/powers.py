@@ -15,7 +15,7 @@ from hierfl.atoms.algebra import times
 from hierfl.atoms.curvature import factored
 from hierfl.atoms.formulas import Scalars, exact
 from hierfl.atoms.intervals import EPS, Interval
-from hierfl.atoms.ranges import bounded, even
+from hierfl.atoms.ranges import bounded, even, flat_at_zero
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen, text_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised
@@ -149,6 +149,11 @@ def _is_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Int
     return bool((low >= 0 if exponent >= 2.0 else low > 0).all())
 
 
+def _flat(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
+    """Powers above 1 are flat at 0."""
+    return flat_at_zero(atom, index, values, arguments) & ((exponent_of(atom) or 0.0) > 1)
+
+
 def _pull(atom: Any, index: int, adjoint: Expression) -> Expression | None:
     (base,) = atom.args
     exponent = float(atom.p.value) if isinstance(atom.p, cp.Constant) else 0.0
@@ -209,6 +214,7 @@ ROWS = (
         majorant=_majorant,
         smooth=_is_smooth,
         smooth_inside=True,
+        flat=_flat,
         derivative=_pull,
         formula=_formula,
         read=_read,

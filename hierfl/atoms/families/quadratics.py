@@ -17,7 +17,7 @@ from hierfl.atoms.curvature import factored
 from hierfl.atoms.families.products import product_majorant
 from hierfl.atoms.formulas import Scalars, reduction
 from hierfl.atoms.intervals import EPS, Interval, matmul
-from hierfl.atoms.ranges import bounded, everywhere, reshaped, value_at, within_rows
+from hierfl.atoms.ranges import bounded, everywhere, flat_at_zero, reshaped, value_at, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised, subscript
@@ -159,6 +159,7 @@ ROWS = (
         majorant=product_majorant,
         smooth=_is_smooth,
         smooth_inside=True,
+        flat=flat_at_zero,
         derivative=_pull_squares,
         formula=reduction(lambda atom, entries, below: sympy.Add(*(e**2 for e in entries)) / below),
         read=_read_squares,

@@ -386,7 +386,6 @@ def _table(
     else:
         for index, party in enumerate(parties):
             require_paired(party, samples, label(index))
-            party.require_unchanged(samples, label(index))
         blocks = [{sample.id: party.samples[sample] for sample in samples} for party in parties]
         quantiles, weights, roles, integrals = None, None, None, None
     counts = np.array([len(next(iter(block.values()))) for block in blocks])

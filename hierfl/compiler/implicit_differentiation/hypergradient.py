@@ -100,7 +100,7 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
 def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
     """(value, gradient) of f at x, oriented for minimisation, checked; errors as for ``ExactLower.at``."""
     evaluation, gradient = evaluated_with_gradient(problem, x)
-    require_gradient(x, evaluation, gradient)
+    require_gradient(problem, x, evaluation, gradient)
     return float(evaluation.value), gradient
 
 

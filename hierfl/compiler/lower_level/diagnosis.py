@@ -13,6 +13,7 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError
+from hierfl.language.levels import LowerLevel
 from hierfl.language.printing.text import expression_text
 
 OUTSIDE_TOLERANCE = 1e-6
@@ -70,15 +71,21 @@ def require_attained(
         )
 
 
-def require_gradient(x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray) -> None:
+def require_gradient(oracles: Oracles, x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray) -> None:
     """The gradient is a vector of numbers."""
     if np.isfinite(gradient).all():
         return
     steep = not np.isnan(gradient).any()
     several = evaluation.solution is not None and (np.asarray(evaluation.solution.unique) == SEVERAL).any()
+    level = oracles.declaration.lower_level
+    alone = (
+        "make it unique, such as by a small multiple of y in its mapping"
+        if level is not None and level.kind == "equilibrium"
+        else 'add a strongly convex term to the lower level, or, where it is linear, choose with selection="optimistic"'
+    )
     why = (
         "the lower level has several solutions there, of which the upper objective prefers some, and the one that is chosen moves in no "
-        'smooth way with x: add a strongly convex term to the lower level, or, where it is linear, choose with selection="optimistic"'
+        f"smooth way with x: {alone}"
         if several
         else "a term has an infinite slope there, as a square root has where it ends"
         if steep
@@ -100,7 +107,7 @@ def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
             oracles,
             unique == SEVERAL,
             "the lower level of {owner} has several solutions, and the upper objective depends on which: the one of least norm is taken. "
-            'Write selection="optimistic" or selection="pessimistic" in hf.ArgMin, or add a strongly convex term.',
+            + _how_to_choose(level),
         )
     else:
         _warn_once(
@@ -109,6 +116,17 @@ def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
             "whether the lower level of {owner} has one solution or several is not known, so that selection=... has chosen nothing: it "
             "does among the solutions of linear and convex quadratic lower levels. Add a strongly convex term.",
         )
+
+
+def _how_to_choose(level: LowerLevel) -> str:
+    """What makes one of several solutions the one that is meant; among equilibria nobody chooses."""
+    if level.kind == "equilibrium":
+        return (
+            "Make it unique, such as by a small multiple of y in its mapping, or of cp.sum_squares(y) in every player's objective: "
+            "equilibria take no selection."
+        )
+    name = type(level).__name__
+    return f'Write selection="optimistic" or selection="pessimistic" in hf.{name}, or add a strongly convex term.'
 
 
 def warn_of_twisted(oracles: Oracles, solution: LowerSolution | None) -> None:
@@ -138,13 +156,15 @@ def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
     sizes = 1.0 + np.linalg.norm(solution.y, axis=-1)
     uncertain = np.isfinite(bounds) & (bounds > UNCERTAIN * sizes)
     bound, size = (float(of[np.argmax(uncertain)]) for of in (bounds, sizes))
-    _warn_once(
-        oracles,
-        uncertain,
-        f"y(x) of {{owner}} is known to about {bound:.1e} only, at a size of {size:.1e}: the lower level is so badly scaled that rounding leaves "
-        f"no more, and f(x) and its slopes may be wrong. Write y in units in which its curvatures are alike, or add a strongly convex term.",
-        "uncertain",
+    known = (
+        "of y(x) of {owner} there is no useful bound of the error: beside the strong convexity that is proved rounding counts for more than "
+        "y itself. It may be right, and f(x) and its slopes may be wrong"
+        if bound > size
+        else f"y(x) of {{owner}} is known to about {bound:.1e} only, at a size of {size:.1e}: the lower level is so badly scaled that "
+        f"rounding leaves no more, and f(x) and its slopes may be wrong"
     )
+    advice = ". Write y in units in which its curvatures are alike, or add a strongly convex term."
+    _warn_once(oracles, uncertain, known + advice, "uncertain")
 
 
 def _warn_once(oracles: Oracles, owners: np.ndarray, words: str, told: str = "") -> None:

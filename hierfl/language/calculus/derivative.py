@@ -29,28 +29,22 @@ Gradients = dict[int, list[Expression]]
 Pull = Callable[[Any, int, Expression], Expression]
 
 
-def require_differentiable(expression: Any, variables: Variables, what: str) -> None:
-    """Check that no atom over the variables has kinks or no gradient.
+def require_code_with_gradient(expression: Any, variables: Variables, what: str) -> None:
+    """Check that no user code over the variables is without a gradient.
 
     Raises
     ------
     DeclarationError
-        Naming the atom.
+        Naming the function.
     """
     if not depends(expression, {v.id for v in variables}):
         return
-    if row_of(expression).kinked:
-        text = expression_text(expression)
-        raise DeclarationError(
-            f"{text} in {what} is not differentiable everywhere, and a game is solved through its players' gradients: smooth it "
-            f"(cp.huber, cp.logistic, cp.log_sum_exp, a square), or give the player a further variable t and the constraint {text} <= t."
-        )
     if isinstance(expression, BlackBox):
         raise DeclarationError(
             f"{expression.name()} in {what} is a BlackBox, which has no gradient: wrap a JAX function in hf.Function."
         )
     for argument in expression.args:
-        require_differentiable(argument, variables, what)
+        require_code_with_gradient(argument, variables, what)
 
 
 def gradient(expression: Expression, variables: Variables, seed: Expression | None = None) -> tuple[Expression, ...]:

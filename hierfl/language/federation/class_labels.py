@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.federation.given_arrays import require_unmasked
 
 
 def class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
@@ -15,9 +16,10 @@ def class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
     Raises
     ------
     DataError
-        If there is not one label for each row, a label is missing (NaN), labels cannot be compared with each other, or a
+        If there is not one label for each row, a label is missing (NaN) or masked, labels cannot be compared with each other, or a
         matrix is not one-hot.
     """
+    require_unmasked(labels, f"the labels of {owner}")
     try:
         array = np.asarray(labels)
         distinct = np.unique(array)

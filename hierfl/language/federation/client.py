@@ -1,12 +1,13 @@
 """``Client``: one party of a federation, the server included, and the private data that it holds.
 
-Arrays are kept as given (memory-mapped, integer or single-precision ones too). Whatever is wrong with them is said
-when the client is made, with the client's and the sample's name, before anything is compiled.
+Arrays are kept as given (memory-mapped, integer or single-precision ones too), those in memory as copies, so that the numbers
+of a declaration are those of the time when it was made. Whatever is wrong with them is said when the client is made, with the
+client's and the sample's name, before anything is compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,10 +16,11 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.held_values import copied, pickled, unpickled
+from hierfl.language.federation.given_arrays import GivenArray, name_order, names_of_columns
+from hierfl.language.federation.held_values import pickled, unpickled
 from hierfl.language.federation.parameter_values import parameter_value
-from hierfl.language.federation.sample_values import check_table, sample_value
-from hierfl.language.federation.value_checks import described, is_frozen_distribution, lies_in_memory, mark_of
+from hierfl.language.federation.sample_values import array_of, check_table, in_one_order, sample_value
+from hierfl.language.federation.value_checks import described, is_frozen_distribution
 from hierfl.language.leaves import reserve_ids
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import suggests_names
@@ -35,6 +37,8 @@ class Client:
         ``{sample: array (N, *sample.shape) | frozen scipy.stats distribution | hf.Elsewhere(N)}``, or a sequence of such mappings, one for
         each table. Samples that one ``E`` mentions are paired rows; separate tables may differ in length. Exact values look
         at a distribution out to tails of probability 1e-16: where the model ends before, give one that is truncated.
+        Columns and tables of pandas or Polars may be given as well: rows of equal index are paired, columns are known by their names.
+        Arrays in memory are copied, unless they are read-only; memory-mapped ones are read from their files whenever they are needed.
     parameters
         ``{client parameter: value | hf.Elsewhere()}``.
     name
@@ -43,15 +47,17 @@ class Client:
     Raises
     ------
     DataError
-        For a wrong key or shape, no samples, NaN or infinity, values against the declared attributes, an unsupported
-        distribution. That samples which one ``E`` pairs differ in length is told when a problem pairs them.
+        For a wrong key or shape, no samples, NaN or infinity, masked entries, values against the declared attributes, an
+        unsupported distribution, rows of one table that have other indexes. That samples which one ``E`` pairs differ in length is told when a problem pairs them.
     """
 
     samples: Mapping[Sample, Any]
     parameters: Mapping[ClientParameter, np.ndarray | Elsewhere]
     tables: tuple[tuple[Sample, ...], ...]
     name: str | None
-    marks: Mapping[Sample, int]  # what tells whether an array in memory is still what it was when it was checked
+    labels: Mapping[
+        Any, tuple[Any, ...]
+    ]  # by sample and parameter, where known: the index and the names of columns, None for none
 
     def __init__(
         self,
@@ -69,25 +75,32 @@ class Client:
         who = "the client" if name is None else f"client {name!r}"
         held: dict[Sample, Any] = {}
         for table in tables:
-            for sample, value in table.items():
-                if sample in held:
-                    raise DataError(f"{who} holds sample {sample.name()!r} in two tables; each sample belongs to one.")
-                held[sample] = sample_value(sample, value, who)
+            if twice := [sample for sample in table if sample in held]:
+                raise DataError(f"{who} holds sample {twice[0].name()!r} in two tables; each sample belongs to one.")
+            held |= in_one_order({sample: sample_value(sample, value, who) for sample, value in table.items()})
             if not isinstance(samples, Mapping):
                 check_table(table, held, who)
         if parameters is not None and not isinstance(parameters, Mapping):
             raise DataError(f"Client(parameters=...) takes a mapping, not {type(parameters).__name__}.")
         own = {p: parameter_value(p, value, who) for p, value in (parameters or {}).items()}
-        object.__setattr__(self, "samples", MappingProxyType(held))
-        object.__setattr__(self, "parameters", MappingProxyType(own))
+        self._keep(held, own)
         object.__setattr__(self, "tables", () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables))
         object.__setattr__(self, "name", name)
-        marks = {sample: mark_of(value) for sample, value in held.items() if lies_in_memory(value)}
-        object.__setattr__(self, "marks", MappingProxyType(marks))
+
+    def _keep(self, samples: Mapping[Sample, Any], parameters: Mapping[ClientParameter, Any]) -> None:
+        """Hold these values, and the labels of those that are arrays."""
+        labels: dict[Any, tuple[Any, ...]] = {}
+        for name, values in (("samples", samples), ("parameters", parameters)):
+            given = {leaf: value.kept() for leaf, value in values.items() if isinstance(value, GivenArray)}
+            labels |= {leaf: value.labels for leaf, value in given.items()}
+            labels |= {leaf: (None, names_of_columns(v.columns)) for leaf, v in values.items() if _has_columns(v)}
+            held = {leaf: array_of(given.get(leaf, value)) for leaf, value in values.items()}
+            object.__setattr__(self, name, MappingProxyType(held))
+        object.__setattr__(self, "labels", MappingProxyType(labels))
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("tables", "name")}
-        return {**own, **{name: pickled(getattr(self, name)) for name in ("samples", "parameters", "marks")}}
+        return {**own, **{name: pickled(getattr(self, name)) for name in ("samples", "parameters", "labels")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -95,13 +108,44 @@ class Client:
         reserve_ids([*self.samples, *self.parameters])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Client:
-        """Arrays in memory are copied; samples are what they are, so that the copy stands for the same declaration's data."""
+        """Itself: nobody changes what it holds."""
+        return self
+
+    def with_columns(self, known: Mapping[Any, tuple[tuple[Any, ...], str]], label: str) -> Client:
+        """The same data with the columns in the order that somebody has, by their names; itself where they are in that order.
+
+        ``known`` says for a sample or a parameter which labels its axes have, and who has them; ``label`` is this party in messages.
+
+        Raises
+        ------
+        DataError
+            Naming both parties, and how their columns differ.
+        """
+        ordered: dict[Any, GivenArray] = {}
+        for leaf in self.labels.keys() & known.keys():
+            (wanted, at), of_rows = known[leaf], isinstance(leaf, Sample)
+            what = f"{'sample' if of_rows else 'client parameter'} {leaf.name()!r} of {label}"
+            for axis in range(1 if of_rows else 0, len(wanted)):
+                order = name_order(self.labels[leaf][axis], wanted[axis], what, at)
+                if order is not None and not _has_columns(self._given(leaf)):
+                    ordered[leaf] = ordered.get(leaf, self._given(leaf)).taken(order, axis)
+        if not ordered:
+            return self
         new = object.__new__(Client)
-        for name in ("tables", "name", "marks"):
+        for name in ("tables", "name"):
             object.__setattr__(new, name, getattr(self, name))
-        for name in ("samples", "parameters"):
-            object.__setattr__(new, name, copied(getattr(self, name)))
+        own = (
+            {leaf: ordered.get(leaf, self._given(leaf)) for leaf in held} for held in (self.samples, self.parameters)
+        )
+        new._keep(*own)
         return new
+
+    def _given(self, leaf: Any) -> Any:
+        """What is held for a leaf, with its labels where it is an array."""
+        value = self.samples[leaf] if leaf in self.samples else self.parameters[leaf]
+        return (
+            value if leaf not in self.labels or _has_columns(value) else GivenArray(value, self.labels[leaf], own=True)
+        )
 
     def called(self, place: int) -> str:
         """How messages call the client: by its name, or by its place in the federation where it has none."""
@@ -119,21 +163,6 @@ class Client:
         """Number of rows; None for a distribution."""
         return None if self.is_distribution(sample) else len(self._held(sample))
 
-    def require_unchanged(self, samples: Iterable[Sample], who: str) -> None:
-        """Require that the arrays in memory are what they were when they were checked; those on disk are not read for it.
-
-        Raises
-        ------
-        DataError
-            Naming the sample.
-        """
-        for sample in samples:
-            if sample in self.marks and mark_of(self.samples[sample]) != self.marks[sample]:
-                raise DataError(
-                    f"the array of sample {sample.name()!r} of {who} was changed in place after its hf.Client was made: which numbers are "
-                    f"meant? Change it before, or give the client a copy, {{{sample.name()}: array.copy()}}."
-                )
-
     def _held(self, sample: Sample) -> Any:
         if not isinstance(sample, Sample) or sample not in self.samples:
             raise DataError(f"{self!r} holds nothing for {described(sample)}.")
@@ -145,3 +174,8 @@ class Client:
         )
         given = ", ".join(p.name() for p in self.parameters)
         return f"Client({held}{'; ' + given if given else ''})"
+
+
+def _has_columns(value: Any) -> bool:
+    """Whether rows that are elsewhere have columns with names."""
+    return isinstance(value, Elsewhere) and value.columns is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -26,16 +28,24 @@ class Elsewhere:
     ----------
     rows
         The number of rows of a sample, at least 1; None for the value of a client parameter.
+    columns
+        The names of the columns of a sample that is a vector, in the order in which its entries are meant. Where tables are loaded
+        there, their columns are put into this order; tables with names are refused where none are declared.
 
     Raises
     ------
     DataError
-        If ``rows`` is no such number.
+        If ``rows`` is no such number, or a column is named twice.
     """
 
     rows: int | None = None
+    columns: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.columns is not None:
+            if isinstance(self.columns, str) or len({*self.columns}) < len(self.columns):
+                raise DataError(f"Elsewhere(columns={self.columns!r}): a list of names, each once.")
+            object.__setattr__(self, "columns", tuple(self.columns))
         if self.rows is None:
             return
         if isinstance(self.rows, bool) or not isinstance(self.rows, (int, np.integer)) or self.rows < 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,13 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.client_weights import checked_weights
-from hierfl.language.federation.held_values import copied, pickled, unpickled
+from hierfl.language.federation.given_arrays import given_array, in_given_order, name_order, row_labels
+from hierfl.language.federation.held_values import pickled, unpickled
 from hierfl.language.federation.partition_schemes import Scheme
 from hierfl.language.federation.splitting import split_data
 from hierfl.language.federation.value_checks import is_frozen_distribution
 from hierfl.language.sample import ClientParameter, Sample
-from hierfl.near_names import suggests_names
+from hierfl.near_names import near_names, suggests_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 POINTS, LEAST_POINTS, MOST_POINTS = 1024, 64, 2**20
 SUM_TOLERANCE = 1e-6
+WEIGHTS = ("uniform", "samples")
 
 
 @suggests_names
@@ -50,7 +50,8 @@ class Federation:
     Raises
     ------
     DataError
-        For no clients, clients that hold different samples or parameters, wrong weights, wrong test data or wrong points.
+        For no clients, clients that hold different samples or parameters, or tables of different columns, wrong weights, wrong test
+        data or wrong points.
     """
 
     clients: tuple[Client, ...]
@@ -80,8 +81,9 @@ class Federation:
             raise DataError(f"server is {type(server).__name__}, not a hf.Client.")
         self._check_names()
         self._check_same_holdings()
-        object.__setattr__(self, "weights", checked_weights(weights, self.clients))
-        object.__setattr__(self, "test", None if test is None else _held_out_rows(test))
+        self._put_columns_in_order()
+        object.__setattr__(self, "weights", _checked_weights(weights, self.clients))
+        object.__setattr__(self, "test", None if test is None else self._held_out_rows(test))
         object.__setattr__(self, "points", _checked_points(points))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,12 +94,8 @@ class Federation:
             object.__setattr__(self, name, unpickled(value) if name == "test" and value is not None else value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Federation:
-        """The parties are copied, each as :class:`Client` says."""
-        new = object.__new__(Federation)
-        for name, value in vars(self).items():
-            held = name == "test" and value is not None
-            object.__setattr__(new, name, copied(value) if held else deepcopy(value, memo))
-        return new
+        """Itself: nobody changes what it holds."""
+        return self
 
     @property
     def num_clients(self) -> int:
@@ -222,14 +220,75 @@ class Federation:
                             f"{client.called(index)} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
                         )
 
+    def _put_columns_in_order(self) -> None:
+        """Give every party its columns in the order of the first client that has the data here: they are known by their names."""
+        known = self.columns
+        called = ((client, client.called(place)) for place, client in enumerate(self.clients))
+        object.__setattr__(self, "clients", tuple(client.with_columns(known, label) for client, label in called))
+        if self.server is not None:
+            object.__setattr__(self, "server", self.server.with_columns(known, "the server"))
 
-def _held_out_rows(test: Mapping[Sample, Any]) -> Mapping[Sample, Any]:
-    """The test data, checked as a client's would be."""
-    if not isinstance(test, Mapping):
-        raise DataError(f"Federation(test=...) takes a mapping {{hf.Sample: array}}, not {type(test).__name__}.")
-    if any(is_frozen_distribution(value) for value in test.values()):
-        raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
-    return Client([test], name="test").samples
+    @property
+    def columns(self) -> dict[Any, tuple[tuple[Any, ...], str]]:
+        """The labels of what clients hold, with who is the first to have them."""
+        known: dict[Any, tuple[tuple[Any, ...], str]] = {}
+        for place, client in enumerate(self.clients):
+            for leaf, labels in client.labels.items():
+                if leaf not in known:
+                    known[leaf] = labels, client.called(place)
+        return known
+
+    def _held_out_rows(self, test: Mapping[Sample, Any]) -> Mapping[Sample, Any]:
+        """The test data, checked as a client's would be."""
+        if not isinstance(test, Mapping):
+            raise DataError(f"Federation(test=...) takes a mapping {{hf.Sample: array}}, not {type(test).__name__}.")
+        if any(is_frozen_distribution(value) for value in test.values()):
+            raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
+        return Client([test], name="test").with_columns(self.columns, "the test data").samples
+
+
+def _checked_weights(weights: str | Sequence[float], clients: Sequence[Client]) -> str | np.ndarray:
+    """``"uniform"``, ``"samples"``, or one number for each client as a read-only array.
+
+    Raises
+    ------
+    DataError
+        For another word, another number of weights, weights that cannot be a mean's, or ``"samples"`` where a client holds
+        distributions only.
+    """
+    if isinstance(weights, str):
+        if weights not in WEIGHTS:
+            raise DataError(f"weights={weights!r}: {near_names(weights, WEIGHTS)} Or give one number per client.")
+        if weights == "samples":
+            _refuse_counting_distributions(clients)
+        return weights
+    array = in_given_order(_by_client(weights, clients), "weights")
+    if array.shape != (len(clients),):
+        raise DataError(f"weights have shape {array.shape}; expected one number for each of {len(clients)} clients.")
+    if not np.isfinite(array).all() or (array < 0).any() or array.sum() <= 0:
+        raise DataError("weights must be finite, not negative, and not all zero.")
+    array = array.astype(float)
+    array.flags.writeable = False
+    return array
+
+
+def _by_client(weights: Any, clients: Sequence[Client]) -> Any:
+    """Weights that are indexed by the clients' names in the clients' order; others as they are."""
+    labels, names = row_labels(weights), np.array([client.name for client in clients], object)
+    if labels is None or not {*labels.tolist()} & {*names}:
+        return weights
+    given = given_array(weights, "weights")
+    return given.taken(name_order(labels, names, "weights", "the federation's clients")).array
+
+
+def _refuse_counting_distributions(clients: Sequence[Client]) -> None:
+    """Refuse if a client holds nothing but distributions; which table counts is known only when compiled."""
+    for index, client in enumerate(clients):
+        if client.samples and all(client.is_distribution(s) for s in client.samples):
+            raise DataError(
+                f"weights='samples' counts rows, but {client.called(index)} holds a distribution for "
+                f"{next(iter(client.samples)).name()!r}; write weights='uniform' or one number per client."
+            )
 
 
 def _checked_points(points: Any) -> int:

@@ -1,8 +1,7 @@
-"""What a party holds, as it is pickled and copied: rows on disk stay there and are found again by their file."""
+"""What a party holds, as it is pickled: rows on disk stay there and are found again by their file."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from hierfl.language.federation.mapped_rows import MappedRows
-from hierfl.language.federation.value_checks import lies_in_memory
 
 
 class OnDisk(NamedTuple):
@@ -35,15 +33,12 @@ def pickled(held: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def unpickled(stored: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The mapping again."""
-    return MappingProxyType({k: value.mapped() if isinstance(value, OnDisk) else value for k, value in stored.items()})
-
-
-def copied(held: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The same with copies of arrays in memory; rows on disk, and distributions, nobody changes."""
-    return MappingProxyType(
-        {leaf: copy.deepcopy(value) if lies_in_memory(value) else value for leaf, value in held.items()}
-    )
+    """The mapping again, with arrays in memory that nobody changes."""
+    held = {leaf: value.mapped() if isinstance(value, OnDisk) else value for leaf, value in stored.items()}
+    for value in held.values():
+        if type(value) is np.ndarray:
+            value.flags.writeable = False
+    return MappingProxyType(held)
 
 
 def _by_file(value: Any) -> Any:

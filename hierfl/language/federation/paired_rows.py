@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.given_arrays import require_same_rows
 from hierfl.language.sample import Sample
 
 
@@ -15,7 +16,7 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
     Raises
     ------
     DataError
-        If they differ in length, are in separate tables, or mix arrays with distributions; names the party and the samples.
+        If they differ in length or in their index, are in separate tables, or mix arrays with distributions; names the party and the samples.
     """
     if len(samples) < 2:
         return
@@ -34,6 +35,7 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
             f"{label} holds different numbers of rows for samples that one E pairs ({held}): samples in one E are paired "
             f"rows of one table; put those of another table into an E of their own."
         )
+    require_same_rows({s.name(): party.labels[s][0] for s in samples if s in party.labels}, label)
     homes = {
         place
         for sample in samples

@@ -13,12 +13,13 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.elsewhere import Elsewhere
+from hierfl.language.federation.given_arrays import GivenArray, given_array, require_numbered_in_order, require_unmasked
 from hierfl.language.federation.value_checks import check_array, check_attributes, described
 from hierfl.language.sample import ClientParameter
 
 
-def parameter_value(parameter: ClientParameter, value: Any, who: str) -> np.ndarray | Elsewhere:
-    """One client's value of a parameter: a read-only copy in double precision, of the parameter's shape; or that it is elsewhere.
+def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenArray | Elsewhere:
+    """One client's value of a parameter: a copy in double precision, of the parameter's shape; or that it is elsewhere.
 
     Raises
     ------
@@ -34,22 +35,18 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> np.ndar
         if value.rows is not None:
             raise DataError(f"{what} has no rows: write hf.Elsewhere() for a value that is held there.")
         return value
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} is not an array of shape {parameter.shape}: {error}.") from error
+    given = given_array(value, what)
+    array = given.array
     if array.shape != parameter.shape:
         raise DataError(f"{what} has shape {array.shape}; expected {parameter.shape}.")
     check_array(array, what)
     check_attributes(parameter, array[None], what)
-    own = array.astype(float)
-    own.flags.writeable = False
-    return own
+    return GivenArray(np.asarray(array, float), given.labels, given.own or array.dtype != float)
 
 
 def parameters_by_client(
     parameters: Mapping[ClientParameter, Any], clients: int
-) -> list[dict[ClientParameter, np.ndarray | Elsewhere]]:
+) -> list[dict[ClientParameter, GivenArray | Elsewhere]]:
     """The parameters of each of ``clients`` clients, checked under the client's index.
 
     Raises
@@ -59,7 +56,7 @@ def parameters_by_client(
     """
     if not isinstance(parameters, Mapping):
         raise DataError(f"parameters= takes a mapping {{hf.ClientParameter: value}}, not {type(parameters).__name__}.")
-    per_client: list[dict[ClientParameter, np.ndarray | Elsewhere]] = [{} for _ in range(clients)]
+    per_client: list[dict[ClientParameter, GivenArray | Elsewhere]] = [{} for _ in range(clients)]
     for parameter, given in parameters.items():
         if not isinstance(parameter, ClientParameter):
             raise DataError(f"{described(parameter)} is not a hf.ClientParameter, the only key that parameters= takes.")
@@ -75,12 +72,17 @@ def _values(parameter: ClientParameter, given: Any, clients: int) -> list[Any]:
     if callable(given):
         return [given(index) for index in range(clients)]
     name = f"client parameter {parameter.name()!r}"
+    require_unmasked(given, name)
     try:
         shape = np.shape(given)
     except ValueError as error:
         raise DataError(f"{name}: the values differ in shape; each client's has shape {parameter.shape}.") from error
     if shape == (clients, *parameter.shape):
-        return list(given)
+        if not hasattr(given, "to_numpy"):
+            return list(given)
+        require_numbered_in_order(given, name)
+        rows = given_array(given, name)
+        return [GivenArray(row, rows.labels[1:]) for row in rows.array]
     if shape != parameter.shape:
         raise DataError(
             f"{name}: got shape {shape}; give one value of shape {parameter.shape}, a list of {clients} such values, or a "

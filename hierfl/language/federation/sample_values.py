@@ -9,7 +9,8 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.mapped_rows import MappedRows, require_whole
+from hierfl.language.federation.given_arrays import GivenArray, common_order, given_array, require_same_rows
+from hierfl.language.federation.mapped_rows import require_whole
 from hierfl.language.federation.value_checks import (
     check_array,
     check_attributes,
@@ -21,12 +22,12 @@ from hierfl.language.sample import Sample
 
 
 def sample_value(sample: Sample, value: Any, who: str) -> Any:
-    """One party's data for a sample, checked: an array (a mapped one stays mapped) or a frozen distribution.
+    """One party's data for a sample, checked: a ``GivenArray`` (a mapped one stays mapped) or a frozen distribution.
 
     Raises
     ------
     DataError
-        If the key is no ``Sample``, or the data have the wrong shape, no rows, entries that are not finite real numbers, or
+        If the key is no ``Sample``, or the data have the wrong shape, no rows, entries that are masked or no finite real numbers, or
         values against the declared attributes; and for an unsupported distribution.
     """
     if not isinstance(sample, Sample):
@@ -38,16 +39,13 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
     if isinstance(value, Elsewhere):
         if value.rows is None:
             raise DataError(f"{what}: say how many rows are held there, hf.Elsewhere(120).")
+        if value.columns is not None and (len(value.columns),) != sample.shape:
+            raise DataError(
+                f"{what} has shape {sample.shape} and {len(value.columns)} columns: give one name for each entry."
+            )
         return value
-    try:
-        array: Any = value if isinstance(value, np.ndarray | MappedRows) else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} is not an array: {error}.") from error
-    if array.ndim == 0 and array.dtype == object:
-        raise DataError(
-            f"{what} is a {type(value).__name__}; give an array (densify a sparse one with .toarray()) or a frozen scipy.stats "
-            f"distribution, such as stats.norm(0, 1)."
-        )
+    given = given_array(value, what, " or a frozen scipy.stats distribution, such as stats.norm(0, 1)")
+    array = given.array
     if array.ndim == 0 or array.shape[1:] != sample.shape:
         raise DataError(
             f"{what} has shape {array.shape}; expected ({_rows_shape(sample)}) with samples along the first axis."
@@ -59,7 +57,19 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
         require_whole([array], sample.name())
     check_array(array, what)
     check_attributes(sample, array, what)
-    return array
+    return given
+
+
+def in_one_order(table: Mapping[Sample, Any]) -> dict[Sample, Any]:
+    """The samples of a mapping, each with its rows in the order of the first that has the same index in another one."""
+    ordered: dict[Sample, Any] = {}
+    for sample, value in table.items():
+        if isinstance(value, GivenArray):
+            before = [other.labels[0] for other in ordered.values() if isinstance(other, GivenArray)]
+            orders = (common_order(value.labels[0], labels) for labels in before)
+            value = value.taken(next((order for order in orders if order is not None), None))
+        ordered[sample] = value
+    return ordered
 
 
 def check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: str) -> None:
@@ -76,10 +86,11 @@ def check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: 
             f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)}); give all as one or the other."
         )
     if kinds == {False}:
-        lengths = {s.name(): len(values[s]) for s in table}
+        lengths = {s.name(): len(array_of(values[s])) for s in table}
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise DataError(f"{who}: the samples of one table differ in length ({listed}); they are paired rows.")
+        require_same_rows({s.name(): values[s].labels[0] for s in table if isinstance(values[s], GivenArray)}, who)
 
 
 def _shape_hint(sample: Sample, array: np.ndarray) -> str:
@@ -99,6 +110,11 @@ def _shape_hint(sample: Sample, array: np.ndarray) -> str:
     if array.ndim > 1 and int(np.prod(array.shape[1:])) == sample.size:
         return f" Write array.reshape({', '.join(['len(array)', *map(str, sample.shape)])})."
     return ""
+
+
+def array_of(value: Any) -> Any:
+    """The array itself, of what was given as one; a distribution, or what is elsewhere, as it is."""
+    return value.array if isinstance(value, GivenArray) else value
 
 
 def _rows_shape(sample: Sample) -> str:

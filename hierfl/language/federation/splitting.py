@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -10,10 +11,12 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.elsewhere import Elsewhere
+from hierfl.language.federation.given_arrays import GivenArray, common_order, require_same_rows, row_labels
 from hierfl.language.federation.mapped_rows import rows_of
 from hierfl.language.federation.parameter_values import parameters_by_client
 from hierfl.language.federation.partition_schemes import IID, SCHEMES, Scheme
-from hierfl.language.federation.value_checks import is_frozen_distribution
+from hierfl.language.federation.sample_values import check_table, in_one_order, sample_value
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names
 
@@ -23,7 +26,7 @@ class DataSplit(NamedTuple):
 
     clients: list[Client]
     server: Client | None
-    test: dict[Sample, Any] | None
+    test: dict[Sample, GivenArray] | None
 
 
 def split_data(
@@ -40,18 +43,22 @@ def split_data(
 
     The arguments and the errors are those of ``Federation.split``.
     """
-    whole = Client([samples]).samples
+    whole = _whole_table(samples)
     _check_settings(clients, scheme, server_fraction, test_fraction, seed, min_samples)
-    row_count = _row_count(whole)
+    row_count = len(next(iter(whole.values())).array)  # a table's arrays are of one length
     rng = np.random.default_rng(seed)
     test, training = _cut(rng.permutation(row_count), test_fraction)
     server, pool = _cut(training, server_fraction)
-    parts = (scheme or IID()).assign(pool, clients, rng, row_count)
+    parts = _in_row_order(scheme or IID(), whole).assign(pool, clients, rng, row_count)
     _check_sizes(parts, len(pool), min_samples)
     given = parameters_by_client({} if parameters is None else parameters, len(parts))
 
-    def rows(chosen: np.ndarray) -> dict[Sample, Any]:
-        return {sample: rows_of(array, np.sort(chosen)) for sample, array in whole.items()}
+    def rows(chosen: np.ndarray) -> dict[Sample, GivenArray]:
+        """Some rows, which nobody else holds; columns have the names that they had."""
+        return {
+            sample: GivenArray(rows_of(given.array, np.sort(chosen)), (None, *given.labels[1:]), own=True)
+            for sample, given in whole.items()
+        }
 
     return DataSplit(
         clients=[Client([rows(part)], own) for part, own in zip(parts, given)],
@@ -84,12 +91,34 @@ def _check_settings(
         )
 
 
-def _row_count(whole: Mapping[Sample, Any]) -> int:
-    if any(is_frozen_distribution(value) for value in whole.values()):
-        raise DataError("Federation.split splits arrays; a distribution is given to each hf.Client.")
+def _whole_table(samples: Any) -> dict[Sample, GivenArray]:
+    """The data set, checked as a client's table is, and not copied: its parts will be."""
+    if not isinstance(samples, Mapping):
+        raise DataError(f"Federation.split takes a mapping {{hf.Sample: array}}, not {type(samples).__name__}.")
+    whole = in_one_order({sample: sample_value(sample, value, "the data set") for sample, value in samples.items()})
+    check_table(whole, whole, "the data set")
+    for sample, value in whole.items():
+        if not isinstance(value, GivenArray):
+            what = "rows that are elsewhere are" if isinstance(value, Elsewhere) else "a distribution is"
+            raise DataError(
+                f"Federation.split splits arrays; {what} given to each hf.Client, as is sample {sample.name()!r}."
+            )
     if not whole:
         raise DataError("Federation.split needs at least one sample with its array.")
-    return len(next(iter(whole.values())))  # a table's arrays are of one length
+    return whole
+
+
+def _in_row_order(scheme: Scheme, whole: Mapping[Sample, GivenArray]) -> Scheme:
+    """The scheme with its labels, or groups, in the order of the table's rows where both have an index."""
+    field = next((name for name in ("labels", "groups") if hasattr(scheme, name)), None)
+    if field is None or not is_dataclass(scheme):
+        return scheme
+    given = getattr(scheme, field)
+    own, indexed = row_labels(given), {s.name(): value.labels[0] for s, value in whole.items()}
+    name, rows = next(((n, of) for n, of in indexed.items() if of is not None), next(iter(indexed.items())))
+    order = common_order(own, rows)
+    require_same_rows({name: rows, f"{field} of {type(scheme).__name__}": own if order is None else rows}, "the split")
+    return scheme if order is None else replace(scheme, **{field: given.iloc[order]})
 
 
 def _cut(order: np.ndarray, fraction: float) -> list[np.ndarray]:

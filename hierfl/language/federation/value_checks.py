@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import cvxpy as cp
@@ -55,22 +54,6 @@ def check_array(array: np.ndarray | MappedRows, what: str) -> None:
         raise DataError(
             f"{what} contains NaN or infinity in {broken_rows.size} of {len(array)} rows, first in row {int(broken_rows[0])}."
         )
-
-
-def lies_in_memory(value: Any) -> bool:
-    """Whether a value is an array of NumPy that is not memory-mapped, whatever it is a view of."""
-    root = value
-    while isinstance(root, np.ndarray) and not isinstance(root, np.memmap):
-        root = root.base
-    return isinstance(value, np.ndarray) and not isinstance(root, np.memmap)
-
-
-def mark_of(array: np.ndarray) -> int:
-    """A checksum of the bytes; blocks are read, and nothing is copied that lies in one piece."""
-    mark, rows = 0, _rows_at_once(array)
-    for start in range(0, len(array), rows):
-        mark = zlib.crc32(np.ascontiguousarray(array[start : start + rows]).view(np.uint8).data, mark)
-    return mark
 
 
 def check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: str) -> None:

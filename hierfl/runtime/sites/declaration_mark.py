@@ -12,6 +12,7 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
+from hierfl.language.federation.given_arrays import has_names
 from hierfl.language.printing.render import problem_text
 from hierfl.language.sample import Sample
 
@@ -52,7 +53,9 @@ def _bare(client: Client) -> Client:
 
     def said(sample: Sample) -> Any:
         count = client.num_samples(sample)
-        return client.samples[sample] if count is None else Elsewhere(count)
+        if count is None:
+            return client.samples[sample]
+        return Elsewhere(count, next((list(own) for own in client.labels.get(sample, ())[1:] if has_names(own)), None))
 
     tables = [{sample: said(sample) for sample in table} for table in client.tables]
     parameters = dict.fromkeys(client.parameters, Elsewhere())

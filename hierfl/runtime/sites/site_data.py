@@ -8,6 +8,9 @@ from typing import Any
 from hierfl.errors import DataError
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.federated_data import Federation
+from hierfl.language.federation.given_arrays import has_names
+from hierfl.language.sample import Sample
 from hierfl.near_names import near_names
 
 
@@ -19,7 +22,8 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
     Raises
     ------
     DataError
-        For names that the declaration does not have, with the nearest; also as :class:`hierfl.Client`.
+        For names that the declaration does not have, with the nearest; for columns of tables that are others; also as
+        :class:`hierfl.Client`.
     """
     federation = declaration.federation
     if federation is None:
@@ -37,8 +41,20 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
             raise DataError(
                 f"client {name!r} of this site's data: {near_names(str(name), [str(known) for known in names])}"
             )
-        held[names[name]] = _client(federation.clients[names[name]], name, own)
+        client, label = _client(federation.clients[names[name]], name, own), f"client {name!r} in this site's data"
+        _require_columns_to_compare(federation, client, label)
+        held[names[name]] = client.with_columns(federation.columns, label)
     return held
+
+
+def _require_columns_to_compare(federation: Federation, client: Client, label: str) -> None:
+    """Refuse names that the declaration cannot say the order of: those of another site may stand in another one."""
+    for leaf, labels in client.labels.items():
+        if leaf not in federation.columns and any(map(has_names, labels[1 if isinstance(leaf, Sample) else 0 :])):
+            raise DataError(
+                f"{leaf.name()!r} of {label} has columns with names, and the declaration has none to compare them with: declare "
+                f"hf.Elsewhere(rows, columns=[...]) for a sample, or load .to_numpy()."
+            )
 
 
 def _client(declared: Client, name: Any, own: Mapping[Any, Any]) -> Client:

@@ -243,3 +243,47 @@ def test_a_product_with_itself_is_accepted_on_evidence() -> None:
     assert "supported by sampling" in str(evidence)
     point = np.array([1.0, -2.0])
     np.testing.assert_allclose(problem.implicit.response(point), np.linalg.solve(symmetric, point), atol=1e-8)
+
+
+SMOOTHED = {  # terms of y with kinks inside that have a continuous gradient, with that gradient
+    "a square of what is positive": (lambda y: cp.square(cp.pos(y)), lambda t: 2 * max(t, 0.0)),
+    "a power of what is positive": (lambda y: cp.power(cp.pos(y), 1.5), lambda t: 1.5 * max(t, 0.0) ** 0.5),
+    "a power of a size": (lambda y: cp.power(cp.abs(y), 1.5), lambda t: 1.5 * np.sign(t) * abs(t) ** 0.5),
+    "a norm that is never 0": (lambda y: cp.norm(cp.hstack([y, 1])), lambda t: t / np.sqrt(1 + t * t)),
+    "a huber of a size": (lambda y: cp.huber(cp.abs(y)), lambda t: 2 * np.clip(t, -1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTHED)
+def test_a_player_whose_kinks_are_flattened(name: str) -> None:
+    """y and z solve 0 = g(y) + 2 (y - x) + 0.3 z and 0 = 2 (z - 1) + 0.2 y, a root of one increasing function of y."""
+    x, y, z = (cp.Variable(name=n) for n in "xyz")
+    term, slope = SMOOTHED[name]
+    game = hf.Nash(hf.Player(y, term(y) + cp.square(y - x) + 0.3 * y * z), hf.Player(z, cp.square(z - 1) + 0.2 * y * z))
+    problem = hf.Problem(hf.Minimize(clients=y + cp.square(x)), game)
+
+    def answer(at: float) -> float:
+        return float(
+            scipy.optimize.brentq(
+                lambda t: slope(t) + 2 * (t - at) + 0.3 * (1 - 0.1 * t), -50, 50, xtol=1e-15, rtol=1e-14
+            )
+        )
+
+    for at in (-0.5, 0.1499, 0.15, 0.1501, 0.5, 3.0):  # y(0.15) = 0, where the kinks are
+        assert float(problem.implicit.response(at)[y]) == pytest.approx(answer(at), abs=1e-9)
+        assert problem.implicit(at) == pytest.approx(answer(at) + at**2, abs=1e-9)
+    for at in (-0.5, 0.5, 3.0):
+        by_differences = (answer(at + 1e-5) - answer(at - 1e-5)) / 2e-5 + 2 * at
+        assert float(problem.implicit.gradient(at)) == pytest.approx(by_differences, rel=1e-6)
+
+
+def test_players_as_rows_whose_kinks_are_flattened() -> None:
+    cap, cost = np.array([0.2, 0.5, 0.9]), np.array([0.1, 0.4, 0.2])
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    profit = cp.multiply(y, x - cp.sum(y)) - cp.multiply(cost, y) - 3 * cp.square(cp.pos(y - cap))
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.Nash(hf.Player(y, maximize=profit)))
+    for at in (0.5, 2.0, 5.0):
+        marginal = scipy.optimize.root(
+            lambda t, at=at: t.sum() + t + cost - at + 6 * np.maximum(t - cap, 0), np.zeros(3), tol=1e-13
+        )
+        np.testing.assert_allclose(problem.implicit.response(at), marginal.x, atol=1e-8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -147,30 +145,3 @@ def test_weights_that_do_not_sum_to_one_are_told_by_their_sum() -> None:
     assert "weights explicit, of sum 4" in repr(doubled) and "weights explicit)" in repr(meant)
     x = cp.Variable(2, name="x")
     assert "of sum 4" in str(hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), federation=doubled))
-
-
-@pytest.mark.parametrize("change", ["entry", "order"])
-@pytest.mark.parametrize("dtype", [float, np.uint8])
-def test_an_array_changed_in_place_before_the_first_evaluation(change: str, dtype: type) -> None:
-    x, _, u, _ = leaves()
-    rows = np.asfortranarray(np.arange(8).reshape(4, 2)).astype(dtype)
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.sum_squares(x - u))),
-        federation=hf.Federation([hf.Client({u: rows.copy()}), hf.Client({u: rows})]),
-    )
-    if change == "entry":
-        rows[3, 1] += 1
-    else:
-        rows[:] = rows[::-1].copy()
-    with pytest.raises(hf.DataError, match=r"sample 'u' of client 1 was changed in place .* {u: array.copy\(\)}"):
-        problem.implicit(np.zeros(2))
-
-
-def test_arrays_on_disk_are_not_read_to_see_whether_they_changed(tmp_path: Path) -> None:
-    x, _, u, _ = leaves()
-    mapped = np.lib.format.open_memmap(tmp_path / "rows.npy", "w+", float, (4, 2))
-    client = hf.Client({u: mapped})
-    assert not client.marks and not hf.Client({u: np.asarray(mapped)}).marks
-    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation([client]))
-    mapped[:] = 1.0
-    assert problem.implicit(np.zeros(2)) == pytest.approx(2.0)

@@ -11,7 +11,9 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import LocalCluster
 
@@ -191,3 +193,42 @@ def test_names_in_a_sites_data_are_those_of_the_declaration(study: Study) -> Non
             held_of(declaration, loaded)
     with pytest.raises(hf.SettingError, match="TLS needs all of"):
         TLSFiles(ca="ca.pem")
+
+
+def test_columns_of_a_sites_tables_are_those_of_the_declaration() -> None:
+    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
+
+    def declared(columns: list[str] | None) -> Any:
+        rows = {u: hf.Elsewhere(3, columns), b: hf.Elsewhere(3)}
+        clients = [hf.Client([rows], name=name) for name in ("north", "south")]
+        return hf.Problem(
+            hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients)
+        ).declaration
+
+    values = np.arange(6.0).reshape(3, 2)
+    table = pd.DataFrame(values, columns=["age", "dose"])
+    for loaded in (table, table[["dose", "age"]]):
+        (south,) = held_of(declared(["age", "dose"]), {"south": {"u": loaded, "b": np.ones(3)}}).values()
+        np.testing.assert_array_equal(south.samples[u], values)
+    for columns, loaded, said in (
+        (
+            ["age", "dose"],
+            table.rename(columns={"dose": "mass"}),
+            "'u' of client 'south' in this site's data lacks dose and has mass",
+        ),
+        (["age", "dose"], values, "client 'north' has columns with names .age, dose., and it has none"),
+        (None, table, r"the declaration has none to compare.*hf\.Elsewhere\(rows, columns="),
+    ):
+        with pytest.raises(hf.DataError, match=said):
+            held_of(declared(columns), {"south": {"u": loaded, "b": np.ones(3)}})
+    assert held_of(declared(None), {"south": {"u": values, "b": np.ones(3)}})
+    for wrong in (["age"], ["age", "age"]):
+        with pytest.raises(hf.DataError, match="columns"):
+            declared(wrong)
+    with pytest.raises(hf.DataError, match="client 'south' lacks dose"):
+        hf.Federation(
+            [
+                hf.Client({u: hf.Elsewhere(3, names)}, name=n)
+                for n, names in (("north", ["age", "dose"]), ("south", ["age", "mass"]))
+            ]
+        )

@@ -1,0 +1,341 @@
+"""The border for users' arrays: what is given as numbers becomes an array of NumPy's here, and the labels that it had are kept.
+
+``np.asarray`` forgets what is masked, missing, named or indexed, and reads ``"0.3"`` as 0.3. So nothing else of hierfl calls it on
+what a user gave. Tables and columns of pandas and of Polars are known by their methods; neither is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from hierfl.errors import DataError
+from hierfl.language.federation.mapped_rows import MappedRows
+
+SHOWN = 4
+
+
+@dataclass(frozen=True)
+class GivenArray:
+    """An array, with the labels of its axes, ``None`` for an axis that has none; ``own`` where nobody else can change it."""
+
+    array: Any
+    labels: tuple[np.ndarray | None, ...]
+    own: bool = False
+
+    def taken(self, order: np.ndarray | None, axis: int = 0) -> GivenArray:
+        """The entries along an axis in another order; None for the order that they have."""
+        if order is None:
+            return self
+        own = self.labels[axis]
+        labels = (*self.labels[:axis], None if own is None else own[order], *self.labels[axis + 1 :])
+        return GivenArray(np.take(self.array, order, axis), labels, own=True)
+
+    def kept(self) -> GivenArray:
+        """With an array that later changes do not reach: a read-only copy, unless it is on disk or nobody can change it anyway."""
+        array = self.array
+        if isinstance(array, MappedRows) or _is_mapped(array) or _is_read_only(array):
+            return self
+        array = array if self.own else array.copy()
+        array.flags.writeable = False
+        return GivenArray(array, self.labels, own=True)
+
+
+def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
+    """What a user gave as real numbers; ``what`` names it in messages, which say what may be given ``instead`` of an array.
+
+    Raises
+    ------
+    DataError
+        For masked or missing entries, names that occur twice, a sparse matrix, and what is no array of real numbers; names the column.
+    """
+    if isinstance(value, GivenArray):
+        return value
+    if isinstance(value, MappedRows):
+        return GivenArray(value, (None,) * value.ndim)
+    require_unmasked(value, what)
+    if issparse(value):
+        raise DataError(f"{what} is a sparse matrix ({type(value).__name__}); give an array, value.toarray().")
+    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
+        return _of_table(value, what)
+    if hasattr(value, "to_numpy"):
+        column = _of_column(value, what)
+        return GivenArray(column, (row_labels(value), *[None] * (column.ndim - 1)))
+    if isinstance(value, (list, tuple)) and any(hasattr(entry, "to_numpy") for entry in value):
+        return _of_several(value, what)
+    try:
+        array = value if isinstance(value, np.memmap) else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{what} is not an array: {error}.") from error
+    if array.ndim == 0 and array.dtype == object:
+        raise DataError(f"{what} is a {type(value).__name__}; give an array{instead}.")
+    _require_real(array, what)
+    return GivenArray(array, (None,) * array.ndim, own=isinstance(value, (list, tuple, int, float)))
+
+
+def in_given_order(value: Any, what: str) -> np.ndarray:
+    """An array whose entries are told apart by their places alone.
+
+    Raises
+    ------
+    DataError
+        As :func:`given_array` and :func:`require_numbered_in_order`.
+    """
+    require_numbered_in_order(value, what)
+    return np.asarray(given_array(value, what).array)
+
+
+def require_numbered_in_order(value: Any, what: str) -> None:
+    """Refuse a column or a table whose index numbers its entries in another order than they have.
+
+    Raises
+    ------
+    DataError
+        Saying what to write for either order.
+    """
+    labels = row_labels(value)
+    if labels is not None and _numbers_otherwise(labels):
+        raise DataError(
+            f"{what} has an index that numbers its entries in another order, {_shown(labels)}, and they are told apart by their places: "
+            f"write .sort_index().to_numpy() or .to_numpy(), whichever is meant."
+        )
+
+
+def require_unmasked(value: Any, what: str) -> None:
+    """Refuse a masked array, or a list with one, some of whose entries are masked: NumPy would read what lies under the mask.
+
+    Raises
+    ------
+    DataError
+        Saying how many entries are masked.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        masked = int(np.ma.count_masked(value))
+        if masked:
+            raise DataError(
+                f"{what}: {masked} of {value.size} entries are masked, and what lies under a mask is no data. Write .filled(value) for "
+                f"numbers in their place, or leave those rows out of all paired arrays, as .compressed() does of one."
+            )
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            if isinstance(entry, (np.ma.MaskedArray, list, tuple)):
+                require_unmasked(entry, what)
+
+
+def row_labels(value: Any) -> np.ndarray | None:
+    """The index of a table or a column; None where there is none."""
+    if isinstance(value, GivenArray):
+        return value.labels[0] if value.labels else None
+    return np.asarray(value.index.to_numpy()) if hasattr(value, "iloc") else None
+
+
+def common_order(labels: Any, others: Any) -> np.ndarray | None:
+    """The order in which rows with these labels are those with the others; None where they are already, or have other labels."""
+    return None if labels is None or others is None or _same(labels, others) else _places(others, labels)
+
+
+def require_same_rows(rows: Mapping[str, Any], who: str) -> None:
+    """Require that samples, by name with the index of their rows or None, may be paired by position.
+
+    Equal indexes may, and rows without an index, unless the other's index numbers its rows in another order: either could be meant.
+
+    Raises
+    ------
+    DataError
+        Naming two samples, and saying which labels differ or that some occur twice.
+    """
+    indexed = {name: labels for name, labels in rows.items() if labels is not None}
+    plain = next((name for name, labels in rows.items() if labels is None), None)
+    for name, labels in indexed.items():
+        if plain is not None and _numbers_otherwise(labels):
+            raise DataError(
+                f"samples {plain!r} and {name!r} of {who} are paired rows, {plain!r} has no index, and that of {name!r} numbers its rows in "
+                f"another order, {_shown(labels)}: by index or by position? Write .sort_index().to_numpy() or .to_numpy() for {name!r}."
+            )
+        first, others = next(iter(indexed.items()))
+        if _same(labels, others):
+            continue
+        mine, theirs = _difference(labels, others)
+        told = [
+            f"{len(of)} labels of {one!r} alone ({_shown(of)})" for one, of in ((first, theirs), (name, mine)) if of
+        ]
+        raise DataError(
+            f"samples {first!r} and {name!r} of {who} are paired rows, but their indexes differ: "
+            f"{'; '.join(told) or 'labels occur twice, in another order'}. Select the same rows of both, or write .to_numpy() for both "
+            f"where they are paired by position."
+        )
+
+
+def names_of_columns(names: Sequence[Any]) -> np.ndarray:
+    """Names, which may be tuples, as labels."""
+    labels = np.empty(len(names), object)
+    labels[:] = names
+    return labels
+
+
+def has_names(labels: np.ndarray | None) -> bool:
+    """Whether columns have names of their own, and not their numbers alone."""
+    return labels is not None and not _same(labels, np.arange(len(labels)))
+
+
+def name_order(labels: Any, others: Any, what: str, at: str) -> np.ndarray | None:
+    """The order in which the columns of ``what`` are those that ``at`` has; None where they are already, or neither has names.
+
+    Raises
+    ------
+    DataError
+        Saying which names differ, or that one of both has none.
+    """
+    mine, theirs = (own if has_names(own) else None for own in (labels, others))
+    if mine is None and theirs is None:
+        return None
+    if mine is None or theirs is None:
+        named, known = (at, theirs) if mine is None else ("it", mine)
+        assert known is not None
+        raise DataError(
+            f"{what}: {named} has columns with names ({_shown(known)}), and {'it' if mine is None else at} has none, so that nobody can tell "
+            f"whether the columns are in one order. Give a table with names everywhere, or .to_numpy() everywhere."
+        )
+    if _same(mine, theirs):
+        return None
+    order = _places(theirs, mine)
+    if order is None:
+        extra, missing = _difference(mine, theirs)
+        lacks = [f"lacks {_shown(missing)}"] if missing else []
+        has = [f"has {_shown(extra)} besides" if missing else f"has {_shown(extra)} more"] if extra else []
+        raise DataError(
+            f"{what} {' and '.join([*lacks, *has])}, by the columns of {at} ({_shown(theirs)}): columns are known by their names, "
+            f"which have to be the same."
+        )
+    return order
+
+
+def _of_table(table: Any, what: str) -> GivenArray:
+    """A table of pandas or Polars, column by column: each says what is wrong with it."""
+    names = [*table.columns]
+    twice = [name for place, name in enumerate(names) if name in names[:place]] if len({*names}) < len(names) else []
+    if twice:
+        raise DataError(f"{what} has several columns named {twice[0]!r}: columns are known by their names.")
+    columns = [_of_column(table[name], f"column {name!r} of {what}") for name in names]
+    array = np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
+    return GivenArray(array, (row_labels(table), names_of_columns(names)), own=True)
+
+
+def _of_column(column: Any, what: str) -> np.ndarray:
+    """A column of pandas or Polars, or another array that knows of missing entries."""
+    missing = column.null_count() if hasattr(column, "null_count") else 0
+    dtype = getattr(column, "dtype", None)
+    if not isinstance(dtype, np.dtype) and hasattr(column, "isna"):
+        missing = int(np.sum(np.asarray(column.isna())))
+    if missing:
+        raise DataError(
+            f"{what}: {missing} of {len(column)} entries are missing; fill them in, or leave those rows out."
+        )
+    if str(dtype).lower().startswith(("category", "categorical", "enum")):
+        raise DataError(
+            f"{what} holds categories; write .cat.codes if their numbers are meant, or pd.get_dummies for one column each."
+        )
+    plain = getattr(dtype, "numpy_dtype", None)  # of pandas' nullable numbers
+    array = np.asarray(column.to_numpy() if plain is None or plain.kind == "O" else column.to_numpy(dtype=plain))
+    _require_real(array, what, str(dtype))
+    return array
+
+
+def _of_several(parts: Sequence[Any], what: str) -> GivenArray:
+    """A list of columns or tables, stacked along a new first axis; their labels have to be the same."""
+    each = [given_array(part, f"entry {place} of {what}") for place, part in enumerate(parts)]
+    first = each[0]
+    for place, other in enumerate(each):
+        if other.array.shape != first.array.shape:
+            raise DataError(
+                f"{what} is a list whose entries 0 and {place} have shapes {first.array.shape} and {other.array.shape}."
+            )
+        if not all(map(_alike, first.labels, other.labels)):
+            raise DataError(
+                f"{what} is a list whose entries 0 and {place} have different labels: give one table, or arrays."
+            )
+    return GivenArray(np.stack([one.array for one in each]), (None, *first.labels), own=True)
+
+
+def _require_real(array: np.ndarray, what: str, dtype: str = "") -> None:
+    if array.dtype.kind in "fiub":
+        return
+    told = dtype or str(array.dtype)
+    hint = {
+        "O": ": write .astype(float) if all of it are numbers",
+        "U": ": text is no number; write .astype(float) if it spells numbers",
+        "c": "; hierfl treats real problems only",
+        "M": ": write what number stands for a date, such as days since the first",
+        "m": ": write a number of units, such as value / np.timedelta64(1, 'D')",
+    }.get(array.dtype.kind, "")
+    raise DataError(f"{what} has dtype {told}; expected real numbers{hint}.")
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array is memory-mapped, or a view of one that is."""
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return isinstance(array, np.memmap)
+
+
+def _is_read_only(array: Any) -> bool:
+    """Whether nobody can write into an array: neither it nor what it is a view of."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return array is None or isinstance(array, bytes) or type(array).__module__.startswith("jax")
+
+
+def _alike(labels: np.ndarray | None, others: np.ndarray | None) -> bool:
+    return labels is others if labels is None or others is None else _same(labels, others)
+
+
+def _same(labels: np.ndarray, others: np.ndarray) -> bool:
+    if labels.shape != others.shape:
+        return False
+    if labels.dtype.kind != others.dtype.kind:
+        labels, others = labels.astype(object), others.astype(object)
+    return bool(np.all(labels == others))
+
+
+def _places(wanted: np.ndarray, among: np.ndarray) -> np.ndarray | None:
+    """Where each of some labels stands among others; None unless both are the same labels, each once."""
+    if len(wanted) != len(among):
+        return None
+    if wanted.dtype == among.dtype != object:  # many rows are sorted faster than looked up
+        first, second = np.argsort(wanted), np.argsort(among)
+        in_order = wanted[first]
+        if not _same(in_order, among[second]) or (in_order[1:] == in_order[:-1]).any():
+            return None
+        places = np.empty(len(wanted), int)
+        places[first] = second
+        return places
+    where = {label: place for place, label in enumerate(among.tolist())}
+    if len(where) != len(among):
+        return None
+    found = [where.pop(label, -1) for label in wanted.tolist()]
+    return None if -1 in found else np.array(found, int)
+
+
+def _difference(labels: np.ndarray, others: np.ndarray) -> tuple[list[Any], list[Any]]:
+    """The labels of the first alone, and those of the second alone."""
+    mine, theirs = dict.fromkeys(labels.tolist()), dict.fromkeys(others.tolist())
+    return [one for one in mine if one not in theirs], [one for one in theirs if one not in mine]
+
+
+def _numbers_otherwise(labels: np.ndarray) -> bool:
+    """Whether labels are the numbers 0, 1, ... of the entries, in another order."""
+    if labels.dtype.kind not in "iu":
+        return False
+    inside = (labels >= 0) & (labels < len(labels))
+    return bool(inside.all()) and not _same(labels, np.arange(len(labels))) and len(np.unique(labels)) == len(labels)
+
+
+def _shown(labels: Any) -> str:
+    told = [str(one) for one in (labels.tolist() if isinstance(labels, np.ndarray) else labels)[: SHOWN + 1]]
+    return ", ".join(told if len(told) <= SHOWN else [*told[:SHOWN], "..."])
