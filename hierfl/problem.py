@@ -305,18 +305,23 @@ class Problem:
         SettingError
             For arguments out of range.
         """
+        from hierfl.jaxtools.interruption import heeded, impatient
         from hierfl.runtime.run import run
         from hierfl.runtime.stopping import Limits
 
         asked = RunSettings.of(settings)
         limits = Limits(asked.tolerance, asked.time_limit, asked.communication_limit)
-        compiled, why = self.compile(progress=asked.progress), None
-        if solver is None:
-            from hierfl.default_solver import choose_solver
-
-            solver, why = choose_solver(compiled, asked)
         try:
-            outcome = run(compiled, solver, asked, limits, why)
+            with heeded():
+                why = None
+                with impatient():
+                    compiled = self.compile(progress=asked.progress)
+                with heeded(limits.until):
+                    if solver is None:
+                        from hierfl.default_solver import choose_solver
+
+                        solver, why = choose_solver(compiled, asked)
+                    outcome = run(compiled, solver, asked, limits, why)
         except DivergedError as error:
             for record in (error.result, error.runs):
                 if record is not None:

@@ -75,7 +75,9 @@ class Runs(Shown):
     def best(self) -> Result:
         """The run with the best exact value."""
         sign = 1.0 if self.sense == "minimize" else -1.0
-        return min(self.finished or self.results, key=lambda result: sign * result.value)
+        runs = self.finished or self.results
+        valued = [result for result in runs if not np.isnan(result.value)]  # others ended before they were evaluated
+        return min(valued or runs, key=lambda result: sign * result.value)
 
     def values(self, name: str = "value") -> np.ndarray:
         """Gather a quantity of every finished run: ``(seeds,)`` for ``"value"`` and ``"own_value"``, else ``(seeds, rounds)``.
