@@ -151,9 +151,9 @@ def test_a_run_that_ends_within_a_block_goes_on_within_it(
     asked = {"metrics": {"total": total}, "rounds": 40, "evaluate_every": 20, "progress": False, **settings}
     if isinstance(solver, SCAFFOLD):
         asked.pop("tolerance", None)  # its moves are no gradient steps
+    monkeypatch.setattr(execution, "core_count", lambda: 1)  # all runs are side by side
     wanted = least_squares().solve(solver, **asked)
     monkeypatch.setattr(execution, "GROWTH", 1)  # a piece is a round
-    monkeypatch.setattr(execution, "core_count", lambda: 1)  # and all runs are side by side
     rounds: list[int] = []
     left = [0]
 
