@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from hierfl.errors import IncompatibleSolverError
-from hierfl.jaxtools.interruption import heed
+from hierfl.jaxtools.interruption import CutShort, heed
 
 VALUES_ONLY = IncompatibleSolverError(
     "a function on the host has values only and was asked for a derivative: use a method that only evaluates."
@@ -178,8 +178,11 @@ def as_raised() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if len(_raised) > before and "allback" in str(error):
+        if "allback" not in str(error):
+            raise
+        if len(_raised) > before:
             raise _raised[before] from None
+        heed()  # Ctrl-C may have met JAX itself, on its way to the function or back
         raise
     finally:
         del _raised[before:]
@@ -190,7 +193,8 @@ _raised: list[BaseException] = []  # by functions on the host, within the contex
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether JAX logs anything but an error that the caller gets."""
-    return record.exc_info is None or not any(record.exc_info[1] is error for error in _raised)
+    error = None if record.exc_info is None else record.exc_info[1]
+    return error is None or not (isinstance(error, CutShort) or any(error is known for known in _raised))
 
 
 logging.getLogger("jax._src.callback").addFilter(_is_news)

@@ -205,7 +205,7 @@ def test_ctrl_c_ends_a_sweep_with_the_solvers_so_far() -> None:
     assert "one" in found.table()
 
 
-def test_ctrl_c_while_f_is_evaluated_at_the_end_leaves_a_result_without_a_value() -> None:
+def test_ctrl_c_ends_a_run_of_python_functions_and_nothing_goes_on_behind() -> None:
     slept: list[int] = []
 
     def slow(v: np.ndarray) -> np.ndarray:
