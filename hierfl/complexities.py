@@ -11,6 +11,7 @@ import numpy as np
 
 from hierfl.compiler.counted_problem import GRADIENTS, PROJECTIONS, CountedProblem
 from hierfl.errors import LowerLevelWarning, SettingError
+from hierfl.jaxtools.interruption import whole
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.result import Result
 from hierfl.run_settings import RunSettings
@@ -224,7 +225,8 @@ def complexity(
     if rounds < 1:
         raise SettingError(f"rounds={rounds}: count at least 1 round.")
     theorem = report(compiled, float(asked.smoothing), float(asked.accuracy), asked.starts).theorems[0]
-    columns = tuple(_column(compiled, asked, one, theorem, settings) for one in lowers)
+    with whole():
+        columns = tuple(_column(compiled, asked, one, theorem, settings) for one in lowers)
     return Complexity(asked, theorem, rounds, columns)
 
 

@@ -11,6 +11,7 @@ from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.starting_points import start_point
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError
+from hierfl.jaxtools.interruption import CutShort, impatient
 from hierfl.jaxtools.precision import double_precision
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
@@ -37,7 +38,11 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> DefaultSo
 
     That is ZO-HFL for client scope, FedRZO for others and private X_i.
     """
-    against = _against_exact(compiled, settings)
+    try:
+        with impatient():
+            against = _against_exact(compiled, settings)
+    except CutShort:  # no round will be made
+        against = "whether f has exact gradients was not found out in time"
     if against == CONES and compiled.private_set is None:
         return DefaultSolver(ImplicitGradient(step_size="auto"), f"f has exact gradients, but {against}")
     if against is None:

@@ -266,7 +266,7 @@ class Problem:
         metrics
             ``{"name": function(x, y) -> number}``, evaluated every ``evaluate_every`` rounds on NumPy arrays.
         evaluate_every
-            Rounds in one compiled block; metrics and the callback run between blocks.
+            Rounds in a block; metrics and the callback run between blocks.
         callback
             Called as ``callback(round, x, y)`` between blocks; a true return value stops the run. Not with several runs.
         tolerance
@@ -275,13 +275,13 @@ class Problem:
             the gradient mapping): an estimate of grad f^eta, or of what the solver descends on. Tested is the mean's norm plus
             Student's t times its standard error, which noise keeps up: longer blocks bring it down.
         time_limit
-            Seconds, compilation included; looked at between blocks.
+            Seconds, compilation included; kept within two, also where a round takes longer, which is then given up. Not by runs in
+            threads other than the main one, whose compiled programs are waited for.
         communication_limit
             Scalars down and up, those of the lower level's solver included; never exceeded.
         checkpoint
             A folder, or ``hf.Checkpoint(folder, every_seconds=..., every_rounds=...)``: the run is kept there while it goes on, in files
-            that are whole or not there. Ctrl-C then ends it after its block of rounds with a result (``"interrupted"``); a second one
-            ends it at once.
+            that are whole or not there.
         resume
             Go on from the folder's checkpoint to the very numbers of a run that was never stopped, or begin where there is none yet.
             The problem, its data, the solver, seeds, rounds and versions must be those that the checkpoint was made with; limits,
@@ -293,7 +293,8 @@ class Problem:
         -------
         Result
             The outcome; upper (and federation-scope lower) variables receive their ``.value``. ``status`` says what ended the
-            run. With ``seeds`` or ``restarts``, the ``Runs`` of all of them; the variables receive the best.
+            run. Ctrl-C does so within two seconds (``"interrupted"``), with the rounds so far and a ``value`` of NaN where that takes too long;
+            a second one is a ``KeyboardInterrupt`` at once. With ``seeds`` or ``restarts``, the ``Runs`` of all of them; the variables receive the best.
 
         Raises
         ------
@@ -306,18 +307,23 @@ class Problem:
         SettingError
             For arguments out of range.
         """
+        from hierfl.jaxtools.interruption import heeded, impatient
         from hierfl.runtime.run import run
         from hierfl.runtime.stopping import Limits
 
         asked = RunSettings.of(settings)
         limits = Limits(asked.tolerance, asked.time_limit, asked.communication_limit)
-        compiled, why = self.compile(progress=asked.progress), None
-        if solver is None:
-            from hierfl.default_solver import choose_solver
-
-            solver, why = choose_solver(compiled, asked)
         try:
-            outcome = run(compiled, solver, asked, limits, why)
+            with heeded():
+                why = None
+                with impatient():
+                    compiled = self.compile(progress=asked.progress)
+                with heeded(limits.until):
+                    if solver is None:
+                        from hierfl.default_solver import choose_solver
+
+                        solver, why = choose_solver(compiled, asked)
+                    outcome = run(compiled, solver, asked, limits, why)
         except DivergedError as error:
             for record in (error.result, error.runs):
                 if record is not None:

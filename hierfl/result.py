@@ -53,7 +53,7 @@ class Result(Shown):
         The objective at x with the algorithm's own last y; None where it keeps none.
     ended
         What ended the run: ``"completed"`` (its rounds were made), ``"stopped by callback"``, ``"gradient tolerance reached"``,
-        ``"time limit reached"``, ``"interrupted"`` (by Ctrl-C, with a checkpoint), ``"communication limit reached"``, ``"diverged"`` (in ``DivergedError.result``); with
+        ``"time limit reached"``, ``"interrupted"`` (by Ctrl-C), ``"communication limit reached"``, ``"diverged"`` (in ``DivergedError.result``); with
         ``rounds=None`` also ``"stagnated"``; of ``ImplicitBundle`` ``"at rest"`` (nothing more to gain by its model and by gradients
         nearby), ``"at the edge of where f has values"``, ``"no descent found"`` and ``"f seems unbounded below"``.
     rest

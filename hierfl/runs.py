@@ -91,7 +91,9 @@ class Runs(Shown):
     def best(self) -> Result:
         """The run with the best exact value."""
         sign = 1.0 if self.sense == "minimize" else -1.0
-        return min(self.finished or self.results, key=lambda result: sign * result.value)
+        runs = self.finished or self.results
+        valued = [result for result in runs if not np.isnan(result.value)]  # others ended before they were evaluated
+        return min(valued or runs, key=lambda result: sign * result.value)
 
     def __getattr__(self, name: str) -> Any:
         """The best run's x, y, value, status, ...; what else a single result has is an error that names ``best``."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import DivergedError, SettingError
+from hierfl.jaxtools.interruption import INTERRUPTED
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.near_names import suggests_names
 from hierfl.run_settings import RunSettings
@@ -120,7 +121,8 @@ def sweep(
         ``{name: solver}``, or a list of solvers, which are then named by the settings that they were given.
     seeds, settings
         As for :meth:`hierfl.Problem.solve`; with a checkpoint every solver has a folder of its own in the one that is given, 1, 2, ....
-        Diverged runs do not end a sweep: the table counts them.
+        Diverged runs do not end a sweep: the table counts them. Ctrl-C does, after the runs that it ends: solvers that had not begun are
+        missing; the same sweep with its checkpoint and ``resume=True`` goes on.
 
     Raises
     ------
@@ -139,10 +141,10 @@ def sweep(
         for place, (name, solver) in enumerate(named.items(), 1):
             began = time.perf_counter()
             runs[name] = _solved(problem, solver, seeds, _kept_apart(settings, str(place)))
-            if any(run.status == "interrupted" for run in runs[name]):
-                raise KeyboardInterrupt(f"in the runs of {name}; the same sweep with resume=True goes on")
             forget_unused()
             seconds[name] = time.perf_counter() - began
+            if any(run.status == INTERRUPTED for run in runs[name]):
+                break
     return Sweep(runs, seconds)
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from hierfl.compiler.lower_level.evaluation import Evaluation
 
 
+NOT_EVALUATED = "f was not evaluated, since the run was to end: problem.implicit(result.x) does"
+
+
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
     """How ``Result.value`` was obtained, and how accurately: the lower level (the worst over all owners of a y), and means.
@@ -68,6 +71,11 @@ class Certificate(Shown):
         return cls("the run's own lower solver (data are elsewhere)", float("nan"), float("inf"), 0.0, 0)
 
     @classmethod
+    def not_evaluated(cls) -> Certificate:
+        """What can be said of a run that was to end before f had been evaluated at its last x: nothing; ``problem.implicit(x)`` evaluates it."""
+        return cls(NOT_EVALUATED, float("nan"), float("inf"), 0.0, 0)
+
+    @classmethod
     def _of_lower_level(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
         solution, level = evaluation.solution, compiled.declaration.lower_level
         if solution is None or compiled.exact.method is None:
@@ -85,8 +93,8 @@ class Certificate(Shown):
         )
 
     def _card(self) -> Card:
-        if self.method == "no lower level":
-            return Card("no lower level", [("E", self.expectation)] if self.expectation else [])
+        if self.method in ("no lower level", NOT_EVALUATED):
+            return Card(self.method, [("E", self.expectation)] if self.expectation else [])
         modulus = f"at least {self.strong_convexity:.4g}" if self.strong_convexity > 0 else "unknown"
         unique = {True: "yes", False: "no: one of several solutions", None: "not known"}[self.unique]
         rows = [
@@ -112,8 +120,8 @@ class Certificate(Shown):
         return f"E by {self.expectation_rule}, {self.expectation_points:,} points: {error}"
 
     def _lower_level(self) -> str:
-        if self.method == "no lower level":
-            return "no lower level"
+        if self.method in ("no lower level", NOT_EVALUATED):
+            return self.method
         residual = _magnitude(self.lower_residual)
         solved = f"lower level by {self.method}: residual {residual}, error of y"
         if not np.isfinite(self.error_bound):

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from hierfl.jaxtools.interruption import heed
+from hierfl.jaxtools.thread_pool import apart
+
 
 class Ahead(NamedTuple):
     """A compiled program for arguments of certain shapes, and the bytes that a call takes beside its arguments.
@@ -20,7 +23,9 @@ class Ahead(NamedTuple):
     @classmethod
     def of(cls, function: Callable[..., Any], *arguments: Any) -> Ahead:
         """Compile for arguments like these: arrays, or their shapes."""
-        compiled = jax.jit(function).lower(*arguments).compile()
+        lowered = jax.jit(function).lower(*arguments)
+        heed()
+        compiled = apart(lowered.compile)
         plan = compiled.memory_analysis()
         return cls(compiled, 0 if plan is None else int(plan.temp_size_in_bytes + plan.output_size_in_bytes))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.precision import is_double
-from hierfl.jaxtools.thread_pool import core_count
+from hierfl.jaxtools.thread_pool import apart, core_count
 
 # measured on one core of a desktop processor, in seconds
 OPERATION, ENTRY = 1.5e-6, 1e-9  # NumPy: a call, and each number that it makes or reads
@@ -24,6 +25,7 @@ COMPILING, EQUATION = 0.05, 4e-4  # XLA: a program, and each of its equations
 TRIPS = 200  # of a loop whose end is not known
 CALLS = 20  # of a program, that its compilation has to pay for
 LONGEST = 0.25  # seconds that NumPy may take for a call
+LONG = 0.05  # seconds of a call that one may want to give up
 PATIENCE = 5.0  # and for one whose time is that of solvers on the host
 
 
@@ -71,10 +73,23 @@ class QuickProgram:
         return self._by_xla(lambda leaves, arguments, named: program.restored(compiled(*leaves)))
 
     def _by_xla(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The compiled program, or a part of what is being traced around the call, where something is."""
+        """The compiled program, or a part of what is being traced around the call, where something is.
+
+        A call that may take long, as the first one that compiles and any after a long one, can be given up.
+        """
+        took = LONG
+
+        def call(*given: Any) -> Any:
+            return jax.block_until_ready(compiled(*given))
 
         def answer(leaves: Any, arguments: Any, named: Any) -> Any:
-            return compiled(leaves, arguments, named) if trace_state_clean() else self._within(*arguments, **named)
+            nonlocal took
+            if not trace_state_clean():
+                return self._within(*arguments, **named)
+            began, given = perf_counter(), (leaves, arguments, named)
+            result = apart(call, *given) if took >= LONG else call(*given)
+            took = perf_counter() - began
+            return result
 
         return answer
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from hierfl.errors import IncompatibleSolverError
+from hierfl.jaxtools.interruption import CutShort, heed
 
 VALUES_ONLY = IncompatibleSolverError(
     "a function on the host has values only and was asked for a derivative: use a method that only evaluates."
@@ -106,14 +107,21 @@ def _called(
         if not batch:
             return batch, [function(*arrays)]
         given = Batch(int(np.prod(batch)), [_rows(a, lead, batch) for a, lead in zip(arrays, leads)])
-        return batch, many(given) if many is not None else [function(*call) for call in given.calls()]
+        if many is not None:
+            return batch, many(given)
+        answers = []
+        for call in given.calls():
+            heed()
+            answers.append(function(*call))
+        return batch, answers
 
     def on_host(*words: Any) -> np.ndarray:
         arrays = [_unpack(np.asarray(w), is_wide) for w, (_, is_wide) in zip(words, packed)]
         try:
+            heed()
             batch, given = values(arrays)
             value = np.ascontiguousarray(np.asarray(given, dtype=dtype)).reshape((*batch, *shape))
-        except Exception as error:  # whatever a user's function raises reaches the caller as it was
+        except BaseException as error:  # whatever a user's function raises reaches the caller as it was, Ctrl-C too
             _raised.append(error)
             raise
         return value.reshape(-1).view(np.uint32).reshape(*batch, *shape, 2) if wide else value
@@ -170,19 +178,23 @@ def as_raised() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if len(_raised) > before and "allback" in str(error):
+        if "allback" not in str(error):
+            raise
+        if len(_raised) > before:
             raise _raised[before] from None
+        heed()  # Ctrl-C may have met JAX itself, on its way to the function or back
         raise
     finally:
         del _raised[before:]
 
 
-_raised: list[Exception] = []  # by functions on the host, within the contexts of `as_raised` that are open
+_raised: list[BaseException] = []  # by functions on the host, within the contexts of `as_raised` that are open
 
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether JAX logs anything but an error that the caller gets."""
-    return record.exc_info is None or not any(record.exc_info[1] is error for error in _raised)
+    error = None if record.exc_info is None else record.exc_info[1]
+    return error is None or not (isinstance(error, CutShort) or any(error is known for known in _raised))
 
 
 logging.getLogger("jax._src.callback").addFilter(_is_news)

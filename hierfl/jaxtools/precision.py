@@ -15,6 +15,7 @@ import numpy as np
 from hierfl.errors import ForkedProcessError
 from hierfl.jaxtools.disk_cache import kept_on_disk
 from hierfl.jaxtools.host_callback import as_raised
+from hierfl.jaxtools.interruption import heeded_unless_within
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,7 +62,7 @@ def _require_first_process() -> None:
 def double_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run a function with 64-bit JAX types enabled: differences over a small smoothing radius need them.
 
-    An error of a function on the host (a BlackBox, a CVXPY solution, a file) reaches the caller as it was raised.
+    An error of a function on the host (a BlackBox, a CVXPY solution, a file) reaches the caller as it was raised, and so does Ctrl-C.
     """
 
     @wraps(function)
@@ -69,7 +70,7 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
         if _THREAD.within and is_double():  # called by another such function
             with as_raised():
                 return function(*args, **kwargs)
-        with computing(double=True), as_raised():
+        with heeded_unless_within(), computing(double=True), as_raised():
             return function(*args, **kwargs)
 
     return wrapped

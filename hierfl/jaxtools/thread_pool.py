@@ -1,19 +1,25 @@
-"""Calls of compiled programs, which leave Python while they run, shared out over the cores of a CPU."""
+"""Calls of compiled programs, which leave Python while they run: shared out over the cores of a CPU, and such that one can be given up."""
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Event, Thread, get_ident
+from time import monotonic
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from hierfl.jaxtools.interruption import CutShort, present_wishes, working_under
 from hierfl.jaxtools.precision import computing
 
 Returned = TypeVar("Returned")
+LOOK = 0.05  # seconds between looks whether a call is to be given up
+AT_EXIT = 5.0  # seconds that the process waits at its end for calls that were given up: XLA may be compiling
+_GIVEN_UP: list[Thread] = []
 
 
 def core_count() -> int:
@@ -29,20 +35,71 @@ def on_cores(
     The first error is raised; it sets ``stopped``, and so does Ctrl-C, for calls that look at it.
     """
     double = jnp.result_type(float) == jnp.float64  # a setting of the thread
-    stopped = stopped or Event()
+    stopped, wishes = stopped or Event(), present_wishes()
 
     def one(*own: Any) -> Returned:
         try:
-            with computing(double=double):
+            with computing(double=double), working_under(wishes):
                 return function(*own)
         except BaseException:  # the other calls are to end, whatever it was
             stopped.set()
             raise
 
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+    try:
+        return list(pool.map(one, *arguments))
+    except BaseException as error:  # Ctrl-C arrives here, in the thread that waits
+        stopped.set()
+        pool.shutdown(wait=not isinstance(error, KeyboardInterrupt), cancel_futures=True)
+        raise
+    finally:
+        pool.shutdown(wait=False)
+
+
+def apart(function: Callable[..., Returned], *arguments: Any) -> Returned:
+    """``function(*arguments)``, which leaves Python for long, in a thread of its own, so that this one hears that it is to end.
+
+    The call is given up then, and its thread left to itself. Where this thread has heard nobody yet, the call is made here.
+
+    Raises
+    ------
+    CutShort
+        Where it was given up.
+    """
+    wishes = present_wishes()
+    if not wishes or wishes[-1].owner != get_ident():
+        return function(*arguments)
+    double = jnp.result_type(float) == jnp.float64  # a setting of the thread
+    answers: list[Returned] = []
+    errors: list[BaseException] = []
+    done = Event()
+
+    def call() -> None:
         try:
-            return list(pool.map(one, *arguments))
-        except BaseException:  # Ctrl-C arrives here, in the thread that waits
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+            with computing(double=double), working_under(wishes):
+                answers.append(function(*arguments))
+        except BaseException as error:  # it is raised in the thread that waits
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = Thread(target=call, daemon=True, name="hierfl: a call apart")
+    thread.start()
+    try:
+        while not done.wait(LOOK):
+            if wishes[-1].overdue:
+                raise CutShort
+    except BaseException:
+        _GIVEN_UP.append(thread)
+        raise
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+@atexit.register
+def _await_those_given_up() -> None:
+    """Threads that come back from XLA when Python has ended would end the process by an error."""
+    until = monotonic() + AT_EXIT
+    for thread in _GIVEN_UP:
+        thread.join(max(0.0, until - monotonic()))

@@ -13,6 +13,7 @@ from textwrap import wrap
 
 import numpy as np
 
+from hierfl.jaxtools.interruption import whole
 from hierfl.models import ClassificationData
 from hierfl.reproduce.kept_cells import KeptCells, write_whole
 from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Reproduction, TextTable
@@ -119,7 +120,8 @@ def _run(reproduction: Reproduction, cells: Sequence[Cell], data: DataSets, kept
             _forget_programs()
             group = cell.group
         began = time.perf_counter()
-        numbers = reproduction.run(cell, data)
+        with whole():
+            numbers = reproduction.run(cell, data)
         seconds = time.perf_counter() - began
         kept.keep(cell, numbers, seconds)
         if progress:

@@ -14,6 +14,7 @@ from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import HierflError
 from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP
 from hierfl.language.printing.card import call_text
 from hierfl.result import Result
 from hierfl.runtime.contract import Visitor
@@ -34,10 +35,15 @@ class RunEnd(NamedTuple):
 
     @classmethod
     def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> RunEnd:
-        iterate = np.asarray(watch.algorithm.decision(outcome.state), float)
-        x = on_upper_set(watch.compiled, np.asarray(iterate)[None])[0]
         warm = response_of(watch.compiled, watch.algorithm, outcome.state, outcome.memory)
-        return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm, float))
+        end = cls.without_response(watch, outcome, start)
+        return end._replace(warm=None if warm is None else np.asarray(warm, float))
+
+    @classmethod
+    def without_response(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> RunEnd:
+        """Where it ended, without a y: nothing is solved for it."""
+        iterate = np.asarray(watch.algorithm.decision(outcome.state), float)
+        return cls(outcome, start, iterate, on_upper_set(watch.compiled, iterate[None])[0], None)
 
     @property
     def rounds(self) -> int:
@@ -65,11 +71,16 @@ def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[R
     return [by_lane[lane] for lane in range(len(ends))]
 
 
-def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings: dict[str, Any]) -> Result:
-    """Put a run's result together, its exact value included; without one, where data are elsewhere, by the run's own value."""
+def result_of(
+    watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings: dict[str, Any], *, valued: bool = True
+) -> Result:
+    """Put a run's result together, its exact value included; without one, where data are elsewhere, by the run's own value.
+
+    One that is not ``valued``, for want of time, has no value, and no metrics at its end.
+    """
     compiled, algorithm, sign = watch.compiled, watch.algorithm, watch.compiled.sign
     state, memory, history, own, _, told = end.outcome
-    if watch.error is None:
+    if watch.error is None and valued:
         watch.measure(end.rounds, state, memory)
     if watch.error is None:
         watch.follow(end.rounds, end.iterate)
@@ -92,7 +103,8 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings
             **({} if theory.lower is None else {"lower": theory.lower}),
             **(theory.extra or {}),
         }
-    own_value = None if own is None else sign * float(own(jnp.asarray(end.x)))
+    spared = watch.status in (INTERRUPTED, TIME_IS_UP) and evaluation is not None  # the time of another program
+    own_value = None if own is None or spared or not valued else sign * float(own(jnp.asarray(end.x)))
     value = (
         sign * float(evaluation.value) if evaluation is not None else float("nan") if own_value is None else own_value
     )
@@ -109,7 +121,9 @@ def result_of(watch: Watch, end: RunEnd, evaluation: Evaluation | None, settings
         history=_shown(compiled, history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),
-        certificate=Certificate.elsewhere(compiled)
+        certificate=Certificate.not_evaluated()
+        if not valued
+        else Certificate.elsewhere(compiled)
         if evaluation is None
         else Certificate.of(compiled, end.x, evaluation),
         settings={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem, verify_sets
 from hierfl.compiler.starting_points import on_upper_set, require_nonempty, require_start_in_x, start_points
 from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning
+from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, reason, rest
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import call_text
 from hierfl.progress import RunProgress, Waiting
@@ -27,12 +28,13 @@ from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.in_process.visiting import execute_visits, require_here
 from hierfl.runtime.outcome import RunEnd, evaluations_at, result_of
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
-from hierfl.runtime.records import BlockEnd, Outcome
-from hierfl.runtime.step_search import FoundStep, find_step, wants_step
+from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.step_search import FIRST, FoundStep, find_step, wants_step
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Watch
 
 INSIDE = 1e-9
+QUICKLY, LATE = 1.0, 0.2  # seconds after the wish to end within which f is evaluated, and until that is given up by force
 LOWER_SOLVERS = "hierfl.solvers.lower"
 
 
@@ -59,50 +61,89 @@ def run(
         compiled.require_all_here("a run in this process")
     if getattr(solver, "schedule", "practical") != "practical" and hasattr(solver, "starts"):
         solver = _from_its_starts(compiled, solver, settings)
-    with keeping(compiled, asked, settings) as keeper:
-        found = _found_step(compiled, solver, settings, keeper)
-        if found is not None:
-            solver = replace(solver, step_size=found.schedule)
-        algorithm: Algorithm | Visitor = solver.bind(compiled, rounds, settings.queries)
-        if isinstance(algorithm, Visitor):
-            require_here(settings.runtime or InProcess(), solver)
-        _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
-        require_nonempty(compiled)
-        verify_sets(compiled)
-        starts = _starts(compiled, settings)
-        if algorithm.stays_in_upper_set:
-            starts = np.stack([_inside(compiled, start) for start in starts])
+    with heeded(limits.until) as wish, keeping(compiled, asked, settings) as keeper:
+        try:
+            with impatient():
+                heed()
+                found = _found_step(compiled, solver, settings, keeper)
+                algorithm, starts = _prepared(compiled, solver, found, settings)
+        except CutShort:  # it ends where it would have begun
+            rest()
+            found = None
+            algorithm, starts = _prepared(compiled, solver, found, settings)
         if (caveat := algorithm.caveat(rounds)) is not None:
             warnings.warn(f"{type(solver).__name__}: {caveat}", TheoryWarning, stacklevel=4)
         bar = RunProgress(rounds, type(solver).__name__, settings.progress)
         watches = [Watch(compiled, asked, algorithm, settings, limits, bar, start) for start in starts]
         with bar, nullcontext() if keeper is None else keeper.begin(algorithm, watches, starts):
             outcomes = _executed(algorithm, watches, starts, settings, keeper)
-    theory = algorithm.theory if rounds else None
+        early = wish.since if wish.reason else None
+    theory = algorithm.theory if rounds and early is None else None
     drawn = [None if theory is None else DrawnStep.of(theory, rounds, seed) for seed in seeds]
-    ends = [RunEnd.of(watch, outcome, start) for watch, outcome, start in zip(watches, outcomes, starts)]
-    with Waiting("f(x) at the end, its lower level solved", settings.progress):
-        evaluations = evaluations_at(compiled, watches, ends)
     sense = compiled.declaration.objective.sense
     kept_in = {} if settings.checkpoint is None else {"checkpoint": str(settings.checkpoint.folder)}
-    told = ({} if chosen is None else {"chosen": chosen}) | ({} if found is None else {"auto": found.told})
-    results = [
-        None
-        if evaluation is None and not compiled.elsewhere
-        else result_of(
-            watch,
-            end,
-            evaluation,
-            {"rounds": rounds, "seed": seed, "queries": settings.queries, "sense": sense, **kept_in, **told},
-        )
-        for watch, end, evaluation, seed in zip(watches, ends, evaluations, seeds)
-    ]
+    told: dict[str, Any] = ({} if chosen is None else {"chosen": chosen}) | ({} if found is None else {"auto": found.told})
+    told = {"rounds": rounds, "queries": settings.queries, "sense": sense, **kept_in, **told}
+    results = _results(watches, outcomes, starts, settings, told, _time_for_values(limits, early))
     if not isinstance(algorithm, Visitor):
         results = _with_theorem_points(compiled, algorithm, drawn, starts, settings, results)
     if not settings.several:
         return _alone(compiled, watches[0].error, results[0], algorithm.advice)
     errors, over = [watch.error for watch in watches], "seeds" if settings.restarts is None else "starts"
     return _together(compiled, call_text(asked), seeds, errors, results, algorithm.advice, over)
+
+
+def _prepared(
+    compiled: CompiledProblem, solver: Any, found: FoundStep | None, settings: RunSettings
+) -> tuple[Algorithm | Visitor, np.ndarray]:
+    """The bound algorithm and the starts; a step that was not found in time is any, for rounds that are not made."""
+    rounds = settings.most_rounds
+    if wants_step(solver):
+        solver = replace(solver, step_size=FIRST if found is None else found.schedule)
+    algorithm: Algorithm | Visitor = solver.bind(compiled, rounds, settings.queries)
+    if isinstance(algorithm, Visitor):
+        require_here(settings.runtime or InProcess(), solver)
+    _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
+    require_nonempty(compiled)
+    verify_sets(compiled)
+    starts = _starts(compiled, settings)
+    if algorithm.stays_in_upper_set:
+        starts = np.stack([_inside(compiled, start) for start in starts])
+    return algorithm, starts
+
+
+def _time_for_values(limits: Limits, early: float | None) -> AbstractContextManager[Any]:
+    """How long the values at the end may take: for a run that was to end already, at ``early``, not long."""
+    return heeded((limits.until if early is None else early) + QUICKLY, LATE, anew=True)
+
+
+def _results(
+    watches: list[Watch],
+    outcomes: list[Outcome],
+    starts: np.ndarray,
+    settings: RunSettings,
+    told: dict[str, Any],
+    in_time: AbstractContextManager[Any],
+) -> list[Result | None]:
+    """The runs' results, with f at their ends where it is found in time; None for a diverged run whose last x has no value."""
+    compiled = watches[0].compiled
+
+    def of_each(ends: list[RunEnd], evaluations: Sequence[Any], valued: bool) -> list[Result | None]:
+        return [
+            None
+            if valued and evaluation is None and not compiled.elsewhere
+            else result_of(watch, end, evaluation, {**told, "seed": seed}, valued=valued)
+            for watch, end, evaluation, seed in zip(watches, ends, evaluations, settings.all_seeds)
+        ]
+
+    try:
+        with in_time, Waiting("f(x) at the end, its lower level solved", settings.progress):
+            heed()
+            ends = [RunEnd.of(watch, outcome, start) for watch, outcome, start in zip(watches, outcomes, starts)]
+            return of_each(ends, evaluations_at(compiled, watches, ends), True)
+    except CutShort:
+        bare = zip(watches, outcomes, starts)
+        return of_each([RunEnd.without_response(*end) for end in bare], [None] * len(watches), False)
 
 
 def _with_theorem_points(
@@ -180,20 +221,52 @@ def _executed(
         if done is None:
             watch.measure(0, algorithm.init(jnp.asarray(start)), None)
             watch.follow(0, start)
-    if settings.several and hasattr(runtime, "execute_many") and not isinstance(algorithm, Visitor):
-        going_on = {"begun": begun} if any(begun) else {}
-        outcomes = list(runtime.execute_many(compiled, algorithm, starts, rounds, seeds, block, at_ends, **going_on))
-    else:
-        outcomes = [execute(lane, rounds, at_end) for lane, at_end in enumerate(at_ends)]
+    together = settings.several and hasattr(runtime, "execute_many")
+
+    def outcome_of(lane: int, at_end: BlockEnd) -> Outcome:
+        """One run's outcome; what its watch last saw of it, where it was given up."""
+        if reason() is None:
+            try:
+                with impatient():
+                    return execute(lane, rounds, at_end)
+            except CutShort:
+                pass
+        return _given_up(watches[lane], algorithm, starts[lane], begun[lane])
+
+    try:
+        if isinstance(algorithm, Visitor) or not together or reason() is not None:
+            outcomes = [outcome_of(lane, at_end) for lane, at_end in enumerate(at_ends)]
+        else:
+            going_on = {"begun": begun} if any(begun) else {}
+            with impatient():
+                outcomes = list(
+                    runtime.execute_many(compiled, algorithm, starts, rounds, seeds, block, at_ends, **going_on)
+                )
+    except CutShort:
+        outcomes = [_given_up(watch, algorithm, *given) for watch, *given in zip(watches, starts, begun)]
+    why = reason()
+    rest()  # what is left to do ends by itself
     for lane, (watch, outcome) in enumerate(zip(watches, outcomes)):
         watch.status = outcome.ended or watch.status
         before = 0 if (kept := begun[lane]) is None else kept.rounds
         made = before + len(outcome.history.get("objective", ()))
+        if why is not None and watch.ending is None and outcome.ended is None and made < rounds:
+            watch.status = why
         if watch.ending is not None and made > watch.ending.rounds:
             outcome = execute(lane, watch.ending.rounds, _go_on)  # a runtime that cannot go back
             made = watch.ending.rounds
-        outcomes[lane] = outcome if keeper is None else outcome._replace(history=keeper.runs[lane].history(made))
+        outcomes[lane] = outcome if keeper is None else outcome._replace(history=watch.history(made))
     return outcomes
+
+
+def _given_up(watch: Watch, algorithm: Algorithm | Visitor, start: np.ndarray, begun: Begun | None) -> Outcome:
+    """What a run had come to when its watch last saw it; its start, or that of what was to go on, where it never did."""
+    watch.ending, watch.error, watch.status = None, None, "completed"
+    if watch.latest is None:
+        state = algorithm.init(jnp.asarray(start)) if begun is None or begun.state is None else begun.state
+        return Outcome(state, None, {}, None)
+    done, state, memory = watch.latest
+    return Outcome(state, memory, {n: v[watch.begun :] for n, v in watch.history(done).items()}, None)
 
 
 def _require_gradient_steps(algorithm: Method, solver: Any, tolerance: float | None, rounds: int) -> None:

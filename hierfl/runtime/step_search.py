@@ -16,6 +16,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import SettingError
+from hierfl.jaxtools.interruption import heed
 from hierfl.progress import Waiting
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
@@ -151,4 +152,5 @@ class _Trials:
         block = self.settings.evaluate_every
         self.rounds += rounds
         outcome = self.runtime.execute(self.compiled, algorithm, self.start, rounds, seed, block, lambda *_: None)
+        heed()  # a trial that was cut short is none
         return outcome.history, np.asarray(algorithm.decision(outcome.state), float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -24,9 +25,9 @@ class Limits:
     began: float = field(default_factory=time.perf_counter)
 
     @property
-    def time_is_up(self) -> bool:
-        """Whether the time limit has passed."""
-        return self.seconds is not None and time.perf_counter() - self.began >= self.seconds
+    def until(self) -> float:
+        """When the time limit has passed, by ``time.perf_counter``."""
+        return math.inf if self.seconds is None else self.began + self.seconds
 
     def affordable(self, spent: float, history: History) -> int:
         """Count how many rounds of a block the communication limit allows when ``spent`` scalars have been sent before it."""

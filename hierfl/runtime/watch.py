@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -12,12 +13,12 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.public_response import public_response
 from hierfl.errors import DivergedError, EmptyLowerSetError, SettingError
+from hierfl.jaxtools.interruption import reason
 from hierfl.language.printing.text import expression_text
 from hierfl.progress import RunProgress
 from hierfl.run_settings import RunSettings
 from hierfl.run_standing import still_improving
 from hierfl.runtime.contract import Ending, Method
-from hierfl.runtime.interruption import Interruption
 from hierfl.runtime.records import WITHHELD, History
 from hierfl.runtime.stopping import Limits, scalars_sent
 
@@ -47,24 +48,36 @@ class Watch:
     gradient_at_most: float = float("inf")
     measured: dict[str, list[float]] = field(default_factory=dict)
     path: dict[int, np.ndarray] = field(default_factory=dict)
-    objectives: list[np.ndarray] = field(default_factory=list)  # kept where a run goes on until it stagnates
     next_look: int = FIRST_LOOK
-    interruption: Interruption = field(default_factory=Interruption)
+    begun: int = 0  # rounds that were made before the run was resumed
+    looked: int = 0  # rounds, at the end of whole blocks, where ``start`` is now
+    latest: tuple[int, Any, Any] | None = None  # the rounds made, the state after them, the memories
+    blocks: list[History] = field(default_factory=list)
+    cut: History = field(default_factory=dict)  # of a block of which a part was made before the run was resumed
 
     def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
-        """Look at a block of rounds that a runtime has done, and say whether the run ends with it, or within it."""
+        """Look at a block of rounds that a runtime has done, and say whether the run ends with it, or within it.
+
+        One that was cut short, since the run is to end, is no block to measure by: whoever goes on from there makes the rest of it first.
+        """
+        if self.cut:
+            history, self.cut = _joined([self.cut, history]), {}
+        self.blocks.append(history)
         count, before = len(history["objective"]), self.start
         first, x = done - count, np.asarray(self.algorithm.decision(state))
         self._require_answers(first, x, history)
-        self.start = x
         kept = self.limits.affordable(self.spent, history)
         failing = _failing(history, x)
         if failing is not None and failing < kept:
             self.error = self._divergence(first + failing, history, failing)
             return self._end("diverged", first + failing)
-        self.spent += int(np.sum(scalars_sent(history)))
-        if kept < count or (self.spent == self.limits.communication and done < self.settings.most_rounds):
-            return self._end("communication limit reached", first + kept)
+        spent = self.spent + int(np.sum(scalars_sent(history)))
+        if kept < count or (spent == self.limits.communication and done < self.settings.most_rounds):
+            return self._end("communication limit reached", max(first + kept, self.begun))
+        self.latest = done, state, memory
+        if done % self.settings.evaluate_every and done < self.settings.most_rounds and (why := reason()) is not None:
+            return self._end(why, done)
+        self.start, self.looked, self.spent = x, done, spent
         self.follow(done, x)
         self.progress.update(done, "" if WITHHELD in history else f"objective {history['objective'][-1]:.4g}")
         self.measure(done, state, memory)
@@ -76,39 +89,43 @@ class Watch:
             self.gradient_at_most = bound
             if self.gradient_at_most <= self.limits.tolerance:
                 return self._end("gradient tolerance reached", done)
-        if self.settings.rounds is None and self._stagnates(done, history):
+        if self.settings.rounds is None and self._stagnates(done):
             return self._end("stagnated", done)
         if done == self.settings.most_rounds:
             return None
-        if self.interruption.asked:
-            return self._end("interrupted", done)
-        return self._end("time limit reached", done) if self.limits.time_is_up else None
+        return None if (why := reason()) is None else self._end(why, done)
 
     def go_on(
         self,
         done: int,
+        looked: int,
+        start: np.ndarray,
         history: History,
         path: dict[int, np.ndarray],
         measured: dict[str, list[float]],
         next_look: int,
         gradient_at_most: float,
     ) -> None:
-        """Stand where the watch of a run stood after so many rounds."""
-        self.start, self.path, self.measured = path[done], path, measured
+        """Stand where the watch of a run stood after so many rounds, of which it had ``looked`` at the first ones, that led to ``start``."""
+        self.begun, self.looked, self.start, self.path, self.measured = done, looked, start, path, measured
         self.next_look, self.gradient_at_most = next_look, gradient_at_most
-        self.spent = int(np.sum(scalars_sent(history)))
-        if self.settings.rounds is None:
-            self.objectives = [np.asarray(history["objective"], float)]
+        seen = {name: values[:looked] for name, values in history.items()}
+        self.cut = {name: values[looked:] for name, values in history.items()} if looked < done else {}
+        self.blocks, self.spent = [seen], int(np.sum(scalars_sent(seen)))
         self.progress.update(done, "")
 
-    def _stagnates(self, done: int, history: History) -> bool:
+    def history(self, rounds: int) -> History:
+        """The records of the first rounds."""
+        self.blocks = [_joined(self.blocks)] if len(self.blocks) > 1 else self.blocks
+        return {name: values[:rounds] for name, values in _joined([*self.blocks, self.cut]).items()}
+
+    def _stagnates(self, done: int) -> bool:
         """Whether the objective's estimates no longer improve, looked at after 256, 512, ... rounds."""
-        self.objectives.append(np.asarray(history["objective"], float))
         if done < self.next_look:
             return False
         self.next_look *= 2
         sense = self.compiled.declaration.objective.sense
-        return still_improving(np.concatenate(self.objectives), sense) is None
+        return still_improving(np.asarray(self.history(done)["objective"], float), sense) is None
 
     def follow(self, done: int, x: np.ndarray) -> None:
         """Keep the iterate; every other one is dropped where they take too much room."""
@@ -205,3 +222,9 @@ def _failing(history: History, x: np.ndarray) -> int | None:
     if failing.size:
         return int(failing[0])
     return None if np.all(np.abs(np.asarray(x, float)) <= TOO_LARGE) else len(beyond) - 1
+
+
+def _joined(blocks: Sequence[History]) -> History:
+    """The records of blocks one after another."""
+    told = [block for block in blocks if block]
+    return {name: np.concatenate([block[name] for block in told]) for name in told[0]} if told else {}

@@ -161,7 +161,6 @@ def test_a_limit_met_by_the_last_round_is_no_limit() -> None:
     problem = quadratic(federation=hf.Federation([hf.Client(), hf.Client()]))
     assert solve(problem, FedAvg(), rounds=12, communication_limit=96).ended == "completed"
     assert solve(problem, FedAvg(), rounds=13, communication_limit=96).status == "communication limit reached"
-    assert solve(problem, FedAvg(), rounds=5, time_limit=1e-9).ended == "completed"
 
 
 def test_a_start_outside_the_set_is_projected_on_it() -> None:
@@ -190,13 +189,13 @@ def test_the_lower_levels_traffic_counts() -> None:
     assert sent <= 1000 < sent * (1 + 1 / result.settings["rounds_done"])
 
 
-def test_the_time_limit_ends_a_run_after_its_block() -> None:
+def test_the_time_limit_ends_a_run_after_a_round() -> None:
     problem = quadratic()
     solve(problem, ZOHFL(lower=Exact()), rounds=10)
     began = time.perf_counter()
     result = solve(problem, ZOHFL(lower=Exact()), rounds=10**6, time_limit=0.3)
-    assert result.status == "time limit reached" and time.perf_counter() - began < 60
-    assert result.settings["rounds_done"] % 10 == 0 and "time limit reached after" in str(result)
+    assert result.status == "time limit reached" and time.perf_counter() - began < 2.3
+    assert "time limit reached after" in str(result)
 
 
 @pytest.mark.parametrize("name", ["tolerance", "time_limit", "communication_limit"])

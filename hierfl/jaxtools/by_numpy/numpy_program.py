@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from hierfl.jaxtools.by_numpy.numpy_indexing import Indexing
 from hierfl.jaxtools.by_numpy.numpy_primitives import MAKERS
+from hierfl.jaxtools.interruption import heed
 
 Run = Callable[..., Sequence[Any]]
 SMALL = 64  # entries of a constant that is looked at
@@ -303,6 +304,7 @@ def _while(settings: dict[str, Any]) -> Callable[..., Any]:
     def loop(*arguments: Any) -> list[Any]:
         for_test, for_body, carry = arguments[:a], arguments[a : a + b], list(arguments[a + b :])
         while np.any(going := test(*for_test, *carry)[0]):
+            heed()
             ahead = body(*for_body, *carry)
             carry = list(ahead) if np.all(going) else [_chosen(going, new, old) for new, old in zip(ahead, carry)]
         return carry
@@ -326,6 +328,7 @@ def _scan(settings: dict[str, Any]) -> Callable[..., Any]:
         rows = arguments[consts + carried :]
         outs = [np.empty((length, *a.shape), a.dtype) for a in stacked]
         for k in order:
+            heed()
             result = body(*fixed, *carry, *[r[k] for r in rows])
             carry = list(result[:carried])
             for out, value in zip(outs, result[carried:]):

@@ -17,6 +17,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError, SiteError
+from hierfl.jaxtools.interruption import CutShort, heed, over, reason, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.runtime.buffered.conversations import Conversation
 from hierfl.runtime.contract import Algorithm
@@ -27,6 +28,7 @@ from hierfl.runtime.sites.parcels import Answered, Refusal, Settled
 from hierfl.runtime.sites.rounds import own_value_of, present_in, stacked
 from hierfl.runtime.sites.site_programs import SitePrograms
 
+LOOK = 0.5  # seconds between looks whether the run is to end
 SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
 SUMMED = (*TRAFFIC, "lower_solves")
 LARGEST = ("fault", "empty")
@@ -111,7 +113,12 @@ class BufferedRounds:
         ended = None
         while done < rounds and ended is None:
             began = self.links.clock
-            moves = self._moves(state, done)
+            try:
+                moves = self._moves(state, done)
+            except CutShort:
+                if done > told:
+                    at_end(done, state, None, stacked(records[told:]))
+                break
             if moves is None:
                 if not done:
                     raise SiteError(f"no step could be made: {self._why()}")
@@ -120,7 +127,7 @@ class BufferedRounds:
                 before, state = state, self._stepped(state, done, moves)
                 done += 1
                 records.append(self._record(before, state, done - 1, moves, began))
-            if done == told or (ended is None and done % block and done < rounds):
+            if done == told or (ended is None and done % block and done < rounds and not over()):
                 continue
             ending = at_end(done, state, None, stacked(records[told:]))
             told = done
@@ -141,7 +148,7 @@ class BufferedRounds:
     def _finish(self) -> None:
         """Wait for those who are still at work, as long as for anybody: they are asked for f next."""
         until = time.monotonic() + self.patience
-        while self.talking and time.monotonic() < until:
+        while self.talking and time.monotonic() < until and reason() is None:
             arrived = self.links.arrival(1.0)
             if arrived is not None and (conversation := self.talking.get(arrived[0])) is not None:
                 self._over(conversation, kept=False)
@@ -161,8 +168,9 @@ class BufferedRounds:
         moves: list[tuple[Conversation, Any, Any]] = []
         refused, until = 0, time.monotonic() + self.patience
         while len(moves) < self.buffering.buffer:
+            heed()
             self._dispatch(state, version)
-            arrived = self.links.arrival(min(1.0, max(0.05, until - time.monotonic())))
+            arrived = self.links.arrival(min(LOOK, max(0.05, until - time.monotonic())))
             if arrived is None:
                 if time.monotonic() >= until:
                     return None
@@ -202,7 +210,9 @@ class BufferedRounds:
         present = present_in(conversation.clients, self.size)
         key, index = fold_in(self.key, conversation.turn), jnp.asarray(conversation.version)
         given = (self.tables, conversation.state, self.data, present, present, key, index)
-        after, record = jax.block_until_ready(self.programs.round()(*given))
+        program = self.programs.round()
+        with unbroken():
+            after, record = jax.block_until_ready(program(*given))
         if conversation.pending is not None:
             self.exchange.note_sent(conversation.site, conversation.step, conversation.pending)
             self.links.send(conversation.site, conversation.pending)

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, rest
 from hierfl.runtime.contract import Ending
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Watch
 
 # what ends a run for now; any other end is found again from the block before it
-GOES_ON = ("time limit reached", "interrupted")
+GOES_ON = (TIME_IS_UP, INTERRUPTED)
 
 
 class Standing(NamedTuple):
@@ -25,6 +26,15 @@ class Standing(NamedTuple):
     path: dict[int, np.ndarray]
     next_look: int
     gradient_at_most: float
+    looked: int
+    start: np.ndarray
+
+    @classmethod
+    def of(cls, watch: Watch, rounds: int, state: Any, memory: Any) -> Standing:
+        """Where the watch stands."""
+        return cls(
+            rounds, state, memory, watch.path, watch.next_look, watch.gradient_at_most, watch.looked, watch.start
+        )
 
 
 class KeptRun:
@@ -37,7 +47,6 @@ class KeptRun:
         self, watch: Watch, due: Callable[[int], bool], write: Callable[[], None], memories: Callable[[], Any]
     ) -> None:
         self.watch, self._due, self._write, self._memories = watch, due, write, memories
-        self.blocks: list[History] = []
         self.standing: Standing | None = None
         self.written = 0
         self.over = False
@@ -45,7 +54,6 @@ class KeptRun:
 
     def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
         """Look at a block as the watch does, and keep it where that is due."""
-        self.blocks.append(history)
         watch = self.watch
         ending = watch(done, state, memory, history)
         self.over = ending is not None or done == watch.settings.most_rounds
@@ -55,17 +63,12 @@ class KeptRun:
         if memory is None:  # it is the clients', and asked for where it is wanted
             if not due and not self.over:
                 return None
+            rest()  # clients are still to keep what they remember
             memory = self._memories()
-        self.standing = Standing(done, state, memory, watch.path, watch.next_look, watch.gradient_at_most)
+        self.standing = Standing.of(watch, done, state, memory)
         if due:
             self._write()
         return ending
-
-    def history(self, rounds: int) -> History:
-        """The records of the first rounds, those before the run was resumed included."""
-        if len(self.blocks) > 1:
-            self.blocks = [{name: np.concatenate([block[name] for block in self.blocks]) for name in self.blocks[0]}]
-        return {name: values[:rounds] for name, values in self.blocks[0].items()} if self.blocks else {}
 
     def stored(self, arrays: dict[str, np.ndarray], lane: int) -> dict[str, Any] | None:
         """Put the arrays of where it stands among others, and return the rest; None before the first block."""
@@ -77,10 +80,10 @@ class KeptRun:
         kept = int(np.sum(np.array(measured["round"]) <= at.rounds)) if measured else 0
         state, memory = jax.tree.leaves(at.state), _leaves(at.memory, at.rounds)
         groups: dict[str, dict[str, Any]] = {
-            "history": self.history(at.rounds),
+            "history": self.watch.history(at.rounds),
             "state": {str(place): leaf for place, leaf in enumerate(state)},
             "memory": {str(place): leaf for place, leaf in enumerate(memory)},
-            "path": {"round": list(path), "x": list(path.values())},
+            "path": {"round": list(path), "x": list(path.values()), "start": at.start},
             "measured": {str(place): values[:kept] for place, values in enumerate(measured.values())},
         }
         arrays |= {
@@ -88,6 +91,7 @@ class KeptRun:
         }
         return {
             "rounds": at.rounds,
+            "looked": at.looked,
             "next_look": at.next_look,
             "gradient_at_most": at.gradient_at_most,
             "measured": list(measured),
@@ -104,11 +108,13 @@ class KeptRun:
 
         state, memory = ([group(n)[str(k)] for k in range(c)] for n, c in zip(("state", "memory"), note["leaves"]))
         own = None if structure is None else jax.tree.unflatten(structure, state)
-        self.blocks, path = [group("history")], group("path")
+        path = group("path")
         measured = {name: group("measured")[str(place)].tolist() for place, name in enumerate(note["measured"])}
         watch.go_on(
             rounds,
-            self.blocks[0],
+            note["looked"],
+            path["start"],
+            group("history"),
             dict(zip(path["round"].tolist(), path["x"])),
             measured,
             note["next_look"],
@@ -116,9 +122,7 @@ class KeptRun:
         )
         self.begun, self.written = Begun(rounds, own, memory), rounds
         self.over = rounds == watch.settings.most_rounds
-        self.standing = Standing(
-            rounds, state if own is None else own, memory, watch.path, watch.next_look, watch.gradient_at_most
-        )
+        self.standing = Standing.of(watch, rounds, state if own is None else own, memory)
 
 
 def _leaves(memory: Any, rounds: int) -> list[Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import CheckpointError, SettingError
+from hierfl.jaxtools.interruption import unbroken
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.checkpoints.checkpoint_folder import CheckpointContent, CheckpointFolder
 from hierfl.runtime.checkpoints.kept_run import KeptRun
@@ -26,14 +27,13 @@ from hierfl.runtime.checkpoints.run_identity import (
     stored_identity,
 )
 from hierfl.runtime.contract import Algorithm, Visitor
-from hierfl.runtime.interruption import Interruption
 from hierfl.runtime.watch import Watch
 
 
 class RunKeeper:
     """Made by :func:`keeping`; ``stored`` is the checkpoint that the runs go on from, None where they begin.
 
-    ``found`` is what trials have found, which are not made again; ``interruption`` says whether Ctrl-C was pressed.
+    ``found`` is what trials have found, which are not made again.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class RunKeeper:
     ) -> None:
         self.settings, self.folder, self.identity, self.stored = settings, folder, identity, stored
         self.found: Any = None if stored is None else stored.note["found"]
-        self.interruption = Interruption()
         self.runs: list[KeptRun] = []
         self._written = time.perf_counter()
 
@@ -61,7 +60,6 @@ class RunKeeper:
         memories = getattr(runtime, "memories", lambda: None)
         self.runs = [KeptRun(watch, self._due, self.write, memories) for watch in watches]
         for lane, (run, start) in enumerate(zip(self.runs, starts)):
-            run.watch.interruption = self.interruption
             note = None if self.stored is None else self.stored.note["runs"][lane]
             if self.stored is not None and note is not None:
                 structure = None if visits else jax.tree.structure(algorithm.init(jnp.asarray(start)))
@@ -70,8 +68,7 @@ class RunKeeper:
             self.write()
         self.stored = None  # its arrays are the runs' now
         try:
-            with self.interruption.heeded():
-                yield
+            yield
         except CheckpointError:
             raise
         except BaseException:  # whatever ends the run, what it has come to is kept
@@ -87,7 +84,8 @@ class RunKeeper:
         """Put on disk where all runs stand."""
         arrays: dict[str, np.ndarray] = {}
         notes = [run.stored(arrays, lane) for lane, run in enumerate(self.runs)]
-        self.folder.write({"identity": stored_identity(self.identity), "found": self.found, "runs": notes}, arrays)
+        with unbroken():
+            self.folder.write({"identity": stored_identity(self.identity), "found": self.found, "runs": notes}, arrays)
         for run in self.runs:
             run.written = 0 if run.standing is None else run.standing.rounds
         self._written = time.perf_counter()

@@ -1,4 +1,4 @@
-"""All clients simulated in this process: a whole block of rounds is one compiled program.
+"""All clients simulated in this process: a block of rounds is one compiled program, called for pieces of it that take half a second.
 
 On a CPU large clients of a round run one after another (``lax.map``), so that a client's state stays in cache, and its
 plus and minus evaluations side by side, in a group for each core; small ones, and accelerators, run all side by side.
@@ -6,6 +6,7 @@ plus and minus evaluations side by side, in a group for each core; small ones, a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,61 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
+from hierfl.jaxtools.host_callback import as_raised
+from hierfl.jaxtools.interruption import CutShort, heed
 from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.jaxtools.thread_pool import core_count
+from hierfl.jaxtools.thread_pool import apart, core_count
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.in_process.schedule import require_memory
 from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
 from hierfl.runtime.shares import ALONE, Share, in_shares
+
+PIECE = 0.5  # seconds of rounds that are made between two looks whether the run is to end
+BRIEF = 0.05  # seconds of rounds that are not worth a thread in which they can be given up
+GROWTH = 16  # times as many rounds as before, in a piece
+
+
+@dataclass
+class _Pieces:
+    """Blocks of rounds in pieces that take about as long as they may: ``rate`` is the latest's seconds for a round.
+
+    ``lanes`` says whether the records have a leading axis of runs.
+    """
+
+    run: Callable[..., Any]
+    lanes: bool
+    size: int = 1
+    rate: float = math.inf
+
+    def __call__(
+        self, tables: Any, state: Any, memory: Any, data: Any, key: Array, first: int, count: int
+    ) -> tuple[list[Any], dict[str, np.ndarray], int]:
+        """``count`` rounds, or as many as are made before the run is to end: [state, memory], their records, and how many there are."""
+        after, records, made = [state, memory], list[dict[str, np.ndarray]](), 0
+        while made < count:
+            size = min(self.size, count - made)
+            given = (tables, *after, data, key, whole(first + made), whole(size))
+            began = time.perf_counter()
+            try:
+                heed()
+                with as_raised():
+                    *after, told = self._called(given) if size * self.rate < BRIEF else apart(self._called, given)
+            except CutShort:
+                break
+            seconds = time.perf_counter() - began
+            self.rate = seconds / size
+            self.size = max(1, min(GROWTH * size, int(PIECE / max(self.rate, 1e-9))))
+            arrays = {name: np.asarray(values)[..., :size] for name, values in told.items()}
+            runs = len(next(iter(arrays.values()))) if self.lanes else 1
+            records.append(arrays | {"seconds": np.full(arrays["move"].shape, self.rate / runs)})  # a run's share
+            made += size
+        return after, {n: np.concatenate([r[n] for r in records], axis=-1) for n in (records or [{}])[0]}, made
+
+    def _called(self, given: tuple[Any, ...]) -> Any:
+        return jax.block_until_ready(self.run(*given))
 
 
 @dataclass
@@ -158,32 +205,33 @@ class InProcess:
                 program = simulation.program(block, lanes, start, key)
             shares = 1 if share is None else share.shares
             require_memory(shares * program.working, simulation.problem, simulation.schedule, shares * len(seeds))
+            pieces = _Pieces(program.run, share is not None)
         with ALONE if share is None else share.turn:
             state, memory = simulation.start(lanes)(tables, start)
             state, memory = _going_on(begun, state, memory, share is None)
         runs = [_Run(at_end, made, made) for at_end, made in zip(at_ends, (b.rounds if b else 0 for b in begun))]
         while waiting := [run for run in runs if run.ended is None and run.done < rounds]:
             done = min(run.done for run in waiting)
-            before, count = (tables, state, memory, data, key, whole(done)), min(block, rounds - done)
-            began = time.perf_counter()
-            *after, records = jax.block_until_ready(program.run(*before, whole(count)))
-            seconds = np.full(count, (time.perf_counter() - began) / (count * len(runs)))  # a seed's share
+            before = (tables, state, memory, data, key, done)
+            after, arrays, count = pieces(*before, min(block - done % block, rounds - done))
+            if not count:  # the run is to end
+                break
             if any(run.done > done for run in runs if run.ended is None):
                 after = _moved(jnp.array([run.done == done for run in runs]), [state, memory], after)
             state, memory = after
-            arrays = {name: np.asarray(values) for name, values in records.items()}
             for place, run in enumerate(runs):
                 if run.ended is not None or run.done != done:
                     continue
                 own_state, own_memory = lane((state, memory), place)
-                mine = {name: values if share is None else values[place] for name, values in arrays.items()}
-                history = {name: values[:count] for name, values in mine.items()} | {"seconds": seconds}
+                history = {name: values if share is None else values[place] for name, values in arrays.items()}
                 run.blocks.append(history)
                 run.done += count
                 ending = run.at_end(run.done, own_state, own_memory, history)
                 if ending is not None and ending.rounds < run.done:
-                    again = program.run(*before, whole(ending.rounds - done))
-                    own_state, own_memory = lane(again[:2], place)
+                    again, _, made = pieces(*before, ending.rounds - done)
+                    if made < ending.rounds - done:
+                        raise CutShort
+                    own_state, own_memory = lane(again, place)
                 if ending is not None:
                     run.ended = (own_state, own_memory, ending.rounds)
         outcomes = []

@@ -10,6 +10,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.descent.answers import Answers
 from hierfl.errors import IncompatibleSolverError
+from hierfl.jaxtools.interruption import CutShort, heed
 from hierfl.jaxtools.precision import double_precision
 from hierfl.runtime.contract import Visit, Visitor
 from hierfl.runtime.in_process.execution import InProcess
@@ -49,7 +50,7 @@ def execute_visits(
     at_end: BlockEnd,
     begun: Begun | None = None,
 ) -> Outcome:
-    """Make ``rounds`` rounds, or fewer where the method ends by itself; ``at_end`` looks at each block, as for a runtime.
+    """Make ``rounds`` rounds, or fewer where the method ends by itself or has to; ``at_end`` looks at each block, as for a runtime.
 
     What stands for the clients' memories are the answers that the method was given: with them a run that has ``begun`` goes on.
     """
@@ -63,7 +64,13 @@ def execute_visits(
     states = [state]  # before the block, and after each of its rounds
     while done < rounds and ended is None:
         began = time.perf_counter()
-        visit = next(visits)
+        try:
+            heed()
+            visit = next(visits)
+        except CutShort:
+            if len(states) > 1:
+                at_end(done, state, answers, _history(records[1 - len(states) :]))
+            break
         records.append({**visit.record, **_moved(method, state, visit), "seconds": time.perf_counter() - began})
         state, ended, done = visit.state, visit.ended, done + 1
         states.append(state)

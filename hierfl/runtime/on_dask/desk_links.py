@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed import Client
 
+from hierfl.jaxtools.interruption import overdue
 from hierfl.runtime.on_dask.desk import Desk
 from hierfl.runtime.sites.links import Lost
 
@@ -115,7 +116,7 @@ class DeskLinks:
         while True:
             waiting = {task for site, task in tasks.items() if not task.done() and site not in gone}
             left = until - time.monotonic()
-            if not waiting or left <= 0:
+            if not waiting or left <= 0 or overdue():
                 break
             done, _ = await asyncio.wait(waiting, timeout=min(LOOK, left))
             if not done:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from hierfl.errors import SiteError
+from hierfl.jaxtools.interruption import overdue
 from hierfl.runtime.on_flower.letter import Letter
 from hierfl.runtime.on_flower.letters import SERVER, Hello, introduction_of, letter_of
 from hierfl.runtime.sites.links import Lost
@@ -88,7 +89,7 @@ class GridLinks:
         waiting = {messages[self._nodes[site]]: site for site in parcels}
         found: dict[str, bytes | Lost] = {}
         until = time.monotonic() + timeout
-        while waiting and time.monotonic() < until:
+        while waiting and time.monotonic() < until and not overdue():
             for message, reply in self._pulled(set(waiting)).items():
                 found[waiting.pop(message)] = reply
             if waiting:

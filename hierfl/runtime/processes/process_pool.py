@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from hierfl.jaxtools.interruption import CutShort, overdue, unbroken
 from hierfl.runtime.processes.client_process import serve
 from hierfl.runtime.sites.step_names import as_numpy
 
 PATIENCE = 120.0  # seconds that a client may take to answer
+LOOK = 0.1  # seconds between looks whether answers are still wanted
 
 
 class ProcessPool:
@@ -21,6 +24,7 @@ class ProcessPool:
         context = multiprocessing.get_context("spawn")
         self._turn = threading.Lock()  # questions from compiled code come on threads of their own
         self._pipes: list[Connection] = []
+        self._owed = [0] * size  # answers that nobody waited for
         self._processes: list[SpawnProcess] = []
         for place in range(size):
             here, there = context.Pipe()
@@ -54,11 +58,16 @@ class ProcessPool:
             With the traceback of a client that failed; all answers have then been collected.
         TimeoutError
             If a client has not answered in ``PATIENCE`` seconds.
+        CutShort
+            If what asks is to end; the answers are dropped when they come.
         """
         sent = {place: as_numpy(given) for place, given in arguments.items()}
-        with self._turn:
+        with self._turn, unbroken():
             for place, given in sent.items():
+                while self._owed[place]:
+                    self._receive(place)
                 self._pipes[place].send((method, given))
+                self._owed[place] += 1
             answers = [self._receive(place) for place in sent]
         for place, (_, error) in zip(sent, answers):
             if error is not None:
@@ -67,7 +76,12 @@ class ProcessPool:
 
     def _receive(self, place: int) -> tuple[Any, str | None]:
         """A client's value and error, one of them None."""
-        if not self._pipes[place].poll(PATIENCE):
-            raise TimeoutError(f"client {place} has not answered for {PATIENCE:g} seconds.")
+        until = time.monotonic() + PATIENCE
+        while not self._pipes[place].poll(LOOK):
+            if overdue():
+                raise CutShort
+            if time.monotonic() >= until:
+                raise TimeoutError(f"client {place} has not answered for {PATIENCE:g} seconds.")
         answer: tuple[Any, str | None] = self._pipes[place].recv()
+        self._owed[place] -= 1
         return answer

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.jaxtools.interruption import heed, over
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
@@ -78,21 +79,24 @@ class Processes:
         server, key = ServerSide(self.pool, problem, algorithm), key_of(seed)
         state = algorithm.init(jnp.asarray(x0))
         records: list[dict[str, Any]] = []
-        first = done = 0
+        first = done = told = 0
         if begun is not None:
-            first = done = begun.rounds
+            first = done = told = begun.rounds
             state = jax.tree.map(jnp.asarray, begun.state)
             self.pool.ask("remember", {place: ([leaf[place] for leaf in begun.memory],) for place in everyone})
-        for done in range(first + 1, rounds + 1):
+        while done < rounds:
+            heed()
             began = time.perf_counter()
-            clients, before = server.clients(key, done - 1), state
+            clients, before = server.clients(key, done), state
             state, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
             counted: dict[str, Any] = clients.traffic | motion(algorithm, before, state)
             records.append(record | counted | {"seconds": time.perf_counter() - began})
-            if done % block and done < rounds:
+            done += 1
+            if done % block and done < rounds and not over():
                 continue
-            if at_end(done, state, None, _stacked(records[(done - 1) // block * block - first :])) is not None:
+            if at_end(done, state, None, _stacked(records[told - first :])) is not None:
                 break
+            told = done
 
         def own_value(x: Array) -> Array:
             with computing(double=True):

@@ -14,6 +14,7 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SiteError
+from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
@@ -79,6 +80,10 @@ class SiteRounds:
             began = time.perf_counter()
             try:
                 state, record = self.round(state, done)
+            except CutShort:  # what clients have done in this round is undone
+                if done > told:
+                    at_end(done, state, None, stacked(records[told - first :]))
+                break
             except TooFewError as reason:
                 if done == first:
                     raise SiteError(f"no round could be made: {reason}") from None
@@ -88,7 +93,7 @@ class SiteRounds:
                 simulated = {} if self.clock is None else {"clock": self.clock()}
                 states.append(state)
                 records.append(record | simulated | {"seconds": time.perf_counter() - began})
-            if done == told or (ended is None and done % block and done < rounds):
+            if done == told or (ended is None and done % block and done < rounds and not over()):
                 continue
             ending = at_end(done, state, None, stacked(records[told - first :]))
             if ending is not None:  # its rounds are not made again, since every message is told once
@@ -122,7 +127,9 @@ class SiteRounds:
                 exchange.close()
                 raise TooFewError(_too_few(len(chosen), len(wanted), index, self.attendance.minimum, exchange))
             given = (present_in(chosen, size), present_in(there, self.problem.num_clients), key, jnp.asarray(index))
-            after, record = jax.block_until_ready(self.programs.round()(self.tables, state, self.data, *given))
+            program = self.programs.round()
+            with unbroken():
+                after, record = jax.block_until_ready(program(self.tables, state, self.data, *given))
             if not exchange.failed:
                 exchange.close()
                 self.roll.note(index, wanted, chosen)
@@ -132,6 +139,7 @@ class SiteRounds:
             if exchange.stuck is not None:
                 exchange.close()
                 raise TooFewError(exchange.stuck)
+            heed()
             exchange.again()
 
     def _anew(self, state: Any, there: np.ndarray) -> Any:
@@ -156,6 +164,7 @@ class SiteRounds:
             enough = len(there) >= min(self.attendance.minimum, len(wanted))
             if enough or time.monotonic() >= until:
                 return there
+            heed()
             time.sleep(LOOK)
 
     def tell(self) -> dict[str, Any]:
@@ -179,7 +188,8 @@ def own_value_of(making: Any, state: Any, done: int) -> Any:
             exchange.open(done)
             everyone = present_in(there, making.problem.num_clients)
             given = (making.tables, state, making.data, everyone, key, index, jnp.asarray(x))
-            found = jax.block_until_ready(making.programs.own_value()(*given))
+            with unbroken():
+                found = jax.block_until_ready(making.programs.own_value()(*given))
             making.tell()
             if not exchange.failed:
                 return found
@@ -241,6 +251,7 @@ def wait_for_everybody(exchange: Exchange, num_clients: int, patience: float) ->
         decided = len(there) + sum(len(exchange.clients_of[site]) for site in exchange.unwilling)
         if decided >= num_clients or time.monotonic() >= until:
             return there
+        heed()
         time.sleep(LOOK)
 
 

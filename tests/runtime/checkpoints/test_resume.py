@@ -12,6 +12,8 @@ import pytest
 
 import hierfl as hf
 from hierfl.descent.answers import FAILURES, VALUE
+from hierfl.jaxtools import interruption
+from hierfl.runtime.in_process import execution
 from hierfl.solvers import SCAFFOLD, FedAvg, FedMSPP, FedProx, FedRZO, FedZO
 from tests.runtime.checkpoints.resumed import by_and_by, outcome, require_same, stored_arrays, total
 from tests.runtime.processes.test_process_runtime import CASES, DESCENT, EVERYBODY, SEED, START, Case, flat
@@ -115,7 +117,7 @@ def test_a_time_limit_ends_a_part_of_a_run(tmp_path: Path) -> None:
         return least_squares().solve(FedAvg(0.05), metrics={"total": total}, rounds=40, progress=False, **settings)
 
     part = solve(checkpoint=tmp_path / "run", time_limit=1e-3)
-    assert part.status == "time limit reached" and part.settings["rounds_done"] == 10
+    assert part.status == "time limit reached" and part.settings["rounds_done"] == 0
     assert "resume=True" in part.standing
     require_same(solve(checkpoint=tmp_path / "run", resume=True), solve())
 
@@ -132,11 +134,45 @@ def test_ctrl_c_ends_a_run_with_a_result_that_can_be_resumed(tmp_path: Path, cap
 
     part = solve(30, checkpoint=tmp_path / "run")
     assert part.status == "interrupted" and part.settings["rounds_done"] == 30
-    assert "after this block of rounds" in capfd.readouterr().err
+    assert "ending with what there is" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     require_same(solve(None, checkpoint=tmp_path / "run", resume=True), solve(None))
-    with pytest.raises(KeyboardInterrupt):  # as ever, where nothing is kept
-        solve(30)
+    bare = solve(30)  # where nothing is kept, the result is the same
+    np.testing.assert_array_equal(bare.x, part.x)
+    assert bare.status == "interrupted" and "resume" not in bare.standing
+
+
+@pytest.mark.parametrize("solver", [FedAvg(0.05, batch_size=2), SCAFFOLD(0.05, batch_size=2)])
+@pytest.mark.parametrize("settings", [{}, {"tolerance": 1e-9}, {"seeds": 2}])
+def test_a_run_that_ends_within_a_block_goes_on_within_it(
+    solver: Any, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics and tolerances are those of whole blocks, wherever a run was stopped, and however often."""
+    asked = {"metrics": {"total": total}, "rounds": 40, "evaluate_every": 20, "progress": False, **settings}
+    if isinstance(solver, SCAFFOLD):
+        asked.pop("tolerance", None)  # its moves are no gradient steps
+    monkeypatch.setattr(execution, "core_count", lambda: 1)  # all runs are side by side
+    wanted = least_squares().solve(solver, **asked)
+    monkeypatch.setattr(execution, "GROWTH", 1)  # a piece is a round
+    rounds: list[int] = []
+    left = [0]
+
+    def heed() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            for wish in interruption.present_wishes():
+                wish.asked = 0.0
+            raise interruption.CutShort
+
+    monkeypatch.setattr(execution, "heed", heed)
+    while not rounds or rounds[-1] < 40:
+        left[0] = 7
+        found = least_squares().solve(solver, checkpoint=tmp_path, resume=True, **asked)
+        ended = found[0] if "seeds" in settings else found
+        rounds.append(ended.settings["rounds_done"])
+    assert rounds == [7, 14, 21, 28, 35, 40]
+    for ours, theirs in zip(found, wanted) if "seeds" in settings else [(found, wanted)]:
+        require_same(ours, theirs)
 
 
 def test_ctrl_c_twice_ends_a_run_at_once(tmp_path: Path) -> None:

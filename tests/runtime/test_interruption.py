@@ -1,0 +1,303 @@
+"""Ctrl-C and time limits end a run with a result, and soon: whatever it is at.
+
+Run as a program, ``python -m tests.runtime.test_interruption CASE FOLDER``, this solves a case and says when it had its result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, reason
+from hierfl.jaxtools.precision import double_precision
+from hierfl.jaxtools.thread_pool import apart
+from hierfl.solvers import FedAvg
+from hierfl.solvers.lower import Exact
+from tests.solvers.test_baselines import least_squares
+
+SOON = 2.0  # seconds
+
+
+# --- problems that take long ------------------------------------------------------------------------------------------
+
+
+def large_rounds(rows: int = 2000) -> hf.Problem:
+    """Least squares of 10 clients, 2000 rows and 300 scalars each."""
+    random, size = np.random.default_rng(0), 300
+    w, a, b = cp.Variable(size, name="w"), hf.Sample(size, name="a"), hf.Sample(name="b")
+    clients = [hf.Client({a: random.normal(size=(rows, size)), b: random.normal(size=rows)}) for _ in range(10)]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(a @ w - b))), federation=hf.Federation(clients))
+
+
+def costly_gradients() -> hf.Problem:
+    """A lower level of degree four on a ball cut by a halfspace, for each of four clients."""
+    random = np.random.default_rng(0)
+    x, y, a = cp.Variable(30, name="x"), cp.Variable(60, name="y"), hf.Sample(60, name="a")
+    mixed = random.normal(size=(60, 30)) / 8
+    lower = hf.E(cp.sum(cp.power(y - mixed @ x - a, 4))) + cp.sum_squares(y)
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(y - a)) + cp.sum_squares(x) / 10),
+        hf.ArgMin(y, lower, [cp.norm(y) <= 3, y >= -1], scope="client"),
+        [cp.abs(x) <= 1],
+        hf.Federation([hf.Client({a: random.normal(size=(200, 60))}) for _ in range(4)]),
+    )
+
+
+def projected_by_cvxpy() -> hf.Problem:
+    """A variational inequality for each sample, on a set that CVXPY projects on, from within a compiled loop."""
+    random = np.random.default_rng(0)
+    x, y, a = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(2, name="a")
+    rows, cone, tilt = random.normal(size=(2, 3)), random.normal(size=(2, 3)), random.normal(size=3)
+    noise, mixed = random.normal(size=(3, 2)), random.normal(size=(3, 3))
+    on = [cp.SOC(1 + 0.3 * tilt @ y, cone @ y), rows @ y <= np.ones(2)]
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(y - 1) + 0.1 * cp.sum_squares(x))),
+        hf.Equilibrium(y, 2 * (y - mixed @ x) + cp.power(y, 3) + noise @ a, on, scope="sample"),
+        [cp.abs(x) <= 1],
+        hf.Federation([hf.Client({a: random.normal(size=(3, 2))})]),
+    )
+
+
+Case = tuple[Callable[[], hf.Problem], Any, dict[str, Any]]
+CASES: dict[str, Case] = {
+    "blocks of rounds": (large_rounds, FedAvg(1e-5, 20), {"rounds": 10**5}),
+    "a long round": (large_rounds, FedAvg(1e-6, 4000), {"rounds": 100}),
+    "a step search": (large_rounds, FedAvg("auto", 200), {"rounds": 10**5}),
+    "several seeds": (large_rounds, FedAvg(1e-5, 20), {"rounds": 10**5, "seeds": 3}),
+    "the default solver": (costly_gradients, None, {"rounds": None}),
+    "an exact lower level": (costly_gradients, hf.solvers.ZOHFL(lower=Exact()), {"rounds": 10**5}),
+    "projections by CVXPY": (projected_by_cvxpy, None, {}),
+}
+
+
+def main(case: str, folder: str) -> None:
+    """Solve a case until somebody ends it."""
+    make, solver, settings = CASES[case]
+    kept = {} if folder == "-" else {"checkpoint": folder}
+    problem = make()
+    print("begun", flush=True)
+    found = problem.solve(solver, progress=False, **settings, **kept)
+    ended = time.monotonic()
+    result = found.best if isinstance(found, hf.Runs) else found
+    rounds = result.settings["rounds_done"]
+    finite = all(np.isfinite(np.asarray(x)).all() for x in (result.x, result.iterate))
+    told = {"ended": ended, "status": result.status, "rounds": rounds, "finite": finite}
+    print(json.dumps(told | {"recorded": len(result.history["scalars"]), "text": str(result)}), flush=True)
+
+
+def interrupted(case: str, after: float, folder: str) -> dict[str, Any]:
+    """What a process that was sent SIGINT so many seconds after it began tells; ``late`` is by how much its result came after that."""
+    command = [sys.executable, "-m", "tests.runtime.test_interruption", case, folder]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(after)
+    sent = time.monotonic()
+    os.kill(process.pid, signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert out, f"{case}, {after:.2f} s: {error}"
+    told: dict[str, Any] = json.loads(out)
+    return told | {"late": told["ended"] - sent, "case": case, "after": after, "code": process.returncode}
+
+
+@pytest.mark.slow
+def test_every_interrupt_ends_with_a_result_within_two_seconds(tmp_path: Path) -> None:
+    random, found = np.random.default_rng(7), []
+    for place in range(15):
+        case = list(CASES)[place % len(CASES)]
+        folder = str(tmp_path / str(place)) if place % 2 else "-"
+        found.append(interrupted(case, float(random.uniform(0.5, 8.0)), folder))
+        print({name: found[-1][name] for name in ("case", "after", "late", "rounds", "status")})
+    for told in found:
+        assert told["status"] == "interrupted" and told["finite"] and told["code"] == 0, told
+        assert told["recorded"] == told["rounds"], told
+        assert told["late"] < SOON, told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_time_limits_are_kept_within_two_seconds(case: str) -> None:
+    make, solver, settings = CASES[case]
+    problem = make()
+    problem.compile(progress=False)
+    began = time.perf_counter()
+    found = problem.solve(solver, progress=False, time_limit=4.0, **settings)
+    took = time.perf_counter() - began
+    for result in found if isinstance(found, hf.Runs) else [found]:
+        assert result.status == "time limit reached"
+    assert took < 4.0 + SOON
+
+
+# --- quick ones ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def pressed(after: float, begun: threading.Event | None = None) -> Iterator[list[float]]:
+    """SIGINT to this process some seconds after something has begun; when, by ``time.perf_counter``."""
+    when: list[float] = []
+
+    def press() -> None:
+        if begun is None or begun.wait(30.0):
+            time.sleep(after)
+            when.append(time.perf_counter())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    try:
+        yield when
+    finally:
+        thread.join()
+
+
+def test_ctrl_c_ends_a_run_that_nobody_keeps_with_its_rounds() -> None:
+    problem, begun = large_rounds(rows=200), threading.Event()
+    with pressed(0.5, begun) as when:
+        result = problem.solve(FedAvg(1e-5, 5), rounds=10**6, progress=False, callback=lambda *_: begun.set())
+    assert time.perf_counter() - when[0] < SOON and result.status == "interrupted"
+    done = result.settings["rounds_done"]
+    assert 0 < done == len(result.history["objective"]) and np.isfinite(result.value)
+    again = problem.solve(FedAvg(1e-5, 5), rounds=done, progress=False)
+    np.testing.assert_array_equal(result.iterate, again.iterate)
+    np.testing.assert_array_equal(result.history["objective"], again.history["objective"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_the_first_round_gives_the_start() -> None:
+    problem = least_squares()
+    problem.compile(progress=False)
+    with heeded() as wish:
+        wish.asked = time.perf_counter()
+        result = problem.solve(FedAvg("auto"), rounds=50, x0=np.array([3.0, 4.0]), progress=False)
+    assert result.status == "interrupted" and result.settings["rounds_done"] == 0
+    np.testing.assert_array_equal(result.x, [3.0, 4.0])
+
+
+def test_ctrl_c_ends_a_sweep_with_the_solvers_so_far() -> None:
+    def press(x: Any, y: Any) -> float:
+        if not called:
+            signal.raise_signal(signal.SIGINT)
+        called.append(1)
+        return 0.0
+
+    called: list[int] = []
+    solvers = {"one": FedAvg(0.05), "two": FedAvg(0.02)}
+    found = hf.sweep(least_squares(), solvers, seeds=2, rounds=40, metrics={"press": press}, progress=False)
+    assert list(found) == ["one"] and {run.status for run in found["one"]} == {"interrupted"}
+    assert "one" in found.table()
+
+
+def test_ctrl_c_ends_a_run_of_python_functions_and_nothing_goes_on_behind() -> None:
+    slept: list[int] = []
+
+    def slow(v: np.ndarray) -> np.ndarray:
+        slept.append(1)
+        time.sleep(0.02)
+        return np.asarray(v[0] ** 2)
+
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.BlackBox(slow, x) + cp.sum_squares(x)))
+    with pressed(1.5) as when:
+        result = problem.solve(hf.solvers.FedZO(0.01), rounds=10**5, progress=False)
+    assert time.perf_counter() - when[0] < SOON and result.status == "interrupted"
+    count = len(slept)
+    time.sleep(0.2)
+    assert len(slept) <= count + 1  # nothing goes on behind
+
+
+@double_precision
+def looped(function: Callable[[np.ndarray], np.ndarray], trips: int) -> np.ndarray:
+    """A function on the host, called again and again by a compiled program."""
+
+    def program(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, trips, lambda _, v: call_on_host(function, (3,), float, v), x)
+
+    return np.asarray(jax.jit(program)(jnp.zeros(3)))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+def test_ctrl_c_gets_out_of_functions_on_the_host(pause: float) -> None:
+    """They run within the compiled program, which would make an error of its own of what is raised there."""
+
+    def called(v: np.ndarray) -> np.ndarray:
+        time.sleep(pause)
+        return v + 1.0
+
+    with pressed(0.5) as when, pytest.raises(KeyboardInterrupt):
+        looped(called, 10**7)
+    assert time.perf_counter() - when[0] < 1.0
+
+
+def test_ctrl_c_gets_out_of_programs_that_nobody_can_end() -> None:
+    def spin(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda v: v[0] < 3e8, lambda v: v + jnp.ones(300), x)
+
+    program = double_precision(quick_jit(spin))
+    with pressed(1.0) as when, pytest.raises(KeyboardInterrupt):
+        program(np.zeros(300))
+    assert time.perf_counter() - when[0] < 1.0
+
+
+def test_a_limit_of_time_is_seen_by_loops_and_by_force() -> None:
+    began = time.perf_counter()
+    with heeded(began + 0.1):
+        with pytest.raises(CutShort):
+            while True:
+                heed()
+        assert reason() == "time limit reached" and over()
+        with pytest.raises(CutShort), impatient():
+            while True:
+                time.sleep(0.01)  # looks at nothing
+        with pytest.raises(CutShort), impatient():
+            apart(time.sleep, 10.0)
+    assert time.perf_counter() - began < 2.0 and reason() is None and not over()
+
+
+def test_wishes_of_one_thread_do_not_end_the_work_of_another() -> None:
+    ends: list[bool] = []
+
+    def other() -> None:
+        with heeded():
+            begun.wait()
+            ends.append(over())
+
+    begun, thread = threading.Event(), threading.Thread(target=other)
+    thread.start()
+    with heeded(0.0):
+        assert over()
+        begun.set()
+        thread.join()
+    assert ends == [False]
+
+
+def test_somebody_elses_handler_is_left_alone() -> None:
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        with pressed(0.2):
+            result = least_squares().solve(FedAvg(0.05), rounds=20, progress=False, callback=lambda *_: time.sleep(0.3))
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert heard == [1] and result.status == "completed"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
