@@ -21,7 +21,7 @@ from scipy.sparse import issparse
 
 from hierfl.analysis.declare import convex_on_x_only
 from hierfl.compiler.data.held_elsewhere import any_elsewhere, require_all_here, require_as_declared
-from hierfl.compiler.data.tables import Data, Population, population
+from hierfl.compiler.data.tables import Data, Party, Population, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.party_constraints import constraints_of_all_clients
@@ -127,6 +127,30 @@ class Oracles:
         """The samples of that table."""
         clients = self.static_data.clients
         return clients.tables[self.row_table(clients)].samples
+
+    def federation_value(self, x: Upper, y: Lower, clients: Population) -> Scalar:
+        """The upper objective at the federation's y, on all data of these clients and of the server."""
+
+        def of_party(party: Party) -> Array:
+            value: Array = party.mean(lambda rows: self.client_value(x, y, party.environment, rows), self.upper_samples)
+            return value
+
+        total = clients.weighted(of_party, jnp.zeros((), x.dtype))
+        if self.server_program is None:
+            return total
+        server = self.laid_out().server_party
+        return total + server.mean(lambda rows: self.server_value(x, y, server.environment, rows))
+
+    def gathered(self, group: Any) -> tuple[dict[int, Any], Any]:
+        """The rows that all clients, or the server, average over in this process; ``group`` as for ``Population.gathered``.
+
+        Raises
+        ------
+        DataError
+            If some of them are held elsewhere.
+        """
+        data = self.data()
+        return data.server_party.gathered(group) if group.server else data.clients.gathered(group)
 
     def as_rows(self, own: Environment) -> Rows:
         """One sample of a sample-scope level, whose values are among ``own``, as rows."""

@@ -97,6 +97,8 @@ class BoundExact(Tabulated):
                 lambda: self.problem.lower_condition(x, public),
                 jnp.zeros((), int),
                 public,
+                self.problem.gathered,
+                lambda y: self.problem.federation_value(x, y, self.problem.data().clients),
             )
             y, residual = self._checked(self.exact.solve(x, owner, start, self.settings.tolerance))
             return y, residual, self.problem.lower_gap(x, public)

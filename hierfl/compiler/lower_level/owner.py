@@ -76,19 +76,6 @@ class Owner(NamedTuple):
 
         public = clients.party(0).environment
 
-        def upper(y: Array) -> Array:
-            def of_party(party: Party) -> Array:
-                value: Array = party.mean(
-                    lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
-                )
-                return value
-
-            total = clients.weighted(of_party, jnp.zeros((), x.dtype))
-            if oracles.server_program is None:
-                return total
-            server = _server(oracles)
-            return total + server.mean(lambda rows: oracles.server_value(x, y, server.environment, rows))
-
         return cls(
             mapping,
             lambda z: oracles.project_lower(x, z, public),
@@ -97,8 +84,8 @@ class Owner(NamedTuple):
             lambda: oracles.lower_condition(x, public),
             jnp.zeros((), int),
             {**public, **node_weights(clients.tables, oracles.lower_samples)},
-            lambda group: _server(oracles).gathered(group) if group.server else clients.gathered(group),
-            upper,
+            lambda group: oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group),
+            lambda y: oracles.federation_value(x, y, clients),
         )
 
     @classmethod
@@ -115,11 +102,6 @@ class Owner(NamedTuple):
             _nothing_to_gather,
             lambda y: oracles.client_value(x, y[None], own, oracles.as_rows(own)),
         )
-
-
-def _server(oracles: Oracles) -> Party:
-    """The server's own data, which are where its level is solved."""
-    return oracles.laid_out().server_party
 
 
 def _nothing_to_gather(group: RowGroup) -> tuple[dict[int, Array], Array]:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED
 from hierfl.compiler.host.cones import blocks, project_dual
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.matrices import Matrix, largest, lengths, stacked
 from hierfl.compiler.parametric.smooth_sum import SmoothSum
 
@@ -58,6 +58,7 @@ class ConvexProgram:
     size: int
     curved: Matrix
     smooth: SmoothSum | None = None
+    constant: float = 0.0  # of the objective
 
     @property
     def width(self) -> int:
@@ -71,6 +72,13 @@ class ConvexProgram:
         for cone, rows in blocks(self.cones):
             equal[rows], loose[rows] = cone.kind == ZERO, cone.kind == NONNEGATIVE
         return equal, loose
+
+    @property
+    def rank_of_rows(self) -> np.ndarray:
+        """Of each row, the place of its cone's kind among all kinds."""
+        return np.repeat([KINDS.index(cone.kind) for cone in self.cones], [cone.size for cone in self.cones]).astype(
+            int
+        )
 
     @property
     def equal(self) -> Bool[np.ndarray, " rows"]:

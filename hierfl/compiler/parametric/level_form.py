@@ -163,15 +163,19 @@ class LevelForm:
         b = np.zeros(height)
         for part in parts:
             b[part.offset[0]] = part.offset[1]
+        constant = 0.0
         curved = [p[:0], p] if largest(p) > 0 else [p[:0]]
         for part in parts:
             for term in part.squares(width, dense):
                 p = p + gram(term.form, 2.0 * term.weight)
                 q += term.form.T @ (2.0 * term.weight * term.shift)
+                constant += float(term.weight @ term.shift**2)
                 curved.append(term.form[term.weight > 0])
         cones = [cone for part in parts for cone in part.cones]
         terms = [term for part in parts for term in part.smooth_terms(width, dense)]
-        return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), SmoothSum(terms) if terms else None)
+        return ConvexProgram(
+            p, q, a, b, cones, self.size, stacked(curved), SmoothSum(terms) if terms else None, constant
+        )
 
     def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
         """The gradient in theta of what ``slopes`` says."""

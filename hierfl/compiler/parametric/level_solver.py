@@ -19,16 +19,19 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import ONE, SEVERAL, UNKNOWN
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.host.distance_bound import distance_bound
+from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.parametric.level_form import LevelForm, Slopes, Thetas
-from hierfl.compiler.parametric.matrices import beside, diagonal, nothing, placed, stacked
+from hierfl.compiler.parametric.matrices import as_array, beside, diagonal, nothing, placed, stacked
 from hierfl.compiler.parametric.response import Response, slopes_of
-from hierfl.compiler.parametric.solution_set import SolutionSet
+from hierfl.compiler.parametric.solution_set import SolutionSet, at_limits
 from hierfl.compiler.parametric.solve_program import polished, solve_program
 from hierfl.errors import NotConvexError
 
+BOUNDED = 500  # scalars of u, and twice as many rows, up to which errors are bounded
 KEPT = 256  # answers, so that a derivative does not solve again
 SCALARS = 5_000_000  # that are kept with them
 AMONG = 1e-6  # the error of a choice over curved cones that is good enough
@@ -77,6 +80,19 @@ class LevelSolver:
             while len(self._kept) > self._capacity:
                 self._kept.popitem(last=False)
         return self._kept[key]
+
+    def error_bound(self, thetas: Thetas, of_upper: Thetas, modulus: float) -> float:
+        """A bound on ||y - y(x)||; infinite where none is proved."""
+        answer = self.answer(thetas, of_upper)
+        program, u, z = answer.program, answer.chosen.u, answer.chosen.z
+        if not answer.chosen.solved or program.width > BOUNDED or len(program.b) > 2 * BOUNDED or not modulus > 0:
+            return np.inf
+        order = np.argsort(program.rank_of_rows, kind="stable")
+        cones = sorted(program.cones, key=lambda cone: KINDS.index(cone.kind))
+        h, a = as_array(program.curvature(u)), as_array(program.a)[order]
+        dense = ConeProgram(h, program.slope(u) - h @ u, a, program.b[order], _merged(cones))
+        costs = np.abs([program.constant, program.cost(u) + program.constant])
+        return distance_bound(dense, u, z[order], modulus, program.size, costs)
 
     @cached_property
     def _capacity(self) -> int:
@@ -160,13 +176,16 @@ class LevelSolver:
         count = len(thetas)
         if answer.unique != SEVERAL:
             whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
+            answer = answer._replace(chosen=at_limits(answer.program, answer.chosen))
             response = Response(self.form.program, thetas, answer.program, answer.chosen)
             pair = response.adjoint(whole, [tangent[:count] for tangent in tangents])
             if pair is None:
                 return None
             return [*self.form.pull(thetas, slopes_of(pair, answer.chosen)), *map(np.zeros_like, of_upper)]
         whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
-        middle = self._middle(answer)  # where the fewest rows hold: what differs between solutions may not concern the seed
+        middle = self._middle(
+            answer
+        )  # where the fewest rows hold: what differs between solutions may not concern the seed
         pair = Response(self.form.program, thetas, answer.program, middle).adjoint(whole, [t[:count] for t in tangents])
         if pair is not None:
             return [*self.form.pull(thetas, slopes_of(pair, middle)), *map(np.zeros_like, of_upper)]
@@ -295,6 +314,17 @@ class LevelSolver:
 def _places(cost: ConvexProgram, width: int) -> np.ndarray:
     """Where a cost's (y, bounds) are beside u."""
     return np.concatenate([np.arange(cost.size), width + np.arange(cost.width - cost.size)])
+
+
+def _merged(cones: list[Cone]) -> list[Cone]:
+    """Rows of equations, and of inequalities, as one cone each."""
+    merged: list[Cone] = []
+    for cone in cones:
+        if merged and cone.kind in (ZERO, NONNEGATIVE) and merged[-1].kind == cone.kind:
+            merged[-1] = Cone(cone.kind, merged[-1].size + cone.size)
+        else:
+            merged.append(cone)
+    return merged
 
 
 def _value_at(cost: ConvexProgram, y: np.ndarray) -> float:

@@ -9,7 +9,7 @@ are what the adjoint says.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from hierfl.compiler.host.cones import dual_slope
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
-from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.parametric.level_form import Slopes, Thetas
 from hierfl.compiler.parametric.matrices import Matrix, as_array, stacked
 from hierfl.compiler.parametric.saddle import Saddle
@@ -25,6 +25,7 @@ from hierfl.compiler.parametric.solution_set import SolutionSet
 from hierfl.compiler.parametric.solve_program import solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
+TIGHT_ALONG = 1e-9  # of a row's change, up to which it goes on holding
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
 CORNER = 1e-7  # of a multiplier and a slack in a curved cone, up to which they are at a corner of their conditions
@@ -42,6 +43,8 @@ class Response:
     program: ConvexProgram
     answer: ProgramSolution
 
+    _saddles: dict[bytes, Saddle] = field(default_factory=dict)
+
     @cached_property
     def solutions(self) -> SolutionSet:
         return SolutionSet(self.program, self.answer)
@@ -53,10 +56,24 @@ class Response:
         """
         if not seed.any():
             return np.zeros(self.program.width), np.zeros(len(self.program.b))
-        pair = self._over_rows(seed) if self.program.polyhedral else self._over_cones(seed)
-        if pair is None:
+        if not self.program.polyhedral:
+            return self._over_cones(seed)
+        moves = [self.moved(tangent) for tangent in tangents]
+        if not self.solutions.weak.any():
+            pair = self._at(self.solutions.strong, seed)
+            return pair if pair is not None and all(map(self._is_followed, moves)) else None
+        ways = [(sign * force, sign * slack) for force, slack in moves for sign in (1.0, -1.0)]
+        along = [self._along(force, slack) for force, slack in ways]
+        inside = [
+            k for k, moved in enumerate(along) if moved.status not in (EMPTY, UNBOUNDED)
+        ]  # the others lead out of the domain
+        if not inside or not all(along[k].solved for k in inside):
             return None
-        return pair if all(self._agrees(pair, seed, tangent) for tangent in tangents) else None
+        for k in inside:
+            pair = self._at(self._held_along(along[k], ways[k][1]), seed)
+            if pair is not None and all(self._agrees(pair, seed, ways[other], along[other]) for other in inside):
+                return pair
+        return None
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -64,27 +81,19 @@ class Response:
     def _curvature(self) -> Matrix:
         return self.program.curvature(self.answer.u)
 
-    @cached_property
-    def _saddle(self) -> Saddle:
-        return Saddle(self._curvature, self.program.a[self.solutions.strong])
+    def _saddle(self, held: np.ndarray) -> Saddle:
+        key = held.tobytes()
+        if key not in self._saddles:
+            self._saddles[key] = Saddle(self._curvature, self.program.a[held])
+        return self._saddles[key]
 
-    def _over_rows(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        a, held, left = self._saddle.solve(seed, np.zeros(int(self.solutions.strong.sum())))
-        if left > CONSISTENT and self.solutions.weak.any():  # rows without a multiplier may be what holds y
-            return self._with_weak_rows(seed)
+    def _at(self, held: np.ndarray, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The adjoint where these rows hold; None where they leave the seed undetermined."""
+        a, multipliers, left = self._saddle(held).solve(seed, np.zeros(int(held.sum())))
         if left > CONSISTENT:
             return None
         b = np.zeros(len(self.program.b))
-        b[self.solutions.strong] = held
-        return a, b
-
-    def _with_weak_rows(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        tight = self.solutions.strong | self.solutions.weak
-        a, held, left = Saddle(self._curvature, self.program.a[tight]).solve(seed, np.zeros(int(tight.sum())))
-        if left > CONSISTENT:
-            return None
-        b = np.zeros(len(self.program.b))
-        b[tight] = held
+        b[held] = multipliers
         return a, b
 
     def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
@@ -103,23 +112,27 @@ class Response:
         (f1, s1), (b1, t1), (f2, s2), (b2, t2) = at(1.0), at(-1.0), at(2.0), at(-2.0)
         return (8 * (f1 - b1) - (f2 - b2)) / (12 * step), (8 * (s1 - t1) - (s2 - t2)) / (12 * step)
 
-    def _agrees(self, pair: tuple[np.ndarray, np.ndarray], seed: np.ndarray, tangent: Thetas) -> bool:
-        """Whether the derivatives along a direction, there and back, are what the adjoint says."""
-        force, slack = self.moved(tangent)
-        a, b = pair
+    def _is_followed(self, moved: tuple[np.ndarray, np.ndarray]) -> bool:
+        """Whether the rows that hold can go on holding along a direction."""
+        force, slack = moved
+        strong = self.solutions.strong
+        _, _, left = self._saddle(strong).solve(-force, -slack[strong])
+        size = max(float(np.abs(force).max(initial=0.0)), float(np.abs(slack[strong]).max(initial=0.0)))
+        noise = 1e-9 * self.program.force_size(self.answer.u, self.answer.z)
+        return bool(left <= CONSISTENT or left * size <= noise)
+
+    @staticmethod
+    def _agrees(
+        pair: tuple[np.ndarray, np.ndarray],
+        seed: np.ndarray,
+        way: tuple[np.ndarray, np.ndarray],
+        moved: ProgramSolution,
+    ) -> bool:
+        """Whether the derivative along a direction is what the adjoint says."""
+        (a, b), (force, slack) = pair, way
         said = -float(a @ force + b @ slack)
         size = float(np.abs(a) @ np.abs(force) + np.abs(b) @ np.abs(slack))
-        if not self.program.polyhedral:
-            return True
-        if not self.solutions.weak.any():
-            strong = self.solutions.strong
-            _, _, left = self._saddle.solve(-force, -slack[strong])
-            return bool(left <= CONSISTENT)
-        for sign in (1.0, -1.0):
-            moved = self._along(sign * force, sign * slack)
-            if not moved.solved or abs(float(seed @ moved.u) - sign * said) > ALIKE * max(size, abs(said)):
-                return False
-        return True
+        return abs(float(seed @ moved.u) - said) <= ALIKE * max(size, abs(said))
 
     def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
         """The derivative of u along a direction."""
@@ -129,6 +142,13 @@ class Response:
         cones = [Cone(ZERO, int(strong.sum())), Cone(NONNEGATIVE, int(weak.sum()))]
         kinds = [cone for cone in cones if cone.size]
         return solve_program(ConvexProgram(self._curvature, force, a, b, kinds, program.size, program.flat_along))
+
+    def _held_along(self, moved: ProgramSolution, slack: np.ndarray) -> np.ndarray:
+        """The rows that hold here and a little along a direction."""
+        program, weak = self.program, self.solutions.weak
+        change = np.asarray(program.a @ moved.u) + slack
+        size = np.asarray(abs(program.a) @ np.abs(moved.u)) + np.abs(slack) + 1e-300
+        return self.solutions.strong | (weak & (np.abs(change) <= TIGHT_ALONG * size))
 
     # --- cones ---------------------------------------------------------------------------------------------------
 

@@ -197,6 +197,32 @@ class SolutionSet:
         return False
 
 
+def at_limits(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution with those bounds of convex terms that have no cost as low as the rows allow.
+
+    A term whose weight is zero has a bound that may be anywhere above it. Where the weight moves, the bound is at the term.
+    """
+    costless = (np.abs(program.q) == 0.0) & (np.arange(program.width) >= program.size)
+    if not costless.any() or not program.polyhedral:
+        return answer
+    entries = np.flatnonzero(costless)
+    moving = lengths(program.flat_along.T[entries] if program.flat_along.shape[0] else np.zeros((len(entries), 1))) > 0
+    entries = entries[~moving]
+    if not len(entries):
+        return answer
+    rest = answer.u.copy()
+    rest[entries] = 0.0
+    count = len(entries)
+    flat = nothing(count, count, program.p)
+    lowest = solve_program(
+        ConvexProgram(flat, np.ones(count), program.a[:, entries], program.slack(rest), program.cones, count, flat)
+    )
+    if not lowest.solved:
+        return answer
+    rest[entries] = lowest.u
+    return program.judged(rest, answer.z)
+
+
 def _widened(rows: Matrix, width: int) -> Matrix:
     """Rows with further columns of zeros."""
     more = width - rows.shape[1]

@@ -32,6 +32,7 @@ STEPS = 12  # of Newton's method on what holds, at most
 MODELS = 100  # quadratic models, at most
 FLOOR = 1e-3  # of the largest curvature, that models have at first along forms that have less
 ROUGH = 1e-6  # the error of a model's solution that is good enough for a step
+STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
 FEW = 3  # steps of Newton's method from a solution nearby
 GAIN = 1e-4  # of what a model promises, that a step has to keep
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
@@ -96,8 +97,12 @@ def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolu
             answer = polished(program, u, step.z, count)
             settled = answer.error > 0.1 * best.error  # another model makes it no better
             best = min(best, answer, key=lambda one: one.error)
-            if best.error <= EXACT * 100 or (settled and (best.solved or moved <= 1e-12)) or length == 0.0:
+            if best.error <= EXACT * 100 or (settled and best.solved) or length == 0.0:
                 return best
+            if (
+                moved <= STANDS and length == 1.0
+            ):  # where curvature vanishes at the solution, forces do not balance: they vanish
+                return replace(best, error=moved, status=SOLVED)
         if float(np.abs(u).max(initial=0.0)) > 1e15:
             return program.none(UNBOUNDED)
     return polished(program, u, last.z if last is not None else np.zeros(len(program.b)), MODELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -30,8 +31,14 @@ from hierfl.language.expectation import SampleAverage
 TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 
 
+@dataclass(frozen=True, eq=False)
 class ParametricProgram(ExactMethod):
-    """The method for convex levels of rows and cones, of any size, with one solution or several."""
+    """The method for convex levels of rows and cones, of any size, with one solution or several.
+
+    ``bounds`` says whether it bounds the error of y, which takes as long as a solution.
+    """
+
+    bounds: bool = False
 
     name: ClassVar[str] = "parametric program"
     cost: ClassVar[str] = "a sparse convex program on the host, for each owner of a y"
@@ -89,8 +96,21 @@ class ParametricProgram(ExactMethod):
         y, (residual, status, unique) = told[:size], told[size : size + 3]
         unique = self._told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
         solved = status == SOLVED
-        bound = jnp.full((), jnp.nan, x.dtype)
+        bound = self._bound(mu, below, above, x.dtype) if self.bounds else jnp.full((), jnp.nan, x.dtype)
         return LowerSolution(y, residual, bound, mu, status.astype(int), solved, status == EMPTY, unique)
+
+    def with_bounds(self) -> ParametricProgram:
+        return replace(self, bounds=True)
+
+    def _bound(self, mu: Array, below: Thetas, above: Thetas, dtype: Any) -> Float[Array, ""]:
+        """A bound on the error of one owner's y, from the solution that is kept."""
+        count = len(below)
+
+        def on_host(mu: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+            given = [np.asarray(part, float) for part in parts]
+            return np.asarray(self.solver.error_bound(given[:count], given[count:], float(mu)))
+
+        return call_on_host(on_host, (), dtype, mu, *below, *above)
 
     def _told_apart(self, unique: Array, y: Array, ends: Array, owner: Owner) -> Array:
         """``SEVERAL`` where the upper objective has other values at other solutions, else ``ALIKE``."""
@@ -136,7 +156,11 @@ class ParametricProgram(ExactMethod):
             far = "is unbounded above" if self.structure.level.kind == "argmax" else "is unbounded below"
             return f"its {what} {far} on Y(x). Add a strongly {convex} term or a bounded set."
         error = float(solution.residual[owner])
-        tried = f"its optimality conditions hold with a relative error of {error:.1e} only" if np.isfinite(error) else "no y was found"
+        tried = (
+            f"its optimality conditions hold with a relative error of {error:.1e} only"
+            if np.isfinite(error)
+            else "no y was found"
+        )
         return (
             f"{tried}. Its infimum may not be attained, or it is badly scaled: add a strongly {convex} term or a bounded set, or write it in "
             f"other units."
@@ -190,7 +214,11 @@ def _upper(oracles: Oracles, selection: str) -> Upper:
     why: list[str] = []
     for sign in (wanted, -wanted):
         costs = [
-            (cp.Constant(0.0) if term is None else _of_one_row(term) if level.scope == "sample" else term, sign, parties)
+            (
+                cp.Constant(0.0) if term is None else _of_one_row(term) if level.scope == "sample" else term,
+                sign,
+                parties,
+            )
             for term, parties in zip(terms, (data.clients, data.server))
         ]
         try:
