@@ -15,7 +15,7 @@ depends on conventions (Bolte and Pauwels, 2021), a heuristic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ from hierfl.errors import IncompatibleSolverError
 
 DENSE_LIMIT = 256
 TOLERANCE = 1e-12
+SINGULAR = 1e-13  # of the largest singular value: a smaller one is none
+UNSOLVED = 1e-6  # of a right side, that may be left of a system that was solved for
 KRYLOV_STEPS = 2000
 POWER_STEPS = 15
 Map = Callable[[Array], Array]
@@ -54,11 +56,17 @@ class Hypergradient:
     """Implicit differentiation on one problem, by the answers of ``exact``.
 
     ``envelope``: upper and lower gradients in y are proportional; not asked outside of rounds where the method differentiates y(x).
+    ``ways`` are the directions (k, n) along which there has to be a derivative, there and back; None for all.
     """
 
     problem: CompiledProblem
     exact: ExactLower
     envelope: bool
+    ways: Array | None = None
+
+    def along(self, direction: Array) -> Hypergradient:
+        """The same for derivatives along a direction (n,): all that is asked of its gradients."""
+        return replace(self, ways=direction[None])
 
     @classmethod
     def of(cls, problem: CompiledProblem, in_rounds: bool = False) -> Hypergradient:
@@ -70,6 +78,8 @@ class Hypergradient:
             If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
         """
         exact = problem.exact.in_rounds if in_rounds else problem.exact
+        if in_rounds and exact.method is not None and not exact.method.responds and not exact.method.structure.strict:
+            exact = problem.exact if problem.exact.method is not None and problem.exact.method.responds else exact
         keep = problem.programs.keep
         if not in_rounds and exact.method is not None and exact.method.responds:
             return keep(("hypergradient", exact), lambda: cls(problem, exact, False))
@@ -90,7 +100,7 @@ class Hypergradient:
         """grad f from its partial gradients, by the method's own derivative of y(x) where it has one."""
         method = self.exact.method
         if method is not None and method.responds:
-            return in_x + method.pull(x, owner(), in_y)
+            return in_x + method.pull(x, owner(), in_y, self.ways)
         return self.adjoint(x, in_x, in_y, lower(), y)
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
@@ -123,9 +133,11 @@ class Hypergradient:
         w = slope(self._solve(product, slope(seed), True))
         return seed + w - step * hessian(w)
 
-    @staticmethod
-    def _solve(multiply: Map, right: Array, symmetric: bool) -> Array:
-        """Entries that nothing determines, where the system is zero, are 0: y does not move there."""
+    def _solve(self, multiply: Map, right: Array, symmetric: bool) -> Array:
+        """Entries that nothing determines, where the system is zero, are 0: y does not move there.
+
+        NaN where the system is singular otherwise: of several lower solutions this one moves in ways that it does not tell.
+        """
         open_ = multiply(_generic(right)) == 0
 
         def closed(v: Array) -> Array:
@@ -133,12 +145,18 @@ class Hypergradient:
 
         right = jnp.where(open_, 0.0, right)
         if right.size <= DENSE_LIMIT:
-            return jnp.linalg.solve(jax.vmap(closed, out_axes=1)(jnp.eye(right.size, dtype=right.dtype)), right)
+            matrix = jax.vmap(closed, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
+            found = jnp.linalg.solve(matrix, right)
+            if self.exact.method is None or self.exact.method.structure.strict:
+                return found
+            values = jnp.linalg.svd(matrix, compute_uv=False)
+            return jnp.where(values[-1] <= SINGULAR * values[0], jnp.nan, found)
         if symmetric:
             solution: Array = cg(closed, right, tol=TOLERANCE, maxiter=KRYLOV_STEPS)[0]
         else:
             solution = gmres(closed, right, tol=TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
-        return solution
+        left = jnp.linalg.norm(closed(solution) - right)
+        return jnp.where(left <= UNSOLVED * jnp.linalg.norm(right), solution, jnp.nan)
 
     @property
     def _symmetric(self) -> bool:

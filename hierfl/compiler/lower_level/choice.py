@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
-from hierfl.compiler.lower_level.methods.active_set import ActiveSet, host_problem
+from hierfl.compiler.lower_level.methods.active_set import ActiveSet
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
 from hierfl.compiler.lower_level.methods.conic_program import ConicProgram
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
 from hierfl.compiler.lower_level.methods.extragradient import ExtragradientMethod
 from hierfl.compiler.lower_level.methods.linear_system import LinearSystem
 from hierfl.compiler.lower_level.methods.method import ExactMethod
-from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
@@ -24,10 +24,10 @@ METHODS: dict[str, type[ExactMethod]] = {
         ProjectedSolution,
         DiagonalPlusLowRank,
         LinearSystem,
+        ParametricProgram,
         ActiveSet,
         SemismoothNewton,
         ExtragradientMethod,
-        ParametricProgram,
         ConicProgram,
         AcceleratedGradient,
     )
@@ -35,22 +35,33 @@ METHODS: dict[str, type[ExactMethod]] = {
 
 
 LOOKED_AT = 30  # scalars of y, and
-OWNERS_LOOKED_AT = 20  # owners, for which DAQP has answered a slice before a search for a multiplier is compiled
+OWNERS_LOOKED_AT = (
+    20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
+)
+FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
 def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
-    """The method for single values, gradients and slices: that of rounds, or the host where that one is quicker at first.
+    """The method for single values, gradients and slices: a formula, else the program on the host, which knows multipliers and ties.
 
     Projecting on a simplex or an l1 ball is a search whose program takes a second to compile, for every kind of question; rounds
     ask it so often that it pays.
     """
     structure = in_rounds.structure
     few = structure.size <= LOOKED_AT and structure.owners <= OWNERS_LOOKED_AT
-    if isinstance(in_rounds, ProjectedSolution) and few:
-        applies, why = ActiveSet.verdict(structure)
-        if applies and host_problem(structure).form.polyhedral:
-            return ActiveSet(structure, why)
+    searched = isinstance(in_rounds, ProjectedSolution) and few
+    system = isinstance(in_rounds, LinearSystem) and structure.strict
+    if (isinstance(in_rounds, FORMULAS) and not searched) or system:
+        return in_rounds
+    applies, why = ParametricProgram.verdict(structure)
+    if applies and (not searched or structure_is_polyhedral(structure)):
+        return ParametricProgram(structure, why)
     return in_rounds
+
+
+def structure_is_polyhedral(structure: LowerStructure) -> bool:
+    """Whether the level's program has rows only."""
+    return level_solver(structure).form.polyhedral
 
 
 def chosen_method(structure: LowerStructure) -> ExactMethod:
@@ -62,18 +73,17 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         If a nonsmooth lower level contains user code, so that neither iteration nor CVXPY applies.
     """
     methods = list(METHODS.values())
-    import os
-    if os.environ.get("HIERFL_P"):
-        methods.insert(0, ParametricProgram)
     if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
-        methods.insert(0, ActiveSet)
+        methods = [ParametricProgram, ActiveSet, *methods]
+    if getattr(structure.level, "selection", None) is not None:
+        methods.insert(0, ParametricProgram)
     why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)
         if applies:
             return method(structure, f"{why}{why_not_on_rows if method is ConicProgram else ''}")
-        if method is ActiveSet:
-            why_not_on_rows = f"; {ActiveSet.name} {why}"
+        if method is ParametricProgram:
+            why_not_on_rows = f"; {ParametricProgram.name} {why}"
     raise AssertionError("every lower level has a method: CVXPY or extragradient")
 
 

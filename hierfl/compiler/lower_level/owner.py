@@ -55,7 +55,9 @@ class Owner(NamedTuple):
             party.index,
             {**party.environment, **node_weights(party.tables, oracles.lower_samples)},
             party.gathered,
-            lambda y: party.mean(lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples),
+            lambda y: party.mean(
+                lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
+            ),
         )
 
     @classmethod

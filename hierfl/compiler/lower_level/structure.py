@@ -131,6 +131,11 @@ class LowerStructure:
         mode = self.jacobian.mode
         return mode == "unknown" or (mode == "constant" and self.jacobian.modulus <= 0)
 
+    @property
+    def strict(self) -> bool:
+        """Whether F is strongly monotone whatever the data are."""
+        return self.jacobian.mode == "constant" and self.jacobian.modulus > 0
+
     def modulus_text(self, scope: str | None) -> str:
         """Where the modulus comes from."""
         mode = self.jacobian.mode

@@ -22,7 +22,7 @@ from jax import Array
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
-from hierfl.compiler.host.standard_form import Cone, NoStandardFormError
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStandardFormError
 from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
 from hierfl.compiler.parametric.affine_entries import AffineEntries
 from hierfl.compiler.parametric.convex_program import ConvexProgram
@@ -75,13 +75,15 @@ class LevelForm:
     @classmethod
     def of(
         cls,
-        costs: Sequence[tuple[Expression, float, Population | None]],
+        costs: Sequence[tuple[Expression | Sequence[Expression], float, Population | None]],
         constraints: Sequence[Constraint],
         variables: Sequence[cp.Variable],
         whole: bool,
         known: Known = NOTHING_KNOWN,
     ) -> LevelForm:
         """Of costs, each with a factor and the parties whose data it averages over (the second one's are the server's).
+
+        A sequence of expressions, one for each variable, is an affine mapping in place of a gradient.
 
         ``whole`` says that y is the federation's: clients' constants differ within the cost.
 
@@ -90,30 +92,36 @@ class LevelForm:
         NoStandardFormError
             Where CVXPY cannot bring it to rows and the cones that are known here.
         """
-        plain: list[Expression] = []
         ids = {v.id for v in variables}
-        rows: dict[tuple[int | None, bool, bool], list[Expression]] = {}
+        mapped = any(not isinstance(cost, Expression) for cost, _, _ in costs)
+        parts: dict[tuple[int | None, bool, bool] | None, dict[int, list[Expression]]] = {None: {}}
         for place, (cost, factor, parties) in enumerate(costs):
             server = place > 0
-            for term in addends(cost):
-                if not any(v.id in ids for v in term.variables()):
-                    continue
-                for part, kind in _parts(term):
+            for entry, expression in enumerate([cost] if isinstance(cost, Expression) else cost):
+                for part, kind in (each for term in addends(expression) for each in _parts(term)):
+                    if not (mapped or any(v.id in ids for v in part.variables())):
+                        continue
                     private = whole and not server and any(isinstance(p, ClientParameter) for p in part.parameters())
                     if kind is None and not private:
-                        weight = factor * (
-                            1.0 if server or parties is None or not whole else float(np.sum(parties.weights))
-                        )
-                        plain.append(weight * part)
+                        shared = whole and not server and parties is not None
+                        weight = factor * (float(np.sum(parties.weights)) if shared and parties is not None else 1.0)
+                        parts[None].setdefault(entry, []).append(weight * part)
                     else:
                         assert parties is not None
                         table = None if kind is None else table_of(part, parties)
-                        rows.setdefault((table, kind is total, server), []).append(factor * part)
-        base = Template.of(_sum(plain), constraints, variables, known)
-        groups = tuple(
-            RowGroup(Template.of(_sum(parts), (), variables, known), table, summed, server)
-            for (table, summed, server), parts in rows.items()
-        )
+                        of_group = parts.setdefault((table, kind is total, server), {})
+                        of_group.setdefault(entry, []).append(factor * part)
+
+        def template(own: dict[int, list[Expression]], constraints: Sequence[Constraint]) -> Template:
+            if not mapped:
+                return Template.of(_sum(own.get(0, [])), constraints, variables, known)
+            forces = [_sum(own.get(k, [])) for k in range(len(variables))]
+            zeros = [cp.Constant(np.zeros(v.shape)) for v in variables]
+            full = [zero if force is None else force + zero for force, zero in zip(forces, zeros)]
+            return Template.of(None, constraints, variables, known, full)
+
+        base = template(parts.pop(None), constraints)
+        groups = tuple(RowGroup(template(own, ()), *key) for key, own in parts.items() if key is not None)
         for group in groups:
             parties = costs[int(group.server)][2]
             if group.table is not None and parties is not None:
@@ -124,6 +132,12 @@ class LevelForm:
     def size(self) -> int:
         """How many scalars y has."""
         return self.base.size
+
+    @property
+    def polyhedral(self) -> bool:
+        """Whether there are only equations and inequalities."""
+        templates = [self.base, *(group.template for group in self.groups)]
+        return all(cone.kind in (ZERO, NONNEGATIVE) for template in templates for cone in template.cones)
 
     def thetas(self, environment: dict[int, Any], gather: Gather) -> Thetas:
         """theta, from the values of x and constants, and rows; traceable."""

@@ -73,17 +73,20 @@ class Template:
         constraints: Sequence[Constraint],
         variables: Sequence[cp.Variable],
         known: Known = NOTHING_KNOWN,
+        mapping: Sequence[Expression] = (),
     ) -> Template:
         """Canonicalise a convex cost (None: zero) and constraints; averages count as their per-sample expressions.
+
+        An affine ``mapping``, one expression for each variable, takes the place of a gradient: its matrix is P, as it is.
 
         Raises
         ------
         NoStandardFormError
             Where a cone is needed that is none of the four, or CVXPY does not find the problem convex; says why.
         """
-        made = cls._of(cost, constraints, variables, known, frozenset())
+        made = cls._of(cost, constraints, variables, known, frozenset(), mapping)
         long = frozenset(k for k, part in enumerate(made.smooth) if _fills_in(part.form))
-        return cls._of(cost, constraints, variables, known, long) if long else made
+        return cls._of(cost, constraints, variables, known, long, mapping) if long else made
 
     @classmethod
     def _of(
@@ -93,12 +96,16 @@ class Template:
         variables: Sequence[cp.Variable],
         known: Known,
         lifted: frozenset[int],
+        mapping: Sequence[Expression],
     ) -> Template:
         """With variables of their own for the arguments of some of the smooth atoms."""
-        hoisted = hoist([*([] if cost is None else [cost]), *constraints], variables, known)
+        hoisted = hoist([*([] if cost is None else [cost]), *constraints, *mapping], variables, known)
         plain = {hoisted.twins[v].id: cp.Variable(v.shape, name=v.name()) for v in variables}
         trees = [_over(tree, plain) for tree in hoisted.expressions]
+        trees, forces = trees[: len(trees) - len(mapping)], trees[len(trees) - len(mapping) :]
         objective, rest = (cp.Constant(0.0), trees) if cost is None else (trees[0], trees[1:])
+        if not all(force.is_affine() for force in forces):
+            raise NoStandardFormError("its mapping is not affine in y")
         if not objective.is_convex():
             raise NoStandardFormError("it is not convex in y by CVXPY's rules")
         parts = _Smooth(lifted)
@@ -114,8 +121,8 @@ class Template:
             width=places.width,
             theta=parameters,
             hoisted=Program([hoisted.parameters[p] for p in parameters]),
-            quadratic=places.quadratic(stuffed),
-            linear=places.linear(stuffed),
+            quadratic=places.quadratic(stuffed) if not forces else places.jacobian(forces),
+            linear=places.linear(stuffed) if not forces else places.force(forces),
             matrix=places.matrix(stuffed, order),
             offset=places.offset(stuffed, order),
             cones=order.cones,
@@ -357,6 +364,25 @@ class _Places:
         """q."""
         rows = np.append(self._columns(stuffed), -1)  # the last one is the constant of the objective
         return self._entries(stuffed, stuffed.q, len(rows), rows, np.zeros(1, int), np.ones(len(rows)), (self.width, 1))
+
+    def jacobian(self, forces: Sequence[Expression]) -> AffineEntries:
+        """P, of a mapping."""
+        stuffed, rows = self._of_mapping(forces)
+        columns = np.append(self._columns(stuffed), -1)
+        ones = np.ones(len(rows))
+        return self._entries(stuffed, stuffed.A, len(rows), rows, columns, ones, (self.width, self.width))
+
+    def force(self, forces: Sequence[Expression]) -> AffineEntries:
+        """q, of a mapping."""
+        stuffed, rows = self._of_mapping(forces)
+        columns = np.append(np.full(stuffed.x.size, -1), 0)
+        return self._entries(stuffed, stuffed.A, len(rows), rows, columns, np.ones(len(rows)), (self.width, 1))
+
+    def _of_mapping(self, forces: Sequence[Expression]) -> tuple[ParamConeProg, np.ndarray]:
+        """A mapping as equations, and the place in y of each."""
+        stuffed, _ = _stuffed(cp.Constant(0.0), [Zero(force) for force in forces])
+        places = list(self.of_variable.values())[: len(forces)]
+        return stuffed, np.concatenate(places)
 
     def matrix(self, stuffed: ParamConeProg, order: _RowOrder) -> AffineEntries:
         """A."""

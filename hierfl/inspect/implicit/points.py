@@ -95,8 +95,10 @@ class Points:
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate (f (k,), its derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
-        value, gradient = self.gradients(points)
-        return value, np.sum(gradient * directions, axis=1)
+        hyper = Hypergradient.of(self.compiled)
+        along = np.broadcast_to(directions, np.shape(points))
+        value, slope = self._pieces(("slopes", hyper), partial(self._slope, hyper), points, along)
+        return value, slope
 
     def gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate (f (k,), its gradients (k, n)) by implicit differentiation."""
@@ -171,6 +173,10 @@ class Points:
     def _away(self, x: Array, data: Data) -> Array:
         """Whether x is outside X."""
         return jnp.linalg.norm(x - project_on_all(self.compiled, x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
+
+    def _slope(self, hyper: Hypergradient, x: Array, way: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
+        value, gradient = self._gradient(hyper.along(way), x, data, tolerance)
+        return value, gradient @ way
 
     def _gradient(self, hyper: Hypergradient, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
         evaluation, gradient = gradient_at(hyper, x, data)

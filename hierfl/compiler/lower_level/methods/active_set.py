@@ -137,7 +137,13 @@ class ActiveSet(ExactMethod):
         given = (owner.own[leaf] for leaf in leaves)
         return call_on_host(on_host, (), x.dtype, x, owner.host_key, mu, *given)
 
-    def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
+    def pull(
+        self,
+        x: Float[Array, " n"],
+        owner: Owner,
+        seed: Float[Array, " size"],
+        ways: Float[Array, "k n"] | None = None,
+    ) -> Float[Array, " n"]:
         """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
         leaves = tuple(owner.own)
 

@@ -132,8 +132,17 @@ class ExactMethod(ABC):
         """The method that bounds errors of y as well: itself, unless it tells them only where somebody asks."""
         return self
 
-    def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
-        """The gradient in x of seed'y(x) for one owner, NaN where there is none; traceable."""
+    def pull(
+        self,
+        x: Float[Array, " n"],
+        owner: Owner,
+        seed: Float[Array, " size"],
+        ways: Float[Array, "k n"] | None = None,
+    ) -> Float[Array, " n"]:
+        """The gradient in x of seed'y(x) for one owner, NaN where there is none; traceable.
+
+        ``ways`` are directions along which alone it is asked for, where a method can tell.
+        """
         raise AssertionError(f"{self.name} does not know how y moves with x")
 
     def question(self, x: Array, owner: Owner, asked: Owner, warm: Array, tolerance: Array | float) -> Question:

@@ -21,13 +21,15 @@ from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Ve
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
-from hierfl.compiler.parametric.level_form import LevelForm, Thetas
+from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas
 from hierfl.compiler.parametric.level_solver import LevelSolver, Upper
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage
 
+NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
+AVERAGED, FEW = 1_000, 100_000  # scalars of y where they are many
 TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 
 
@@ -47,10 +49,18 @@ class ParametricProgram(ExactMethod):
 
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
+        oracles = structure.oracles
+        if oracles.elsewhere and oracles.scope == "federation":
+            return Verdict(False, "needs the data of all clients in one place")
         try:
-            level_solver(structure)
+            form = level_solver(structure).form
         except NoStandardFormError as reason:
             return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
+        numbers = sum(group.template.count * _rows(group, oracles, structure) for group in form.groups)
+        if numbers > NUMBERS or (numbers > FEW and structure.size > AVERAGED):
+            return Verdict(
+                False, f"needs fewer numbers to average over; here {numbers:,}, for {structure.size:,} scalars of y"
+            )
         return Verdict(True, "its matrices follow from x and the owner's data, and its multipliers are known")
 
     @property
@@ -122,7 +132,13 @@ class ParametricProgram(ExactMethod):
         apart = jnp.any(jnp.abs(there - here) > TOLD_APART * size)
         return jnp.where(unique == SEVERAL, jnp.where(apart, SEVERAL, ALIKE), unique).astype(int)
 
-    def pull(self, x: Float[Array, " n"], owner: Owner, seed: Float[Array, " size"]) -> Float[Array, " n"]:
+    def pull(
+        self,
+        x: Float[Array, " n"],
+        owner: Owner,
+        seed: Float[Array, " size"],
+        ways: Float[Array, "k n"] | None = None,
+    ) -> Float[Array, " n"]:
         """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
 
         def both(x: Array) -> Thetas:
@@ -130,7 +146,7 @@ class ParametricProgram(ExactMethod):
             return [*below, *above]
 
         thetas, back = jax.vjp(both, x)
-        ways = [jax.jvp(both, (x,), (way,))[1] for way in _generic(x)]
+        ways = [jax.jvp(both, (x,), (way,))[1] for way in (_generic(x) if ways is None else ways)]
         count, shapes = len(self._thetas(x, owner)[0]), [jnp.shape(part) for part in thetas]
         sizes = [int(np.prod(shape)) for shape in shapes]
 
@@ -167,6 +183,15 @@ class ParametricProgram(ExactMethod):
         )
 
 
+def _rows(group: RowGroup, oracles: Oracles, structure: LowerStructure) -> int:
+    """How many rows of a group an owner averages over, at most."""
+    clients = oracles.static_data.clients
+    if group.table is None:
+        return int(clients.size)
+    table = clients.tables[group.table]
+    return int(table.size if structure.level.scope == "federation" else table.longest)
+
+
 def level_solver(structure: LowerStructure) -> LevelSolver:
     """What solves the level, made once for a problem.
 
@@ -191,14 +216,16 @@ def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormE
 
 def _made(structure: LowerStructure) -> LevelSolver:
     oracles, level = structure.oracles, structure.level
-    if level.kind == "equilibrium":
-        raise NoStandardFormError("it is an equilibrium")
+    mapping = level.kind == "equilibrium"
+    if mapping and not (structure.affine and structure.pattern.symmetric):
+        raise NoStandardFormError("it is an equilibrium whose mapping is no affine gradient")
     whole, known = level.scope == "federation", oracles.declaration.known_bounds
     clients = oracles.static_data.clients
     constraints = lower_constraints(oracles.declaration)
-    form = LevelForm.of([(level.expression, level.sign, clients)], constraints, level.variables, whole, known)
+    cost = list(level.expressions) if mapping else level.expression
+    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.variables, whole, known)
     selection = getattr(level, "selection", None)
-    strict = structure.jacobian.mode == "constant" and structure.jacobian.modulus > 0
+    strict = structure.strict
     upper = None if selection is None else _upper(oracles, selection)
     return LevelSolver(form, strict, selection, upper)
 
