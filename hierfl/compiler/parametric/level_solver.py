@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -182,6 +182,8 @@ class LevelSolver:
             if pair is None:
                 return None
             return [*self.form.pull(thetas, slopes_of(pair, answer.chosen)), *map(np.zeros_like, of_upper)]
+        if not answer.program.polyhedral:
+            return None
         whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
         middle = self._middle(
             answer
@@ -189,7 +191,7 @@ class LevelSolver:
         pair = Response(self.form.program, thetas, answer.program, middle).adjoint(whole, [t[:count] for t in tangents])
         if pair is not None:
             return [*self.form.pull(thetas, slopes_of(pair, middle)), *map(np.zeros_like, of_upper)]
-        if not answer.program.polyhedral or answer.program.smooth is not None:
+        if answer.program.smooth is not None:
             return None
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
 
@@ -328,16 +330,13 @@ def _merged(cones: list[Cone]) -> list[Cone]:
 
 
 def _value_at(cost: ConvexProgram, y: np.ndarray) -> float:
-    """A cost at y, but for a constant: its bounds as low as they go."""
-    size, extra = cost.size, cost.width - cost.size
-    p, a = cost.p, cost.a
-    fixed = 0.5 * y @ (p[:size, :size] @ y) + cost.q[:size] @ y
-    if not extra:
-        return float(fixed)
-    q = cost.q[size:] + p[size:, :size] @ y
-    rest = ConvexProgram(p[size:, size:], q, a[:, size:], cost.b + a[:, :size] @ y, cost.cones, extra, p[size:, size:])
-    found = solve_program(rest)
-    return float(fixed + 0.5 * found.u @ (rest.p @ found.u) + rest.q @ found.u) if found.solved else np.nan
+    """A cost at y: its bounds as low as they go."""
+    size, width = cost.size, cost.width
+    rows = diagonal(np.ones(width), cost.a)[:size]
+    cones = [*cost.cones, Cone(ZERO, size)]
+    fixed = replace(cost, a=stacked([cost.a, rows]), b=np.concatenate([cost.b, -y]), cones=cones)
+    found = solve_program(fixed)
+    return cost.cost(found.u) if found.solved else np.nan
 
 
 def _key(parts: Thetas) -> bytes:

@@ -26,6 +26,8 @@ from hierfl.compiler.parametric.solve_program import solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
 TIGHT_ALONG = 1e-9  # of a row's change, up to which it goes on holding
+ROUNDING = 1e-10  # of u, that it may seem to move by
+FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
 CORNER = 1e-7  # of a multiplier and a slack in a curved cone, up to which they are at a corner of their conditions
@@ -57,7 +59,7 @@ class Response:
         if not seed.any():
             return np.zeros(self.program.width), np.zeros(len(self.program.b))
         if not self.program.polyhedral:
-            return self._over_cones(seed)
+            return self._over_cones(seed, tangents)
         moves = [self.moved(tangent) for tangent in tangents]
         if not self.solutions.weak.any():
             pair = self._at(self.solutions.strong, seed)
@@ -121,8 +123,8 @@ class Response:
         noise = 1e-9 * self.program.force_size(self.answer.u, self.answer.z)
         return bool(left <= CONSISTENT or left * size <= noise)
 
-    @staticmethod
     def _agrees(
+        self,
         pair: tuple[np.ndarray, np.ndarray],
         seed: np.ndarray,
         way: tuple[np.ndarray, np.ndarray],
@@ -131,8 +133,9 @@ class Response:
         """Whether the derivative along a direction is what the adjoint says."""
         (a, b), (force, slack) = pair, way
         said = -float(a @ force + b @ slack)
-        size = float(np.abs(a) @ np.abs(force) + np.abs(b) @ np.abs(slack))
-        return abs(float(seed @ moved.u) - said) <= ALIKE * max(size, abs(said))
+        size = float(np.abs(a) @ np.abs(force) + np.abs(b) @ np.abs(slack) + np.abs(seed) @ np.abs(moved.u))
+        rounding = ROUNDING * float(np.abs(seed).max()) * (1.0 + float(np.abs(self.answer.u).max(initial=0.0)))
+        return abs(float(seed @ moved.u) - said) <= ALIKE * size + rounding
 
     def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
         """The derivative of u along a direction."""
@@ -152,20 +155,42 @@ class Response:
 
     # --- cones ---------------------------------------------------------------------------------------------------
 
-    def _over_cones(self, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def _over_cones(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> tuple[np.ndarray, np.ndarray] | None:
         """From the derivative of z = Proj(z - scale (A u + b)), where it has one."""
         program, u, z = self.program, self.answer.u, self.answer.z
-        width = program.width
-        if width + len(z) > LARGEST or self.solutions.weak.any() or self._at_a_corner:
+        width, total = program.width, program.width + len(z)
+        if total > LARGEST or self.solutions.weak.any() or self._at_a_corner:
             return None
         scale = self._scale
         slope = dual_slope(program.cones, z - scale * program.slack(u))
         a = as_array(program.a)
         system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(len(z)) - slope]])
         right = np.concatenate([seed, np.zeros(len(z))])
-        found, _, _, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
+        found, _, rank, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
         left = np.abs(system.T @ found - right).max() / np.abs(right).max()
-        return (found[:width], scale * slope.T @ found[width:]) if left <= CONSISTENT else None
+        if left > CONSISTENT:
+            return None
+        pair = found[:width], scale * slope.T @ found[width:]
+        sure = rank == total or all(self._is_slope(pair, seed, tangent) for tangent in tangents)
+        return pair if sure else None
+
+    def _is_slope(self, pair: tuple[np.ndarray, np.ndarray], seed: np.ndarray, tangent: Thetas) -> bool:
+        """Whether seed'u moves along a direction, there and back, as the adjoint says: by the solutions a little further."""
+        force, slack = self.moved(tangent)
+        said, u = -float(pair[0] @ force + pair[1] @ slack), self.answer.u
+        size = max((float(np.abs(part).max(initial=0.0)) for part in tangent), default=0.0)
+        if size == 0.0:
+            return True
+        step = FURTHER * max(1.0, float(np.abs(u).max(initial=0.0))) / size
+        for sign in (1.0, -1.0):
+            there = solve_program(self.build([part + sign * step * way for part, way in zip(self.thetas, tangent)]))
+            if not there.solved:
+                return False
+            way = (there.u - u) / (sign * step)
+            least = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(way[seed != 0])), size)
+            if abs(float(seed @ way) - said) > ROUGHLY * least:
+                return False
+        return True
 
     @property
     def _scale(self) -> float:
