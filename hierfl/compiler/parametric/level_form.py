@@ -334,11 +334,15 @@ class Block:
         factor = np.repeat(self.weights, part.weight.shape[0])
         weight = np.ravel(self._dense(part.weight)) * factor
         counted = weight != 0
-        slope, bent = np.zeros(v.shape), np.zeros(v.shape)
-        slope[counted] = part.atom.slope(v[counted])
+        bent = np.zeros(v.shape)
+        with np.errstate(all="ignore"):  # what has no weight may be undefined, and its weight may move all the same
+            slope = part.atom.slope(v)
         along = of_left.reshape(-1, block)
         bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along[counted])
-        bent, pushed = (weight[:, None] * bent).reshape(count, -1), (weight[:, None] * slope).reshape(count, -1)
+        bent, pushed = (
+            (weight[:, None] * bent).reshape(count, -1),
+            np.where(counted[:, None], weight[:, None] * slope, 0.0).reshape(count, -1),
+        )
         out = self._pull_of_forms(part, [(pushed, left), (bent, right)]) + part.shift.pull(bent[:, part.shift.rows])
         gained = (factor * np.einsum("ni,ni->n", slope, along)).reshape(count, -1)
         return out + part.weight.pull(gained[:, part.weight.rows])

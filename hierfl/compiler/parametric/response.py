@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from hierfl.compiler.host.cones import dual_slope
-from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, triangle
 from hierfl.compiler.parametric.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.parametric.level_form import Slopes, Thetas
 from hierfl.compiler.parametric.matrices import Matrix, as_array, stacked
@@ -30,7 +29,10 @@ ROUNDING = 1e-10  # of u, that it may seem to move by
 FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
-CORNER = 1e-7  # of a multiplier and a slack in a curved cone, up to which they are at a corner of their conditions
+AT_CORNER, NEAR_CORNER = (
+    1e-12,
+    1e-7,
+)  # of a multiplier and a slack in a curved cone: at a corner of their conditions, or in doubt
 LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
 
 Build = Callable[[Thetas], ConvexProgram]
@@ -156,41 +158,45 @@ class Response:
     # --- cones ---------------------------------------------------------------------------------------------------
 
     def _over_cones(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> tuple[np.ndarray, np.ndarray] | None:
-        """From the derivative of z = Proj(z - scale (A u + b)), where it has one."""
+        """From the derivative of z = Proj(z - scale (A u + b)); where it may have none, what the solutions a little further confirm."""
         program, u, z = self.program, self.answer.u, self.answer.z
         width, total = program.width, program.width + len(z)
-        if total > LARGEST or self.solutions.weak.any() or self._at_a_corner:
+        if total > LARGEST:
             return None
-        scale = self._scale
-        slope = dual_slope(program.cones, z - scale * program.slack(u))
-        a = as_array(program.a)
-        system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(len(z)) - slope]])
+        weak, a, scale = self.solutions.weak, as_array(program.a), self._scale
         right = np.concatenate([seed, np.zeros(len(z))])
-        found, _, rank, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
-        left = np.abs(system.T @ found - right).max() / np.abs(right).max()
-        if left > CONSISTENT:
-            return None
-        pair = found[:width], scale * slope.T @ found[width:]
-        sure = rank == total or all(self._is_slope(pair, seed, tangent) for tangent in tangents)
-        return pair if sure else None
+        corner = 0.0 if weak.any() else self._from_corner
+        for holds in (False, True) if weak.any() else (False,):
+            v = z - scale * program.slack(u)
+            v[weak] = 1.0 if holds else -1.0
+            slope = dual_slope(program.cones, v)
+            system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(len(z)) - slope]])
+            found, _, rank, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
+            if np.abs(system.T @ found - right).max() > CONSISTENT * np.abs(right).max():
+                continue
+            pair = found[:width], scale * slope.T @ found[width:]
+            if rank == total and corner > NEAR_CORNER:
+                return pair
+            ways = [(sign, tangent) for tangent in tangents for sign in (1.0, -1.0)]
+            told = (self._is_slope(pair, seed, tangent, sign) for sign, tangent in ways)
+            if all(told) if corner <= AT_CORNER or rank < total else any(told):
+                return pair
+        return None
 
-    def _is_slope(self, pair: tuple[np.ndarray, np.ndarray], seed: np.ndarray, tangent: Thetas) -> bool:
-        """Whether seed'u moves along a direction, there and back, as the adjoint says: by the solutions a little further."""
+    def _is_slope(self, pair: tuple[np.ndarray, np.ndarray], seed: np.ndarray, tangent: Thetas, sign: float) -> bool:
+        """Whether seed'u moves along a direction as the adjoint says: by the solution a little further."""
         force, slack = self.moved(tangent)
         said, u = -float(pair[0] @ force + pair[1] @ slack), self.answer.u
         size = max((float(np.abs(part).max(initial=0.0)) for part in tangent), default=0.0)
         if size == 0.0:
             return True
         step = FURTHER * max(1.0, float(np.abs(u).max(initial=0.0))) / size
-        for sign in (1.0, -1.0):
-            there = solve_program(self.build([part + sign * step * way for part, way in zip(self.thetas, tangent)]))
-            if not there.solved:
-                return False
-            way = (there.u - u) / (sign * step)
-            least = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(way[seed != 0])), size)
-            if abs(float(seed @ way) - said) > ROUGHLY * least:
-                return False
-        return True
+        there = solve_program(self.build([part + sign * step * way for part, way in zip(self.thetas, tangent)]))
+        if not there.solved:
+            return False
+        way = (there.u - u) / (sign * step)
+        least = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(way[seed != 0])), size)
+        return abs(float(seed @ way) - said) <= ROUGHLY * least
 
     @property
     def _scale(self) -> float:
@@ -200,29 +206,23 @@ class Response:
         )
 
     @property
-    def _at_a_corner(self) -> bool:
-        """Whether a curved cone's multiplier and slack are where the projection has no derivative."""
+    def _from_corner(self) -> float:
+        """How far multipliers and slacks of curved cones are from where the projection has no derivative, relative."""
         v = self.answer.z - self._scale * self.program.slack(self.answer.u)
+        least = np.inf
         for cone, rows in self.program.curved_cones:
             part = v[rows]
-            size = float(np.abs(part).max())
+            size = max(float(np.abs(part).max()), 1e-300)
             if cone.kind == SECOND_ORDER:
                 length = float(np.linalg.norm(part[1:]))
                 near = min(abs(part[0] - length), abs(part[0] + length))
             else:
-                near = float(np.abs(np.linalg.eigvalsh(_matrix(part, cone.order))).min())
-            if near <= CORNER * max(size, 1e-300):
-                return True
-        return False
+                near = float(np.abs(np.linalg.eigvalsh((triangle(cone.order).T @ part).reshape(cone.order, -1))).min())
+            least = min(least, near / size)
+        return least
 
 
 def slopes_of(pair: tuple[np.ndarray, np.ndarray], answer: ProgramSolution) -> Slopes:
     """The function of the program's numbers whose gradient in theta is that of seed'u."""
     a, b = pair
     return Slopes([(-a, answer.u)], [], [(answer.z, a), (-b, answer.u)], -b)
-
-
-def _matrix(part: np.ndarray, order: int) -> Any:
-    from hierfl.compiler.host.standard_form import triangle
-
-    return (triangle(order).T @ part).reshape(order, order)
