@@ -9,12 +9,12 @@ import numpy as np
 from cvxpy.constraints import PSD, Equality, Zero
 from cvxpy.constraints.constraint import Constraint
 
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.host.standard_form import NoStandardFormError, triangle
 from hierfl.compiler.lower_level.methods.active_set import ActiveSet, host_problem
 from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
 from hierfl.compiler.lower_level.on_host.place import Place
+from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import brief
@@ -43,7 +43,7 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
     answers = [problem.solve(place).z for place in _places(compiled, x, upper)]
     return Multipliers(
         (constraint, _by_owner(compiled, [_dual(problem, k, constraint, z) for z in answers]))
-        for k, constraint in enumerate([*level.constraints, *attribute_constraints(level.variables)])
+        for k, constraint in enumerate(lower_constraints(compiled.declaration))
     )
 
 

@@ -24,7 +24,6 @@ from jaxtyping import Float
 
 from hierfl.analysis.conic_solving import judged_here, status_of, tolerances
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.data.storage import gathered
 from hierfl.compiler.data.tables import Table
 from hierfl.compiler.expressions.program import Program
@@ -34,6 +33,7 @@ from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Ve
 from hierfl.compiler.lower_level.on_host.place import Handed, Place
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.errors import LowerLevelError, NotConvexError
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.averages import averages_of
@@ -131,7 +131,7 @@ class ConicProgram(ExactMethod):
     @cached_property
     def _template(self) -> tuple[cp.Problem, list[cp.Parameter], Program, list[cp.Variable]]:
         level, oracles = self.structure.level, self.structure.oracles
-        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        constraints = lower_constraints(oracles.declaration)
         known = oracles.declaration.known_bounds
         hoisted = hoist([level.sign * level.expression, *constraints], level.variables, known)
         objective, *rest = hoisted.expressions
@@ -154,10 +154,8 @@ class ConicProgram(ExactMethod):
 
     def _with_data(self, place: Place) -> tuple[cp.Problem, list[cp.Variable]]:
         level, oracles = self.structure.level, self.structure.oracles
-        hoisted_level = hoist(
-            [level.sign * level.expression, *level.constraints, *attribute_constraints(level.variables)],
-            level.variables,
-        )
+        constraints = lower_constraints(oracles.declaration)
+        hoisted_level = hoist([level.sign * level.expression, *constraints], level.variables)
         twins = [hoisted_level.twins[v] for v in level.variables]
         rename = {v.id: twin for v, twin in zip(level.variables, twins)}
         assert place.held.data is not None  # what is averaged over is handed over
@@ -170,7 +168,7 @@ class ConicProgram(ExactMethod):
             known = {**own, **private, **decisions}
             leaves = {
                 leaf: known[leaf.id]
-                for part in [level.expression, *level.constraints]
+                for part in [level.expression, *constraints]
                 for leaf in [*part.variables(), *part.parameters()]
                 if leaf.id in known
             }
@@ -178,7 +176,6 @@ class ConicProgram(ExactMethod):
             weight = float(clients.weights[party])
             terms.append(weight * _rename(instantiate([expanded], leaves)[0], rename))
             if not rest:
-                constraints = [*level.constraints, *attribute_constraints(level.variables)]
                 rest = [_rename(c, rename) for c in instantiate(constraints, leaves)]
         return cp.Problem(cp.Minimize(cp.sum(terms) if len(terms) > 1 else terms[0]), rest), twins
 

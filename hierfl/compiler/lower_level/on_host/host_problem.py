@@ -15,7 +15,6 @@ import numpy as np
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ConeProgram
@@ -38,6 +37,7 @@ from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.smoothness import has_pieces, nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.errors import NotConvexError
 from hierfl.language.levels import LowerLevel, averages_of
 
@@ -69,7 +69,7 @@ class HostProblem:
             Where a cone is needed that is not among the standard form's.
         """
         known, selection = oracles.declaration.known_bounds, getattr(level, "selection", None)
-        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        constraints = lower_constraints(oracles.declaration)
         if level.kind == "equilibrium":
             rows = StandardForm.of(None, constraints, level.variables, known)
             affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
