@@ -1,8 +1,8 @@
 """Small problems of every kind, declared for hierfl and answered without it.
 
 A case is a scope, a kind of lower level, and what clients hold. The clients are uneven: 1, 2 and 40 rows. Every lower objective is a
-quadratic that a client's data make, ||y - x||^2, and what its kind adds; the answers are CVXPY's on those quadratics, a linear system's for
-equilibria and games, or formulas.
+quadratic that a client's data make, ||y - x||^2, and what its kind adds; the answers are CVXPY's on those quadratics, a linear system's, or
+SciPy's with every set of bounds tried.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
+import scipy.optimize
+import scipy.special
 import scipy.stats
 
 import hierfl as hf
@@ -171,7 +173,9 @@ class Case:
         """y(x) of an owner whose data make this quadratic."""
         h, q = objective[0] + 2 * np.eye(SIZE), objective[1] - 2 * x
         if self.kind == "equilibrium":
-            return _between(h + SKEW, q, 0.05, 0.6)
+            return _between(lambda y: (h + SKEW) @ y + q, 0.05, 0.6)
+        if self.kind == "smooth":
+            return _between(lambda y: h @ y + q + scipy.special.expit(y.sum()), -0.1, np.inf)
         if self.kind == "game":
             return np.linalg.solve(h + SKEW, -q)
         if self.kind == "free":
@@ -281,16 +285,22 @@ def _at(objective: Objective, y: np.ndarray) -> float:
     return float(0.5 * y @ h @ y + q @ y + c)
 
 
-def _between(matrix: np.ndarray, q: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The y in a box at which matrix y + q pushes outwards only: by trying every set of bounds that hold."""
-    for held in itertools.product((low, high, None), repeat=SIZE):
-        free = [k for k in range(SIZE) if held[k] is None]
-        y = np.array([0.0 if edge is None else edge for edge in held])
-        y[free] = np.linalg.solve(matrix[np.ix_(free, free)], -(q + matrix @ y)[free]) if free else y[free]
-        force = matrix @ y + q
+def _between(force: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> np.ndarray:
+    """The y in a box at which a force pushes outwards only: by trying every set of bounds that hold, the rest by SciPy."""
+    edges = [edge for edge in (None, low, high) if edge is None or np.isfinite(edge)]
+    for held in itertools.product(edges, repeat=SIZE):
+        free, y = [k for k in range(SIZE) if held[k] is None], np.array([edge or 0.0 for edge in held])
+
+        def moved(part: np.ndarray, y: np.ndarray = y, free: list[int] = free) -> np.ndarray:
+            whole = y.copy()
+            whole[free] = part
+            return whole
+
+        if free:
+            y = moved(scipy.optimize.root(lambda part: force(moved(part))[free], y[free], tol=1e-14).x)  # noqa: B023
+        pushed = {low: 1.0, high: -1.0, None: 0.0}
         fits = ((y >= low - 1e-12) & (y <= high + 1e-12)).all()
-        signs = {low: 1.0, high: -1.0, None: 0.0}
-        if fits and all(held[k] is None or signs[held[k]] * force[k] >= -1e-12 for k in range(SIZE)):
+        if fits and all(pushed[edge] * f >= -1e-12 for edge, f in zip(held, force(y))):
             return y
     raise AssertionError("a strongly monotone map over a box has an equilibrium")
 
