@@ -8,7 +8,7 @@ FULL ?=
 # the package laid out as installed: tools that read imports cannot follow the mapping of solvers/ and models/ into it
 INSTALLED := .cache/installed
 
-.PHONY: run reproduce test test-fast lint contracts typecheck pytest installed docs docs-test bench bench-quick clean
+.PHONY: run reproduce test test-fast lint contracts typecheck pytest conformance installed docs docs-test bench bench-quick clean
 
 run: $(VENV)/.run
 	@$(BIN)/hierfl demo --no-open --out figures $(RUN_ARGS)
@@ -40,6 +40,10 @@ installed:
 pytest: $(VENV)/.test
 	# a file stays in one process, where what it compiled is kept
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# every solver on every runtime and every case of hierfl.testing; the suite runs a covering of them
+conformance: $(VENV)/.test
+	CONFORMANCE=1 $(BIN)/python -m pytest -n auto tests/testing/test_conformance.py
 
 $(VENV)/bin/python:
 	@echo "setting up $(VENV), once: a minute or two"

@@ -117,12 +117,14 @@ if TYPE_CHECKING:
 if not TYPE_CHECKING:  # type-checkers know the names above
 
     def __getattr__(name: str) -> Any:
-        """``hf.solvers``, ``hf.runtime`` and ``hf.models`` without an import of their own; the nearest name for a misspelt one."""
-        if name in ("models", "runtime", "solvers"):
+        """``hf.solvers``, ``hf.runtime``, ``hf.models`` and ``hf.testing`` without an import of their own; the nearest name for a misspelt one."""
+        if name in ("models", "runtime", "solvers", "testing"):
             return import_module(f"hierfl.{name}")
         if name == "complexity":  # imports all solvers, which ``import hierfl`` need not wait for
             return import_module("hierfl.complexities").complexity
         elsewhere = () if name.startswith("_") else import_module("hierfl.solvers").__all__
         raise no_such_name(
-            "hierfl", name, [*__all__, "models", "runtime", "solvers", *(f"solvers.{one}" for one in elsewhere)]
+            "hierfl",
+            name,
+            [*__all__, "models", "runtime", "solvers", "testing", *(f"solvers.{one}" for one in elsewhere)],
         )

@@ -139,6 +139,11 @@ class FedNest:
 
 def _certified(problem: CompiledProblem) -> float:
     """l of every client."""
+    if problem.elsewhere:  # or at a site, which knows its own clients alone
+        raise SettingError(
+            "FedNest needs l, at least the Lipschitz constant of grad_y g_i in y, and it would be made of all clients' data, which are not in "
+            "this process: give lipschitz=...."
+        )
     try:
         return lower_constants(problem, "FedNest", of_each=True)[1]
     except SettingError as error:
@@ -213,6 +218,8 @@ class BoundFedNest(Bound):
 
     def caveat(self, rounds: int) -> str | None:
         """The series, and the theorems, are those of a smooth and strongly convex lower level."""
+        if self.problem.elsewhere:
+            return "whether the lower level is smooth and strongly convex for every client was not looked at: their data are elsewhere."
         try:
             _, smooth = lower_constants(self.problem, "FedNest", of_each=True)
         except SettingError:

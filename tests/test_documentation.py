@@ -13,6 +13,7 @@ import pytest
 import hierfl
 import hierfl.models
 import hierfl.solvers
+import hierfl.testing
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [path for path in sorted(DOCS.rglob("*")) if path.suffix in (".md", ".rst") and "_build" not in path.parts]
@@ -41,12 +42,14 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.rst"))
     documented = {name.rsplit(".", 1)[-1] for name in re.findall(r"^\.\. auto\w+:: ([\w.]+)", text, flags=re.MULTILINE)}
     by_module = {name for name in vars(hierfl.errors) if "automodule:: hierfl.errors" in text}
-    public = {*hierfl.__all__, *hierfl.solvers.__all__, *hierfl.models.__all__} - {"errors"}
+    public = {*hierfl.__all__, *hierfl.solvers.__all__, *hierfl.models.__all__, *hierfl.testing.__all__} - {"errors"}
     assert (
         len(public - documented - by_module) < 10 and ".. public-names::" in text
     )  # which documents what has no section
     elsewhere = {
-        name for name in documented if not any(hasattr(m, name) for m in (hierfl, hierfl.solvers, hierfl.models))
+        name
+        for name in documented
+        if not any(hasattr(m, name) for m in (hierfl, hierfl.solvers, hierfl.models, hierfl.testing))
     }
     assert elsewhere <= {*SHOWN, "errors"}
 

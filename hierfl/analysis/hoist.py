@@ -82,10 +82,15 @@ def hoist(parts: Sequence[Tree], keep: Sequence[cp.Variable], known: Known = NOT
 
 
 def instantiate(parts: Sequence[Tree], values: Mapping[Leaf, Expression | npt.ArrayLike]) -> list[Tree]:
-    """The expressions or constraints with these leaves replaced by constants, or by other expressions."""
+    """The expressions or constraints with these leaves replaced by constants, or by other expressions.
+
+    Values of leaves that are in none of the parts are not looked at: they may be held elsewhere.
+    """
+    used = {leaf.id for part in parts for leaf in [*part.variables(), *part.parameters()]}
     constants = {
         leaf.id: value if isinstance(value, Expression) else cp.Constant(np.asarray(value))
         for leaf, value in values.items()
+        if leaf.id in used
     }
 
     def instantiated(node: Tree, rebuild: Rebuild) -> Tree:

@@ -98,6 +98,15 @@ class Oracles:
         return tuple(sample.id for sample in self.declaration.roles.lower_samples)
 
     @cached_property
+    def lower_is_private(self) -> bool:
+        """Whether the lower objective, or mapping, is made of what clients hold: rows, or constants of theirs."""
+        level = self.declaration.lower_level
+        return level is not None and (
+            bool(self.lower_samples)
+            or any(isinstance(p, ClientParameter) for e in level.expressions for p in e.parameters())
+        )
+
+    @cached_property
     def server_samples(self) -> tuple[int, ...]:
         """Samples that the server's term averages over."""
         return _sample_ids(self.declaration.objective.server)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cvxpy.lin_ops.lin_utils import get_id
+
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.errors import DeclarationError
@@ -60,4 +62,10 @@ def lower_constraints(declaration: Declaration) -> list[Any]:
             f"{private[0]} holds for all clients' values of {away[0].name()!r} in federation scope, and these are elsewhere (hf.Elsewhere): "
             f"who solves for the one y has to know them. Give the numbers, or declare scope='client'."
         )
-    return shared + [c for client in federation.clients for c in instantiate(private, client.parameters)]
+    return shared + [_told_apart(c) for client in federation.clients for c in instantiate(private, client.parameters)]
+
+
+def _told_apart(constraint: Any) -> Any:
+    """A client's copy of a constraint, which by CVXPY's rules has the number of the original: as one of its own."""
+    constraint.constr_id = get_id()
+    return constraint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
 from hierfl.compiler.lower_level.choice import METHODS
 from hierfl.compiler.lower_level.exact_lower import ExactLower
-from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.owner import Held, Owner, held_by_all
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Question
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
@@ -83,20 +83,34 @@ class BoundExact(Tabulated):
     ) -> LowerAnswer:
         """The federation's y at each point. An oracle of the simulation: its questions to the clients are not counted."""
 
+        public = clients.public
+
+        def held(upper: bool) -> Held:
+            """Of the declaration: who solves for a y that clients share by a method that does not ask them knows what they hold."""
+            problem = self.problem
+            chooses = (
+                problem.lower_is_private or getattr(problem.declaration.lower_level, "selection", None) is not None
+            )
+            if chooses:
+                problem.require_all_here("an exact lower level that the clients share")
+            data = problem.static_data
+            return held_by_all(
+                problem, replace(data.clients, public=public), data.server, upper and not problem.elsewhere
+            )
+
         def one(x: Array) -> tuple[Array, Array, Array]:
             def ask(question: Question) -> Callable[[Array], Array]:
                 """The mean over the clients of their answers."""
                 return lambda y: clients.mean(clients.query(question, (x, y)))
 
-            public = clients.public
             owner = Owner(
                 ask(self.force),
                 lambda z: self.problem.project_lower(x, z, public),
                 ask(self.product),
                 lambda: self.problem.lower_limits(x, public),
                 lambda: self.problem.lower_condition(x, public),
-                jnp.zeros((), int),
                 public,
+                held,
                 self.problem.gathered,
                 lambda y: self.problem.federation_value(x, y, self.problem.data().clients),
             )

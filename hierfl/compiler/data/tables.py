@@ -8,7 +8,7 @@ nodes for full passes, always the same ones, so that exact values are repeatable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,6 +100,30 @@ class Table:
     def rows(self, chosen: Any) -> dict[int, Any]:
         """Some rows, by index over all parties, as floating-point numbers: ``{sample id: (*chosen.shape, *shape)}``."""
         return {sample: gathered(column, chosen) for sample, column in self.values.items()}
+
+    def of_samples(self, samples: Collection[int]) -> Table:
+        """The columns of some samples alone, to be averaged over: nothing is drawn from it."""
+        values = {sample: column for sample, column in self.values.items() if sample in samples}
+        if not values:
+            return Table(values, self.offsets, self.counts, None, self.typical, self.longest)
+        return replace(self, values=values, quantiles=None, roles=None)
+
+    def of_party(self, offset: Any, count: Any, samples: Collection[int]) -> Table:
+        """The same of one party: as many rows as the longest has, whoever it is, the last one again where it has fewer."""
+        first, counts = jnp.zeros(1, int), jnp.reshape(count, 1)
+        if not set(samples) & set(self.values):
+            return Table({}, first, counts, None, self.longest, self.longest)
+        chosen = offset + jnp.minimum(jnp.arange(self.longest), count - 1)
+        return Table(
+            {sample: gathered(column, chosen) for sample, column in self.values.items() if sample in samples},
+            first,
+            counts,
+            None,
+            self.typical,
+            self.longest,
+            None if self.weights is None else jnp.asarray(self.weights)[chosen],
+            integrals=None if self.integrals is None else self.integrals.of_rows(chosen, True),
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -233,6 +257,12 @@ class Party:
                 weights[sample] = inside / jnp.sum(inside)
         return Rows(values, weights, counts)
 
+    def alone(self, samples: Collection[int]) -> Population:
+        """This party as a population of its own, with its rows of some samples and without its constants."""
+        given = zip(self.tables, self.offsets, self.counts)
+        tables = tuple(table.of_party(offset, count, samples) for table, offset, count in given)
+        return Population(tables, {}, jnp.ones(1))
+
     def _holding(self, samples: Sequence[int] | None) -> list[tuple[int, Table]]:
         """The tables that hold some of the samples."""
         wanted = None if samples is None else set(samples)
@@ -311,30 +341,6 @@ class Data:
         if self.server is None:
             raise DataError("the problem has no server term, so the server holds nothing.")
         return self.server.party(0)
-
-
-def node_weights(tables: Sequence[Table], samples: Sequence[int]) -> dict[int, Numbers]:
-    """The weights of nodes that stand for distributions of some of the samples, by names that are no leaf's, and how their integrals are tilted."""
-    wanted = set(samples)
-    found: dict[int, Numbers] = {}
-    for place, table in enumerate(tables):
-        if table.weights is not None and wanted & set(table.samples):
-            found[-1 - 2 * place] = table.weights
-            if table.integrals is not None:
-                found[-2 - 2 * place] = table.integrals.tilt
-    return found
-
-
-def with_node_weights(tables: Sequence[Table], weights: Mapping[int, Numbers]) -> tuple[Table, ...]:
-    """The tables with such weights and integrals, where there are any."""
-
-    def renewed(place: int, table: Table) -> Table:
-        weighted = replace(table, weights=weights[-1 - 2 * place]) if -1 - 2 * place in weights else table
-        if table.integrals is None or -2 - 2 * place not in weights:
-            return weighted
-        return replace(weighted, integrals=replace(table.integrals, tilt=weights[-2 - 2 * place]))
-
-    return tuple(renewed(place, table) for place, table in enumerate(tables))
 
 
 def _as_array(place: Any) -> Any:

@@ -130,13 +130,13 @@ class ExactLower:
         """The owner of a client-scope y."""
         return Owner.of_client(self.oracles, self._quadratic, x, party)
 
-    def federation_owner(self, x: Array, clients: Population) -> Owner:
+    def federation_owner(self, x: Array, clients: Population, server: Population | None) -> Owner:
         """The owner of the federation-scope y."""
-        return Owner.of_federation(self.oracles, self._quadratic, x, clients)
+        return Owner.of_federation(self.oracles, self._quadratic, x, clients, server)
 
-    def sample_owner(self, x: Array, own: dict[int, Array], row: Any = 0) -> Owner:
+    def sample_owner(self, x: Array, own: dict[int, Array]) -> Owner:
         """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
-        return Owner.of_sample(self.oracles, self._quadratic, x, own, row)
+        return Owner.of_sample(self.oracles, self._quadratic, x, own)
 
     # --- all owners --------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class ExactLower:
         oracles, clients = self.oracles, data.clients
         zero = jnp.zeros(oracles.lower.size, x.dtype)
         if oracles.scope == "federation":
-            owner = self.federation_owner(x, clients)
+            owner = self.federation_owner(x, clients, data.server)
             solution = self.solve(x, owner, zero if warm is None else warm[0], tolerance)
             return jax.tree.map(lambda a: jnp.asarray(a)[None], solution), self._gap(solution, x, owner.own)[None]
         if oracles.scope == "client":
@@ -174,7 +174,7 @@ class ExactLower:
         def one_row(job: tuple[Array, Array, Array]) -> tuple[LowerSolution, Array]:
             row, client, start = job
             own = {**clients.party(client).environment, **table.rows(row)}
-            solution = self.solve(x, self.sample_owner(x, own, row), start, tolerance)
+            solution = self.solve(x, self.sample_owner(x, own), start, tolerance)
             return solution, self._gap(solution, x, own)
 
         starts = jnp.zeros((rows, oracles.lower.size), x.dtype) if warm is None else warm

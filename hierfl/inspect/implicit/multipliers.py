@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints import PSD, Equality, Zero
 from cvxpy.constraints.constraint import Constraint
 
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.host.standard_form import NoStandardFormError, triangle
-from hierfl.compiler.lower_level.methods.active_set import host_problem
+from hierfl.compiler.lower_level.methods.active_set import ActiveSet, host_problem
 from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
 from hierfl.compiler.lower_level.on_host.place import Place
+from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import brief
@@ -38,29 +39,30 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
         problem = host_problem(method.structure)
     except NoStandardFormError as reason:
         raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
-    answers = [problem.solve(place).z for place in _places(compiled, x)]
+    upper = method.asks_upper if isinstance(method, ActiveSet) else True
+    answers = [problem.solve(place).z for place in _places(compiled, x, upper)]
     return Multipliers(
         (constraint, _by_owner(compiled, [_dual(problem, k, constraint, z) for z in answers]))
-        for k, constraint in enumerate([*level.constraints, *attribute_constraints(level.variables)])
+        for k, constraint in enumerate(lower_constraints(compiled.declaration))
     )
 
 
-def _places(compiled: CompiledProblem, x: np.ndarray) -> list[Place]:
-    """x with every owner of a y."""
-    clients = compiled.data().clients
-    if compiled.scope == "sample":
+def _places(compiled: CompiledProblem, x: np.ndarray, upper: bool) -> list[Place]:
+    """x with what every owner of a y holds."""
+    data, exact, scope = compiled.data(), compiled.exact, compiled.scope
+    clients, at = data.clients, jnp.asarray(x)
+    if scope == "federation":
+        owners = [exact.federation_owner(at, clients, data.server)]
+    elif scope == "client":
+        owners = [exact.client_owner(at, clients.party(index)) for index in range(clients.size)]
+    else:
         table = clients.tables[compiled.row_table(clients)]
         holders = np.searchsorted(np.asarray(table.offsets), np.arange(table.size), side="right") - 1
-        return [
-            _place(x, row, {**clients.party(int(holder)).environment, **table.rows(row)})
+        owners = [
+            exact.sample_owner(at, {**clients.party(int(holder)).environment, **table.rows(row)})
             for row, holder in enumerate(holders)
         ]
-    count = clients.size if compiled.scope == "client" else 1
-    return [_place(x, index, clients.party(index).environment) for index in range(count)]
-
-
-def _place(x: np.ndarray, index: int, own: dict[int, Any]) -> Place:
-    return Place(np.asarray(x, float), np.asarray(index), {leaf: np.asarray(value) for leaf, value in own.items()})
+    return [Place.of(x, owner.held(upper)) for owner in owners]
 
 
 def _dual(problem: HostProblem, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import cvxpy as cp
 import numpy as np
@@ -53,6 +53,19 @@ class Elsewhere:
 
     def __len__(self) -> int:
         return 0 if self.rows is None else int(self.rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        """No numbers are made of it, by NumPy or anybody.
+
+        Raises
+        ------
+        DataError
+            Always.
+        """
+        raise DataError(
+            f"{self!r} was asked for its numbers, which are held where the client is and not here: only a run on a runtime whose processes "
+            f"hold them, problem.solve(solver, runtime=...), reaches them, by messages."
+        )
 
 
 def stand_ins(leaf: cp.Parameter, count: int) -> np.ndarray:

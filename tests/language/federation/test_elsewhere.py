@@ -99,3 +99,18 @@ def test_invented_values_have_the_declared_attributes() -> None:
     assert np.linalg.eigvalsh(stand_ins(matrix, 3)).min() >= -1e-9
     bounded = hf.Sample(2, name="b", bounds=[-0.1, 0.2])
     assert stand_ins(bounded, 9).min() >= -0.1 and stand_ins(bounded, 9).max() <= 0.2
+
+
+def test_a_federations_constraints_do_not_look_at_constants_that_are_elsewhere(x64: None) -> None:
+    y, centre = cp.Variable(2, name="y"), hf.ClientParameter(2, name="c")
+    level = hf.ArgMin(y, cp.sum_squares(y - centre) + cp.sum_squares(y - X), [y >= 0.5], scope="federation")
+    clients = [hf.Client({}, {centre: hf.Elsewhere()}, name=name) for name in ("north", "south")]
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y)), lower=level, federation=hf.Federation(clients))
+    nearest = problem.compile().project_lower(np.zeros(2), np.array([0.0, 2.0]), {})
+    np.testing.assert_allclose(nearest, [0.5, 2.0], atol=1e-12)
+
+
+def test_no_numbers_are_made_of_what_is_elsewhere() -> None:
+    for coerced in (np.asarray, np.atleast_1d, cp.Constant):
+        with pytest.raises(hf.DataError, match="held where the client is"):
+            coerced(hf.Elsewhere())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,12 +13,13 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from hierfl.compiler.data.tables import Population
 from hierfl.compiler.host.cone_solution import EMPTY, ONE, SOLVED, UNBOUNDED, ConeSolution
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
-from hierfl.compiler.lower_level.on_host.place import Place, Places
+from hierfl.compiler.lower_level.on_host.place import Handed, for_each
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.jaxtools.host_callback import Batch, call_on_host
@@ -27,6 +28,7 @@ SIZE_LIMIT = 120  # scalars of y, for whose matrices a solve takes about a milli
 QUICK, TIED, SLOW = 5_000, 1_000, 300  # solutions in a second
 OWNERS_LIMIT = 1000  # of a y: solved one after another
 DATA_LIMIT = 200_000  # scalars that are averaged over
+UPPER_LIMIT = 1_000_000  # of the upper level's at an owner, which tell whether it matters which of several y is taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +54,7 @@ class ActiveSet(ExactMethod):
         owners = structure.owners
         if owners > OWNERS_LIMIT:
             return Verdict(False, f"needs at most {OWNERS_LIMIT:,} owners of a y; here {owners:,}")
-        held = sum(
-            int(np.prod(column.shape))
-            for t in clients.tables
-            for s, column in t.values.items()
-            if s in oracles.lower_samples
-        )
+        held = _scalars(clients, oracles.lower_samples)
         if held * structure.size > DATA_LIMIT and oracles.scope != "sample":
             return Verdict(
                 False, f"needs at most {DATA_LIMIT:,} numbers to average over; here {held * structure.size:,}"
@@ -86,6 +83,21 @@ class ActiveSet(ExactMethod):
         """The lower level as the host sees it."""
         return host_problem(self.structure)
 
+    @cached_property
+    def asks_upper(self) -> bool:
+        """Whether it is handed what the upper objective averages over: to choose by it, or to tell whether a choice would matter.
+
+        The latter is left open where one y is certain, or where that is more than it should take along each time.
+        """
+        structure, oracles = self.structure, self.structure.oracles
+        if self.problem.selection is not None:
+            return True
+        if structure.jacobian.mode == "constant" and structure.jacobian.modulus > 0:
+            return False
+        data = oracles.static_data
+        held = _scalars(data.clients, oracles.upper_samples, whole=oracles.scope == "federation")
+        return held + (0 if data.server is None else _scalars(data.server, oracles.server_samples)) <= UPPER_LIMIT
+
     def answer(self, question: Question) -> LowerSolution:
         raise AssertionError("solved on the host, not from a question")
 
@@ -96,8 +108,7 @@ class ActiveSet(ExactMethod):
 
         ``residual`` is the relative error of the optimality conditions, ``error_bound`` NaN unless the method has been asked for it.
         """
-        size, mu = self.structure.size, self._modulus(owner, x)
-        leaves = tuple(owner.own)
+        size, mu, handed = self.structure.size, self._modulus(owner, x), Handed(owner.held(self.asks_upper))
 
         def told_of(answers: Sequence[ConeSolution], dtype: Any) -> np.ndarray:
             rows = np.empty((len(answers), size + 3), dtype)
@@ -106,18 +117,16 @@ class ActiveSet(ExactMethod):
             rows[:, size:] = [(answer.error, answer.status, answer.unique) for answer in answers]
             return rows
 
-        def on_host(point: np.ndarray, index: np.ndarray, start: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            answer = self.problem.solve(_place(leaves, point, index, values), np.asarray(start, float))
+        def on_host(point: np.ndarray, start: np.ndarray, *held: np.ndarray) -> np.ndarray:
+            answer = self.problem.solve(handed.place(point, held), np.asarray(start, float))
             return told_of([answer], point.dtype)[0]
 
         def many(batch: Batch) -> np.ndarray:
-            points, index, starts, *values = batch.arrays
-            starts = _for_each(batch.count, starts)
-            answers = self.problem.solve_each(_places(leaves, batch.count, points, index, values), starts)
+            points, starts, *held = batch.arrays
+            answers = self.problem.solve_each(handed.places(batch.count, points, held), for_each(batch.count, starts))
             return told_of(answers, points.dtype)
 
-        given = (owner.own[leaf] for leaf in leaves)
-        told = call_on_host(on_host, (size + 3,), x.dtype, x, owner.host_key, warm, *given, many=many)
+        told = call_on_host(on_host, (size + 3,), x.dtype, x, warm, *handed.arrays, many=many)
         y, residual, status = told[:size], told[size], told[size + 1]
         solved = status == SOLVED
         bound = self._bound(x, owner, mu) if self.bounds else jnp.full((), jnp.nan, x.dtype)
@@ -129,13 +138,12 @@ class ActiveSet(ExactMethod):
 
     def _bound(self, x: Float[Array, " n"], owner: Owner, mu: Array) -> Float[Array, ""]:
         """A bound on the error of one owner's y, from the solution that is kept."""
-        leaves = tuple(owner.own)
+        handed = Handed(owner.held(self.asks_upper))
 
-        def on_host(point: np.ndarray, index: np.ndarray, mu: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return np.asarray(self.problem.error_bound(_place(leaves, point, index, values), float(mu)), point.dtype)
+        def on_host(point: np.ndarray, mu: np.ndarray, *held: np.ndarray) -> np.ndarray:
+            return np.asarray(self.problem.error_bound(handed.place(point, held), float(mu)), point.dtype)
 
-        given = (owner.own[leaf] for leaf in leaves)
-        return call_on_host(on_host, (), x.dtype, x, owner.host_key, mu, *given)
+        return call_on_host(on_host, (), x.dtype, x, mu, *handed.arrays)
 
     def pull(
         self,
@@ -145,19 +153,18 @@ class ActiveSet(ExactMethod):
         ways: Float[Array, "k n"] | None = None,
     ) -> Float[Array, " n"]:
         """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
-        leaves = tuple(owner.own)
+        handed = Handed(owner.held(self.asks_upper))
 
-        def on_host(point: np.ndarray, index: np.ndarray, seed: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            place = _place(leaves, point, index, values)
-            return self.problem.gradients.pull(place, np.asarray(seed, float)).astype(point.dtype)
+        def on_host(point: np.ndarray, seed: np.ndarray, *held: np.ndarray) -> np.ndarray:
+            pulled = self.problem.gradients.pull(handed.place(point, held), np.asarray(seed, float))
+            return pulled.astype(point.dtype)
 
         def many(batch: Batch) -> list[np.ndarray]:
-            points, index, seeds, *values = batch.arrays
-            asked = _places(leaves, batch.count, points, index, values)
-            return self.problem.gradients.pull_each(asked, _for_each(batch.count, seeds))
+            points, seeds, *held = batch.arrays
+            asked = handed.places(batch.count, points, held)
+            return self.problem.gradients.pull_each(asked, for_each(batch.count, seeds))
 
-        given = (owner.own[leaf] for leaf in leaves)
-        return call_on_host(on_host, x.shape, x.dtype, x, owner.host_key, seed, *given, many=many)
+        return call_on_host(on_host, x.shape, x.dtype, x, seed, *handed.arrays, many=many)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
@@ -192,26 +199,10 @@ class ActiveSet(ExactMethod):
         return jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))
 
 
-def _place(leaves: Sequence[int], point: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]) -> Place:
-    """Where a call asks, with its owner's constants by leaf."""
-    return Place(np.asarray(point, float), np.asarray(index), dict(zip(leaves, map(np.asarray, values))))
-
-
-def _places(
-    leaves: Sequence[int], count: int, points: np.ndarray, index: np.ndarray, values: Sequence[np.ndarray]
-) -> Places:
-    """Where the calls of a batch ask."""
-    return Places.marked(_for_each(count, points), _for_each(count, index), dict(zip(leaves, values)))
-
-
-def _for_each(count: int, array: np.ndarray) -> np.ndarray:
-    """An array of an entry for each call, where it may have one for all; numbers as doubles."""
-    kind = np.dtype(float) if array.dtype.kind == "f" else array.dtype
-    if len(array) == count:
-        return array.astype(kind, copy=False)
-    whole = np.empty((count, *array.shape[1:]), kind)
-    whole[:] = array
-    return whole
+def _scalars(side: Population, samples: Collection[int], whole: bool = True) -> int:
+    """How many numbers the rows of some samples are: those of all parties, or of the one that has most."""
+    columns = [(t, column) for t in side.tables for sample, column in t.values.items() if sample in samples]
+    return sum((t.size if whole else t.longest) * int(np.prod(column.shape[1:], dtype=int)) for t, column in columns)
 
 
 def host_problem(structure: LowerStructure) -> HostProblem:

@@ -6,6 +6,7 @@ allow; with data every mean is written out over the owner's rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -23,15 +24,16 @@ from jaxtyping import Float
 
 from hierfl.analysis.conic_solving import judged_here, status_of, tolerances
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.data.storage import gathered
-from hierfl.compiler.data.tables import with_node_weights
+from hierfl.compiler.data.tables import Table
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.active_set_polish import LinearQuadratic, Polished, polished
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.on_host.place import Handed, Place
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.errors import LowerLevelError, NotConvexError
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.averages import averages_of
@@ -75,14 +77,13 @@ class ConicProgram(ExactMethod):
         ``converged=False``.
         """
         size, mu = self.structure.size, self.structure.modulus(owner.multiply, x.dtype)
-        leaves = tuple(owner.own)
+        self._require_few_rows()
+        handed = Handed(owner.held(False))
 
-        def on_host(point: np.ndarray, index: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            own = dict(zip(leaves, map(np.asarray, values)))
-            return self._solve(np.asarray(point, float), int(index), own).astype(point.dtype)
+        def on_host(point: np.ndarray, *held: np.ndarray) -> np.ndarray:
+            return self._solve(handed.place(point, held)).astype(point.dtype)
 
-        given = (owner.own[leaf] for leaf in leaves)
-        answer = call_on_host(on_host, (size + 1,), x.dtype, x, owner.host_key, *given)
+        answer = call_on_host(on_host, (size + 1,), x.dtype, x, *handed.arrays)
         y, residual = answer[:size], answer[size]
         solved = jnp.isfinite(y).all()
         return LowerSolution(y, residual, jnp.asarray(jnp.inf, x.dtype), mu, jnp.zeros((), int), solved)
@@ -101,10 +102,26 @@ class ConicProgram(ExactMethod):
         of_clients = scope == "federation" and any(isinstance(p, ClientParameter) for p in expression.parameters())
         return of_clients or any(True for _ in averages_of(expression))
 
-    def _solve(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> np.ndarray:
+    def _require_few_rows(self) -> None:
+        """Require as few rows as CVXPY can treat.
+
+        Raises
+        ------
+        LowerLevelError
+            Naming the client with most.
+        """
+        oracles = self.structure.oracles
+        for table in oracles.static_data.clients.tables if self._has_averages else ():
+            if table.longest > ROW_LIMIT and set(table.samples) & set(oracles.lower_samples):
+                raise LowerLevelError(
+                    f"the lower level of {oracles.declaration.client_called(int(np.argmax(table.counts)))} needs CVXPY on {table.longest} rows "
+                    f"(limit {ROW_LIMIT}): use a smooth objective, or fewer samples."
+                )
+
+    def _solve(self, place: Place) -> np.ndarray:
         """y, and the residual behind it."""
         with judged_here():
-            problem, twins = self._with_data(x, index, own) if self._has_averages else self._parametrised(x, own)
+            problem, twins = self._with_data(place) if self._has_averages else self._parametrised(place)
             status, residual = _solve_tightly(problem)
         values = [twin.value for twin in twins]
         if status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) or any(value is None for value in values):
@@ -114,7 +131,7 @@ class ConicProgram(ExactMethod):
     @cached_property
     def _template(self) -> tuple[cp.Problem, list[cp.Parameter], Program, list[cp.Variable]]:
         level, oracles = self.structure.level, self.structure.oracles
-        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        constraints = lower_constraints(oracles.declaration)
         known = oracles.declaration.known_bounds
         hoisted = hoist([level.sign * level.expression, *constraints], level.variables, known)
         objective, *rest = hoisted.expressions
@@ -127,62 +144,54 @@ class ConicProgram(ExactMethod):
             [hoisted.twins[v] for v in level.variables],
         )
 
-    def _parametrised(self, x: np.ndarray, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
+    def _parametrised(self, place: Place) -> tuple[cp.Problem, list[cp.Variable]]:
         problem, parameters, program, twins = self._template
         with jax.enable_x64(True):
-            values = program(self.structure.oracles.environment(jnp.asarray(x), None, own))
+            values = program(self.structure.oracles.environment(jnp.asarray(place.x), None, place.held.own))
         for parameter, value in zip(parameters, values):
             parameter.save_value(np.asarray(value, dtype=float))
         return problem, twins
 
-    def _with_data(self, x: np.ndarray, index: int, own: dict[int, np.ndarray]) -> tuple[cp.Problem, list[cp.Variable]]:
+    def _with_data(self, place: Place) -> tuple[cp.Problem, list[cp.Variable]]:
         level, oracles = self.structure.level, self.structure.oracles
-        hoisted_level = hoist(
-            [level.sign * level.expression, *level.constraints, *attribute_constraints(level.variables)],
-            level.variables,
-        )
+        constraints = lower_constraints(oracles.declaration)
+        hoisted_level = hoist([level.sign * level.expression, *constraints], level.variables)
         twins = [hoisted_level.twins[v] for v in level.variables]
         rename = {v.id: twin for v, twin in zip(level.variables, twins)}
-        clients = oracles.static_data.clients
-        parties = range(clients.size) if level.scope == "federation" else [index]
-        decisions = {leaf: np.asarray(value) for leaf, value in oracles.upper.split(x).items()}
+        assert place.held.data is not None  # what is averaged over is handed over
+        clients, own = place.held.data.clients, place.held.own
+        decisions = {leaf: np.asarray(value) for leaf, value in oracles.upper.split(place.x).items()}
         terms: list[Any] = []
         rest: list[Any] = []
-        for party in parties:
-            private = {leaf: np.asarray(v) for leaf, v in oracles.data().clients.party(party).environment.items()}
+        for party in range(clients.size):
+            private = {leaf: values[party] for leaf, values in clients.parameters.items()}
             known = {**own, **private, **decisions}
             leaves = {
                 leaf: known[leaf.id]
-                for part in [level.expression, *level.constraints]
+                for part in [level.expression, *constraints]
                 for leaf in [*part.variables(), *part.parameters()]
                 if leaf.id in known
             }
-            expanded = self._expand(level.sign * level.expression, party, own)
-            weight = float(clients.weights[party]) if level.scope == "federation" else 1.0
+            expanded = self._expand(level.sign * level.expression, party, clients.tables)
+            weight = float(clients.weights[party])
             terms.append(weight * _rename(instantiate([expanded], leaves)[0], rename))
             if not rest:
-                constraints = [*level.constraints, *attribute_constraints(level.variables)]
                 rest = [_rename(c, rename) for c in instantiate(constraints, leaves)]
         return cp.Problem(cp.Minimize(cp.sum(terms) if len(terms) > 1 else terms[0]), rest), twins
 
-    def _expand(self, expression: Any, party: int, own: dict[int, np.ndarray]) -> Any:
+    def _expand(self, expression: Any, party: int, tables: Sequence[Table]) -> Any:
         """The expression with every mean written out over the party's rows."""
         if isinstance(expression, SampleAverage):
-            return self._written_out(expression, party, own)
+            return self._written_out(expression, party, tables)
         if not any(averages_of(expression)):
             return expression
-        return expression.copy([self._expand(argument, party, own) for argument in expression.args])
+        return expression.copy([self._expand(argument, party, tables) for argument in expression.args])
 
-    def _written_out(self, average: SampleAverage, party: int, own: dict[int, np.ndarray]) -> Any:
+    @staticmethod
+    def _written_out(average: SampleAverage, party: int, tables: Sequence[Table]) -> Any:
         samples = [p for p in average.parameters() if isinstance(p, Sample)]
-        tables = with_node_weights(self.structure.oracles.static_data.clients.tables, own)
         table = next(table for table in tables if samples[0].id in table.values)
         start, count = int(table.offsets[party]), int(table.counts[party])
-        if count > ROW_LIMIT:
-            raise LowerLevelError(
-                f"the lower level of {self.structure.oracles.declaration.client_called(party)} needs CVXPY on {count} rows (limit {ROW_LIMIT}): use a smooth objective, or "
-                f"fewer samples."
-            )
         rows = [
             instantiate([average.per_sample], {s: gathered(table.values[s.id], row) for s in samples})[0]
             for row in range(start, start + count)

@@ -84,8 +84,8 @@ class RowTerm:
         """How many entries of u a row has of its own."""
         return self.form.width - self.form.size
 
-    def rows(self, clients: Population, index: Array) -> tuple[dict[int, Array], Float[Array, " count"]]:
-        """(what differs between rows, by leaf, (count, *shape); their weights) for one client, or for all."""
+    def rows(self, clients: Population) -> tuple[dict[int, Array], Float[Array, " count"]]:
+        """(what differs between rows, by leaf, (count, *shape); their weights) of the one client handed over, or of all."""
         if self.holder is not None:
             own = {leaf: jnp.asarray(values)[self.holder] for leaf, values in clients.parameters.items()}
             weights = jnp.asarray(clients.weights)[self.holder]
@@ -95,10 +95,10 @@ class RowTerm:
             return {**own, **table.rows(numbers)}, weights * self._shares(table, numbers, self.holder)
         assert self.table is not None
         table, numbers = clients.tables[self.table], np.arange(self.count)
-        count = table.counts[index]
-        rows = table.offsets[index] + jnp.minimum(numbers, count - 1)
+        count = table.counts[0]
+        rows = jnp.minimum(numbers, count - 1)
         times = jnp.where(numbers < count - 1, 1, self.count - count + 1)  # that a row is there
-        return table.rows(rows), self._shares(table, rows, index) / times
+        return table.rows(rows), self._shares(table, rows, 0) / times
 
     def units(self, weights: Array) -> Float[Array, "count 1"]:
         """What each row's own entries of u, and its e, are multiplied by: the root of what laws have it weigh beside the heaviest.
@@ -212,11 +212,11 @@ class AveragedForm:
         """Whether there is a cost that is not quadratic."""
         return self.base.curves
 
-    def values(self, environment: dict[int, Any], clients: Population, index: Array) -> Values:
+    def values(self, environment: dict[int, Any], clients: Population) -> Values:
         """Values of the hoisted parameters: of the rest, and of each row."""
         of_terms = []
         for term in self.terms:
-            rows, weights = term.rows(clients, index)
+            rows, weights = term.rows(clients)
             each = jax.vmap(lambda row, form=term.form: form.values({**environment, **row}))(rows)
             of_terms.append((each, weights))
         return self.base.values(environment), of_terms

@@ -56,11 +56,11 @@ class HostGradients:
         units = program.units
 
         def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            force, moved = push(*place, u, z, r)
+            force, moved = push(*place.parts, u, z, r)
             return units * force, moved
 
         return Sensitivity(
-            program.in_units(units), u / units, z, pushed, lambda z, v, w: pull(*place, u, z, units * v, w), size
+            program.in_units(units), u / units, z, pushed, lambda z, v, w: pull(*place.parts, u, z, units * v, w), size
         )
 
     def pull_each(self, asked: Places, seeds: np.ndarray) -> list[Float[np.ndarray, " n"]]:
@@ -147,10 +147,15 @@ class HostGradients:
             return out
 
         def pushed(z: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            force, moved = push(*place, chosen.u, full(z), r, signed)
+            force, moved = push(*place.parts, chosen.u, full(z), r, signed)
             return force, moved[order]
 
         look = Sensitivity(
-            among, chosen.u, chosen.z, pushed, lambda z, v, w: pull(*place, chosen.u, full(z), v, full(w), signed), n
+            among,
+            chosen.u,
+            chosen.z,
+            pushed,
+            lambda z, v, w: pull(*place.parts, chosen.u, full(z), v, full(w), signed),
+            n,
         )
         return look.gradient(np.concatenate([seed, np.zeros(width - len(seed))]))

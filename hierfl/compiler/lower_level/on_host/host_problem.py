@@ -1,6 +1,6 @@
 """A lower level on the host: what DAQP, Clarabel and Newton's method need of it at (x, owner), and what they answer.
 
-An owner is told by an index (a client's, for averages over its data) and by its own constants. The cost is split into what is
+What an owner holds is handed over with every question, and what is kept is kept by its content. The cost is split into what is
 smooth in y, of which values and derivatives are taken as they are, and what goes into the standard form.
 """
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.host.cone_program import ConeProgram
@@ -38,6 +37,7 @@ from hierfl.compiler.lower_level.on_host.traced_model import TracedModel
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.smoothness import has_pieces, nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.errors import NotConvexError
 from hierfl.language.levels import LowerLevel, averages_of
 
@@ -69,7 +69,7 @@ class HostProblem:
             Where a cone is needed that is not among the standard form's.
         """
         known, selection = oracles.declaration.known_bounds, getattr(level, "selection", None)
-        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        constraints = lower_constraints(oracles.declaration)
         if level.kind == "equilibrium":
             rows = StandardForm.of(None, constraints, level.variables, known)
             affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
@@ -127,7 +127,7 @@ class HostProblem:
         if answer.status != SOLVED:
             return np.inf
         u = answer.u[: self.traced.reach]
-        costs = self.programs.of("cost sizes", self.traced.cost_sizes, place, u)(*place, u)
+        costs = self.programs.of("cost sizes", self.traced.cost_sizes, place, u)(*place.parts, u)
         return distance_bound(program, answer.u, answer.z, modulus, self.form.size, np.asarray(costs))
 
     def solve_each(self, asked: Places, starts: np.ndarray) -> list[ConeSolution]:
@@ -231,6 +231,8 @@ class HostProblem:
         shortest = several.least_norm()
         if shortest.status != SOLVED:
             return shortest
+        if not place.held.tells_upper:  # whether the choice matters is not known
+            return replace(shortest, unique=UNKNOWN)
         gradients = [self.upper_at(place, end.u)[0] for end in (answer, shortest)]
         unique = SEVERAL if several.tells_apart(gradients) else ALIKE
         if unique == SEVERAL and self.selection is not None:
@@ -265,11 +267,11 @@ class HostProblem:
         """(gradient, Hessian) in y of the upper objective at u."""
         zero = np.zeros(self.form.size)
         program = self.programs.of("upper", self.traced.upper_slopes, place, zero)
-        gradient, hessian = program(*place, u[: self.form.size])
+        gradient, hessian = program(*place.parts, u[: self.form.size])
         return gradient, hessian
 
     def _affine(self, place: Place) -> tuple[ConeProgram, ConeSolution]:
-        h, g, a, b = self.programs.of("model", self.traced.model, place)(*place)
+        h, g, a, b = self.programs.of("model", self.traced.model, place)(*place.parts)
         program = ConeProgram(h, g, a, b, self.form.cones, self.form.bounds)
         return program, program.solve()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.compiler.data.tables import Data, Party, with_node_weights
+from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
+from hierfl.compiler.lower_level.owner import Held
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
-from hierfl.jaxtools.precision import renewed
 
 Own = dict[int, Any]
 Field = Callable[[Array, Array], Array]  # of (x, y)
@@ -23,7 +23,7 @@ Field = Callable[[Array, Array], Array]  # of (x, y)
 
 @dataclass(frozen=True, eq=False)
 class OwnerTerms:
-    """Traceable terms of one owner, told by a client's index and its own constants.
+    """Traceable terms of one owner, of what it holds.
 
     ``smooth`` is the part of F that is evaluated as it is; ``interior`` says that it may grow without bound where its objective ends.
     """
@@ -32,11 +32,11 @@ class OwnerTerms:
     smooth: QuadraticPart
     interior: bool = False
 
-    def force(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+    def force(self, x: Array, held: Held, y: Array) -> Array:
         """The smooth part of F at y, on all data of the owner."""
-        return self._below(index, own, lambda field: field(x, y), y)
+        return self._below(held, lambda field: field(x, y), y)
 
-    def cost(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+    def cost(self, x: Array, held: Held, y: Array) -> Array:
         """What the smooth part of F is the gradient of, on all data of the owner; 0 for a map that is none."""
         program, sign = self.smooth.program, self.smooth.gradient_of
         if program is None or sign is None:
@@ -45,73 +45,78 @@ class OwnerTerms:
         def value(own: Own, rows: Rows) -> Array:
             return sign * jnp.reshape(program(self.oracles.environment(x, y, own), rows)[0], ())
 
-        return self._on_data(index, own, value, jnp.zeros((), x.dtype))
+        return self._on_data(held, value, jnp.zeros((), x.dtype))
 
-    def pull_of_force(self, x: Array, index: Array, own: Own, y: Array, v: Array) -> Array:
+    def pull_of_force(self, x: Array, held: Held, y: Array, v: Array) -> Array:
         """The gradient in x of v'F."""
-        return self._below(index, own, lambda field: _pulled(field, x, y, v), x)
+        return self._below(held, lambda field: _pulled(field, x, y, v), x)
 
-    def upper_gradient(self, x: Array, index: Array, own: Own, y: Array) -> Array:
+    def upper_gradient(self, x: Array, held: Held, y: Array) -> Array:
         """The gradient in y of what of the upper objective this owner's y enters, up to its weight."""
-        return self._above(index, own, lambda value: jax.grad(value, argnums=1)(x, y), y)
+        return self._above(held, lambda value: jax.grad(value, argnums=1)(x, y), y)
 
-    def pull_of_upper_gradient(self, x: Array, index: Array, own: Own, y: Array, v: Array) -> Array:
+    def pull_of_upper_gradient(self, x: Array, held: Held, y: Array, v: Array) -> Array:
         """The gradient in x of v times that."""
-        return self._above(index, own, lambda value: _pulled(jax.grad(value, argnums=1), x, y, v), x)
+        return self._above(held, lambda value: _pulled(jax.grad(value, argnums=1), x, y, v), x)
 
     # what is averaged is taken of each piece of the data: JAX has no reverse derivative of a loop over pieces
 
-    def _below(self, index: Array, own: Own, of: Callable[[Field], Array], like: Array) -> Array:
+    def _below(self, held: Held, of: Callable[[Field], Array], like: Array) -> Array:
         """``of`` the smooth part of F, as a function of (x, y), averaged over the owner's data."""
-        return self._on_data(index, own, lambda own, rows: of(lambda x, y: self._operator(x, y, own, rows)), like)
+        return self._on_data(held, lambda own, rows: of(lambda x, y: self._operator(x, y, own, rows)), like)
 
-    def _on_data(self, index: Array, own: Own, on_rows: Callable[[Own, Rows], Array], like: Array) -> Array:
+    def _on_data(self, held: Held, on_rows: Callable[[Own, Rows], Array], like: Array) -> Array:
         """What a function says of rows, averaged over the owner's data."""
         from_data, samples = self.smooth.from_data, self.oracles.lower_samples
         if self.oracles.scope == "sample" or (self.oracles.scope == "client" and not from_data):
-            return on_rows(own, NO_ROWS)
-        clients = self.data(own).clients
+            return on_rows(held.own, NO_ROWS)
         if self.oracles.scope == "client":
-            mean: Array = replace(clients.party(index), environment=own).mean(partial(on_rows, own), samples)
-            return mean
-        if not from_data and not clients.parameters:
-            return jnp.sum(clients.weights) * on_rows(own, NO_ROWS)
+            return self._mean(held, on_rows, samples)
+        if not from_data and (held.data is None or not held.data.clients.parameters):
+            return self.oracles.total_weight * on_rows(held.own, NO_ROWS)
+        return self._weighted(held, on_rows, samples if from_data else (), like)
 
-        def of_party(party: Party) -> Array:
-            value: Array = party.mean(partial(on_rows, party.environment), samples if from_data else ())
-            return value
-
-        return clients.weighted(of_party, like)
-
-    def _above(self, index: Array, own: Own, of: Callable[[Field], Array], like: Array) -> Array:
+    def _above(self, held: Held, of: Callable[[Field], Array], like: Array) -> Array:
         """``of`` the upper objective, as a function of (x, y), averaged over the owner's data."""
-        oracles, data = self.oracles, self.data(own)
+        oracles = self.oracles
 
         def on_rows(own: Own, rows: Rows) -> Array:
             return of(lambda x, y: oracles.client_value(x, y, own, rows))
 
         if oracles.scope == "sample":
-            one, leaves = jnp.ones(1), oracles.row_samples
+            one, leaves, own = jnp.ones(1), oracles.row_samples, held.own
             rows = Rows({s: own[s][None] for s in leaves}, dict.fromkeys(leaves, one), dict.fromkeys(leaves, one[0]))
             return of(lambda x, y: oracles.client_value(x, y[None], own, rows))
         if oracles.scope == "client":
-            party = replace(data.clients.party(index), environment=own)
-            mean: Array = party.mean(partial(on_rows, own), oracles.upper_samples)
-            return mean
-
-        def of_party(party: Party) -> Array:
-            value: Array = party.mean(partial(on_rows, party.environment), oracles.upper_samples)
-            return value
-
-        total = data.clients.weighted(of_party, like)
-        if data.server is None:
+            return self._mean(held, on_rows, oracles.upper_samples)
+        total = self._weighted(held, on_rows, oracles.upper_samples, like)
+        if held.data is None or held.data.server is None:
             return total
-        server = replace(data.server, public=data.clients.public).party(0)
+        server = replace(held.data.server, public=held.own).party(0)
 
         def of_server(rows: Rows) -> Array:
             return of(lambda x, y: oracles.server_value(x, y, server.environment, rows))
 
         return total + server.mean(of_server)
+
+    @staticmethod
+    def _mean(held: Held, on_rows: Callable[[Own, Rows], Array], samples: Sequence[int]) -> Array:
+        """What a client's rows say on average."""
+        if held.data is None:
+            return on_rows(held.own, NO_ROWS)
+        mean: Array = held.data.clients.party(0).mean(partial(on_rows, held.own), samples)
+        return mean
+
+    @staticmethod
+    def _weighted(held: Held, on_rows: Callable[[Own, Rows], Array], samples: Sequence[int], like: Array) -> Array:
+        """What the rows of clients that share a y say on average."""
+
+        def of_party(party: Party) -> Array:
+            value: Array = party.mean(partial(on_rows, party.environment), samples)
+            return value
+
+        assert held.data is not None  # what is averaged over the clients is handed over with them
+        return replace(held.data.clients, public=held.own).weighted(of_party, like)
 
     def _operator(self, x: Array, y: Array, own: Own, rows: Rows = NO_ROWS) -> Array:
         """The smooth part of F on rows; NaN where the objective is not finite, whatever its derivative is said to be there."""
@@ -125,13 +130,6 @@ class OwnerTerms:
 
         here, slope = jax.value_and_grad(value)(y)
         return jnp.where(jnp.isfinite(here), slope, jnp.nan)
-
-    def data(self, own: Own) -> Data:
-        """The parties' data with the owner's word on what is public, and on the weights of nodes."""
-        data = jax.tree.map(jnp.asarray, renewed(self.oracles.static_data))
-        public = {p.id: own[p.id] for p in self.oracles.declaration.roles.parameters}
-        tables = with_node_weights(data.clients.tables, own)
-        return replace(data, clients=replace(data.clients, public=public, tables=tables))
 
 
 def _pulled(field: Field, x: Array, y: Array, v: Array) -> Array:

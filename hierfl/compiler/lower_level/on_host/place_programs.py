@@ -23,10 +23,10 @@ class PlacePrograms:
 
     def of(self, name: Hashable, function: Callable[..., Any], place: Place, *more: np.ndarray) -> NumpyProgram:
         """The function as a program, for arguments of such shapes."""
-        key = name, *place.own  # in rounds an owner is told by fewer constants than elsewhere
+        key = name, place.form
         if key not in self._made:
             with jax.enable_x64(True):
-                self._made[key] = NumpyProgram(function, *place, *more)
+                self._made[key] = NumpyProgram(function, *place.parts, *more)
         return self._made[key]
 
     def at_each(self, name: str, function: Callable[..., Any], asked: Places, *more: np.ndarray) -> Any:
@@ -43,5 +43,6 @@ class PlacePrograms:
         def several(*parts: Any) -> Any:
             return jax.vmap(function, (*axes, *[0] * len(more)))(*parts)
 
-        result = self.of((name, count, *axes.own.items()), several, place, *rows)(*place, *rows)
+        shared = tuple(axis is None for axis in jax.tree.leaves(axes, is_leaf=lambda axis: axis is None))
+        result = self.of((name, count, shared), several, place, *rows)(*place.parts, *rows)
         return result if whole is asked else jax.tree.map(lambda part: part[: len(asked)], result)

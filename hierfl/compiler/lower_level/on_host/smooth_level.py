@@ -90,12 +90,12 @@ class SmoothLevel:
 
     def solve(self, place: Place, start: np.ndarray | None) -> Solved:
         """The solution at a place, from the feasible point that is nearest to a start, or from others."""
-        curved, linear, a, b = self.programs.of("cone model", self.traced.cone_model, place)(*place)
+        curved, linear, a, b = self.programs.of("cone model", self.traced.cone_model, place)(*place.parts)
         force = self.programs.of("force", self.traced.force, place, np.zeros(self.traced.reach))
         reach = self.traced.reach
 
         def whole(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            value, slope = force(*place, u[:reach])
+            value, slope = force(*place.parts, u[:reach])
             h = np.array(curved)
             h[:reach, :reach] += slope
             g = curved @ u + linear

@@ -1,0 +1,6 @@
+"""Conformance of solvers, lower-level methods and runtimes, for whoever writes one: the same problems, and answers that hierfl had no part in."""
+
+from hierfl.testing.cases import CASES, Case, CaseAnswer
+from hierfl.testing.conformance import CaseFinding, Conformance, conform, conform_lower, gradient_steps
+
+__all__ = ["CASES", "Case", "CaseAnswer", "CaseFinding", "Conformance", "conform", "conform_lower", "gradient_steps"]

@@ -1,0 +1,200 @@
+"""Every solver on every runtime, and every exact method, against answers that hierfl had no part in; by ``hierfl.testing``.
+
+The suite runs a covering: each solver on each of the runtimes in turn, each case somewhere on each of them. ``make conformance`` runs all
+solvers on all runtimes and all cases.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.compiler.lower_level.on_host.place import Handed
+from hierfl.compiler.lower_level.owner import Held
+from hierfl.runtime.processes.process_pool import ProcessPool
+from hierfl.runtime.processes.process_runtime import Processes
+from hierfl.solvers import (
+    SCAFFOLD,
+    ZOHFL,
+    Exact,
+    FedAvg,
+    FedMSPP,
+    FedNest,
+    FedProx,
+    FedRZO,
+    FedZO,
+    ImplicitBundle,
+    ImplicitGradient,
+    LocalSGD,
+    ProjectedSGD,
+    Scaffnew,
+)
+from hierfl.testing import CASES, Case, conform, conform_lower, gradient_steps
+from hierfl.testing.cases import ROWS
+from tests.runtime.on_flower.loopback import LoopbackGrid, desks
+
+FULL = bool(os.environ.get("CONFORMANCE"))
+STEP = 0.1
+SMOOTHED: dict[str, Any] = {"smoothing": 0.05, "step_size": 0.05}
+ALONE, OF_CLIENTS, SHARED, OF_SAMPLES = (
+    [case for case in CASES if case.scope == scope] for scope in (None, "client", "federation", "sample")
+)
+SOLVERS: dict[str, tuple[Any, list[Case]]] = {
+    "ImplicitGradient": (ImplicitGradient(step_size=STEP), [*OF_CLIENTS, *SHARED]),
+    "ZO-HFL, exact": (ZOHFL(**SMOOTHED, lower=Exact()), [*OF_CLIENTS, *OF_SAMPLES]),
+    "ZO-HFL": (ZOHFL(**SMOOTHED, lower=ProjectedSGD(steps=2)), OF_CLIENTS),
+    "FedRZO, exact": (FedRZO(**SMOOTHED, lower=Exact()), [*OF_CLIENTS, *SHARED, *OF_SAMPLES]),
+    "FedRZO": (FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)), SHARED),
+    "FedNest": (
+        FedNest(step_size=STEP, inner_step=0.1, batch_size=None, lipschitz=6.0),
+        [case for case in SHARED if case.kind == "free"],
+    ),
+    "FedAvg": (FedAvg(step_size=STEP, local_steps=1, batch_size=None), ALONE),
+    "SCAFFOLD": (SCAFFOLD(step_size=STEP, local_steps=1, batch_size=None), ALONE),
+    "FedProx": (FedProx(step_size=STEP, local_steps=2, batch_size=None), ALONE),
+    "FedZO": (FedZO(**SMOOTHED), ALONE),
+    "FedMSPP": (FedMSPP(step_size=STEP), ALONE),
+    "Scaffnew": (Scaffnew(step_size=STEP), ALONE),
+}
+REPLAYED = ("ImplicitGradient", "FedAvg", "SCAFFOLD")  # whose rounds on all data are projected gradient steps
+RUNTIMES = ("processes", "Dask, one site", "Dask, three sites", "Flower", "delays", "a buffer")
+
+
+def covering() -> list[tuple[str, str, tuple[Case, ...]]]:
+    """(runtime, solver, cases): solvers are dealt over the runtimes, and their cases over their turns."""
+    if FULL:
+        return [(runtime, solver, tuple(SOLVERS[solver][1])) for runtime in RUNTIMES for solver in SOLVERS]
+    turns = [
+        (runtime, n, solver) for n, solver in enumerate(SOLVERS) for runtime in (RUNTIMES[n % 6], RUNTIMES[(n + 3) % 6])
+    ]
+    return [
+        (runtime, solver, (SOLVERS[solver][1][n % len(SOLVERS[solver][1])],)) for runtime, n, solver in sorted(turns)
+    ]
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[dict[str, Any]]:
+    """What runtimes run on, made when first asked for."""
+    made: dict[str, Any] = {}
+    yield made
+    for one in made.values():
+        one.__exit__(None, None, None)
+
+
+def declared(name: str, holder: int) -> tuple[hf.Problem, Any]:
+    """What a process of one client declares: nobody else's data are there."""
+    case, solver = name.split("|")
+    return CASES[int(case)].problem([holder]), SOLVERS[solver][0]
+
+
+def runtime_of(name: str, solver: str, places: dict[str, Any]) -> Any:
+    def kept(key: str, make: Any) -> Any:
+        if key not in places:
+            places[key] = make().__enter__()
+        return places[key]
+
+    if name == "processes":
+        pool = kept(name, lambda: ProcessPool(len(ROWS)))
+        return lambda case, problem: Processes(
+            pool, "tests.testing.test_conformance:declared", f"{CASES.index(case)}|{solver}"
+        )
+    if name.startswith("Dask"):
+        return kept(name, lambda: hf.runtime.Dask(sites=1 if "one" in name else 3, timeout=120.0))
+    if name == "Flower":
+        return lambda case, problem: hf.runtime.Flower(LoopbackGrid(desks(problem)))
+    return hf.runtime.Delayed(np.ones(len(ROWS)), asynchronous=name == "a buffer")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runtime", "solver", "cases"), covering(), ids=lambda part: part if isinstance(part, str) else str(part[0])
+)
+def test_a_solver_on_a_runtime(runtime: str, solver: str, cases: tuple[Case, ...], places: dict[str, Any]) -> None:
+    replay = gradient_steps(STEP) if solver in REPLAYED else None
+    report = conform(SOLVERS[solver][0], runtime_of(runtime, solver, places), cases=cases, replay=replay)
+    assert not report.of("fails"), report
+    if runtime != "a buffer":  # which some solvers refuse: their clients answer together
+        report.require()
+
+
+def test_a_run_of_a_server_that_holds_nothing() -> None:
+    """The sites solve, each for its own clients; the server, which made the declaration, has nobody's data."""
+    case, solver = Case("client", "cones", "tables"), SOLVERS["ZO-HFL, exact"][0]
+    settings: dict[str, Any] = {"rounds": 3, "seed": 0, "x0": case.start, "progress": False}
+    grid = LoopbackGrid(desks(case.problem()))
+    found = case.problem(holders=()).solve(solver, runtime=hf.runtime.Flower(grid), **settings)
+    np.testing.assert_allclose(found.own_value, case.answer(found.x).value, rtol=1e-6)
+    np.testing.assert_allclose(found.x, case.problem().solve(solver, **settings).x, atol=1e-9)
+
+
+def test_exact_lower_levels() -> None:
+    report = conform_lower().require()
+    assert not report.of("refused")
+
+
+@pytest.mark.parametrize("method", ["active set", "cvxpy", "semismooth Newton", "accelerated gradient"])
+def test_an_exact_method(method: str) -> None:
+    cases = [case for case in CASES if case.scope is not None]
+    conform_lower(method, cases=cases if FULL else cases[len(method) % 3 :: 3]).require()
+
+
+def test_a_method_that_ignores_what_it_is_handed_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Handed._held
+
+    def everybody_alike(self: Handed, *given: Any) -> Held:
+        held = true(self, *given)
+        return replace(held, data=jax.tree.map(np.zeros_like, held.data))
+
+    monkeypatch.setattr(Handed, "_held", everybody_alike)
+    constrained = [Case("client", "polyhedron", "samples"), Case("federation", "cones", "samples")]
+    assert conform_lower("active set", cases=constrained).of("fails") == constrained
+    report = conform(ImplicitGradient(step_size=STEP), cases=constrained[:1])
+    assert not report.conforms and "y in process: off by" in str(report)
+
+
+@pytest.mark.parametrize("method", ["active set", "cvxpy"])
+@pytest.mark.parametrize("scope", ["client", "federation"])
+def test_lower_levels_on_the_host_are_functions_of_the_data_they_are_handed(scope: str, method: str, x64: None) -> None:
+    case = Case(scope, "polyhedron", "both")
+    compiled = case.problem().compile()
+    data, exact = compiled.data(), compiled.exact.by(method)
+    at, turned = case.start, np.array([2, 1, 0])
+    others = {leaf: values[turned] for leaf, values in data.clients.parameters.items()}
+    tables = tuple(
+        replace(table, offsets=table.offsets[turned], counts=table.counts[turned]) for table in data.clients.tables
+    )
+    told = case.answer(at)
+    for clients, y in (
+        (data.clients, told.y),
+        (replace(data.clients, parameters=others, tables=tables), told.y if scope == "federation" else told.y[turned]),
+        (data.clients, told.y),
+    ):
+        found = exact.solve_all(jax.numpy.asarray(at), replace(data, clients=clients))[0]
+        np.testing.assert_allclose(found.y, y, atol=1e-7)
+
+
+def test_constraints_of_all_clients_hold_for_a_y_that_they_share() -> None:
+    x, y, low = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.ClientParameter(2, name="low")
+    level = hf.ArgMin(y, cp.sum_squares(y - x), [y >= low, cp.sum(y) <= 5], scope="federation")
+    clients = [hf.Client({}, {low: np.array(bound)}) for bound in ([1.0, 0.0], [0.0, 2.0])]
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y)), level, federation=hf.Federation(clients))
+    for method in (None, "active set", "cvxpy"):
+        found = problem.compile().exact.by(method).at(np.zeros(2))
+        np.testing.assert_allclose(found.solution.y, [[1.0, 2.0]], atol=1e-8)
+    forces = np.concatenate([np.ravel(force) for force in problem.implicit.multipliers(np.zeros(2)).values()])
+    np.testing.assert_allclose(np.sort(forces), [0.0, 0.0, 0.0, 2.0, 4.0], atol=1e-8)
+
+
+def test_a_solver_that_no_case_suits_is_refused_by_name() -> None:
+    report = conform(ImplicitBundle(), hf.runtime.Delayed(np.ones(len(ROWS))), cases=OF_CLIENTS[:1])
+    assert report.of("refused") == OF_CLIENTS[:1] and not report.conforms
+    with pytest.raises(AssertionError, match="refused   client y, free, tables"):
+        report.require()
