@@ -15,10 +15,14 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED
 from hierfl.compiler.host.cones import blocks, project_dual
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
-from hierfl.compiler.parametric.matrices import Matrix, largest, lengths, stacked
+from hierfl.compiler.parametric.matrices import Matrix, columns_scaled, largest, lengths, stacked
 from hierfl.compiler.parametric.smooth_sum import SmoothSum
 
-GOOD = 1e-9  # the relative error of the conditions up to which a pair is a solution
+SPREAD = 1e3  # of square roots of curvatures, from which u is told in other units
+GOOD, GOOD_OVER_ROWS = (
+    1e-9,
+    1e-11,
+)  # the relative error of the conditions up to which a pair is a solution; over rows it is rounding
 
 Vector = Float[np.ndarray, " width"]
 Rows = Float[np.ndarray, " rows"]
@@ -59,6 +63,7 @@ class ConvexProgram:
     curved: Matrix
     smooth: SmoothSum | None = None
     constant: float = 0.0  # of the objective
+    may_cost: np.ndarray | None = None  # which entries of u may have a cost, at some theta; None for all
 
     @property
     def width(self) -> int:
@@ -72,6 +77,11 @@ class ConvexProgram:
         for cone, rows in blocks(self.cones):
             equal[rows], loose[rows] = cone.kind == ZERO, cone.kind == NONNEGATIVE
         return equal, loose
+
+    @property
+    def priced(self) -> np.ndarray:
+        """Which entries of u may have a cost."""
+        return np.ones(self.width, bool) if self.may_cost is None else self.may_cost
 
     @property
     def rank_of_rows(self) -> np.ndarray:
@@ -109,6 +119,29 @@ class ConvexProgram:
     @cached_property
     def _absolute(self) -> tuple[Matrix, Matrix]:
         return abs(self.p), abs(self.a)
+
+    @cached_property
+    def units(self) -> Vector:
+        """Powers of two, 1 at most, in which entries of u are all about as stiff; 1 where they are within a factor of a thousand.
+
+        Larger ones would make rows long, beside which nothing misses them.
+        """
+        diagonal = self.p.diagonal()
+        stiff = np.sqrt(np.maximum(diagonal, 0.0))
+        curved = stiff[stiff > 0]
+        if not len(curved) or curved.max() <= SPREAD * curved.min():
+            return np.ones(len(stiff))
+        ratio = np.where(stiff > 0, stiff, curved.min()) / curved.min()
+        return np.asarray(np.exp2(-np.round(np.log2(ratio))))
+
+    def in_units(self, units: Vector) -> ConvexProgram:
+        """The same program for u / units."""
+        p = columns_scaled(columns_scaled(self.p, units).T, units)
+        a, curved = columns_scaled(self.a, units), columns_scaled(self.curved, units)
+        smooth = None if self.smooth is None else self.smooth.in_units(units)
+        return _Scaled(
+            p, units * self.q, a, self.b, self.cones, self.size, curved, smooth, self.constant, self.may_cost
+        )
 
     def slack(self, u: Vector) -> Rows:
         """A u + b."""
@@ -191,7 +224,12 @@ class ConvexProgram:
         """The pair as a solution, if it is one."""
         error = self.error(u, z)
         error = error if np.isfinite(error) else np.inf
-        return ProgramSolution(u, z, error, SOLVED if error <= GOOD else FAILED, work)
+        return ProgramSolution(u, z, error, SOLVED if error <= self.good else FAILED, work)
+
+    @property
+    def good(self) -> float:
+        """The error up to which a pair is a solution."""
+        return GOOD_OVER_ROWS if self.polyhedral and self.smooth is None else GOOD
 
     def none(self, status: int) -> ProgramSolution:
         """No solution, for a reason."""
@@ -215,6 +253,15 @@ class ConvexProgram:
         floor = 1e-7 * gain / (1.0 + np.abs(self.q).max(initial=0.0))
         worst = max(float(away.max(initial=0.0)), *curved, float(np.abs(self.p @ u).max(initial=0.0)))
         return worst <= max(floor, 1e-9)
+
+
+class _Scaled(ConvexProgram):
+    """A program in units of its own."""
+
+    @cached_property
+    def units(self) -> Vector:
+        """None but these."""
+        return np.ones(self.width)
 
 
 __all__ = ["EMPTY", "FAILED", "GOOD", "SOLVED", "UNBOUNDED", "ConvexProgram", "ProgramSolution"]

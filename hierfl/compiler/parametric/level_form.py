@@ -187,9 +187,11 @@ class LevelForm:
                 curved.append(term.form[term.weight > 0])
         cones = [cone for part in parts for cone in part.cones]
         terms = [term for part in parts for term in part.smooth_terms(width, dense)]
-        return ConvexProgram(
-            p, q, a, b, cones, self.size, stacked(curved), SmoothSum(terms) if terms else None, constant
-        )
+        smooth = SmoothSum(terms) if terms else None
+        priced = np.zeros(width, bool)
+        for part in parts:
+            priced[part.columns[:, part.template.linear.rows]] = True
+        return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), smooth, constant, priced)
 
     def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
         """The gradient in theta of what ``slopes`` says."""

@@ -27,7 +27,7 @@ from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolu
 from hierfl.compiler.parametric.level_form import LevelForm, Slopes, Thetas
 from hierfl.compiler.parametric.matrices import as_array, beside, diagonal, nothing, placed, stacked
 from hierfl.compiler.parametric.response import Response, slopes_of
-from hierfl.compiler.parametric.solution_set import SolutionSet, at_limits
+from hierfl.compiler.parametric.solution_set import SolutionSet, settled
 from hierfl.compiler.parametric.solve_program import polished, solve_program
 from hierfl.errors import NotConvexError
 
@@ -176,7 +176,7 @@ class LevelSolver:
         count = len(thetas)
         if answer.unique != SEVERAL:
             whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
-            answer = answer._replace(chosen=at_limits(answer.program, answer.chosen))
+            answer = answer._replace(chosen=settled(answer.program, answer.chosen))
             response = Response(self.form.program, thetas, answer.program, answer.chosen)
             pair = response.adjoint(whole, [tangent[:count] for tangent in tangents])
             if pair is None:

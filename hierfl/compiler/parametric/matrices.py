@@ -52,6 +52,11 @@ def diagonal(numbers: np.ndarray, like: Matrix) -> Matrix:
     return np.diag(numbers) if is_dense(like) else sp.csr_array(sp.diags_array(numbers))
 
 
+def columns_scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
+    """matrix diag(units)."""
+    return matrix * units if is_dense(matrix) else sp.csr_array(sp.csr_array(matrix) @ sp.diags_array(units))
+
+
 def largest(matrix: Matrix) -> float:
     """The largest size of an entry."""
     numbers = matrix if is_dense(matrix) else matrix.data

@@ -29,6 +29,8 @@ ROUNDING = 1e-10  # of u, that it may seem to move by
 FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
+STILL = 1e-9  # of a vector of length 1, up to which an entry does not move along it
+CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
 AT_CORNER, NEAR_CORNER = (
     1e-12,
     1e-7,
@@ -161,7 +163,8 @@ class Response:
         """From the derivative of z = Proj(z - scale (A u + b)); where it may have none, what the solutions a little further confirm."""
         program, u, z = self.program, self.answer.u, self.answer.z
         width, total = program.width, program.width + len(z)
-        if total > LARGEST:
+        forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
+        if total > LARGEST or forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
             return None
         weak, a, scale = self.solutions.weak, as_array(program.a), self._scale
         right = np.concatenate([seed, np.zeros(len(z))])
@@ -175,13 +178,21 @@ class Response:
             if np.abs(system.T @ found - right).max() > CONSISTENT * np.abs(right).max():
                 continue
             pair = found[:width], scale * slope.T @ found[width:]
-            if rank == total and corner > NEAR_CORNER:
+            determined = rank == total or self._leaves_bounds_only(system, rank)
+            if determined and corner > NEAR_CORNER:
                 return pair
             ways = [(sign, tangent) for tangent in tangents for sign in (1.0, -1.0)]
             told = (self._is_slope(pair, seed, tangent, sign) for sign, tangent in ways)
-            if all(told) if corner <= AT_CORNER or rank < total else any(told):
+            if all(told) if corner <= AT_CORNER or not determined else any(told):
                 return pair
         return None
+
+    def _leaves_bounds_only(self, system: np.ndarray, rank: int) -> bool:
+        """Whether what the conditions leave open are bounds that hold nothing."""
+        loose = np.linalg.svd(system)[2][rank:]
+        others = np.ones(len(system), bool)
+        others[self.program.size : self.program.width] = False
+        return float(np.abs(loose[:, others]).max(initial=0.0)) <= STILL
 
     def _is_slope(self, pair: tuple[np.ndarray, np.ndarray], seed: np.ndarray, tangent: Thetas, sign: float) -> bool:
         """Whether seed'u moves along a direction as the adjoint says: by the solution a little further."""

@@ -87,7 +87,12 @@ LOG_SUM_EXP = SmoothAtom("log_sum_exp", _log_sum_exp, _softmax, _softmax_slope)
 
 
 def _power(p: float) -> SmoothAtom:
-    """|v|^p for even p, v^p over v >= 0 for others, p >= 2."""
+    """|v|^p for even p >= 2, v^p over v >= 0 for others; below 1 its slope is infinite at 0, or there is no value."""
+    if p < 1:
+        slope = lambda v: p * v ** (p - 1)  # noqa: E731
+        return _elementwise(
+            f"power {p:g}", lambda v: v**p, slope, lambda v: p * (p - 1) * v ** (p - 2), ends=True, barrier=True
+        )
     even = p % 2 == 0
 
     def inside(v: Blocks) -> Blocks:
@@ -114,7 +119,7 @@ def smooth_atom_of(node: Any) -> TakenOut | None:
         return TakenOut(SQUARE, argument, lambda values: cp.sum(values) / divisor)
     if isinstance(node, Power):
         p = float(node.p.value)
-        if p < 2.0:
+        if p in (0.0, 1.0) or 1.0 < p < 2.0:  # the last has an infinite curvature where it ends, and a cone
             return None
         return TakenOut(SQUARE if p == 2.0 else _power(p), argument, lambda values: values)
     if isinstance(node, cp.log_sum_exp):

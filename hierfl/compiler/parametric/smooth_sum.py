@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hierfl.compiler.parametric.matrices import Matrix, is_dense, stacked
+from hierfl.compiler.parametric.matrices import Matrix, columns_scaled, is_dense, stacked
 from hierfl.compiler.parametric.smooth_atoms import SmoothAtom
 
 
@@ -69,6 +69,10 @@ class SmoothSum:
         """Its second derivative."""
         with np.errstate(all="ignore"):
             return sum(_weighted(term.form, term.curvature(u)) for term in self.terms)
+
+    def in_units(self, units: np.ndarray) -> SmoothSum:
+        """The same for u / units."""
+        return SmoothSum([replace(term, form=columns_scaled(term.form, units)) for term in self.terms])
 
     @property
     def curved(self) -> Matrix:

@@ -13,12 +13,23 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
+import scipy.sparse as sp
 from jaxtyping import Bool, Float
 
+from hierfl.compiler.host.cones import blocks, middles
 from hierfl.compiler.host.solution_face import SolutionFace
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.convex_program import SOLVED, ConvexProgram, ProgramSolution
-from hierfl.compiler.parametric.matrices import Matrix, as_array, beside, diagonal, lengths, nothing, stacked
+from hierfl.compiler.parametric.matrices import (
+    Matrix,
+    as_array,
+    beside,
+    diagonal,
+    is_dense,
+    lengths,
+    nothing,
+    stacked,
+)
 from hierfl.compiler.parametric.saddle import Saddle
 from hierfl.compiler.parametric.solve_program import solve_program
 
@@ -197,30 +208,52 @@ class SolutionSet:
         return False
 
 
-def at_limits(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
-    """The solution with those bounds of convex terms that have no cost as low as the rows allow.
+def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution with those bounds of convex terms that have no cost where they say most.
 
-    A term whose weight is zero has a bound that may be anywhere above it. Where the weight moves, the bound is at the term.
+    A term whose weight is zero has a bound that may be anywhere above it: where the weight moves, the bound is at the term. A bound that
+    only a constraint mentions may be anywhere between the term and the limit: in the middle it holds nothing.
     """
-    costless = (np.abs(program.q) == 0.0) & (np.arange(program.width) >= program.size)
-    if not costless.any() or not program.polyhedral:
-        return answer
-    entries = np.flatnonzero(costless)
-    moving = lengths(program.flat_along.T[entries] if program.flat_along.shape[0] else np.zeros((len(entries), 1))) > 0
-    entries = entries[~moving]
-    if not len(entries):
-        return answer
-    rest = answer.u.copy()
+    idle = (np.abs(program.q) == 0.0) & (np.arange(program.width) >= program.size)
+    if program.flat_along.shape[0]:
+        idle &= lengths(program.flat_along.T) == 0
+    lowered, centred = np.flatnonzero(idle & program.priced), np.flatnonzero(idle & ~program.priced)
+    if len(lowered) and program.polyhedral:
+        answer = _moved(program, answer, lowered, np.zeros(len(program.b)))
+    if len(centred):
+        touched = lengths(program.a[:, centred]) > 0
+        free = np.abs(answer.z) * program.sizes <= FAINT * program.force_size(answer.u, answer.z)
+        room = np.zeros(len(program.b))
+        for cone, rows in blocks(program.cones):
+            if cone.kind in (ZERO, NONNEGATIVE):
+                room[rows] = np.where((cone.kind == NONNEGATIVE) & touched[rows] & free[rows], program.sizes[rows], 0.0)
+            elif touched[rows].any() and free[rows].all():
+                room[rows] = middles([cone], program.sizes[rows])
+        if room.any():
+            answer = _moved(program, answer, centred, room)
+    return answer
+
+
+def _moved(program: ConvexProgram, answer: ProgramSolution, entries: np.ndarray, room: np.ndarray) -> ProgramSolution:
+    """The solution with these entries as low as they go, or where they leave the most room, 1 at most, in rows that are to have some."""
+    rest, count = answer.u.copy(), len(entries)
     rest[entries] = 0.0
-    count = len(entries)
-    flat = nothing(count, count, program.p)
-    lowest = solve_program(
-        ConvexProgram(flat, np.ones(count), program.a[:, entries], program.slack(rest), program.cones, count, flat)
-    )
-    if not lowest.solved:
+    ahead, wide = program.slack(rest), int(room.any())
+    a, q = program.a[:, entries], np.ones(count + wide)
+    cones, b = list(program.cones), ahead
+    if wide:
+        column = -room[:, None] if is_dense(a) else sp.csr_array(-room[:, None])
+        most = nothing(1, count + 1, a)
+        most[0, count] = -1.0
+        a, b, cones = stacked([beside([a, column]), most]), np.append(ahead, 1.0), [*cones, Cone(NONNEGATIVE, 1)]
+        q[:count], q[count] = 0.0, -1.0
+    flat = nothing(count + wide, count + wide, program.p)
+    found = solve_program(ConvexProgram(flat, q, a, b, cones, count + wide, flat))
+    if not found.solved:
         return answer
-    rest[entries] = lowest.u
-    return program.judged(rest, answer.z)
+    rest[entries] = found.u[:count]
+    moved = program.judged(rest, answer.z)
+    return moved if moved.solved else answer
 
 
 def _widened(rows: Matrix, width: int) -> Matrix:

@@ -18,7 +18,6 @@ from hierfl.compiler.parametric.backends import backends_for
 from hierfl.compiler.parametric.convex_program import (
     EMPTY,
     FAILED,
-    GOOD,
     SOLVED,
     UNBOUNDED,
     ConvexProgram,
@@ -31,8 +30,11 @@ EXACT = 1e-14  # the error of a pair that is not polished any further
 STEPS = 12  # of Newton's method on what holds, at most
 MODELS = 100  # quadratic models, at most
 FLOOR = 1e-3  # of the largest curvature, that models have at first along forms that have less
+ROUGHEST, FAR, FLAT = 1e-13, 1e3, 1e-6  # an error, a size and a curvature from which an infimum may not be attained
 ROUGH = 1e-6  # the error of a model's solution that is good enough for a step
+MOVING = 1e-5  # of the size of u, up to which a step may be the last but for polishing
 STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
+MISSED = 1e-6  # of the largest bound, by which rows miss each other where no u meets them all
 FEW = 3  # steps of Newton's method from a solution nearby
 GAIN = 1e-4  # of what a model promises, that a step has to keep
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
@@ -40,11 +42,34 @@ DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shor
 
 def solve_program(program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
     """The solution, or the reason why there is none; from a solution nearby, if there is one."""
-    return _quadratic(program, near) if program.smooth is None else _smooth(program, near)
+    units = program.units
+    if (units == 1.0).all():
+        return _in_these_units(program, near)
+    near = None if near is None else replace(near, u=near.u / units)
+    answer = _in_these_units(program.in_units(units), near)
+    return replace(answer, u=answer.u * units)
 
 
-def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = GOOD) -> ProgramSolution:
-    """The solution of a program without smooth functions, with an error of ``good`` at most."""
+def _in_these_units(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
+    answer = _quadratic(program, near) if program.smooth is None else _smooth(program, near)
+    return replace(answer, status=FAILED) if answer.solved and _drifts(program, answer) else answer
+
+
+def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
+    """Whether a far y without curvature meets the conditions roughly only: interior points stop on the way to infinity."""
+    if answer.error <= ROUGHEST or (program.polyhedral and program.smooth is None):
+        return False
+    y = answer.u[: program.size]
+    far = np.abs(y).max(initial=0.0) > FAR * (1.0 + float(np.abs(program.b / program.sizes).max(initial=0.0)))
+    if not far:
+        return False
+    generic = np.concatenate([y, np.zeros(program.width - program.size)])
+    return bool(generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(answer.u) @ answer.u) + 1e-300))
+
+
+def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0) -> ProgramSolution:
+    """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding."""
+    good = max(good, program.good)
     free = None if program.linear else _without_inequalities(program)
     if free is not None and free.error <= EXACT * 100:
         return free
@@ -65,7 +90,22 @@ def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float
             best = answer
         if best.error <= good:
             return replace(best, status=SOLVED)
+    if reason == FAILED and program.polyhedral and _is_empty(program):
+        reason = EMPTY
     return program.none(reason) if best is None or (not best.solved and reason != FAILED) else best
+
+
+def _is_empty(program: ConvexProgram) -> bool:
+    """Whether the rows miss each other, in units in which their bounds are about 1: by least squares."""
+    unit = float(np.abs(program.b).max(initial=0.0))
+    if unit == 0.0:
+        return False
+    count, width = len(program.b), program.width
+    a = beside([program.a, diagonal(program.sizes, program.a)])
+    p = diagonal(np.concatenate([np.full(width, 1e-12), np.ones(count)]), program.p)
+    nearest = ConvexProgram(p, np.zeros(width + count), a, program.b / unit, program.cones, width, p)
+    found = backends_for(nearest)[-1].solve(nearest)
+    return found.status == SOLVED and float(np.abs(found.u[width:]).max(initial=0.0)) > MISSED
 
 
 # --- smooth programs -------------------------------------------------------------------------------------------------
@@ -79,7 +119,7 @@ def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolu
     start = near.u if near is not None and near.solved and np.isfinite(program.cost(near.u)) else _inside(program)
     if isinstance(start, int):
         return program.none(start)
-    u, last, floor, away, best = start, None, FLOOR, 0, program.none(FAILED)
+    u, last, floor, away, moved, best = start, None, FLOOR, 0, np.inf, program.none(FAILED)
     feasible = any(True for _ in program.smooth.barriers) or (near is not None and near.solved)
     for count in range(MODELS):
         step = _quadratic(program.model(u, _curvature(program, u, floor)), last, ROUGH)
@@ -93,7 +133,7 @@ def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolu
         feasible = True
         u, last, floor = u + length * way, step, 0.1 * floor
         moved = float(np.abs(length * way).max(initial=0.0)) / (1.0 + float(np.abs(u).max(initial=0.0)))
-        if moved <= 1e-5 or length == 0.0:
+        if moved <= MOVING or length == 0.0:
             answer = polished(program, u, step.z, count)
             settled = answer.error > 0.1 * best.error  # another model makes it no better
             best = min(best, answer, key=lambda one: one.error)
@@ -105,7 +145,8 @@ def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolu
                 return replace(best, error=moved, status=SOLVED)
         if float(np.abs(u).max(initial=0.0)) > 1e15:
             return program.none(UNBOUNDED)
-    return polished(program, u, last.z if last is not None else np.zeros(len(program.b)), MODELS)
+    answer = polished(program, u, last.z if last is not None else np.zeros(len(program.b)), MODELS)
+    return replace(answer, status=FAILED) if moved > MOVING else answer  # on its way to an infimum that nobody attains
 
 
 def _step_length(program: ConvexProgram, u: np.ndarray, way: np.ndarray) -> float:

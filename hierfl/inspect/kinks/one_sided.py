@@ -93,8 +93,8 @@ class OneSided(NamedTuple):
         value, slope = self.points.slopes(at, np.concatenate([directions, directions]))
         (value, _), (one, two) = value.reshape(2, -1), slope.reshape(2, -1)
         at_place = 2 * one - two
+        lost = np.isnan(at_place) & np.isfinite(value)  # there are values, and no derivatives
         value, slope = value - step * 0.5 * (one + at_place), at_place
-        lost = np.isnan(slope) & np.isfinite(value)  # there are values, and no derivatives
         if lost.any():
             value[lost], slope[lost] = self._differences(places[lost], directions[lost], step[lost])
         return value, slope
