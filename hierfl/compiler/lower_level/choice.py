@@ -54,14 +54,17 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     if (isinstance(in_rounds, FORMULAS) and not searched) or system:
         return in_rounds
     applies, why = ParametricProgram.verdict(structure)
-    if applies and (not searched or structure_is_polyhedral(structure)):
+    if applies and not _is_left_to_active_sets(structure):
         return ParametricProgram(structure, why)
-    return in_rounds
+    applies, why = ActiveSet.verdict(structure)
+    return ActiveSet(structure, why) if applies and not searched else in_rounds
 
 
-def structure_is_polyhedral(structure: LowerStructure) -> bool:
-    """Whether the level's program has rows only."""
-    return level_solver(structure).form.polyhedral
+def _is_left_to_active_sets(structure: LowerStructure) -> bool:
+    """Whether the level is small and over curved cones, whose degenerate derivatives ``ActiveSet`` knows."""
+    if level_solver(structure).form.polyhedral or getattr(structure.level, "selection", None) is not None:
+        return False
+    return ActiveSet.verdict(structure).applies
 
 
 def chosen_method(structure: LowerStructure) -> ExactMethod:
@@ -80,7 +83,7 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
     why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)
-        if applies:
+        if applies and not (method is ParametricProgram and _is_left_to_active_sets(structure)):
             return method(structure, f"{why}{why_not_on_rows if method is ConicProgram else ''}")
         if method is ParametricProgram:
             why_not_on_rows = f"; {ParametricProgram.name} {why}"

@@ -14,21 +14,23 @@ from functools import cached_property
 
 import numpy as np
 
-from hierfl.compiler.host.cones import dual_slope
+from hierfl.compiler.host.cones import dual_slope, middles
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, triangle
 from hierfl.compiler.parametric.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.parametric.level_form import Slopes, Thetas
-from hierfl.compiler.parametric.matrices import Matrix, as_array, stacked
+from hierfl.compiler.parametric.matrices import Matrix, as_array, largest, stacked
 from hierfl.compiler.parametric.saddle import Saddle
-from hierfl.compiler.parametric.solution_set import SolutionSet
+from hierfl.compiler.parametric.solution_set import SolutionSet, unpriced
 from hierfl.compiler.parametric.solve_program import solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
+UNMOVED = 1e-4  # of how far u would go without rows: what it moves by less than 1e-9 of that is none
 TIGHT_ALONG = 1e-9  # of a row's change, up to which it goes on holding
 ROUNDING = 1e-10  # of u, that it may seem to move by
 FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
+FAINT = 1e-10  # of the forces, up to which a cone's multiplier is none
 STILL = 1e-9  # of a vector of length 1, up to which an entry does not move along it
 CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
 AT_CORNER, NEAR_CORNER = (
@@ -63,7 +65,7 @@ class Response:
         if not seed.any():
             return np.zeros(self.program.width), np.zeros(len(self.program.b))
         if not self.program.polyhedral:
-            return self._over_cones(seed, tangents)
+            return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
         moves = [self.moved(tangent) for tangent in tangents]
         if not self.solutions.weak.any():
             pair = self._at(self.solutions.strong, seed)
@@ -76,7 +78,7 @@ class Response:
         if not inside or not all(along[k].solved for k in inside):
             return None
         for k in inside:
-            pair = self._at(self._held_along(along[k], ways[k][1]), seed)
+            pair = self._at(self._held_along(along[k], *ways[k]), seed)
             if pair is not None and all(self._agrees(pair, seed, ways[other], along[other]) for other in inside):
                 return pair
         return None
@@ -150,11 +152,13 @@ class Response:
         kinds = [cone for cone in cones if cone.size]
         return solve_program(ConvexProgram(self._curvature, force, a, b, kinds, program.size, program.flat_along))
 
-    def _held_along(self, moved: ProgramSolution, slack: np.ndarray) -> np.ndarray:
+    def _held_along(self, moved: ProgramSolution, force: np.ndarray, slack: np.ndarray) -> np.ndarray:
         """The rows that hold here and a little along a direction."""
         program, weak = self.program, self.solutions.weak
         change = np.asarray(program.a @ moved.u) + slack
-        size = np.asarray(abs(program.a) @ np.abs(moved.u)) + np.abs(slack) + 1e-300
+        size = np.asarray(abs(program.a) @ np.abs(moved.u)) + np.abs(slack)
+        stiff = largest(self._curvature)
+        size = size + (program.sizes * UNMOVED * float(np.abs(force).max(initial=0.0)) / stiff if stiff > 0 else 1e-300)
         return self.solutions.strong | (weak & (np.abs(change) <= TIGHT_ALONG * size))
 
     # --- cones ---------------------------------------------------------------------------------------------------
@@ -169,9 +173,12 @@ class Response:
         weak, a, scale = self.solutions.weak, as_array(program.a), self._scale
         right = np.concatenate([seed, np.zeros(len(z))])
         corner = 0.0 if weak.any() else self._from_corner
-        for holds in (False, True) if weak.any() else (False,):
+        faint = [(c, rows) for c, rows in program.curved_cones if self._is_faint(rows) and corner <= NEAR_CORNER]
+        for holds in (False, True) if weak.any() or faint else (False,):
             v = z - scale * program.slack(u)
             v[weak] = 1.0 if holds else -1.0
+            for cone, rows in () if holds else faint:
+                v[rows] = -middles([cone], program.sizes[rows])
             slope = dual_slope(program.cones, v)
             system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(len(z)) - slope]])
             found, _, rank, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
@@ -186,6 +193,12 @@ class Response:
             if all(told) if corner <= AT_CORNER or not determined else any(told):
                 return pair
         return None
+
+    def _is_faint(self, rows: slice) -> bool:
+        """Whether a cone has no multiplier to speak of."""
+        program = self.program
+        size = float(np.abs(self.answer.z[rows] * program.sizes[rows]).max())
+        return size <= FAINT * program.force_size(self.answer.u, np.zeros_like(self.answer.z))
 
     def _leaves_bounds_only(self, system: np.ndarray, rank: int) -> bool:
         """Whether what the conditions leave open are bounds that hold nothing."""

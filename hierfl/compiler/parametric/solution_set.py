@@ -13,10 +13,8 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.host.cones import blocks, middles
 from hierfl.compiler.host.solution_face import SolutionFace
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.convex_program import SOLVED, ConvexProgram, ProgramSolution
@@ -25,7 +23,6 @@ from hierfl.compiler.parametric.matrices import (
     as_array,
     beside,
     diagonal,
-    is_dense,
     lengths,
     nothing,
     stacked,
@@ -214,44 +211,47 @@ def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
     A term whose weight is zero has a bound that may be anywhere above it: where the weight moves, the bound is at the term. A bound that
     only a constraint mentions may be anywhere between the term and the limit: in the middle it holds nothing.
     """
-    idle = (np.abs(program.q) == 0.0) & (np.arange(program.width) >= program.size)
-    if program.flat_along.shape[0]:
-        idle &= lengths(program.flat_along.T) == 0
-    lowered, centred = np.flatnonzero(idle & program.priced), np.flatnonzero(idle & ~program.priced)
-    if len(lowered) and program.polyhedral:
-        answer = _moved(program, answer, lowered, np.zeros(len(program.b)))
+    lowered, centred = np.flatnonzero(unpriced(program)), np.flatnonzero(_idle(program) & ~program.priced)
+    if len(lowered):  # with what they are made of
+        every = np.union1d(lowered, centred)
+        costs = np.isin(every, lowered).astype(float)
+        return _moved(program, answer, every, costs) if program.polyhedral else answer
     if len(centred):
-        touched = lengths(program.a[:, centred]) > 0
-        free = np.abs(answer.z) * program.sizes <= FAINT * program.force_size(answer.u, answer.z)
-        room = np.zeros(len(program.b))
-        for cone, rows in blocks(program.cones):
-            if cone.kind in (ZERO, NONNEGATIVE):
-                room[rows] = np.where((cone.kind == NONNEGATIVE) & touched[rows] & free[rows], program.sizes[rows], 0.0)
-            elif touched[rows].any() and free[rows].all():
-                room[rows] = middles([cone], program.sizes[rows])
-        if room.any():
-            answer = _moved(program, answer, centred, room)
+        lowest, highest = (_moved(program, answer, centred, way * np.ones(len(centred))) for way in (1.0, -1.0))
+        if lowest is not answer:  # without a limit they are anywhere above, and far from it
+            above = highest.u if highest is not answer else lowest.u + _mask(centred, program.width)
+            middle = program.judged(0.5 * (lowest.u + above), answer.z)
+            return middle if middle.solved else answer
     return answer
 
 
-def _moved(program: ConvexProgram, answer: ProgramSolution, entries: np.ndarray, room: np.ndarray) -> ProgramSolution:
-    """The solution with these entries as low as they go, or where they leave the most room, 1 at most, in rows that are to have some."""
-    rest, count = answer.u.copy(), len(entries)
+def _mask(entries: np.ndarray, width: int) -> np.ndarray:
+    out = np.zeros(width)
+    out[entries] = 1.0
+    return out
+
+
+def _idle(program: ConvexProgram) -> np.ndarray:
+    """Which entries of u are bounds without a cost."""
+    idle = (np.abs(program.q) == 0.0) & (np.arange(program.width) >= program.size)
+    return idle & (lengths(program.flat_along.T) == 0) if program.flat_along.shape[0] else idle
+
+
+def unpriced(program: ConvexProgram) -> np.ndarray:
+    """Which entries of u are bounds of terms whose weight is zero here."""
+    return _idle(program) & program.priced
+
+
+def _moved(program: ConvexProgram, answer: ProgramSolution, entries: np.ndarray, costs: np.ndarray) -> ProgramSolution:
+    """The solution with these entries where they cost least; itself where there is no such place."""
+    rest = answer.u.copy()
     rest[entries] = 0.0
-    ahead, wide = program.slack(rest), int(room.any())
-    a, q = program.a[:, entries], np.ones(count + wide)
-    cones, b = list(program.cones), ahead
-    if wide:
-        column = -room[:, None] if is_dense(a) else sp.csr_array(-room[:, None])
-        most = nothing(1, count + 1, a)
-        most[0, count] = -1.0
-        a, b, cones = stacked([beside([a, column]), most]), np.append(ahead, 1.0), [*cones, Cone(NONNEGATIVE, 1)]
-        q[:count], q[count] = 0.0, -1.0
-    flat = nothing(count + wide, count + wide, program.p)
-    found = solve_program(ConvexProgram(flat, q, a, b, cones, count + wide, flat))
+    flat = nothing(len(entries), len(entries), program.p)
+    least = ConvexProgram(flat, costs, program.a[:, entries], program.slack(rest), program.cones, len(entries), flat)
+    found = solve_program(least)
     if not found.solved:
         return answer
-    rest[entries] = found.u[:count]
+    rest[entries] = found.u
     moved = program.judged(rest, answer.z)
     return moved if moved.solved else answer
 
