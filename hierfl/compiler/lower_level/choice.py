@@ -38,6 +38,8 @@ LOOKED_AT = 30  # scalars of y, and
 OWNERS_LOOKED_AT = (
     20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
 )
+ONE_BY_ONE = 50  # owners, whose programs are solved one after another: half a millisecond for a small one
+ROW_BY_ROW = 50  # rows of data with kinks, each of which has a bound of its own
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
@@ -61,8 +63,15 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
 
 
 def _is_left_to_active_sets(structure: LowerStructure) -> bool:
-    """Whether the level is small and over curved cones, whose degenerate derivatives ``ActiveSet`` knows."""
-    if level_solver(structure).form.polyhedral or getattr(structure.level, "selection", None) is not None:
+    """Whether the level is small, and what ``ActiveSet`` is better at.
+
+    These are degenerate derivatives over curved cones, many owners, which it solves together, and averages of kinks over many rows.
+    """
+    form, clients = level_solver(structure).form, structure.oracles.static_data.clients
+    kinked = [group for group in form.groups if group.template.width > group.template.size and group.table is not None]
+    rows = sum(clients.tables[group.table].size for group in kinked if group.table is not None)
+    alone = form.polyhedral and structure.owners <= ONE_BY_ONE and rows <= ROW_BY_ROW
+    if alone or getattr(structure.level, "selection", None) is not None:
         return False
     return ActiveSet.verdict(structure).applies
 

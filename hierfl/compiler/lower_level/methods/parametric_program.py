@@ -28,6 +28,7 @@ from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage
 
+OWNERS = 1_000  # of a y: solved one after another
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
 AVERAGED, FEW = 1_000, 100_000  # scalars of y where they are many
 TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
@@ -52,6 +53,8 @@ class ParametricProgram(ExactMethod):
         oracles = structure.oracles
         if oracles.elsewhere and oracles.scope == "federation":
             return Verdict(False, "needs the data of all clients in one place")
+        if structure.owners > OWNERS:
+            return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         try:
             form = level_solver(structure).form
         except NoStandardFormError as reason:
