@@ -30,10 +30,10 @@ from hierfl.compiler.parametric.matrices import (
 from hierfl.compiler.parametric.saddle import Saddle
 from hierfl.compiler.parametric.solve_program import solve_program
 
-SMALL = 1e-11  # of the largest multiplier, and of the forces, up to which one counts as zero
+SMALL = 2e-14  # of the largest multiplier, and of the forces, up to which one counts as zero
 MOVES = 1e-7  # of a vector, from which y moves along it
 FAR = 1e-4  # the same over curved cones, where a point is blurred by the root of rounding
-TIGHT = 1e-11  # of a row's size, up to which it holds with equality
+TIGHT = 2e-14  # of a row's size, up to which it holds with equality
 FAINT = 1e-9  # over curved cones, whose multipliers are no better
 VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
 
@@ -53,14 +53,14 @@ class SolutionSet:
         program = self.program
         scaled = np.abs(self.answer.z) * program.sizes
         size = program.force_size(self.answer.u, np.zeros_like(self.answer.z))
-        floor = SMALL if program.polyhedral else FAINT
+        floor = max(SMALL, 4.0 * self.answer.error) if program.polyhedral else FAINT
         return program.equal | (program.loose & (scaled > floor * max(float(scaled.max(initial=0.0)), size)))
 
     @cached_property
     def weak(self) -> Bool[np.ndarray, " rows"]:
         """The inequalities that hold with equality here, and that other solutions may leave."""
         e = self.program.slack(self.answer.u) / self.program.row_sizes(self.answer.u)
-        return self.program.loose & (e <= TIGHT) & ~self.strong
+        return self.program.loose & (e <= max(TIGHT, 4.0 * self.answer.error)) & ~self.strong
 
     @cached_property
     def pinned(self) -> tuple[Matrix, np.ndarray]:
