@@ -149,7 +149,8 @@ class LevelSolver:
         q = np.zeros(total)
         q[place] = cost.q
         a = placed(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
-        return several.restricted(p, q, a, cost.b, tuple(cost.cones))
+        smooth = None if cost.smooth is None else cost.smooth.placed(place, total)
+        return replace(several.restricted(p, q, a, cost.b, tuple(cost.cones)), smooth=smooth)
 
     def _extreme(self, several: SolutionSet, cost: ConvexProgram) -> ProgramSolution:
         """The vertex at which a convex cost is largest."""
@@ -230,7 +231,7 @@ class LevelSolver:
         rows = level.a
         if cost is None:
             p = diagonal(np.concatenate([np.ones(level.size), np.zeros(total - level.size)]), level.p)
-            q, own, offset, cones = np.zeros(total), nothing(0, total, rows), np.zeros(0), []
+            q, own, offset, cones, smooth = np.zeros(total), nothing(0, total, rows), np.zeros(0), [], None
         else:
             place = _places(cost, width)
             p = placed(cost.p, place, place, (total, total))
@@ -238,12 +239,13 @@ class LevelSolver:
             q[place] = cost.q
             own = placed(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
             offset, cones = cost.b, list(cost.cones)
+            smooth = None if cost.smooth is None else cost.smooth.placed(place, total)
         force = beside([level.p, nothing(width, extra, rows), -rows[strong].T])
         others = [beside([rows[some], nothing(int(some.sum()), extra + held, rows)]) for some in (strong, ~strong)]
         a = stacked([force, *others, own])
         b = np.concatenate([level.q, level.b[strong], level.b[~strong], offset])
         kinds = [Cone(ZERO, width + held), Cone(NONNEGATIVE, len(level.b) - held), *cones]
-        return ConvexProgram(p, q, a, b, [cone for cone in kinds if cone.size], level.size, p)
+        return ConvexProgram(p, q, a, b, [cone for cone in kinds if cone.size], level.size, p, smooth)
 
     def _guess(
         self,

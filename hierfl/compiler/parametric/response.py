@@ -18,7 +18,7 @@ from hierfl.compiler.host.cones import dual_slope, middles
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, triangle
 from hierfl.compiler.parametric.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.parametric.level_form import Slopes, Thetas
-from hierfl.compiler.parametric.matrices import Matrix, as_array, largest, stacked
+from hierfl.compiler.parametric.matrices import Matrix, as_array, largest, nothing, stacked
 from hierfl.compiler.parametric.saddle import Saddle
 from hierfl.compiler.parametric.solution_set import SolutionSet, unpriced
 from hierfl.compiler.parametric.solve_program import solve_program
@@ -72,9 +72,7 @@ class Response:
             return pair if pair is not None and all(map(self._is_followed, moves)) else None
         ways = [(sign * force, sign * slack) for force, slack in moves for sign in (1.0, -1.0)]
         along = [self._along(force, slack) for force, slack in ways]
-        inside = [
-            k for k, moved in enumerate(along) if moved.status not in (EMPTY, UNBOUNDED)
-        ]  # the others lead out of the domain
+        inside = [k for k, moved in enumerate(along) if not self._leads_out(moved.status, ways[k][1])]
         if not inside or not all(along[k].solved for k in inside):
             return None
         for k in inside:
@@ -151,6 +149,21 @@ class Response:
         cones = [Cone(ZERO, int(strong.sum())), Cone(NONNEGATIVE, int(weak.sum()))]
         kinds = [cone for cone in cones if cone.size]
         return solve_program(ConvexProgram(self._curvature, force, a, b, kinds, program.size, program.flat_along))
+
+    def _leads_out(self, status: int, slack: np.ndarray) -> bool:
+        """Whether a direction leads out of the domain: no u meets the rows there, or a weight that is zero falls below."""
+        if status == UNBOUNDED:
+            return bool(unpriced(self.program).any())
+        if status != EMPTY:
+            return False
+        program, tight = self.program, self.solutions.strong | self.solutions.weak
+        equal = tight & program.equal
+        loose = tight & program.loose
+        a = stacked([program.a[equal], program.a[loose]])
+        cones = [cone for cone in (Cone(ZERO, int(equal.sum())), Cone(NONNEGATIVE, int(loose.sum()))) if cone.size]
+        flat, none = nothing(program.width, program.width, program.p), np.zeros(program.width)
+        b = np.concatenate([slack[equal], slack[loose]])
+        return solve_program(ConvexProgram(flat, none, a, b, cones, program.size, flat)).status == EMPTY
 
     def _held_along(self, moved: ProgramSolution, force: np.ndarray, slack: np.ndarray) -> np.ndarray:
         """The rows that hold here and a little along a direction."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hierfl.compiler.parametric.matrices import Matrix, columns_scaled, is_dense, stacked
+from hierfl.compiler.parametric.matrices import Matrix, columns_scaled, is_dense, placed, stacked
 from hierfl.compiler.parametric.smooth_atoms import SmoothAtom
 
 
@@ -69,6 +69,12 @@ class SmoothSum:
         """Its second derivative."""
         with np.errstate(all="ignore"):
             return sum(_weighted(term.form, term.curvature(u)) for term in self.terms)
+
+    def placed(self, columns: np.ndarray, width: int) -> SmoothSum:
+        """The same over a wider u, of which these entries are its own."""
+        rows = [np.arange(term.form.shape[0]) for term in self.terms]
+        forms = [placed(term.form, own, columns, (len(own), width)) for term, own in zip(self.terms, rows)]
+        return SmoothSum([replace(term, form=form) for term, form in zip(self.terms, forms)])
 
     def in_units(self, units: np.ndarray) -> SmoothSum:
         """The same for u / units."""

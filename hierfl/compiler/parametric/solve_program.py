@@ -114,12 +114,14 @@ def _is_empty(program: ConvexProgram) -> bool:
 def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
     """Newton's method: quadratic models, whose curvature has a floor that goes, and steps along which the objective falls."""
     assert program.smooth is not None
-    if near is not None and near.solved and (moved := polished(program, near.u, near.z)).error <= EXACT * 100:
-        return moved
+    if near is not None and near.solved and (again := polished(program, near.u, near.z)).error <= EXACT * 100:
+        return again
     start = near.u if near is not None and near.solved and np.isfinite(program.cost(near.u)) else _inside(program)
     if isinstance(start, int):
         return program.none(start)
-    u, last, floor, away, moved, best = start, None, FLOOR, 0, np.inf, program.none(FAILED)
+    u, floor, away, moved = start, FLOOR, 0, np.inf
+    last: ProgramSolution | None = None
+    best = program.none(FAILED)
     feasible = any(True for _ in program.smooth.barriers) or (near is not None and near.solved)
     for count in range(MODELS):
         step = _quadratic(program.model(u, _curvature(program, u, floor)), last, ROUGH)

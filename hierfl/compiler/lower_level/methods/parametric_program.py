@@ -31,6 +31,14 @@ from hierfl.language.expectation import SampleAverage
 OWNERS = 1_000  # of a y: solved one after another
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
 AVERAGED, FEW = 1_000, 100_000  # scalars of y where they are many
+BETWEEN = (
+    (0, 1, 0),
+    (0, 0, 1),
+    (0.63, 0.37, 0),
+    (0.29, 0, 0.71),
+    (0, 0.41, 0.59),
+    (0.17, 0.36, 0.47),
+)  # shares of three solutions
 TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 
 
@@ -129,8 +137,9 @@ class ParametricProgram(ExactMethod):
         """``SEVERAL`` where the upper objective has other values at other solutions, else ``ALIKE``."""
         if self.solver.strict:
             return jnp.full((), ONE)
-        here = owner.upper(y)
-        there = jax.vmap(lambda end: owner.upper(jnp.where(jnp.isfinite(end), end, y)))(ends)
+        here, ends = owner.upper(y), jnp.where(jnp.isfinite(ends), ends, y)
+        shares = jnp.asarray(BETWEEN, y.dtype)  # the set is convex: what is alike at its ends may differ in between
+        there = jax.vmap(lambda share: owner.upper(share @ jnp.vstack([y, ends])))(shares)
         size = 1.0 + jnp.abs(here) + jnp.abs(there)
         apart = jnp.any(jnp.abs(there - here) > TOLD_APART * size)
         return jnp.where(unique == SEVERAL, jnp.where(apart, SEVERAL, ALIKE), unique).astype(int)
@@ -149,7 +158,7 @@ class ParametricProgram(ExactMethod):
             return [*below, *above]
 
         thetas, back = jax.vjp(both, x)
-        ways = [jax.jvp(both, (x,), (way,))[1] for way in (_generic(x) if ways is None else ways)]
+        moves = [jax.jvp(both, (x,), (way,))[1] for way in (_generic(x) if ways is None else ways)]
         count, shapes = len(self._thetas(x, owner)[0]), [jnp.shape(part) for part in thetas]
         sizes = [int(np.prod(shape)) for shape in shapes]
 
@@ -162,7 +171,7 @@ class ParametricProgram(ExactMethod):
                 return np.full(sum(sizes), np.nan)
             return np.concatenate([np.zeros(0), *map(np.ravel, found)])
 
-        flat = call_on_host(on_host, (sum(sizes),), x.dtype, seed, *thetas, *(part for way in ways for part in way))
+        flat = call_on_host(on_host, (sum(sizes),), x.dtype, seed, *thetas, *(part for move in moves for part in move))
         ends = np.cumsum([0, *sizes])
         slopes = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes)]
         pulled: Array = back([slope.astype(part.dtype) for slope, part in zip(slopes, thetas)])[0]
@@ -229,8 +238,8 @@ def _made(structure: LowerStructure) -> LevelSolver:
     form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.variables, whole, known)
     selection = getattr(level, "selection", None)
     strict = structure.strict
-    upper = None if selection is None else _upper(oracles, selection)
-    return LevelSolver(form, strict, selection, upper)
+    chosen_by = None if selection is None else _upper(oracles, selection)
+    return LevelSolver(form, strict, selection, chosen_by)
 
 
 def _upper(oracles: Oracles, selection: str) -> Upper:
