@@ -122,7 +122,10 @@ def test_large_sets_of_solutions_are_chosen_from_as_well(size: int) -> None:
     assert float(problem.implicit.gradient(2.0)) == pytest.approx(prices.min() + 4, rel=1e-8)
 
 
-@pytest.mark.parametrize("name", ["squares", "quadratic form", "weighted", "l1"])
+@pytest.mark.parametrize(
+    "name",
+    ["squares", "quadratic form", "weighted", "l1", *(pytest.param(name, marks=LEFT_OUT) for name in sorted(SMOOTH))],
+)
 def test_a_choice_has_the_gradient_of_its_value(name: str) -> None:
     """By differences of CVXPY's optimum over the set."""
     problem, cost, at = declared(CONVEX[name], "optimistic", "federation"), CONVEX[name], 1.37
