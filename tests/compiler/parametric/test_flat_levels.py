@@ -1,0 +1,188 @@
+"""Levels with many solutions: y is the shortest one, and moves as pseudo-inverses say, of any size, in all scopes and kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+
+pytestmark = pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
+
+FEW = 3  # scalars of x
+
+
+def of_rank(rng: np.random.Generator, rows: int, columns: int, rank: int) -> np.ndarray:
+    """A matrix whose singular values are between 1 and 2."""
+    left, right = (np.linalg.qr(rng.normal(size=(n, rank)))[0] for n in (rows, columns))
+    return left * rng.uniform(1, 2, rank) @ right.T
+
+
+def near(found: object, expected: object, bar: float = 1e-8) -> None:
+    expected = np.asarray(expected, float)
+    np.testing.assert_allclose(
+        np.reshape(found, expected.shape), expected, rtol=0, atol=bar * (1 + np.abs(expected).max(initial=0))
+    )
+
+
+KINDS: dict[str, Callable[..., object]] = {
+    "argmin": lambda y, a, d, **kw: hf.ArgMin(y, 0.5 * cp.sum_squares(a @ y - d), **kw),
+    "argmax": lambda y, a, d, **kw: hf.ArgMax(y, -0.5 * cp.sum_squares(a @ y - d), **kw),
+    "equilibrium": lambda y, a, d, **kw: hf.Equilibrium(y, a.T @ (a @ y - d), **kw),
+}
+
+
+SIZES = [(2, 1, 1), (6, 4, 2), (40, 60, 15), (130, 20, 20), (400, 12, 9)]
+SOME = [(kind, *size) for kind in KINDS for size in SIZES if size[0] < 100 or kind == "argmin"] + [
+    ("equilibrium", *SIZES[3])
+]
+
+
+@pytest.mark.parametrize(("kind", "size", "rows", "rank"), SOME)
+def test_least_squares_of_any_rank_have_the_shortest_y_and_its_gradient(
+    kind: str, size: int, rows: int, rank: int
+) -> None:
+    rng = np.random.default_rng(size)
+    a, b, d = of_rank(rng, rows, size, rank), rng.normal(size=(rows, FEW)), rng.normal(size=rows)
+    target = rng.normal(size=size)
+    x, y = cp.Variable(FEW, name="x"), cp.Variable(size, name="y")
+    lower = KINDS[kind](y, a, b @ x + d, scope="federation")
+    problem = hf.Problem(hf.Minimize(server=0.5 * cp.sum_squares(y - target) + 0.1 * cp.sum_squares(x)), lower)
+    at = rng.normal(size=FEW)
+    inverse = np.linalg.pinv(a)
+    expected = inverse @ (b @ at + d)
+    near(problem.implicit.response(at), expected)
+    near(problem.implicit.gradient(at), (inverse @ b).T @ (expected - target) + 0.2 * at)
+    assert problem.implicit.certificate(at).unique is False
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_moving_null_space_is_differentiated(rank: int) -> None:
+    """The matrix itself moves with x and keeps its rank, by factors that scale its columns: differences of the shortest solution."""
+    rng = np.random.default_rng(rank)
+    a, d, target = of_rank(rng, 5, 6, rank) if rank else np.zeros((5, 6)), rng.normal(size=5), rng.normal(size=6)
+    x, y = cp.Variable(6, name="x"), cp.Variable(6, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(a @ cp.multiply(x, y) - d))
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - target)), lower)
+
+    def f(at: np.ndarray) -> float:
+        return float(np.sum((np.linalg.pinv(a * at, rcond=1e-10) @ d - target) ** 2))
+
+    at = rng.uniform(0.5, 1.5, 6)
+    assert float(problem.implicit(at)) == pytest.approx(f(at), rel=1e-9)
+    step = 1e-5 * np.eye(6)
+    near(problem.implicit.gradient(at), [(f(at + e) - f(at - e)) / 2e-5 for e in step], 1e-6)
+
+
+ROWS = (1, 2, 40)
+
+
+MATRIX_OF_DATA = "that u u' is symmetric is not seen, and another method has no gradient"
+
+
+@pytest.mark.parametrize(
+    "kind", ["argmin", "argmax", pytest.param("equilibrium", marks=pytest.mark.xfail(reason=MATRIX_OF_DATA))]
+)
+def test_uneven_clients_each_have_their_own_shortest_y(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    x, y = cp.Variable(FEW, name="x"), cp.Variable(FEW + 1, name="y")
+    u, v = hf.Sample(FEW + 1, name="u"), hf.Sample(name="v")
+    data = [(rng.normal(size=(n, FEW + 1)), rng.normal(size=n)) for n in ROWS]
+    miss = u @ y - v - cp.sum(x)
+    lower = {
+        "argmin": lambda: hf.ArgMin(y, hf.E(0.5 * cp.square(miss)), scope="client"),
+        "argmax": lambda: hf.ArgMax(y, -hf.E(0.5 * cp.square(miss)), scope="client"),
+        "equilibrium": lambda: hf.Equilibrium(y, hf.E(miss * u), scope="client"),
+    }[kind]()
+    clients = [hf.Client({u: rows, v: wanted}) for rows, wanted in data]
+    problem = hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(y - 1)), lower, federation=hf.Federation(clients))
+    at = rng.normal(size=FEW)
+    inverses = [np.linalg.pinv(rows) for rows, _ in data]
+    answers = [inverse @ (wanted + at.sum()) for inverse, (_, wanted) in zip(inverses, data)]
+    near(problem.implicit.response(at), answers)
+    slope = sum(inverse.sum(axis=1) @ (own - 1) for inverse, own in zip(inverses, answers)) / 3
+    near(problem.implicit.gradient(at), np.full(FEW, slope))
+
+
+def test_a_sample_has_its_own_shortest_y() -> None:
+    rng = np.random.default_rng(6)
+    x, y, u = cp.Variable(name="x"), cp.Variable(4, name="y"), hf.Sample(4, name="u")
+    rows = [rng.normal(size=(n, 4)) for n in (1, 5)]
+    lower = hf.ArgMin(y, 0.5 * cp.square(u @ y - x), scope="sample")
+    federation = hf.Federation([hf.Client({u: each}) for each in rows])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(0.5 * cp.sum_squares(y - 1))), lower, federation=federation)
+
+    def f(at: float) -> float:
+        return float(np.mean([np.mean([0.5 * np.sum((u * at / (u @ u) - 1) ** 2) for u in each]) for each in rows]))
+
+    assert float(problem.implicit(0.7)) == pytest.approx(f(0.7), rel=1e-9)
+    assert float(problem.implicit.gradient(0.7)) == pytest.approx((f(0.7 + 1e-5) - f(0.7 - 1e-5)) / 2e-5, rel=1e-6)
+
+
+def test_the_federations_y_sees_all_uneven_clients() -> None:
+    rng = np.random.default_rng(8)
+    x, y = cp.Variable(name="x"), cp.Variable(60, name="y")
+    u, v = hf.Sample(60, name="u"), hf.Sample(name="v")
+    data = [(rng.normal(size=(n, 60)), rng.normal(size=n)) for n in ROWS]
+    lower = hf.ArgMin(y, hf.E(0.5 * cp.square(u @ y - v - x)), scope="federation")
+    federation = hf.Federation([hf.Client({u: rows, v: wanted}) for rows, wanted in data])
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y)), lower, federation=federation)
+    rows, wanted = np.vstack([rows for rows, _ in data]), np.concatenate([each for _, each in data])
+    inverse = np.linalg.pinv(rows)  # all rows can be met at once, whatever the weights
+    expected = inverse @ (wanted + 0.4)
+    near(problem.implicit.response(0.4), expected)
+    near(problem.implicit.gradient(0.4), 2 * inverse.sum(axis=1) @ expected)
+
+
+def test_matrices_and_pairs_of_variables_are_flat_together() -> None:
+    rng = np.random.default_rng(9)
+    x, y, z = cp.Variable(2, name="x"), cp.Variable((3, 2), name="y"), cp.Variable(2, name="z")
+    left, right = rng.normal(size=(2, 3)), rng.normal(size=(2, 2))
+    lower = hf.ArgMin([y, z], 0.5 * cp.sum_squares(left @ y + cp.outer(z, right[0]) - cp.diag(x) - 1))
+    target = rng.normal(size=8)
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y) + target[:2] @ z + target[2] * y[1, 0]), lower)
+    basis = np.eye(8)
+    forms = [(left @ e[:6].reshape(3, 2) + np.outer(e[6:], right[0])).ravel() for e in basis]
+    a = np.array(forms).T
+
+    def answer(at: np.ndarray) -> np.ndarray:
+        return np.linalg.pinv(a) @ (np.diag(at) + 1).ravel()
+
+    def f(at: np.ndarray) -> float:
+        u = answer(at)
+        return float(u[:6] @ u[:6] + target[:2] @ u[6:] + target[2] * u[2])
+
+    at = np.array([0.3, -0.8])
+    found = problem.implicit.response(at)
+    near(
+        np.concatenate([np.ravel(part) for part in (found.values() if isinstance(found, dict) else found)]), answer(at)
+    )
+    near(problem.implicit.gradient(at), [(f(at + e) - f(at - e)) / 2e-4 for e in 1e-4 * np.eye(2)], 1e-7)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_beside_a_flat_objective_cut_the_solution_set(seed: int) -> None:
+    """The shortest solution within y >= low(x), by CVXPY twice; the gradient by differences of that."""
+    rng = np.random.default_rng(seed)
+    a, d, low = of_rank(rng, 4, 7, 3), rng.normal(size=4), rng.normal(size=7) - 1.0
+    x, y = cp.Variable(2, name="x"), cp.Variable(7, name="y")
+    b = rng.normal(size=(4, 2))
+    lower = hf.ArgMin(y, cp.sum_squares(a @ y - b @ x - d), [y >= low])
+    target = rng.normal(size=7)
+    problem = hf.Problem(hf.Minimize(clients=target @ y), lower)
+
+    def answer(at: np.ndarray) -> np.ndarray:
+        v = cp.Variable(7)
+        cp.Problem(cp.Minimize(cp.sum_squares(a @ v - b @ at - d)), [v >= low]).solve("CLARABEL")
+        forms = a @ v.value
+        w = cp.Variable(7)
+        cp.Problem(cp.Minimize(cp.sum_squares(w)), [w >= low, a @ w == forms]).solve("CLARABEL")
+        return np.asarray(w.value)
+
+    at = rng.normal(size=2)
+    near(problem.implicit.response(at), answer(at), 1e-6)
+    differences = [target @ (answer(at + e) - answer(at - e)) / 2e-2 for e in 1e-2 * np.eye(2)]
+    near(problem.implicit.gradient(at), differences, 1e-3)

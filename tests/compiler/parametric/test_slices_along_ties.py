@@ -1,0 +1,94 @@
+"""Slices of f along which other entries of x are tied, so that every point of the line has many solutions: kinks and jumps are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+
+pytestmark = pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
+
+AIM = np.array([1.0, 2.0, 6.0])
+
+
+def slice_of(problem: hf.Problem, start: list[float], entry: int, radius: float) -> Any:
+    way = np.eye(len(start))[entry]
+    return problem.implicit.slice(np.array(start), way, radius=radius, points=20, progress=False)
+
+
+def linear(selection: str | None) -> hf.Problem:
+    """min x'y over the simplex."""
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    chosen = {} if selection is None else {"selection": selection}
+    lower = hf.ArgMin(y, x @ y, [y >= 0, cp.sum(y) == 1], **chosen)
+    return hf.Problem(hf.Minimize(clients=AIM @ y), lower)
+
+
+@pytest.mark.parametrize(("selection", "behind"), [(None, 4.0), ("optimistic", 2.0), ("pessimistic", 6.0)])
+def test_costs_that_are_tied_beside_one_that_passes_make_a_jump(selection: str | None, behind: float) -> None:
+    """Costs (1 + t, 1, 1): the first entry is best for t < 0, then the others share it, or the selection says which."""
+    found = slice_of(linear(selection), [1.0, 1.0, 1.0], 0, 0.7)
+    (jump,) = found.kinks.jumps
+    assert jump.t == pytest.approx(0.0, abs=1e-8)
+    assert (jump.left, jump.right) == (pytest.approx(1.0, abs=1e-8), pytest.approx(behind, abs=1e-8))
+    assert not len(found.kinks)
+    np.testing.assert_allclose(found.value[found.t < 0], 1.0, atol=1e-9)
+    np.testing.assert_allclose(found.value[found.t > 0], behind, atol=1e-9)
+
+
+def portfolio(aim: np.ndarray) -> hf.Problem:
+    """Three assets, of which two are one and the same: variance less the return x."""
+    risk = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 1.0, 1.0]])
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, 0.5 * cp.quad_form(y, risk) - x @ y, [y >= 0, cp.sum(y) == 1])
+    return hf.Problem(hf.Minimize(clients=aim @ y), lower)
+
+
+def test_a_portfolio_with_two_equal_assets_has_the_kinks_of_the_third() -> None:
+    """The first asset has the share min(max(t / 2, 0), 1), the others half of the rest each."""
+    found = slice_of(portfolio(AIM), [1.0, 1.0, 1.0], 0, 1.6)
+    share = np.clip((1 + found.t) / 2, 0, 1)
+    np.testing.assert_allclose(found.value, share + 4 * (1 - share), atol=1e-8)
+    assert not found.kinks.jumps
+    np.testing.assert_allclose([kink.t for kink in found.kinks], [-1.0, 1.0], atol=1e-7)
+    np.testing.assert_allclose([kink.left_slope for kink in found.kinks], [0.0, -1.5], atol=1e-6)
+    np.testing.assert_allclose([kink.right_slope for kink in found.kinks], [-1.5, 0.0], atol=1e-6)
+
+
+def test_a_portfolio_leaves_the_worse_of_two_equal_assets_at_once() -> None:
+    """Returns (1, 1 + t, 1): the second asset takes what both had, or nothing, as soon as it pays a little more, or less."""
+    found = slice_of(portfolio(AIM), [1.0, 1.0, 1.0], 1, 0.5)
+    (jump,) = found.kinks.jumps
+    assert jump.t == pytest.approx(0.0, abs=1e-6)
+    assert (jump.left, jump.right) == (pytest.approx(0.5 + 3.0, abs=1e-6), pytest.approx(0.5 + 1.0, abs=1e-6))
+
+
+def test_a_linear_program_with_tied_costs_has_the_kinks_of_its_limits() -> None:
+    """min y_1 + y_2 + 2 y_3 with sum(y) = d and y <= 1: the first two share d, and the third has what is above 2."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, y[0] + x[1] * y[1] + 2 * y[2], [y >= 0, y <= 1, cp.sum(y) == x[0]])
+    problem = hf.Problem(hf.Minimize(clients=AIM @ y), lower)
+    found = slice_of(problem, [1.7, 1.0], 0, 1.0)
+    demand = 1.7 + found.t
+    expected = 1.5 * np.minimum(demand, 2) + 6 * np.maximum(demand - 2, 0)
+    np.testing.assert_allclose(found.value, expected, atol=1e-8)
+    (kink,) = found.kinks
+    assert kink.t == pytest.approx(0.3, abs=1e-6)
+    assert kink.left_slope == pytest.approx(1.5, abs=1e-6)
+
+
+SHORT = pytest.mark.xfail(
+    reason="a set of solutions of length 2e-7 counts as one, which moves as the vertex that was found"
+)
+
+
+@pytest.mark.parametrize("short", [1e-4, pytest.param(1e-7, marks=SHORT)])
+def test_a_short_set_of_solutions_moves_as_a_long_one(short: float) -> None:
+    """min y_1 + y_2 with sum(y) = d and y <= 1, just below d = 2: both have half of d, and half of its slope."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=AIM[:2] @ y), hf.ArgMin(y, cp.sum(y), [y >= 0, y <= 1, cp.sum(y) == x]))
+    assert float(problem.implicit.gradient(2 - short)) == pytest.approx(1.5, abs=1e-6)
