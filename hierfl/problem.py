@@ -252,8 +252,8 @@ class Problem:
         seed
             Seed of all randomness: the same seed gives the same trajectory.
         seeds
-            How many seeds to run at once (``seed``, ``seed + 1``, ...), or a sequence of them. All are one compiled program
-            (a runtime without ``execute_many`` runs them in turn), and each has the trajectory of a run of its own.
+            How many seeds to run at once (``seed``, ``seed + 1``, ...), or a sequence of them: one compiled program where the
+            runtime has ``execute_many``, and each has the trajectory of a run of its own.
         restarts
             How many starts to run from at once, where f may have several local minima: ``x0``, then points spread over the
             known bounds of X (10 to either side of the first where there are none), each with a seed of its own.
@@ -268,24 +268,22 @@ class Problem:
         evaluate_every
             Rounds in a block; metrics and the callback run between blocks.
         callback
-            Called as ``callback(round, x, y)`` between blocks; a true return value stops the run. Not with several runs.
+            Called as ``callback(round, x, y)`` between blocks; a true value stops the run. Not with several runs.
         tolerance
             Ends the run once, with 95% confidence, the mean gradient over the last ``evaluate_every`` rounds is at most this
             long. The gradient of a round is the move of x divided by step size and local steps (so a projected step counts as
             the gradient mapping): an estimate of grad f^eta, or of what the solver descends on. Tested is the mean's norm plus
             Student's t times its standard error, which noise keeps up: longer blocks bring it down.
         time_limit
-            Seconds, compilation included; kept within two, also where a round takes longer, which is then given up. Not by runs in
-            threads other than the main one, whose compiled programs are waited for.
+            Seconds, compilation included; kept within two by runs in the main thread: a round that takes longer is given up.
         communication_limit
             Scalars down and up, those of the lower level's solver included; never exceeded.
         checkpoint
-            A folder, or ``hf.Checkpoint(folder, every_seconds=..., every_rounds=...)``: the run is kept there while it goes on, in files
-            that are whole or not there.
+            A folder, or ``hf.Checkpoint(folder, every_seconds=..., every_rounds=...)``: the run is kept there while it goes on.
         resume
             Go on from the folder's checkpoint to the very numbers of a run that was never stopped, or begin where there is none yet.
-            The problem, its data, the solver, seeds, rounds and versions must be those that the checkpoint was made with; limits,
-            ``tolerance``, the callback and what metrics compute may be others, and the time limit counts anew.
+            Problem, data, solver, seeds, rounds and versions must be those of the checkpoint; limits, ``tolerance``, the callback and
+            what metrics compute may be others, and the time limit counts anew.
         progress
             Show a progress bar.
 
@@ -293,8 +291,7 @@ class Problem:
         -------
         Result
             The outcome; upper (and federation-scope lower) variables receive their ``.value``. ``status`` says what ended the
-            run. Ctrl-C does so within two seconds (``"interrupted"``), with the rounds so far and a ``value`` of NaN where that takes too long;
-            a second one is a ``KeyboardInterrupt`` at once. With ``seeds`` or ``restarts``, the ``Runs`` of all of them; the variables receive the best.
+            run. Ctrl-C does so within two seconds (``"interrupted"``); a second one is a ``KeyboardInterrupt``. With ``seeds`` or ``restarts``, the ``Runs`` of all of them; the variables receive the best.
 
         Raises
         ------
@@ -321,7 +318,6 @@ class Problem:
                 with heeded(limits.until):
                     if solver is None:
                         from hierfl.default_solver import choose_solver
-
                         solver, why = choose_solver(compiled, asked)
                     outcome = run(compiled, solver, asked, limits, why)
         except DivergedError as error:
@@ -331,9 +327,8 @@ class Problem:
             raise
         outcome._attach(self)
         if why is not None:
-            from hierfl.inspect.implicit.rest import warn_of_zeroth_order
-
-            warn_of_zeroth_order(solver, why, outcome.rest)
+            from hierfl.inspect.implicit.rest import warn_of_zeroth_order as warn
+            warn(solver, why, outcome.rest)
         return outcome
 
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
@@ -372,9 +367,8 @@ class Problem:
         return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
 
     def _rest_of(self, result: Result) -> Rest:
-        from hierfl.inspect.implicit.rest import rest_of
-
-        return rest_of(self.compile(), result)
+        from hierfl.inspect.implicit.rest import rest_of as told
+        return told(self.compile(), result)
 
     def where(self, result: Result, parameter_values: Any) -> list[str]:
         """What is known of a result's x beside its run's own records, in lines, for ``Result`` to print.

@@ -20,6 +20,7 @@ from jax import Array
 from hierfl.compiler.data.distributions import Quantiles
 from hierfl.compiler.data.evaluation_nodes import QUADRATURE, RULES, SUM, EvaluationNodes, evaluation_nodes
 from hierfl.compiler.data.held_elsewhere import column_elsewhere, parameters_of
+from hierfl.compiler.data.node_roles import NodeRoles
 from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.density_jumps import has_density
 from hierfl.compiler.expressions.law_integrals import LawIntegrals
@@ -34,26 +35,6 @@ from hierfl.language.sample import ClientParameter, Sample
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
 CHUNK_SCALARS = 2_000_000
 FEW_SCALARS, EVEN = 16_384, 1.25  # of a party's rows, and the most rows beside the mean, up to which they are one piece
-
-
-@dataclass(frozen=True, eq=False)
-class NodeRoles:
-    """What rows that stand for distributions are in the rules they belong to; arrays (rows,), as in ``EvaluationNodes``.
-
-    ``rule`` indexes ``RULES``.
-    """
-
-    rule: np.ndarray
-    part: np.ndarray
-    band: np.ndarray
-    jump: np.ndarray
-
-    @classmethod
-    def of(cls, nodes: Sequence[EvaluationNodes]) -> NodeRoles:
-        """Those of all parties, one after another."""
-        rule = [np.full(one.weights.size, RULES.index(one.rule)) for one in nodes]
-        part, band = [one.part for one in nodes], [one.band for one in nodes]
-        return cls(*map(np.concatenate, (rule, part, band, [one.jump for one in nodes])))
 
 
 @jax.tree_util.register_dataclass

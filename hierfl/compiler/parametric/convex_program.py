@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED
 from hierfl.compiler.host.cones import blocks, project_dual
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
-from hierfl.compiler.parametric.matrices import Matrix, columns_scaled, largest, lengths, stacked
+from hierfl.compiler.parametric.small_and_sparse import Matrix, columns_scaled, largest, lengths, stacked
 from hierfl.compiler.parametric.smooth_sum import SmoothSum
 
 SPREAD = 1e3  # of square roots of curvatures, from which u is told in other units
@@ -115,6 +115,11 @@ class ConvexProgram:
         """The length of each row of A, 1 for a row of zeros."""
         sizes = lengths(self.a)
         return np.where(sizes > 0, sizes, 1.0)
+
+    @cached_property
+    def seen(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows u enters."""
+        return lengths(self.a) > 0
 
     @cached_property
     def _absolute(self) -> tuple[Matrix, Matrix]:
@@ -251,7 +256,7 @@ class ConvexProgram:
         away = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[self.equal | self.loose]
         curved = [np.linalg.norm(project_dual([cone], -e[place])) for cone, place in self.curved_cones]
         floor = 1e-7 * gain / (1.0 + np.abs(self.q).max(initial=0.0))
-        worst = max(float(away.max(initial=0.0)), *curved, float(np.abs(self.p @ u).max(initial=0.0)))
+        worst = max(float(away.max(initial=0.0)), *curved, 0.1 * float(np.abs(self.p @ u).max(initial=0.0)))
         return worst <= max(floor, 1e-9)
 
 

@@ -7,8 +7,7 @@ bounds and cones are repeated. theta is a list of arrays: that of the base, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cvxpy as cp
@@ -22,14 +21,13 @@ from jax import Array
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStandardFormError
+from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, NoStandardFormError
 from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
-from hierfl.compiler.parametric.affine_entries import AffineEntries
 from hierfl.compiler.parametric.convex_program import ConvexProgram
-from hierfl.compiler.parametric.matrices import SMALL, Matrix, from_entries, gram, largest, stacked
-from hierfl.compiler.parametric.smooth_atoms import SQUARE
-from hierfl.compiler.parametric.smooth_sum import SmoothSum, SmoothTerm
-from hierfl.compiler.parametric.template import SmoothPart, Template
+from hierfl.compiler.parametric.row_block import RowBlock, Slopes
+from hierfl.compiler.parametric.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, stacked
+from hierfl.compiler.parametric.smooth_sum import SmoothSum
+from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import E, total
 from hierfl.language.sample import ClientParameter, Sample
@@ -44,7 +42,7 @@ class RowGroup(NamedTuple):
     ``summed`` says that it is added up instead.
     """
 
-    template: Template
+    template: LevelTemplate
     table: int | None
     summed: bool
     server: bool = False
@@ -55,21 +53,11 @@ Gather = Callable[
 ]  # what differs between a group's rows by leaf, and their weights
 
 
-@dataclass
-class Slopes:
-    """A function of a program's numbers, by pairs: a'(P u + q + ...), m'P a, left'A right and offset'b, added up."""
-
-    forces: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    bends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    rows: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    offset: np.ndarray | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class LevelForm:
     """The base and its groups of rows."""
 
-    base: Template
+    base: LevelTemplate
     groups: tuple[RowGroup, ...]
 
     @classmethod
@@ -112,13 +100,13 @@ class LevelForm:
                         of_group = parts.setdefault((table, kind is total, server), {})
                         of_group.setdefault(entry, []).append(factor * part)
 
-        def template(own: dict[int, list[Expression]], constraints: Sequence[Constraint]) -> Template:
+        def template(own: dict[int, list[Expression]], constraints: Sequence[Constraint]) -> LevelTemplate:
             if not mapped:
-                return Template.of(_sum(own.get(0, [])), constraints, variables, known)
+                return LevelTemplate.of(_sum(own.get(0, [])), constraints, variables, known)
             forces = [_sum(own.get(k, [])) for k in range(len(variables))]
             zeros = [cp.Constant(np.zeros(v.shape)) for v in variables]
             full = [zero if force is None else force + zero for force, zero in zip(forces, zeros)]
-            return Template.of(None, constraints, variables, known, full)
+            return LevelTemplate.of(None, constraints, variables, known, full)
 
         base = template(parts.pop(None), constraints)
         groups = tuple(RowGroup(template(own, ()), *key) for key, own in parts.items() if key is not None)
@@ -150,13 +138,13 @@ class LevelForm:
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
-    def blocks(self, thetas: Thetas) -> list[Block]:
+    def blocks(self, thetas: Thetas) -> list[RowBlock]:
         """The base and the groups with their numbers; rows of no weight are left out."""
-        parts = [Block(self.base, np.asarray(thetas[0], float)[None], np.ones(1), np.zeros(1, int), 0, 0)]
+        parts = [RowBlock(self.base, np.asarray(thetas[0], float)[None], np.ones(1), np.zeros(1, int), 0, 0)]
         width, height = self.base.width, self.base.height
         for group, theta, weights in zip(self.groups, thetas[1::2], thetas[2::2]):
             kept = np.flatnonzero(np.asarray(weights) != 0)
-            block = Block(
+            block = RowBlock(
                 group.template, np.asarray(theta, float)[kept], np.asarray(weights, float)[kept], kept, width, height
             )
             parts.append(block)
@@ -203,171 +191,6 @@ class LevelForm:
         weights = [np.zeros(np.shape(weight)) for weight in thetas[2::2]]
         mixed = [each for pair in zip(found[1:], weights) for each in pair]
         return [found[0][0], *mixed]
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """A template at k thetas, with weights; ``first`` and ``top`` are where its bounds and its rows start. The base has one theta."""
-
-    template: Template
-    theta: np.ndarray
-    weights: np.ndarray
-    kept: np.ndarray
-    first: int
-    top: int
-
-    @property
-    def is_base(self) -> bool:
-        return self.first == 0
-
-    @property
-    def extra(self) -> int:
-        """How many entries of u each row has of its own."""
-        return self.template.width - self.template.size
-
-    @property
-    def end(self) -> tuple[int, int]:
-        """Where the next block's bounds and rows start."""
-        count = len(self.weights)
-        if self.is_base:
-            return self.template.width, self.template.height
-        return self.first + count * self.extra, self.top + count * self.template.height
-
-    @cached_property
-    def columns(self) -> np.ndarray:
-        """The places in u of each row's (y, bounds): (k, width)."""
-        if self.is_base:
-            return np.arange(self.template.width)[None]
-        count, size = len(self.weights), self.template.size
-        own = self.first + np.arange(count * self.extra).reshape(count, self.extra)
-        return np.hstack([np.broadcast_to(np.arange(size), (count, size)), own])
-
-    @cached_property
-    def heights(self) -> np.ndarray:
-        """The places of each row's rows of A: (k, height)."""
-        count, height = len(self.weights), self.template.height
-        return self.top + np.arange(count * height).reshape(count, height)
-
-    @property
-    def cones(self) -> list[Cone]:
-        return list(self.template.cones) * len(self.weights)
-
-    def _placed(
-        self, entries: AffineEntries, rows: np.ndarray, columns: np.ndarray | None, weighted: bool
-    ) -> tuple[np.ndarray, ...]:
-        values = entries.values(self.theta)
-        values = values * self.weights[:, None] if weighted else values
-        place = rows[:, entries.rows].ravel()
-        if columns is None:
-            return place, np.ravel(values)
-        return place, columns[:, entries.columns].ravel(), np.ravel(values)
-
-    @property
-    def quadratic(self) -> tuple[np.ndarray, ...]:
-        """(rows, columns, numbers) of P."""
-        return self._placed(self.template.quadratic, self.columns, self.columns, True)
-
-    @property
-    def linear(self) -> tuple[np.ndarray, ...]:
-        """(places, numbers) of q."""
-        return self._placed(self.template.linear, self.columns, None, True)
-
-    @property
-    def matrix(self) -> tuple[np.ndarray, ...]:
-        """(rows, columns, numbers) of A."""
-        return self._placed(self.template.matrix, self.heights, self.columns, False)
-
-    @property
-    def offset(self) -> tuple[np.ndarray, ...]:
-        """(places, numbers) of b."""
-        return self._placed(self.template.offset, self.heights, None, False)
-
-    def squares(self, width: int, dense: bool) -> Iterator[SmoothTerm]:
-        """Squares of linear forms, of which the program is quadratic."""
-        return self._terms([part for part in self.template.smooth if part.atom is SQUARE], width, dense)
-
-    def smooth_terms(self, width: int, dense: bool) -> Iterator[SmoothTerm]:
-        """The other smooth functions of linear forms."""
-        return self._terms([part for part in self.template.smooth if part.atom is not SQUARE], width, dense)
-
-    def _terms(self, parts: Sequence[SmoothPart], width: int, dense: bool) -> Iterator[SmoothTerm]:
-        for part in parts:
-            count = part.form.shape[0]
-            numbers = np.arange(len(self.weights) * count).reshape(-1, count)
-            row, column, value = self._placed(part.form, numbers, self.columns, False)
-            form = from_entries(row, column, value, (numbers.size, width), dense)
-            weight = np.ravel(self._dense(part.weight) * self.weights[:, None])
-            yield SmoothTerm(part.atom, part.block, form, np.ravel(self._dense(part.shift)), weight)
-
-    def _dense(self, entries: AffineEntries) -> np.ndarray:
-        """A column for each theta: (k, height)."""
-        out = np.zeros((len(self.theta), entries.shape[0]))
-        out[:, entries.rows] = entries.values(self.theta)
-        return out
-
-    def pull(self, slopes: Slopes) -> np.ndarray:
-        """The gradient in each theta."""
-        template, weights = self.template, self.weights[:, None]
-        out = np.zeros(self.theta.shape)
-        p, q, a = template.quadratic, template.linear, template.matrix
-        for left, right in slopes.forces:
-            left, right = left[self.columns], right[self.columns]
-            out += q.pull(weights * left[:, q.rows])
-            out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
-            for part in template.smooth:
-                out += self._pull_of_smooth(part, left, right)
-        for left, right in slopes.bends:
-            left, right = left[self.columns], right[self.columns]
-            out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
-            for part in template.smooth:
-                out += self._pull_of_bend(part, left, right)
-        for left, right in slopes.rows:
-            left, right = left[self.heights], right[self.columns]
-            out += a.pull(left[:, a.rows] * right[:, a.columns])
-        if slopes.offset is not None:
-            out += template.offset.pull(slopes.offset[self.heights][:, template.offset.rows])
-        return out
-
-    def _pull_of_smooth(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Of sum_k weight_k s'(form_k right + shift_k) . form_k left."""
-        count, block = len(self.weights), part.block
-        of_left = self._through(part.form, left)
-        v = (self._through(part.form, right) + self._dense(part.shift)).reshape(-1, block)
-        factor = np.repeat(self.weights, part.weight.shape[0])
-        weight = np.ravel(self._dense(part.weight)) * factor
-        counted = weight != 0
-        bent = np.zeros(v.shape)
-        with np.errstate(all="ignore"):  # what has no weight may be undefined, and its weight may move all the same
-            slope = part.atom.slope(v)
-        along = of_left.reshape(-1, block)
-        bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along[counted])
-        bent, pushed = (
-            (weight[:, None] * bent).reshape(count, -1),
-            np.where(counted[:, None], weight[:, None] * slope, 0.0).reshape(count, -1),
-        )
-        out = self._pull_of_forms(part, [(pushed, left), (bent, right)]) + part.shift.pull(bent[:, part.shift.rows])
-        gained = (factor * np.einsum("ni,ni->n", slope, along)).reshape(count, -1)
-        return out + part.weight.pull(gained[:, part.weight.rows])
-
-    def _pull_of_bend(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Of sum 2 weight (form left) (form right), for squares."""
-        of_left, of_right = self._through(part.form, left), self._through(part.form, right)
-        weight = 2.0 * self._dense(part.weight) * self.weights[:, None]
-        out = self._pull_of_forms(part, [(weight * of_right, left), (weight * of_left, right)])
-        return out + part.weight.pull((2.0 * self.weights[:, None] * of_left * of_right)[:, part.weight.rows])
-
-    def _through(self, form: AffineEntries, given: np.ndarray) -> np.ndarray:
-        """The forms of (k, width): (k, height)."""
-        out = np.zeros((len(self.weights), form.shape[0]))
-        np.add.at(
-            out, (np.arange(len(out))[:, None], form.rows[None]), form.values(self.theta) * given[:, form.columns]
-        )
-        return out
-
-    @staticmethod
-    def _pull_of_forms(part: SmoothPart, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        form = part.form
-        return form.pull(np.asarray(sum(rows[:, form.rows] * given[:, form.columns] for rows, given in pairs)))
 
 
 def _parts(term: Expression) -> Iterator[tuple[Expression, type | None]]:

@@ -23,11 +23,12 @@ from hierfl.compiler.host.cone_program import ConeProgram
 from hierfl.compiler.host.cone_solution import ONE, SEVERAL, UNKNOWN
 from hierfl.compiler.host.distance_bound import distance_bound
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.parametric.all_solutions import AllSolutions, settled
 from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
-from hierfl.compiler.parametric.level_form import LevelForm, Slopes, Thetas
-from hierfl.compiler.parametric.matrices import as_array, beside, diagonal, nothing, placed, stacked
-from hierfl.compiler.parametric.response import Response, slopes_of
-from hierfl.compiler.parametric.solution_set import SolutionSet, settled
+from hierfl.compiler.parametric.level_form import LevelForm, Thetas
+from hierfl.compiler.parametric.response import ProgramResponse, slopes_of
+from hierfl.compiler.parametric.row_block import Slopes
+from hierfl.compiler.parametric.small_and_sparse import as_array, beside, diagonal, nothing, placed, stacked
 from hierfl.compiler.parametric.solve_program import polished, solve_program
 from hierfl.errors import NotConvexError
 
@@ -103,7 +104,7 @@ class LevelSolver:
         first = solve_program(program)
         if not first.solved or self.strict:
             return LevelAnswer(program, first, first, ONE if self.strict else UNKNOWN)
-        several = SolutionSet(program, first)
+        several = AllSolutions(program, first)
         if several.is_one is not False:
             return LevelAnswer(program, first, first, ONE if several.is_one else UNKNOWN)
         ends = tuple(several.ends)
@@ -111,7 +112,7 @@ class LevelSolver:
         return LevelAnswer(program, first, chosen, SEVERAL, ends)
 
     @staticmethod
-    def _least(several: SolutionSet) -> ProgramSolution:
+    def _least(several: AllSolutions) -> ProgramSolution:
         least = several.least_norm()
         return least if least.solved or (not several.program.polyhedral and least.error <= AMONG) else several.answer
 
@@ -121,7 +122,7 @@ class LevelSolver:
     def _wanted(self) -> float:
         return 1.0 if self.selection == "optimistic" else -1.0
 
-    def _selected(self, several: SolutionSet, of_upper: Thetas) -> ProgramSolution:
+    def _selected(self, several: AllSolutions, of_upper: Thetas) -> ProgramSolution:
         """The best, or the worst, solution for the upper objective."""
         assert self.upper is not None
         if self.upper.form is None:
@@ -135,12 +136,12 @@ class LevelSolver:
         except ValueError as reason:
             raise NotConvexError(_not_convex(str(self.selection), f"of the solutions' set {reason}")) from None
 
-    def _none_chosen(self, several: SolutionSet, chosen: ProgramSolution) -> ProgramSolution:
+    def _none_chosen(self, several: AllSolutions, chosen: ProgramSolution) -> ProgramSolution:
         if not several.program.polyhedral and chosen.error <= AMONG:
             return chosen
         return several.program.none(chosen.status)
 
-    def _choice(self, several: SolutionSet, cost: ConvexProgram) -> ConvexProgram:
+    def _choice(self, several: AllSolutions, cost: ConvexProgram) -> ConvexProgram:
         """The cost over the solution set: of (u, the cost's own bounds)."""
         width = several.program.width
         place = _places(cost, width)
@@ -152,7 +153,7 @@ class LevelSolver:
         smooth = None if cost.smooth is None else cost.smooth.placed(place, total)
         return replace(several.restricted(p, q, a, cost.b, tuple(cost.cones)), smooth=smooth)
 
-    def _extreme(self, several: SolutionSet, cost: ConvexProgram) -> ProgramSolution:
+    def _extreme(self, several: AllSolutions, cost: ConvexProgram) -> ProgramSolution:
         """The vertex at which a convex cost is largest."""
         best: tuple[float, np.ndarray] | None = None
         size = several.program.size
@@ -178,7 +179,7 @@ class LevelSolver:
         if answer.unique != SEVERAL:
             whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
             answer = answer._replace(chosen=settled(answer.program, answer.chosen))
-            response = Response(self.form.program, thetas, answer.program, answer.chosen)
+            response = ProgramResponse(self.form.program, thetas, answer.program, answer.chosen)
             pair = response.adjoint(whole, [tangent[:count] for tangent in tangents])
             if pair is None:
                 return None
@@ -189,7 +190,9 @@ class LevelSolver:
         middle = self._middle(
             answer
         )  # where the fewest rows hold: what differs between solutions may not concern the seed
-        pair = Response(self.form.program, thetas, answer.program, middle).adjoint(whole, [t[:count] for t in tangents])
+        pair = ProgramResponse(self.form.program, thetas, answer.program, middle).adjoint(
+            whole, [t[:count] for t in tangents], True
+        )
         if pair is not None:
             return [*self.form.pull(thetas, slopes_of(pair, middle)), *map(np.zeros_like, of_upper)]
         if answer.program.smooth is not None:
@@ -206,7 +209,7 @@ class LevelSolver:
     def _pull_of_chosen(
         self, answer: LevelAnswer, thetas: Thetas, of_upper: Thetas, seed: np.ndarray, tangents: list[Thetas]
     ) -> Thetas | None:
-        several = SolutionSet(answer.program, answer.first)
+        several = AllSolutions(answer.program, answer.first)
         chosen_by = self.upper.form if self.selection is not None and self.upper is not None else None
         if chosen_by is not None and self.upper is not None and self.upper.sign != self._wanted:
             return None  # a vertex: the extreme one may change
@@ -217,7 +220,7 @@ class LevelSolver:
         if guess is None:
             return None
         whole = np.concatenate([seed, np.zeros(program.width - len(seed))])
-        pair = Response(build, both, program, guess).adjoint(whole, tangents)
+        pair = ProgramResponse(build, both, program, guess).adjoint(whole, tangents, True)
         if pair is None:
             return None
         return self._shared(pair, guess, several.strong, answer.program, chosen_by, thetas, of_upper)
@@ -249,7 +252,7 @@ class LevelSolver:
 
     def _guess(
         self,
-        several: SolutionSet,
+        several: AllSolutions,
         answer: LevelAnswer,
         program: ConvexProgram,
         chosen_by: LevelForm | None,

@@ -16,11 +16,12 @@ import numpy as np
 
 from hierfl.compiler.host.cones import dual_slope, middles
 from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, triangle
+from hierfl.compiler.parametric.all_solutions import AllSolutions, unpriced
 from hierfl.compiler.parametric.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.parametric.level_form import Slopes, Thetas
-from hierfl.compiler.parametric.matrices import Matrix, as_array, largest, nothing, stacked
+from hierfl.compiler.parametric.level_form import Thetas
+from hierfl.compiler.parametric.row_block import Slopes
 from hierfl.compiler.parametric.saddle import Saddle
-from hierfl.compiler.parametric.solution_set import SolutionSet, unpriced
+from hierfl.compiler.parametric.small_and_sparse import Matrix, as_array, largest, nothing, stacked
 from hierfl.compiler.parametric.solve_program import solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
@@ -43,7 +44,7 @@ Build = Callable[[Thetas], ConvexProgram]
 
 
 @dataclass(frozen=True, eq=False)
-class Response:
+class ProgramResponse:
     """Of the solution of ``build(thetas)``."""
 
     build: Build
@@ -54,16 +55,19 @@ class Response:
     _saddles: dict[bytes, Saddle] = field(default_factory=dict)
 
     @cached_property
-    def solutions(self) -> SolutionSet:
-        return SolutionSet(self.program, self.answer)
+    def solutions(self) -> AllSolutions:
+        return AllSolutions(self.program, self.answer)
 
-    def adjoint(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> tuple[np.ndarray, np.ndarray] | None:
+    def adjoint(
+        self, seed: np.ndarray, tangents: Sequence[Thetas], leaps: bool = False
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         """(a, b) such that the gradient of seed'u is that of -a'(P u + q - A'z) - b'(A u + b) at fixed u and z; None where there is none.
 
-        ``tangents`` are directions of theta in which it has to be one.
+        ``tangents`` are directions of theta in which it has to be one; ``leaps`` says that u may jump, which a seed of zero does not see.
         """
         if not seed.any():
-            return np.zeros(self.program.width), np.zeros(len(self.program.b))
+            followed = not leaps or self.solutions.weak.any() or all(self._is_followed(self.moved(t)) for t in tangents)
+            return (np.zeros(self.program.width), np.zeros(len(self.program.b))) if followed else None
         if not self.program.polyhedral:
             return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
         moves = [self.moved(tangent) for tangent in tangents]

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from jaxtyping import Float
 from scipy.sparse.linalg import splu
 
-from hierfl.compiler.parametric.matrices import Matrix, as_array, is_dense
+from hierfl.compiler.parametric.small_and_sparse import Matrix, as_array, is_dense
 
 DENSE = 160  # unknowns up to which a system is decomposed
 FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hierfl.compiler.parametric.matrices import Matrix, columns_scaled, is_dense, placed, stacked
+from hierfl.compiler.parametric.small_and_sparse import Matrix, columns_scaled, is_dense, placed, stacked
 from hierfl.compiler.parametric.smooth_atoms import SmoothAtom
 
 
@@ -107,7 +107,7 @@ class SmoothSum:
 
 def _weighted(form: Matrix, blocks: np.ndarray) -> Matrix:
     """form' C form, C of these blocks."""
-    from hierfl.compiler.parametric.matrices import gram
+    from hierfl.compiler.parametric.small_and_sparse import gram
 
     count, k, _ = blocks.shape
     if k == 1:

@@ -23,8 +23,8 @@ from hierfl.compiler.parametric.convex_program import (
     ConvexProgram,
     ProgramSolution,
 )
-from hierfl.compiler.parametric.matrices import Matrix, beside, diagonal, is_dense, nothing, stacked
 from hierfl.compiler.parametric.saddle import Saddle
+from hierfl.compiler.parametric.small_and_sparse import Matrix, beside, diagonal, is_dense, nothing, stacked
 
 EXACT = 1e-14  # the error of a pair that is not polished any further
 STEPS = 12  # of Newton's method on what holds, at most
@@ -256,7 +256,7 @@ def polished(
 def _held(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Bool[np.ndarray, " rows"]:
     """Equations, and inequalities whose multiplier is larger than their slack, both in units of their own."""
     dual = z * program.sizes / program.force_size(u, z)
-    return program.equal | (program.loose & (dual > program.slack(u) / program.row_sizes(u)))
+    return program.equal | (program.loose & program.seen & (dual > program.slack(u) / program.row_sizes(u)))
 
 
 def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> ProgramSolution:

@@ -17,7 +17,7 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.constraints import PSD, SOC, NonNeg, Zero
+from cvxpy.constraints import Zero
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing, ParamConeProg
@@ -28,8 +28,9 @@ from jaxtyping import Float
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, NoStandardFormError
+from hierfl.compiler.host.standard_form import Cone, NoStandardFormError
 from hierfl.compiler.parametric.affine_entries import AffineEntries
+from hierfl.compiler.parametric.row_order import RowOrder
 from hierfl.compiler.parametric.smooth_atoms import SmoothAtom, TakenOut, smooth_atom_of
 from hierfl.language.function import UserAtom
 
@@ -48,7 +49,7 @@ class SmoothPart:
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
+class LevelTemplate:
     """See the module; y comes first in u, each variable in C order, and takes ``size`` scalars of ``width``.
 
     ``theta`` has the parts of theta, each in Fortran order; ``rows``, for each constraint as it was given, its own rows of A.
@@ -74,7 +75,7 @@ class Template:
         variables: Sequence[cp.Variable],
         known: Known = NOTHING_KNOWN,
         mapping: Sequence[Expression] = (),
-    ) -> Template:
+    ) -> LevelTemplate:
         """Canonicalise a convex cost (None: zero) and constraints; averages count as their per-sample expressions.
 
         An affine ``mapping``, one expression for each variable, takes the place of a gradient: its matrix is P, as it is.
@@ -97,7 +98,7 @@ class Template:
         known: Known,
         lifted: frozenset[int],
         mapping: Sequence[Expression],
-    ) -> Template:
+    ) -> LevelTemplate:
         """With variables of their own for the arguments of some of the smooth atoms."""
         hoisted = hoist([*([] if cost is None else [cost]), *constraints, *mapping], variables, known)
         plain = {hoisted.twins[v].id: cp.Variable(v.shape, name=v.name()) for v in variables}
@@ -114,7 +115,7 @@ class Template:
         stuffed, ids = _stuffed(objective, [*of_y, *parts.domain])
         parameters = tuple(hoisted.parameters)
         places = _Places.of(stuffed, tuple(plain.values()), parts, parameters)
-        order = _RowOrder.of(stuffed.constraints)
+        order = RowOrder.of(stuffed.constraints)
         nothing = np.zeros(0, int)
         return cls(
             size=places.size,
@@ -235,60 +236,6 @@ def _user_code(tree: Any) -> UserAtom | None:
 
 
 @dataclass(frozen=True)
-class _RowOrder:
-    """Where CVXPY's rows go, and by what they are multiplied: second-order cones one after another, triangles of matrices."""
-
-    rows: np.ndarray
-    scale: np.ndarray
-    cones: tuple[Cone, ...]
-    owner: dict[int, np.ndarray]
-
-    @classmethod
-    def of(cls, constraints: Sequence[Constraint]) -> _RowOrder:
-        """Of constraints that come equations first, then inequalities, and the other cones."""
-        rows, scale, cones, owner, start = [np.zeros(0, int)], [np.zeros(0)], list[Cone](), {}, 0
-        for constraint in constraints:
-            place, factor, some = _rows_of(constraint)
-            rows.append(start + place)
-            scale.append(factor)
-            height = sum(cone.size for cone in some)
-            owner[constraint.id] = np.arange(start, start + height)
-            start += height
-            for cone in some:
-                if cone.kind in (ZERO, NONNEGATIVE) and cones and cones[-1].kind == cone.kind:
-                    cones[-1] = Cone(cone.kind, cones[-1].size + cone.size)
-                else:
-                    cones.append(cone)
-        return cls(np.concatenate(rows), np.concatenate(scale), tuple(c for c in cones if c.size), owner)
-
-    @property
-    def height(self) -> int:
-        return sum(cone.size for cone in self.cones)
-
-
-def _rows_of(constraint: Constraint) -> tuple[np.ndarray, np.ndarray, list[Cone]]:
-    """(where the rows of a constraint go among its own, their factors, its cones)."""
-    if isinstance(constraint, (Zero, NonNeg)):
-        count = constraint.args[0].size
-        return np.arange(count), np.ones(count), [Cone(ZERO if isinstance(constraint, Zero) else NONNEGATIVE, count)]
-    if isinstance(constraint, SOC):
-        bounds, vectors = constraint.args
-        count, length = bounds.size, vectors.size // bounds.size
-        first = np.arange(count) * (length + 1)
-        inner = (first + 1)[:, None] + np.arange(length)
-        return np.append(first, inner), np.ones(count * (length + 1)), [Cone(SECOND_ORDER, length + 1)] * count
-    if isinstance(constraint, PSD) and len(constraint.args[0].shape) == 2:
-        order = constraint.args[0].shape[0]
-        row, column = np.indices((order, order)).reshape(2, -1, order="F")
-        high, low = np.maximum(row, column), np.minimum(row, column)
-        factor = np.where(row == column, 1.0, np.sqrt(0.5))
-        size = order * (order + 1) // 2
-        cone = Cone(NONNEGATIVE, 1) if order == 1 else Cone(SEMIDEFINITE, size, order)
-        return high * (high + 1) // 2 + low, factor, [cone]
-    raise NoStandardFormError(f"it needs the cone {type(constraint).__name__}")
-
-
-@dataclass(frozen=True)
 class _Places:
     """Where the variables of a stuffed program go in u, and its parameters in theta."""
 
@@ -384,14 +331,14 @@ class _Places:
         places = list(self.of_variable.values())[: len(forces)]
         return stuffed, np.concatenate(places)
 
-    def matrix(self, stuffed: ParamConeProg, order: _RowOrder) -> AffineEntries:
+    def matrix(self, stuffed: ParamConeProg, order: RowOrder) -> AffineEntries:
         """A."""
         columns = np.append(self._columns(stuffed), -1)
         return self._entries(
             stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, self.width)
         )
 
-    def offset(self, stuffed: ParamConeProg, order: _RowOrder) -> AffineEntries:
+    def offset(self, stuffed: ParamConeProg, order: RowOrder) -> AffineEntries:
         """b."""
         columns = np.append(np.full(stuffed.x.size, -1), 0)
         return self._entries(stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, 1))
@@ -404,7 +351,7 @@ class _Places:
         rows[first : first + count] = np.arange(count)
         weight = self._entries(stuffed, stuffed.q, len(rows), rows, np.zeros(1, int), np.ones(len(rows)), (count, 1))
         alone, _ = _stuffed(cp.Constant(0.0), [Zero(taken.argument)])
-        order = _RowOrder.of(alone.constraints)
+        order = RowOrder.of(alone.constraints)
         return SmoothPart(taken.atom, taken.block, self.matrix(alone, order), self.offset(alone, order), weight)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hierfl.compiler.host.standard_form import NoStandardFormError
-from hierfl.compiler.parametric.level_form import LevelForm, Slopes
+from hierfl.compiler.parametric.level_form import LevelForm
+from hierfl.compiler.parametric.row_block import Slopes
 from hierfl.compiler.parametric.smooth_atoms import SQUARE
 from hierfl.compiler.parametric.solve_program import solve_program
 

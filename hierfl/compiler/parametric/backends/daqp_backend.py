@@ -9,7 +9,7 @@ import numpy as np
 
 from hierfl.compiler.parametric.backends.backend import Backend
 from hierfl.compiler.parametric.convex_program import FAILED, SOLVED, ConvexProgram, ProgramSolution
-from hierfl.compiler.parametric.matrices import as_array, is_dense
+from hierfl.compiler.parametric.small_and_sparse import as_array, is_dense
 
 LARGEST = 1_000  # scalars of u: 0.04 s for 500 dense rows
 FILLED = 0.1  # of A's entries, from which many of them are dense

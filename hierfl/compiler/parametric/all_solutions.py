@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.host.solution_face import SolutionFace
 from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.convex_program import SOLVED, ConvexProgram, ProgramSolution
-from hierfl.compiler.parametric.matrices import (
+from hierfl.compiler.parametric.saddle import Saddle
+from hierfl.compiler.parametric.small_and_sparse import (
     Matrix,
     as_array,
     beside,
@@ -27,7 +28,6 @@ from hierfl.compiler.parametric.matrices import (
     nothing,
     stacked,
 )
-from hierfl.compiler.parametric.saddle import Saddle
 from hierfl.compiler.parametric.solve_program import solve_program
 
 SMALL = 2e-14  # of the largest multiplier, and of the forces, up to which one counts as zero
@@ -41,7 +41,7 @@ Vector = Float[np.ndarray, " width"]
 
 
 @dataclass(frozen=True, eq=False)
-class SolutionSet:
+class AllSolutions:
     """The solutions of ``program``, of which ``answer`` is one."""
 
     program: ConvexProgram
