@@ -193,7 +193,8 @@ class LevelSolver:
         pair = ProgramResponse(self.form.program, thetas, answer.program, middle).adjoint(
             whole, [t[:count] for t in tangents], True
         )
-        if pair is not None:
+        stays = self.selection is None or bool(seed.any())  # else what is chosen may leap between equals
+        if pair is not None and stays:
             return [*self.form.pull(thetas, slopes_of(pair, middle)), *map(np.zeros_like, of_upper)]
         if answer.program.smooth is not None:
             return None
