@@ -66,7 +66,7 @@ class ProgramResponse:
         ``tangents`` are directions of theta in which it has to be one; ``leaps`` says that u may jump, which a seed of zero does not see.
         """
         if not seed.any():
-            followed = not leaps or self.solutions.weak.any() or all(self._is_followed(self.moved(t)) for t in tangents)
+            followed = not leaps or all(self._stays(self.moved(tangent)) for tangent in tangents)
             return (np.zeros(self.program.width), np.zeros(len(self.program.b))) if followed else None
         if not self.program.polyhedral:
             return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
@@ -121,6 +121,12 @@ class ProgramResponse:
 
         (f1, s1), (b1, t1), (f2, s2), (b2, t2) = at(1.0), at(-1.0), at(2.0), at(-2.0)
         return (8 * (f1 - b1) - (f2 - b2)) / (12 * step), (8 * (s1 - t1) - (s2 - t2)) / (12 * step)
+
+    def _stays(self, moved: tuple[np.ndarray, np.ndarray]) -> bool:
+        """Whether u has a derivative along a direction, there and back."""
+        if not self.solutions.weak.any():
+            return self._is_followed(moved)
+        return all(self._along(sign * moved[0], sign * moved[1]).solved for sign in (1.0, -1.0))
 
     def _is_followed(self, moved: tuple[np.ndarray, np.ndarray]) -> bool:
         """Whether the rows that hold can go on holding along a direction."""
