@@ -39,7 +39,7 @@ OWNERS_LOOKED_AT = (
     20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
 )
 ONE_BY_ONE = 50  # owners, whose programs are solved one after another: half a millisecond for a small one
-ROW_BY_ROW = 50  # rows of data with kinks, each of which has a bound of its own
+ROW_BY_ROW = 0  # rows of data with kinks, each of which has a bound of its own
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 

@@ -248,7 +248,7 @@ def polished(
             break
         if answer.error < best.error:
             answer = best = replace(answer, work=work)
-        elif answer.error > 10 * best.error:
+        elif answer.error > 10 * best.error and not (program.polyhedral and program.smooth is None):
             break
     return best
 
