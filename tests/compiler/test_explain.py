@@ -97,7 +97,7 @@ def test_a_projection_that_is_searched_is_no_closed_form() -> None:
         ([Y >= 0, Y <= 1], "closed form: the unconstrained solution, clipped to the bounds"),
         ([], "closed form: the unconstrained solution: the Jacobian"),
         ([cp.sum_squares(Y) <= 1], "projection: of the unconstrained solution on Y(x): the Jacobian"),
-        ([Y[1:] >= Y[:-1]], "active set: 4 scalars of y"),
+        ([Y[1:] >= Y[:-1]], "parametric program: its matrices"),
     ):
         problem = declared(constraints)
         (piece,) = problem.explain()["lower level"]
@@ -109,13 +109,13 @@ def test_what_is_searched_is_left_to_the_host_where_questions_are_few() -> None:
     """A simplex: values without a compiler, rounds by its projection, and the same y from both."""
     problem = declared([cp.sum(Y) == 1, Y >= 0])
     (looks,), (rounds,) = problem.explain()["lower level"], problem.explain()["lower level in rounds"]
-    assert "active set" in looks.how and rounds.how.startswith("solved exactly by projection")
+    assert "parametric program" in looks.how and rounds.how.startswith("solved exactly by projection")
     exact, x = problem.compile().exact, np.array([0.7, 0.0, 0.5, 0.2])
     one, other = (level.at(x).solution for level in (exact, exact.in_rounds))
     assert one is not None and other is not None
     np.testing.assert_allclose(one.y, [[0.7 - 0.4 / 3, 0, 0.5 - 0.4 / 3, 0.2 - 0.4 / 3]], rtol=0, atol=1e-14)
     np.testing.assert_allclose(other.y, one.y, rtol=0, atol=1e-14)
-    assert problem.implicit.certificate(x).method == "active set"
+    assert problem.implicit.certificate(x).method == "parametric program"
     run = problem.solve(FedRZO(), rounds=3, progress=False)
     assert problem.compile().exact.by(None) is exact.in_rounds and abs(run.own_value - run.value) < 1e-12
 
@@ -129,7 +129,7 @@ def test_many_answers_are_left_to_a_compiled_projection(samples: int) -> None:
         federation=hf.Federation([hf.Client({wish: np.random.default_rng(0).random((samples, 3))})]),
     )
     method = problem.compile().exact.method
-    assert method is not None and method.name == ("active set" if samples <= 20 else "projection")
+    assert method is not None and method.name == ("parametric program" if samples <= 20 else "projection")
 
 
 def test_an_iterated_projection_is_exact_to_its_tolerance_only() -> None:

@@ -53,7 +53,11 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     few = structure.size <= LOOKED_AT and structure.owners <= OWNERS_LOOKED_AT
     searched = isinstance(in_rounds, ProjectedSolution) and few
     system = isinstance(in_rounds, LinearSystem) and structure.strict
-    if (isinstance(in_rounds, FORMULAS) and not searched) or system:
+    if (
+        (isinstance(in_rounds, FORMULAS) and not searched)
+        or system
+        or isinstance(in_rounds, (ParametricProgram, ActiveSet))
+    ):
         return in_rounds
     applies, why = ParametricProgram.verdict(structure)
     if applies and not _is_left_to_active_sets(structure):
