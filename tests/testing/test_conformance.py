@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.compiler.data.tables import Party
 from hierfl.compiler.lower_level.on_host.place import Handed
 from hierfl.compiler.lower_level.owner import Held
 from hierfl.runtime.processes.process_pool import ProcessPool
@@ -153,7 +154,13 @@ def test_a_method_that_ignores_what_it_is_handed_fails(monkeypatch: pytest.Monke
         held = true(self, *given)
         return replace(held, data=jax.tree.map(np.zeros_like, held.data))
 
+    gathered = Party.gathered
+
+    def nothing_gathered(self: Party, group: Any) -> Any:
+        return jax.tree.map(jax.numpy.zeros_like, gathered(self, group)[0]), gathered(self, group)[1]
+
     monkeypatch.setattr(Handed, "_held", everybody_alike)
+    monkeypatch.setattr(Party, "gathered", nothing_gathered)
     constrained = [Case("client", "polyhedron", "samples"), Case("federation", "cones", "samples")]
     assert conform_lower("active set", cases=constrained).of("fails") == constrained
     report = conform(ImplicitGradient(step_size=STEP), cases=constrained[:1])
