@@ -9,7 +9,7 @@ import itertools
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 # every core has a worker: a program is compiled in one piece, a seventh sooner than in as many as there may be cores; without MLIR's
@@ -62,6 +62,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"slowest of {len(_seconds)} files ({total:.0f} s in all processes)")
         for file, seconds in _seconds.most_common(_SLOWEST):
             terminalreporter.write_line(f"{seconds:7.1f} s  {seconds / total:6.1%}  {file}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """A Ctrl-C of a test's own that gets out of it fails the test: it would end the worker, and all that is left to do with it."""
+    try:
+        return (yield)
+    except KeyboardInterrupt as error:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            raise AssertionError("an interrupt got out of the test") from error
+        raise
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from hierfl.compiler.lower_level.methods.parametric_program import ParametricPro
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.parametric.family import ProgramFamily
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import near_names
 
@@ -39,7 +40,7 @@ OWNERS_LOOKED_AT = (
     20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
 )
 ONE_BY_ONE = 50  # owners, whose programs are solved one after another: half a millisecond for a small one
-ROW_BY_ROW = 0  # rows of data with kinks, each of which has a bound of its own
+ROW_BY_ROW = 20
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
@@ -74,7 +75,8 @@ def _is_left_to_active_sets(structure: LowerStructure) -> bool:
     form, clients = level_solver(structure).form, structure.oracles.static_data.clients
     kinked = [group for group in form.groups if group.template.width > group.template.size and group.table is not None]
     rows = sum(clients.tables[group.table].size for group in kinked if group.table is not None)
-    alone = form.polyhedral and structure.owners <= ONE_BY_ONE and rows <= ROW_BY_ROW
+    few = structure.owners <= ONE_BY_ONE or ProgramFamily.treats(form)
+    alone = form.polyhedral and few and rows <= ROW_BY_ROW
     if alone or getattr(structure.level, "selection", None) is not None:
         return False
     return ActiveSet.verdict(structure).applies

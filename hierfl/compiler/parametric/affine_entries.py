@@ -54,6 +54,10 @@ class AffineEntries:
         moved = self.linear @ theta if theta.ndim == 1 else (self.linear @ theta.T).T
         return np.asarray(self.constant + moved)
 
+    def moved(self, tangent: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
+        """How the entries move where theta moves along a direction, or along each of many."""
+        return np.asarray(self.linear @ tangent if tangent.ndim == 1 else (self.linear @ tangent.T).T)
+
     def pull(self, slopes: Float[np.ndarray, "*batch entries"]) -> Float[np.ndarray, "*batch theta"]:
         """The gradient in theta of what has these slopes in the entries."""
         if not self.moves:

@@ -181,6 +181,13 @@ class LevelForm:
             priced[part.columns[:, part.template.linear.rows]] = True
         return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), smooth, constant, priced)
 
+    def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""
+        force, slack = np.zeros_like(u), np.zeros_like(z)
+        for part, along in zip(self.blocks(thetas), [tangent[0][None], *tangent[1::2]]):
+            part.push(np.asarray(along, float)[part.kept], u, z, force, slack)
+        return force, slack
+
     def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
         """The gradient in theta of what ``slopes`` says."""
         found: Thetas = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from hierfl.compiler.host.distance_bound import distance_bound
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.all_solutions import AllSolutions, settled
 from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.family import FamilyAnswers, ProgramFamily, pulled_together, solved_together
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.response import ProgramResponse, slopes_of
 from hierfl.compiler.parametric.row_block import Slopes
@@ -35,6 +36,7 @@ from hierfl.errors import NotConvexError
 BOUNDED = 500  # scalars of u, and twice as many rows, up to which errors are bounded
 KEPT = 256  # answers, so that a derivative does not solve again
 SCALARS = 5_000_000  # that are kept with them
+FAMILIES = 4  # sets of answers of many owners that are kept
 AMONG = 1e-6  # the error of a choice over curved cones that is good enough
 
 
@@ -72,6 +74,7 @@ class LevelSolver:
     selection: str | None = None
     upper: Upper | None = None
     _kept: OrderedDict[bytes, LevelAnswer] = field(default_factory=OrderedDict)
+    _families: OrderedDict[bytes, FamilyAnswers] = field(default_factory=OrderedDict)
 
     def answer(self, thetas: Thetas, of_upper: Thetas = ()) -> LevelAnswer:  # type: ignore[assignment]
         """y at theta; ``of_upper`` is theta of the upper objective, where it chooses."""
@@ -81,6 +84,39 @@ class LevelSolver:
             while len(self._kept) > self._capacity:
                 self._kept.popitem(last=False)
         return self._kept[key]
+
+    @cached_property
+    def has_families(self) -> bool:
+        """Whether the programs of many owners are solved together."""
+        return ProgramFamily.treats(self.form)
+
+    def answers(self, thetas: Thetas, of_upper: Thetas) -> Iterator[FamilyAnswers | tuple[int, LevelAnswer]]:
+        """At thetas with a leading axis: those beyond doubt together, then (number, answer) of each of the others."""
+        family = self._family(thetas)
+        yield family
+        for k in np.flatnonzero(~family.taken):
+            yield int(k), self.answer([part[k] for part in thetas], [part[k] for part in of_upper])
+
+    def _family(self, thetas: Thetas) -> FamilyAnswers:
+        key = _key(thetas)
+        if key not in self._families:
+            latest = next(reversed(self._families.values()), None)
+            self._families[key] = solved_together(self.form, thetas, latest)
+            while len(self._families) > FAMILIES:
+                self._families.popitem(last=False)
+        return self._families[key]
+
+    def pulls(
+        self, thetas: Thetas, of_upper: Thetas, seeds: np.ndarray, tangents: list[Thetas]
+    ) -> Iterator[tuple[np.ndarray, Thetas | None]]:
+        """(numbers, gradients of seed'y in both thetas, one below another) for thetas and seeds with a leading axis; None where there is none."""
+        sure, found = pulled_together(self.form, thetas, self._family(thetas), seeds)
+        yield np.flatnonzero(sure), [*found, *(np.zeros_like(part[sure]) for part in of_upper)]
+        for k in np.flatnonzero(~sure):
+            at = ([part[k] for part in each] for each in (thetas, of_upper, *tangents))
+            below, above, *moves = at
+            pulled = self.pull(below, above, seeds[k], moves)
+            yield np.array([k]), None if pulled is None else [part[None] for part in pulled]
 
     def error_bound(self, thetas: Thetas, of_upper: Thetas, modulus: float) -> float:
         """A bound on ||y - y(x)||; infinite where none is proved."""
@@ -179,7 +215,7 @@ class LevelSolver:
         if answer.unique != SEVERAL:
             whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
             answer = answer._replace(chosen=settled(answer.program, answer.chosen))
-            response = ProgramResponse(self.form.program, thetas, answer.program, answer.chosen)
+            response = ProgramResponse(self.form.program, thetas, answer.program, answer.chosen, self.form.push)
             pair = response.adjoint(whole, [tangent[:count] for tangent in tangents])
             if pair is None:
                 return None
@@ -190,7 +226,7 @@ class LevelSolver:
         middle = self._middle(
             answer
         )  # where the fewest rows hold: what differs between solutions may not concern the seed
-        pair = ProgramResponse(self.form.program, thetas, answer.program, middle).adjoint(
+        pair = ProgramResponse(self.form.program, thetas, answer.program, middle, self.form.push).adjoint(
             whole, [t[:count] for t in tangents], True
         )
         stays = self.selection is None or bool(seed.any())  # else what is chosen may leap between equals

@@ -41,6 +41,7 @@ AT_CORNER, NEAR_CORNER = (
 LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
 
 Build = Callable[[Thetas], ConvexProgram]
+Push = Callable[[Thetas, Thetas, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,7 @@ class ProgramResponse:
     thetas: Thetas
     program: ConvexProgram
     answer: ProgramSolution
+    push: Push | None = None  # how the conditions move along a direction of theta; else by differences of what is built
 
     _saddles: dict[bytes, Saddle] = field(default_factory=dict)
 
@@ -108,6 +110,8 @@ class ProgramResponse:
 
     def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
         """How the conditions move along a direction of theta, at fixed u and z: (of P u + q - A'z, of A u + b)."""
+        if self.push is not None:
+            return self.push(self.thetas, tangent, self.answer.u, self.answer.z)
         u, z = self.answer.u, self.answer.z
         size = max((float(np.abs(part).max(initial=0.0)) for part in tangent), default=0.0)
         scale = max((float(np.abs(part).max(initial=0.0)) for part in self.thetas), default=0.0)

@@ -149,6 +149,56 @@ class RowBlock:
             out += template.offset.pull(slopes.offset[self.heights][:, template.offset.rows])
         return out
 
+    def push(self, tangent: np.ndarray, u: np.ndarray, z: np.ndarray, force: np.ndarray, slack: np.ndarray) -> None:
+        """Add to both what P u + q + s'(u) - A' z and A u + b move by where each theta moves along ``tangent``."""
+        template, weights = self.template, self.weights[:, None]
+        own, pulls = u[self.columns], z[self.heights]
+        p, q, a, b = template.quadratic, template.linear, template.matrix, template.offset
+        if q.moves:
+            np.add.at(force, self.columns[:, q.rows], weights * q.moved(tangent))
+        if p.moves:
+            np.add.at(force, self.columns[:, p.rows], weights * p.moved(tangent) * own[:, p.columns])
+        if a.moves:
+            moved = a.moved(tangent)
+            np.add.at(force, self.columns[:, a.columns], -moved * pulls[:, a.rows])
+            np.add.at(slack, self.heights[:, a.rows], moved * own[:, a.columns])
+        if b.moves:
+            np.add.at(slack, self.heights[:, b.rows], b.moved(tangent))
+        for part in template.smooth:
+            self._push_of_smooth(part, tangent, own, force)
+
+    def _push_of_smooth(self, part: SmoothPart, tangent: np.ndarray, own: np.ndarray, force: np.ndarray) -> None:
+        form, block, count = part.form, part.block, len(self.weights)
+        weight = self._dense(part.weight) * self.weights[:, None]
+        v = (self._through(form, own) + self._dense(part.shift)).reshape(-1, block)
+        counted = np.ravel(weight) != 0
+        slope, bent = np.zeros(v.shape), np.zeros(v.shape)
+        with np.errstate(all="ignore"):
+            every = part.atom.slope(v)
+        slope[counted] = every[counted]
+        along = self._spread(part.shift, tangent)
+        moved = form.moved(tangent) if form.moves else None
+        if moved is not None:
+            rows = (np.arange(count)[:, None], form.rows[None])
+            np.add.at(along, rows, moved * own[:, form.columns])
+        bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along.reshape(-1, block)[counted])
+        gained = self._spread(part.weight, tangent) * self.weights[:, None]
+        with np.errstate(invalid="ignore"):
+            priced = np.where(np.ravel(gained)[:, None] != 0, np.ravel(gained)[:, None] * every, 0.0)
+        pushed = (priced + np.ravel(weight)[:, None] * bent).reshape(count, -1)
+        places = self.columns[:, form.columns]
+        np.add.at(force, places, form.values(self.theta) * pushed[:, form.rows])
+        if moved is not None:
+            slopes = (np.ravel(weight)[:, None] * slope).reshape(count, -1)
+            np.add.at(force, places, moved * slopes[:, form.rows])
+
+    def _spread(self, entries: AffineEntries, tangent: np.ndarray) -> np.ndarray:
+        """How a column of each theta moves: (k, height)."""
+        out = np.zeros((len(self.theta), entries.shape[0]))
+        if entries.moves:
+            out[:, entries.rows] = entries.moved(tangent)
+        return out
+
     def _pull_of_smooth(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Of sum_k weight_k s'(form_k right + shift_k) . form_k left."""
         count, block = len(self.weights), part.block

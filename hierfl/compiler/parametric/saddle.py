@@ -1,7 +1,7 @@
 """Linear systems of optimality conditions, [P A'; A 0], which may be singular and still have solutions.
 
-Dependent rows (every conservation law has them) and flat objectives are the normal case. Small systems are decomposed: what the
-null space sees is left out. Large ones are factorised with a little of the identity beside, [P + d, A'; A, -d], which is always
+Dependent rows (every conservation law has them) and flat objectives are the normal case. Small ones are decomposed where they
+are singular: what the null space sees is left out. Large ones are factorised with a little of the identity beside, [P + d, A'; A, -d], which is always
 possible, without pivots and so with little filling in, and the solution is refined until the residual is rounding: a proximal point
 method, whose factor is d / (d + lambda). Where that is slow, a smaller d with pivots is tried.
 """
@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float
+from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
 from scipy.sparse.linalg import splu
 
 from hierfl.compiler.parametric.small_and_sparse import Matrix, as_array, is_dense
 
 DENSE = 160  # unknowns up to which a system is decomposed
+UNCERTAIN = 1e-11  # the inverse of a condition number, from which a null space is looked for
 FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
 REFINEMENTS = 60
@@ -80,8 +82,22 @@ class Saddle:
         return best, found
 
     def _by_vectors(self, wanted: np.ndarray) -> np.ndarray:
+        if self._pivoted is not None:
+            return np.asarray(dsytrs(*self._pivoted, wanted)[0])
         values, vectors = self._decomposed
         return np.asarray(vectors @ ((vectors.T @ wanted) / values))
+
+    @cached_property
+    def _pivoted(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """A factorisation with pivots (Bunch and Kaufman, 1977); None where the system is singular, or nearly."""
+        system = as_array(self._system)
+        if not len(system) or not np.isfinite(system).all():
+            return None
+        factor, pivots, failed = dsytrf(system)
+        if failed:
+            return None
+        certain, _ = dsycon(factor, pivots, float(np.abs(system).sum(axis=0).max()))
+        return (factor, pivots) if certain > UNCERTAIN else None
 
     @cached_property
     def _decomposed(self) -> tuple[np.ndarray, np.ndarray]:

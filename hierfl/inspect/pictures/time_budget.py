@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,6 @@ class TimeBudget:
         count = min(1 if self._points.on_host else FEW, len(t) - 1)
         few, step = t[(len(t) - count) // 2 :][:count], t[1] - t[0]
         function(self.shown.line.at(few + step / 3))
-        began = time.perf_counter()
+        began = perf_counter()
         function(self.shown.line.at(few + after * step))
-        return (time.perf_counter() - began) / count
+        return (perf_counter() - began) / count

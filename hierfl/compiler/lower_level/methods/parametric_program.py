@@ -18,13 +18,15 @@ from hierfl.compiler.host.cone_solution import ALIKE, EMPTY, ONE, SEVERAL, SOLVE
 from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.on_host.place import for_each
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.parametric.family import ProgramFamily
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas
-from hierfl.compiler.parametric.level_solver import LevelSolver, Upper
+from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.party_constraints import lower_constraints
-from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.host_callback import Batch, call_on_host
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage
 
@@ -61,12 +63,12 @@ class ParametricProgram(ExactMethod):
         oracles = structure.oracles
         if oracles.elsewhere and oracles.scope == "federation":
             return Verdict(False, "needs the data of all clients in one place")
-        if structure.owners > OWNERS:
-            return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         try:
             form = level_solver(structure).form
         except NoStandardFormError as reason:
             return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
+        if structure.owners > OWNERS and not ProgramFamily.treats(form):
+            return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers = sum(group.template.count * _rows(group, oracles, structure) for group in form.groups)
         if numbers > NUMBERS or (numbers > FEW and structure.size > AVERAGED):
             return Verdict(
@@ -106,14 +108,21 @@ class ParametricProgram(ExactMethod):
         def on_host(*parts: np.ndarray) -> np.ndarray:
             given = [np.asarray(part, float) for part in parts]
             answer = self.solver.answer(given[:count], given[count:])
-            told = np.full(3 * size + 3, np.nan)
-            told[:size] = answer.y
-            told[size : size + 3] = answer.chosen.error, answer.chosen.status, answer.unique
-            for place, end in enumerate(answer.ends[:2]):
-                told[size + 3 + place * size : size + 3 + (place + 1) * size] = end.u[:size]
+            return _told(answer, size)
+
+        def many(batch: Batch) -> np.ndarray:
+            given = [for_each(batch.count, part) for part in batch.arrays]
+            answers = self.solver.answers(given[:count], given[count:])
+            told = np.full((batch.count, 3 * size + 3), np.nan)
+            family = next(answers)
+            told[:, :size], told[:, size] = family.u[:, :size], family.error
+            told[:, size + 1], told[:, size + 2] = SOLVED, ONE
+            for k, answer in answers:
+                told[k] = _told(answer, size)
             return told
 
-        told = call_on_host(on_host, (3 * size + 3,), x.dtype, *below, *above)
+        together = many if self.solver.has_families else None
+        told = call_on_host(on_host, (3 * size + 3,), x.dtype, *below, *above, many=together)
         y, (residual, status, unique) = told[:size], told[size : size + 3]
         unique = self._told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
         solved = status == SOLVED
@@ -171,7 +180,19 @@ class ParametricProgram(ExactMethod):
                 return np.full(sum(sizes), np.nan)
             return np.concatenate([np.zeros(0), *map(np.ravel, found)])
 
-        flat = call_on_host(on_host, (sum(sizes),), x.dtype, seed, *thetas, *(part for move in moves for part in move))
+        def many(batch: Batch) -> np.ndarray:
+            seeds, *given = (for_each(batch.count, part) for part in batch.arrays)
+            here, rest = given[: len(shapes)], given[len(shapes) :]
+            tangents = [rest[k : k + len(shapes)] for k in range(0, len(rest), len(shapes))]
+            told = np.full((batch.count, sum(sizes)), np.nan)
+            for numbers, found in self.solver.pulls(here[:count], here[count:], seeds, tangents):
+                if len(numbers) and found is not None:
+                    told[numbers] = np.hstack([part.reshape(len(numbers), -1) for part in found])
+            return told
+
+        given = (part for move in moves for part in move)
+        together = many if self.solver.has_families else None
+        flat = call_on_host(on_host, (sum(sizes),), x.dtype, seed, *thetas, *given, many=together)
         ends = np.cumsum([0, *sizes])
         slopes = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes)]
         pulled: Array = back([slope.astype(part.dtype) for slope, part in zip(slopes, thetas)])[0]
@@ -190,9 +211,19 @@ class ParametricProgram(ExactMethod):
             else "no y was found"
         )
         return (
-            f"{tried}. Its infimum may not be attained, or it is badly scaled: add a strongly {convex} term or a bounded set, or write it in "
+            f"{tried}. It may not attain its infimum, or be badly scaled: add a strongly {convex} term or a bounded set, or write it in "
             f"other units."
         )
+
+
+def _told(answer: LevelAnswer, size: int) -> np.ndarray:
+    """What travels of an answer: y, its error, status and uniqueness, and two other solutions."""
+    told = np.full(3 * size + 3, np.nan)
+    told[:size] = answer.y
+    told[size : size + 3] = answer.chosen.error, answer.chosen.status, answer.unique
+    for place, end in enumerate(answer.ends[:2]):
+        told[size + 3 + place * size : size + 3 + (place + 1) * size] = end.u[:size]
+    return told
 
 
 def _rows(group: RowGroup, oracles: Oracles, structure: LowerStructure) -> int:

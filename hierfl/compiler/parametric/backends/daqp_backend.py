@@ -16,6 +16,7 @@ FILLED = 0.1  # of A's entries, from which many of them are dense
 FEW = 100  # scalars up to which everything is
 STRICT = 1e-10  # of the largest curvature, that the smallest has to be
 INFINITE = 1e30
+FIRMER = 1e-6  # the curvature that flat programs get, whose numbers are about 1
 
 
 class Daqp(Backend):
@@ -37,21 +38,38 @@ class Daqp(Backend):
         return True
 
     def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
-        sizes, equal = program.sizes, program.equal
-        rows, bounds = as_array(program.a) / sizes[:, None], -program.b / sizes
-        unit = max(1.0, float(np.abs(bounds).max(initial=0.0)))
-        p = as_array(program.p)
-        weight = max(float(np.abs(p).max()) * unit, float(np.abs(program.q).max(initial=0.0))) or 1.0
-        u, _, flag, info = daqp.solve(
-            np.ascontiguousarray(p * (unit / weight)),
-            np.ascontiguousarray(program.q / weight),
-            np.ascontiguousarray(rows),
-            np.where(equal, bounds / unit, INFINITE),
-            np.ascontiguousarray(bounds / unit),
-            np.where(equal, 5, 0).astype(np.int32),
-            primal_tol=1e-12,
-        )
-        if flag <= 0:  # what is returned then may be whatever was in memory; another solver tells why
+        p, a = as_array(program.p)[None], as_array(program.a)[None]
+        u, z, work = daqp_pairs(p, program.q[None], a, program.b[None], program.equal)
+        if not np.isfinite(u).all():  # another solver tells why
             return program.none(FAILED)
-        z = -np.array(info["lam"]) * weight / sizes
-        return ProgramSolution(np.array(u) * unit, z, np.inf, SOLVED, int(info["iterations"]))
+        return ProgramSolution(u[0], z[0], np.inf, SOLVED, int(work[0]))
+
+
+def daqp_pairs(
+    p: np.ndarray, q: np.ndarray, a: np.ndarray, b: np.ndarray, equal: np.ndarray, firmer: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(u, z, iterations) of dense programs, P (k or 1, width, width), q (k, width), A (k or 1, rows, width), b (k, rows); NaN where none is found.
+
+    ``firmer`` adds a little curvature, without which DAQP cannot treat what is flat: the rows that hold are mostly the same.
+    """
+    count = len(q)
+    sizes = np.sqrt(np.einsum("kij,kij->ki", a, a))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    bounds = -b / sizes
+    unit = np.maximum(1.0, np.abs(bounds).max(axis=1, initial=0.0))
+    stiff = np.abs(p).max(axis=(1, 2), initial=0.0)
+    weight = np.maximum(stiff * unit, np.abs(q).max(axis=1, initial=0.0))
+    weight = np.where(weight > 0, weight, 1.0)
+    scaled = np.ascontiguousarray(p * (unit / weight)[:, None, None] + (FIRMER * np.eye(q.shape[1]) if firmer else 0.0))
+    rows = np.ascontiguousarray(a / sizes[..., None])
+    low = np.ascontiguousarray(bounds / unit[:, None])
+    high, sense = np.where(equal, low, INFINITE), np.where(equal, 5, 0).astype(np.int32)
+    costs = np.ascontiguousarray(q / weight[:, None])
+    u, z, work = np.full(q.shape, np.nan), np.full(b.shape, np.nan), np.zeros(count, int)
+    for k in range(count):
+        found, _, flag, info = daqp.solve(
+            scaled[k], costs[k], rows[0 if len(rows) == 1 else k], high[k], low[k], sense, primal_tol=1e-12
+        )
+        if flag > 0:  # what is returned else may be whatever was in memory
+            u[k], z[k], work[k] = found, info["lam"], info["iterations"]
+    return u * unit[:, None], -z * weight[:, None] / sizes, work

@@ -1,0 +1,430 @@
+"""Many small programs of one shape: those that hold the same rows are one linear system, the others are systems side by side.
+
+What holds is guessed: what held last time, what holds for some of them, what DAQP finds for each. An answer is taken where it meets the
+conditions of its own program to rounding and is the only one beyond doubt; what is left is for others to solve, one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from hierfl.compiler.parametric.backends.daqp_backend import daqp_pairs
+from hierfl.compiler.parametric.level_form import LevelForm, Thetas
+from hierfl.compiler.parametric.row_block import RowBlock, Slopes
+from hierfl.compiler.parametric.small_and_sparse import as_array
+from hierfl.compiler.parametric.smooth_atoms import SQUARE
+
+TAKEN = 1e-13  # the relative error of the conditions up to which an answer is
+STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero where what holds is beyond doubt
+REGULAR = 1e-10  # of the largest eigenvalue of P, scaled, from which the least makes it definite
+SINGULAR = 1e12  # entries of an inverse, from which a system has none
+ALIKE, SOME = (
+    3,
+    64,
+)  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
+MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
+SCALARS = 30_000_000  # that programs looked at at once may have in all, and
+LARGEST = 4_000  # a program's linear system, so that many of them are sooner solved than one large one is factorised
+
+Stack = Float[np.ndarray, "k *shape"]
+Rows = Bool[np.ndarray, "k rows"]
+
+
+class FamilyAnswers(NamedTuple):
+    """(u, z) of each program with the rows that ``held``, and where they are ``taken``: the only ones, of small error."""
+
+    u: Stack
+    z: Stack
+    error: Float[np.ndarray, " k"]
+    taken: Bool[np.ndarray, " k"]
+    held: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramFamily:
+    """P (k or 1, width, width), q (k, width), A (k or 1, rows, width), b (k, rows) over equations (``equal``) and inequalities."""
+
+    p: Stack
+    q: Stack
+    a: Stack
+    b: Stack
+    equal: Bool[np.ndarray, " rows"]
+    priced: Bool[np.ndarray, " width"]  # entries of u that are y, or that may have a cost
+
+    @staticmethod
+    def treats(form: LevelForm) -> bool:
+        """Whether it can answer a level: quadratic programs over rows, of one shape whatever the owner."""
+        templates = [form.base, *(group.template for group in form.groups)]
+        quadratic = all(part.atom is SQUARE for template in templates for part in template.smooth)
+        own = any(t.width > t.size or t.height for t in templates[1:])
+        return form.polyhedral and quadratic and not own and (form.base.width + form.base.height) ** 2 <= LARGEST * 10
+
+    @classmethod
+    def of(cls, form: LevelForm, thetas: Thetas) -> ProgramFamily:
+        """The programs at thetas with a leading axis."""
+        base, count = form.base, len(thetas[0])
+        width, height = base.width, base.height
+        equal = np.concatenate([np.zeros(0, bool), *(np.full(c.size, c.kind == "zero") for c in base.cones)])
+        priced = np.arange(width) < base.size
+        priced[base.linear.rows] = True
+        if form.groups:
+            programs = [form.program([part[k] for part in thetas]) for k in range(count)]
+            stacks = [
+                np.stack([as_array(part) for part in each])
+                for each in zip(*((one.p, one.q, one.a, one.b) for one in programs))
+            ]
+            return cls(*stacks, programs[0].equal, programs[0].priced)
+        block = _Block.of(form, thetas[0])
+        p, q = block.dense(base.quadratic, (width, width)), block.column(base.linear, width)
+        for part in base.smooth:
+            shape = part.form.shape
+            rows, shift = block.dense(part.form, shape), block.column(part.shift, shape[0])
+            weight = 2.0 * block.column(part.weight, part.weight.shape[0])
+            p = p + rows.swapaxes(1, 2) @ (weight[..., None] * rows)
+            q = q + _times(rows.swapaxes(1, 2), weight * shift)
+        a, b = block.dense(base.matrix, (height, width)), block.column(base.offset, height)
+        return cls(
+            p,
+            np.array(np.broadcast_to(q, (count, width))),
+            a,
+            np.array(np.broadcast_to(b, (count, height))),
+            equal,
+            priced,
+        )
+
+    def __len__(self) -> int:
+        return len(self.q)
+
+    @property
+    def shared(self) -> bool:
+        """Whether P and A are the same for all."""
+        return len(self.p) == len(self.a) == 1
+
+    def among(self, chosen: Int[np.ndarray, " some"]) -> ProgramFamily:
+        """Some of the programs."""
+        p, a = (part if len(part) == 1 else part[chosen] for part in (self.p, self.a))
+        return ProgramFamily(p, self.q[chosen], a, self.b[chosen], self.equal, self.priced)
+
+    @cached_property
+    def sizes(self) -> Stack:
+        """The length of each row of A, 1 for a row of zeros."""
+        sizes = np.linalg.norm(self.a, axis=2)
+        return np.where(sizes > 0, sizes, 1.0)
+
+    @cached_property
+    def _magnitudes(self) -> tuple[Stack, Stack, Stack]:
+        rows = np.abs(self.a)
+        return np.abs(self.p), rows, rows.swapaxes(1, 2)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def solve(self, held: Rows | None = None) -> FamilyAnswers:
+        """Those beyond doubt, from the rows that may hold; an answer depends on its own program alone, up to rounding."""
+        count, width, rows = len(self), self.q.shape[1], self.b.shape[1]
+        u, z, error = np.zeros((count, width)), np.zeros((count, rows)), np.full(count, np.inf)
+        for some, rows_held in self._guesses(held, error):
+            part = self.among(some)
+            found_u, found_z = part._on(rows_held)
+            found = part.errors(found_u, found_z)
+            better = found < error[some]
+            u[some[better]], z[some[better]], error[some[better]] = found_u[better], found_z[better], found[better]
+        taken = error <= TAKEN
+        taken[taken] = self.among(np.flatnonzero(taken)).is_one(u[taken], z[taken])
+        return FamilyAnswers(u, z, error, taken, self.equal | (z > 0))
+
+    def _guesses(self, held: Rows | None, error: np.ndarray) -> Iterator[tuple[np.ndarray, Rows]]:
+        """(programs, rows that may hold for each) until all have an answer; ``error`` says how those before fared."""
+        if held is not None and held.shape == self.b.shape:
+            yield np.arange(len(self)), held
+        if self.shared and len(self) >= SOME * ALIKE:
+            yield from self._guesses_of_some(error)
+        left = np.flatnonzero(error > TAKEN)
+        if len(left):
+            yield left, self.among(left)._held_by_daqp()
+
+    def _guesses_of_some(self, error: np.ndarray) -> Iterator[tuple[np.ndarray, Rows]]:
+        """What holds in some of the programs may hold in many: the sets of rows that most of them hold come first."""
+        left = np.flatnonzero(error > TAKEN)
+        if len(left) < SOME * ALIKE:
+            return
+        some = left[np.linspace(0, len(left) - 1, SOME).astype(int)]
+        found = self.among(some)._held_by_daqp()
+        first, which = _patterns(found)
+        counts = np.bincount(which)
+        for at in np.argsort(-counts, kind="stable"):
+            left = np.flatnonzero(error > TAKEN)
+            if counts[at] < 2 or not len(left):
+                return
+            yield left, np.broadcast_to(found[first[at]], (len(left), len(self.equal)))
+
+    def _held_by_daqp(self) -> Rows:
+        """The rows that hold by DAQP, asked about each program by itself."""
+        _, z, _ = daqp_pairs(self.p, self.q, self.a, self.b, self.equal, firmer=not self._definite.all())
+        return np.asarray(self.equal | (z > 0))
+
+    # --- what holds ----------------------------------------------------------------------------------------------------
+
+    def _on(self, held: Rows) -> tuple[Stack, Stack]:
+        """(u, z) with P u + q = A' z where these rows hold and the others have no multipliers."""
+        right = -np.concatenate([self.q, np.where(held, self.b / self.sizes, 0.0)], axis=1)
+        found = self._solved(held, right)
+        width = self.q.shape[1]
+        return found[:, :width], -found[:, width:] / self.sizes
+
+    def _solved(self, held: Rows, right: Stack) -> Stack:
+        """The solutions of [P R'; R 0], R the rows that hold with length 1: (k, width + rows), zero for other rows."""
+        first, which = _patterns(held)
+        if self.shared and len(first) * ALIKE <= len(held):
+            out = np.empty_like(right)
+            for at, k in enumerate(first):
+                some = np.flatnonzero(which == at)
+                out[some] = self.among(some)._by_one_inverse(held[k], right[some])
+            return out
+        return self._side_by_side(held, right)
+
+    def _by_one_inverse(self, held: Bool[np.ndarray, " rows"], right: Stack) -> Stack:
+        kept = np.concatenate([np.ones(self.q.shape[1], bool), held])
+        system = self._systems(np.flatnonzero(held)[None], np.ones((1, int(held.sum())), bool))
+        inverse = _inverses(system)
+        out, wanted = np.zeros_like(right), right[:, kept]
+        found = _times(inverse, wanted)
+        out[:, kept] = found + _times(inverse, wanted - _times(system, found))
+        return out
+
+    def _side_by_side(self, held: Rows, right: Stack) -> Stack:
+        """Each system by itself, of as many rows as the one that holds most."""
+        count, width = len(held), self.q.shape[1]
+        most = int(held.sum(axis=1).max(initial=0))
+        order = np.argsort(~held, axis=1, kind="stable")[:, :most]
+        real = np.take_along_axis(held, order, axis=1)
+        out, step = np.zeros_like(right), max(1, SCALARS // (8 * (width + most) ** 2))
+        for start in range(0, count, step):
+            some = slice(start, start + step)
+            part = self if count <= step else self.among(np.arange(count)[some])
+            system = part._systems(order[some], real[some])
+            below = np.where(real[some], np.take_along_axis(right[some, width:], order[some], axis=1), 0.0)
+            found = _solved_each(system, np.concatenate([right[some, :width], below], axis=1))
+            out[some, :width] = found[:, :width]
+            whole = np.zeros((len(found), self.b.shape[1]))
+            np.put_along_axis(whole, order[some], np.where(real[some], found[:, width:], 0.0), axis=1)
+            out[some, width:] = whole
+        return out
+
+    def _systems(self, order: Int[np.ndarray, "k most"], real: Bool[np.ndarray, "k most"]) -> Stack:
+        """The systems; rows that are not ``real`` are x = 0."""
+        rows = (
+            self._unit_rows[0][order] if len(self.a) == 1 else np.take_along_axis(self._unit_rows, order[..., None], 1)
+        )
+        rows = np.where(real[..., None], rows, 0.0)
+        count, most, width = rows.shape
+        system = np.zeros((count, width + most, width + most))
+        system[:, :width, :width] = self.p
+        system[:, width:, :width], system[:, :width, width:] = rows, rows.swapaxes(1, 2)
+        numbers = width + np.arange(most)
+        system[:, numbers, numbers] = ~real
+        return system
+
+    @cached_property
+    def _unit_rows(self) -> Stack:
+        return np.asarray(self.a / self.sizes[..., None])
+
+    # --- judgement -----------------------------------------------------------------------------------------------------
+
+    def _force(self, u: Stack, z: Stack) -> Float[np.ndarray, " k"]:
+        """The size of what balances in P u + q = A' z."""
+        p, _, rows = self._magnitudes
+        size = (_times(p, np.abs(u)) + np.abs(self.q) + _times(rows, np.abs(z))).max(axis=1)
+        size = np.maximum(size, 1e-4 * p.max(axis=(1, 2), initial=0.0))
+        return np.asarray(np.where(size > 0, size, 1.0))
+
+    def _row_sizes(self, u: Stack) -> Stack:
+        return np.asarray(_times(self._magnitudes[1], np.abs(u)) + np.abs(self.b) + self.sizes)
+
+    def errors(self, u: Stack, z: Stack) -> Float[np.ndarray, " k"]:
+        """The largest relative error of the conditions of each, as ``ConvexProgram.error`` has it."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            force = self._force(u, z)
+            balance = np.abs(_times(self.p, u) + self.q - _times(self.a.swapaxes(1, 2), z)).max(axis=1) / force
+            e, dual = (_times(self.a, u) + self.b) / self._row_sizes(u), z * self.sizes / force[:, None]
+            outside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0)).max(axis=1, initial=0.0)
+            fit = np.abs(np.where(self.equal, e, np.minimum(dual, e))).max(axis=1, initial=0.0)
+            worst = np.maximum(balance, np.maximum(outside, fit))
+        return np.where(np.isfinite(worst), worst, np.inf)
+
+    def is_one(self, u: Stack, z: Stack) -> Bool[np.ndarray, " k"]:
+        """Where it is certain that y has no other value: P is definite, or it and the rows with a multiplier determine u."""
+        definite = np.array(np.broadcast_to(self._definite, len(self)))
+        left = np.flatnonzero(~definite)
+        if len(left):
+            part = self.among(left)
+            pulled = self.equal | (z[left] * part.sizes / part._force(u[left], z[left])[:, None] > STRICT)
+            definite[left] = part._determined(pulled)
+        return definite
+
+    @cached_property
+    def _definite(self) -> Bool[np.ndarray, " k"]:
+        stiff = np.sqrt(np.maximum(np.diagonal(self.p, axis1=1, axis2=2), 0.0))
+        curved = (stiff > 0).all(axis=1)
+        stiff = np.where(stiff > 0, stiff, 1.0)
+        scaled = self.p / stiff[:, None, :] / stiff[:, :, None]
+        return np.asarray(curved & (np.linalg.eigvalsh(scaled)[:, 0] > REGULAR) if self.p.shape[1] else curved)
+
+    def _determined(self, pulled: Rows) -> Bool[np.ndarray, " k"]:
+        first, which = _patterns(pulled)
+        if not self.shared:
+            return np.array([self.among(np.array([k]))._determines(pulled[k]) for k in range(len(pulled))], bool)
+        return np.array([self._determines(pulled[k]) for k in first], bool)[which]
+
+    def _determines(self, pulled: Bool[np.ndarray, " rows"]) -> bool:
+        stiff = float(np.abs(self.p[0]).max(initial=0.0)) or 1.0
+        rows = np.vstack([self.p[0] / stiff, self.a[0][pulled] / self.sizes[0][pulled, None]])
+        values = np.linalg.svd(rows, compute_uv=False)
+        return bool(len(values) == self.q.shape[1] and values[-1] > 1e-8)
+
+    # --- derivatives -----------------------------------------------------------------------------------------------------
+
+    def adjoints(self, u: Stack, z: Stack, seeds: Stack) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
+        """(where they are beyond doubt, v, w): the gradient of seed'u is that of -v'(P u + q - A'z) - w'(A u + b) at fixed u and z."""
+        force, e = self._force(u, z), (_times(self.a, u) + self.b) / self._row_sizes(u)
+        dual = z * self.sizes / force[:, None]
+        held = self.equal | (dual > STRICT)
+        strict = (self.equal | (held != (e > STRICT))).all(axis=1)
+        whole = np.zeros((len(self), self.q.shape[1]))
+        whole[:, : seeds.shape[1]] = seeds
+        found = self._solved(held, np.concatenate([whole, np.zeros_like(z)], axis=1))
+        width = whole.shape[1]
+        v, w = found[:, :width], found[:, width:]
+        with np.errstate(invalid="ignore"):
+            size = np.abs(seeds).max(axis=1, initial=0.0)
+            stiff = np.abs(self.p).max(axis=(1, 2), initial=0.0) * np.abs(v).max(axis=1)
+            left = np.abs(_times(self.p, v) + _times((self.a / self.sizes[..., None]).swapaxes(1, 2), w) - whole).max(
+                axis=1
+            )
+            fine = (np.maximum(stiff, np.abs(w).max(axis=1, initial=0.0)) <= MODERATE * size) & (left <= 1e-10 * size)
+        return strict & fine & self.is_one(u, z), v, w / self.sizes
+
+
+class _Block(RowBlock):
+    """A template at k thetas, each with a u and rows of its own."""
+
+    @classmethod
+    def of(cls, form: LevelForm, theta: np.ndarray) -> _Block:
+        return cls(form.base, np.asarray(theta, float), np.ones(len(theta)), np.arange(len(theta)), 0, 0)
+
+    @cached_property
+    def columns(self) -> np.ndarray:
+        """Of the k vectors u, one after another."""
+        return np.arange(len(self.theta) * self.template.width).reshape(len(self.theta), self.template.width)
+
+    @cached_property
+    def heights(self) -> np.ndarray:
+        """Of their rows."""
+        return np.arange(len(self.theta) * self.template.height).reshape(len(self.theta), self.template.height)
+
+    def dense(self, entries: object, shape: tuple[int, int]) -> Stack:
+        """The matrices, or one that is all programs'."""
+        theta = self.theta if entries.moves else self.theta[:1]  # type: ignore[attr-defined]
+        out = np.zeros((len(theta), *shape))
+        out[:, entries.rows, entries.columns] = entries.values(theta)  # type: ignore[attr-defined]
+        return out[:1] if len(out) > 1 and (out == out[:1]).all() else out
+
+    def column(self, entries: object, height: int) -> Stack:
+        """The columns, or one that is all programs'."""
+        theta = self.theta if entries.moves else self.theta[:1]  # type: ignore[attr-defined]
+        out = np.zeros((len(theta), height))
+        out[:, entries.rows] = entries.values(theta)  # type: ignore[attr-defined]
+        return out
+
+
+def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None) -> FamilyAnswers:
+    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first."""
+    parts = []
+    for some in _pieces(form, len(thetas[0])):
+        family = ProgramFamily.of(form, [part[some] for part in thetas])
+        before = latest.held[some] if latest is not None and len(latest.held) == len(thetas[0]) else None
+        parts.append(family.solve(before))
+    return FamilyAnswers(*(np.concatenate(each) for each in zip(*parts)))
+
+
+def pulled_together(
+    form: LevelForm, thetas: Thetas, answers: FamilyAnswers, seeds: Stack
+) -> tuple[Bool[np.ndarray, " k"], Thetas]:
+    """(where they are beyond doubt, the gradients of seed'y in theta there) at answers."""
+    sure, found = [], []
+    for some in _pieces(form, len(thetas[0])):
+        theta, answer = [part[some] for part in thetas], FamilyAnswers(*(part[some] for part in answers))
+        kept = np.flatnonzero(answer.taken)
+        theta, answer = [part[kept] for part in theta], FamilyAnswers(*(part[kept] for part in answer))
+        family = ProgramFamily.of(form, theta) if len(kept) else None
+        if family is None:
+            fine, v, w = np.zeros(0, bool), answer.u, answer.z
+        else:
+            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept])
+        whole = np.zeros(some.stop - some.start, bool)
+        whole[kept[fine]] = True
+        sure.append(whole)
+        found.append(_pulled([part[fine] for part in theta], form, answer.u[fine], answer.z[fine], v[fine], w[fine]))
+    return np.concatenate(sure), [np.concatenate(each) for each in zip(*found)]
+
+
+def _pieces(form: LevelForm, count: int) -> Iterator[slice]:
+    """As many at once as fit in memory."""
+    step = max(1, SCALARS // (4 * (form.base.width + form.base.height + 1) ** 2))
+    return (slice(start, min(start + step, count)) for start in range(0, max(count, 1), step))
+
+
+def _pulled(thetas: Thetas, form: LevelForm, u: Stack, z: Stack, v: Stack, w: Stack) -> Thetas:
+    """The gradients in theta of what ``ProgramFamily.adjoints`` says, of each program."""
+    if not len(u):
+        return [np.zeros_like(part) for part in thetas]
+    if form.groups:
+        each = [form.pull([part[k] for part in thetas], _slopes(u[k], z[k], v[k], w[k])) for k in range(len(thetas[0]))]
+        return [np.stack(parts) for parts in zip(*each)]
+    return [_Block.of(form, thetas[0]).pull(_slopes(*(np.ravel(part) for part in (u, z, v, w))))]
+
+
+def _slopes(u: np.ndarray, z: np.ndarray, v: np.ndarray, w: np.ndarray) -> Slopes:
+    return Slopes([(-v, u)], [], [(z, v), (-w, u)], -w)
+
+
+def _patterns(held: Rows) -> tuple[Int[np.ndarray, " patterns"], Int[np.ndarray, " k"]]:
+    """(the number of one program for each set of rows, which of the sets each program holds)."""
+    words = np.packbits(held, axis=1)
+    if not words.size:
+        return np.arange(min(len(held), 1)), np.zeros(len(held), int)
+    rows = np.ascontiguousarray(words).view(f"V{words.shape[1]}").ravel()
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    return first, which.ravel()
+
+
+def _inverses(systems: Stack) -> Stack:
+    """Those of symmetric systems; of singular ones what is one where there are solutions."""
+    try:
+        found = np.linalg.inv(systems)
+        if np.abs(found).max(initial=0.0) < SINGULAR:
+            return np.asarray(found)
+    except np.linalg.LinAlgError:
+        pass
+    return np.asarray(np.linalg.pinv(systems, rcond=1e-12, hermitian=True))
+
+
+def _solved_each(systems: Stack, right: Stack) -> Stack:
+    """The solutions of symmetric linear systems, each by itself; of singular ones one where there are any."""
+    try:
+        return np.asarray(np.linalg.solve(systems, right[..., None])[..., 0])
+    except np.linalg.LinAlgError:  # it does not say which of them
+        if len(systems) == 1:
+            return _times(_inverses(systems), right)
+        half = len(systems) // 2
+        return np.concatenate([_solved_each(systems[:half], right[:half]), _solved_each(systems[half:], right[half:])])
+
+
+def _times(matrices: Stack, vectors: Stack) -> Stack:
+    """Each matrix times its vector."""
+    return np.asarray((matrices @ vectors[..., None])[..., 0])
