@@ -9,7 +9,7 @@ upper term has the gradient of the lower one in y (a Moreau envelope, a minimax 
 D F = 0 at a solution: that is the envelope theorem, multipliers of a moving set included, and asks for no linear solve.
 
 The result is exact where the active set is locally constant; at a kink it is an element of a conservative Jacobian that
-depends on conventions (Bolte and Pauwels, 2021), a heuristic.
+depends on conventions (Bolte and Pauwels, 2021), a heuristic. Rounds take it; looks ask ``beside`` whether f has a gradient.
 """
 
 from __future__ import annotations

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.program import Rows
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.printing.text import expression_text
 
 ROUNDING = 1e-9  # of the upper gradient, whose size says nothing: f may be written in any unit
+FURTHER = 10.0, 1e3  # draws of this size where there are pieces
 DRAWS = 8  # points of Y(x) whose mean is inside as a rule, where a single one is at its end
 
 
 @double_precision
 def gradients_coincide(problem: CompiledProblem) -> bool:
-    """Whether the clients' upper terms and the lower level have proportional gradients in y, at random points."""
+    """Whether the clients' upper terms and the lower level have proportional gradients in y, at random points.
+
+    Atoms with branches, of which random points see some, have to be the same in both.
+    """
     if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
+        return False
+    level, term = problem.declaration.lower_level, problem.declaration.objective.clients
+    assert level is not None
+    pieces = _pieces([term], problem)
+    if not pieces <= _pieces(level.expressions, problem):  # on another piece they may differ
         return False
     data, rng = problem.laid_out(), np.random.default_rng(11)
     pairs = problem.programs.keep(
         "gradients in y", lambda: quick_jit(lambda x, y, data: _gradients(problem, x, y, data))
     )
     draws = []
-    for _ in range(3):
-        x, y = rng.standard_normal(problem.upper.size), rng.standard_normal((DRAWS, problem.lower.size))
+    for size in (1.0, 1.0, 1.0, *(FURTHER if pieces else ())):
+        x, y = rng.standard_normal(problem.upper.size), size * rng.standard_normal((DRAWS, problem.lower.size))
         draws.append(tuple(map(np.asarray, pairs(x, y, data))))
     uppers, lowers = (np.stack(parts) for parts in zip(*draws))  # (draws, owners, size)
     sizes = np.sum(lowers * lowers, axis=-1)
@@ -45,6 +59,18 @@ def gradients_coincide(problem: CompiledProblem) -> bool:
         and _alike(*changes, ROUNDING * np.linalg.norm(changes[0], axis=-1) + noise)
         and bool(np.ptp(ratios) <= ROUNDING * abs(ratio))
     )
+
+
+def _pieces(expressions: Sequence[Any], problem: CompiledProblem) -> set[str]:
+    """The atoms over y that have branches, or may have: in words."""
+    own, found, left = {v.id for v in problem.lower.variables}, set(), list(expressions)
+    while left:
+        node = left.pop()
+        row = row_of(node)
+        if (row.switches is not None or row.opaque) and any(v.id in own for v in node.variables()):
+            found.add(expression_text(node))
+        left += getattr(node, "args", ())
+    return found
 
 
 def _alike(some: np.ndarray, others: np.ndarray, allowed: np.ndarray) -> bool:

@@ -15,6 +15,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
+from hierfl.compiler.implicit_differentiation.beside import Beside, may_have_unseen_kinks
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved
 from hierfl.compiler.lower_level.evaluation import Evaluation
@@ -99,9 +100,19 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
 
 @double_precision
 def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
-    """(value, gradient) of f at x, oriented for minimisation, checked; errors as for ``ExactLower.at``."""
+    """(value, gradient) of f at x, oriented for minimisation, checked.
+
+    Raises
+    ------
+    NoGradientError
+        Where f has no gradient; other errors as for ``ExactLower.at``.
+    """
     evaluation, gradient = evaluated_with_gradient(problem, x)
     require_gradient(problem, x, evaluation, gradient)
+    if may_have_unseen_kinks(problem):
+        beside = Beside(partial(_asked, problem), np.asarray(x, float), evaluation, gradient)
+        gradient = beside.gradient()
+        require_gradient(problem, x, evaluation, gradient)
     return float(evaluation.value), gradient
 
 
@@ -109,15 +120,22 @@ def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np
 def evaluated_with_gradient(problem: CompiledProblem, x: np.ndarray) -> tuple[Evaluation, np.ndarray]:
     """(evaluation, gradient) of f at x, oriented for minimisation; the gradient is NaN where there is none, or infinite.
 
+    At kinks that the method for the lower level does not tell it is an element between both slopes.
+
     Raises
     ------
     EmptyLowerSetError, LowerLevelError
         As for ``ExactLower.at``.
     """
+    evaluation, gradient = _asked(problem, np.asarray(x, float))
+    require_solved(problem, problem.exact.method, x, evaluation)
+    return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)
+
+
+def _asked(problem: CompiledProblem, x: np.ndarray) -> tuple[Evaluation, np.ndarray]:
     hyper = Hypergradient.of(problem)
     program = problem.programs.keep(
         ("gradient program", hyper), lambda: quick_jit(lambda x, data: gradient_at(hyper, x, data))
     )
-    evaluation, gradient = jax.tree.map(np.asarray, program(np.asarray(x, float), problem.data()))
-    require_solved(problem, problem.exact.method, x, evaluation)
-    return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)
+    evaluation, gradient = jax.tree.map(np.asarray, program(x, problem.data()))
+    return evaluation, gradient

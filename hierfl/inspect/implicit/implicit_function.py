@@ -83,11 +83,13 @@ class ImplicitFunction:
     def gradient(self, x: Any) -> Any:
         """The gradient of f at x by implicit differentiation, in the shapes of x.
 
-        Exact where the active constraints and the branches of nonsmooth atoms are locally constant; at a kink an element
-        that depends on conventions (see ``hierfl.compiler.implicit_differentiation.adjoint``).
+        Where y(x) or a term has a kink that f does not see, that is f's gradient all the same. Kinks are not looked for where
+        y(x) is iterated to.
 
         Raises
         ------
+        NoGradientError
+            Where f has none: its slopes differ, or are infinite.
         IncompatibleSolverError
             If the lower level is not smooth or has no projection to differentiate.
         EmptyLowerSetError, LowerLevelError, DataError
@@ -136,7 +138,7 @@ class ImplicitFunction:
         Returns
         -------
         Slice
-            Values, terms, responses; ``kinks``, ``gaps``, ``plot()``.
+            Values, terms, responses; ``kinks``, ``gaps``, ``ties``, ``plot()``.
 
         Raises
         ------

@@ -15,6 +15,7 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
+from hierfl.compiler.host.cone_solution import SEVERAL, UNKNOWN
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
 from hierfl.compiler.lower_level.certificate import TOLERANCE
@@ -38,8 +39,9 @@ class Sampled(NamedTuple):
     """f at points, leading axis k; values as declared (sign included), NaN where ``reason`` is not 0.
 
     ``answers`` (k, owners, size) is y(x) and ``signature`` (k, switches) the signs of the switches, both empty where a point
-    has more than 100,000; ``residual`` and ``error_bound`` (NaN where it has to be asked for) are the worst over the owners of a y; ``reason`` indexes
-    ``REASONS``.
+    has more than 100,000; ``residual`` and ``error_bound`` (NaN where it has to be asked for) are the worst over the owners of a y; ``tied``
+    is the first owner, from 1, whose y is one of several solutions that f tells apart, or with a selection may be, 0 where
+    there is none; ``reason`` indexes ``REASONS``.
     """
 
     value: np.ndarray
@@ -49,6 +51,7 @@ class Sampled(NamedTuple):
     signature: np.ndarray
     residual: np.ndarray
     error_bound: np.ndarray
+    tied: np.ndarray
     reason: np.ndarray
 
 
@@ -146,9 +149,12 @@ class Points:
         answers = None if solution is None else solution.y
         signature = self.switches.signature(x, answers, data) if self.switches.entries <= KEPT_LIMIT else empty
         if solution is None:
-            return *terms, empty, signature, jnp.zeros(()), jnp.zeros(()), reason
+            return *terms, empty, signature, jnp.zeros(()), jnp.zeros(()), jnp.zeros((), int), reason
         kept = jnp.where(reason == 0, solution.y, jnp.nan) if self._answer_size <= KEPT_LIMIT else empty
-        return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), reason
+        open_ = SEVERAL if getattr(self.compiled.declaration.lower_level, "selection", None) is None else UNKNOWN
+        ties = jnp.ravel(jnp.asarray(solution.unique)) == open_
+        tied = jnp.where((reason == 0) & ties.any(), 1 + jnp.argmax(ties), 0)
+        return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), tied, reason
 
     def _error_bound(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
         solution, _ = self.compiled.exact.with_bounds.solve_all(x, data, None, tolerance)
@@ -231,6 +237,18 @@ def owners(compiled: CompiledProblem) -> int:
     if compiled.scope == "sample":
         return int(np.sum(clients.tables[compiled.row_table(clients)].counts))
     return clients.size if compiled.scope == "client" else 1
+
+
+def owner_called(compiled: CompiledProblem, owner: int) -> str:
+    """An owner of a y by name."""
+    if compiled.scope == "federation":
+        return "the federation"
+    if compiled.scope == "client":
+        return compiled.declaration.client_called(owner)
+    clients = compiled.static_data.clients
+    offsets = np.asarray(clients.tables[compiled.row_table(clients)].offsets)
+    client = int(np.searchsorted(offsets, owner, side="right")) - 1
+    return f"{compiled.declaration.client_called(client)}, row {owner - int(offsets[client])}"
 
 
 @contextmanager

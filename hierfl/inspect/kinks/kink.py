@@ -135,6 +135,8 @@ class Kinks(Sequence[Kink]):
         return self._kinks[place]
 
     def __str__(self) -> str:
+        if np.isinf(self.resolution.slope_jump):
+            return "kinks were not looked for"
         lines = [*map(str, self._kinks), *map(str, self.jumps)] or ["no kinks"]
         if self.sampled is not None:
             lines.append(str(self.sampled))

@@ -146,9 +146,10 @@ def judge(
         settled = _alike(looks[-1].slope, looks[-2].slope).all(axis=1)
         shift = np.where(settled, looks[-1].crossing(distances[-2]), 0.0)
     looks.append(eye.look(places + shift[:, None] * directions, directions, distances[-1]))
+    closest = _from_where_there_are_values(looks, distances)
     there, near, far = limit(looks), looks[-1], looks[-2]
-    jumps = there.steps(near, far, distances[-1])
-    kinks = there.bends(near, far, eye.least_jump_from(distances[-1], there)) & ~jumps
+    jumps = there.steps(near, far, closest)
+    kinks = there.bends(near, far, eye.least_jump_from(closest, there)) & ~jumps
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
     if exact and kinks.any():  # the slopes at the very place
         again = eye.look(places + shift[:, None] * directions, directions, distances[-1])
@@ -156,6 +157,16 @@ def judge(
         there = there._replace(slope=np.where(close, again.slope, there.slope))
         shift = shift + np.where(close.all(axis=1), again.crossing(distances[-1]), 0.0)
     return Judged(kinks, jumps, shift, there)
+
+
+def _from_where_there_are_values(looks: list[Sides], distances: np.ndarray) -> np.ndarray:
+    """Take the look before in place of one without values, as next to ties that no solver gets through; returns the last distances."""
+    last = distances[0]
+    for k, distance in enumerate(distances[1:], start=1):
+        lost = ~np.isfinite(looks[k].value).all(axis=1)[:, None]
+        looks[k] = Sides(*(np.where(lost, before, part) for before, part in zip(looks[k - 1], looks[k])))
+        last = np.where(lost[:, 0], last, distance)
+    return np.asarray(last)
 
 
 def _alike(slopes: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What pictures draw: gaps and smoothings along a line, and what a slice and a surface must have to be drawn."""
+"""What pictures draw: gaps, ties and smoothings along a line, and what a slice and a surface must have to be drawn."""
 
 from __future__ import annotations
 
@@ -21,6 +21,24 @@ class Gap(NamedTuple):
 
     def __str__(self) -> str:
         return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.reason}"
+
+
+class Tie(NamedTuple):
+    """For t in [low, high] an owner's lower level has several solutions that f tells apart.
+
+    Where the declaration has ``selected`` among them, whether it has is not known.
+    """
+
+    low: float
+    high: float
+    owner: str
+    selected: bool
+
+    def __str__(self) -> str:
+        where = f"t = {self.low:.6g}" if self.high == self.low else f"t in [{self.low:.6g}, {self.high:.6g}]"
+        if self.selected:
+            return f"{where}: whether the lower level of {self.owner} has one solution or several is not known, so that none is chosen"
+        return f"{where}: the lower level of {self.owner} has several solutions, and f is that of least norm"
 
 
 class Smoothed(NamedTuple):
@@ -63,6 +81,9 @@ class DrawableSlice(Protocol):
 
     @property
     def gaps(self) -> tuple[Gap, ...]: ...
+
+    @property
+    def ties(self) -> tuple[Tie, ...]: ...
 
 
 class DrawableSurface(Protocol):

@@ -17,8 +17,8 @@ from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch
 from hierfl.inspect.kinks.place_search import effort
 from hierfl.inspect.line import Line
-from hierfl.inspect.pictures.drawable import Gap, Smoothed
-from hierfl.inspect.pictures.gaps import gaps_between
+from hierfl.inspect.pictures.drawable import Gap, Smoothed, Tie
+from hierfl.inspect.pictures.gaps import gaps_between, ties_between
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINKS_SHOWN = 3  # on the card
+TIES_SHOWN = 5  # in words
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -109,7 +110,13 @@ class Slice(Shown):
     @double_precision
     def gaps(self) -> tuple[Gap, ...]:
         """Where f has no value, to 1e-7 radii, and why."""
-        return gaps_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled.reason)
+        return gaps_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+
+    @cached_property
+    @double_precision
+    def ties(self) -> tuple[Tie, ...]:
+        """Where the lower level has several solutions that f tells apart, to 1e-7 radii, and of which owner of a y."""
+        return ties_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
 
     @double_precision
     def response(self, variable: cp.Variable | None = None) -> np.ndarray:
@@ -179,7 +186,10 @@ class Slice(Shown):
             return "\n".join([where, *gaps])
         best = int(np.nanargmin(self.value))
         span = f"from {np.nanmin(self.value):.6g} (t = {self.t[best]:.4g}) to {np.nanmax(self.value):.6g}"
-        return "\n".join([where, span, *gaps, str(self.kinks)])
+        ties = list(map(str, self.ties[:TIES_SHOWN]))
+        more = len(self.ties) - len(ties)
+        ties += [f"and {more} more such {'stretch' if more == 1 else 'stretches'} of t"] if more else []
+        return "\n".join([where, span, *gaps, *ties, str(self.kinks)])
 
     def _card(self) -> Card:
         lines = str(self).splitlines()
@@ -188,6 +198,7 @@ class Slice(Shown):
         rows = [
             *([("f", lines[1])] if (self.sampled.reason == 0).any() else []),
             *(("no value", f"for {gap}") for gap in self.gaps[:2]),
+            *(("several y", str(tie)) for tie in self.ties[:2]),
             *(("kink" if " slope " in line else "jump", line) for line in kinks),
             *([("", f"and {more} more kinks and jumps")] if more else []),
             *([] if kinks else [("kinks", "none" if self.kinks.sampled is None else str(self.kinks.sampled))]),

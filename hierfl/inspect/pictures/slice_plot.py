@@ -28,6 +28,7 @@ TANGENT = 0.08  # half the length of a tangent, in radii
 KINKS_SHOWN = 40
 DOT, FAINT_DOT = 4.5, 2.0  # sizes of dots
 SCREEN_MARKER = 6.0  # matplotlib's own size
+TIE_SHADE = 0.15
 FAINT = 1e-3  # of the sharpest kink's leap of slope, below which a kink has a small dot
 
 
@@ -61,6 +62,7 @@ def plot_slice(
             panel.fill_between(shown.t, low, high, color=colour, alpha=0.2, linewidth=0)
         _draw_kinks(panel, shown)
         _draw_gaps(panel, shown)
+        _draw_ties(panel, shown)
         if len(shown.iterates):
             inside = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
             panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
@@ -110,3 +112,13 @@ def _draw_gaps(panel: Axes, shown: DrawableSlice) -> None:
             panel.axvspan(
                 gap.low, gap.high, facecolor=grey, hatch=hatch, edgecolor="white", linewidth=0, zorder=0, **label
             )
+
+
+def _draw_ties(panel: Axes, shown: DrawableSlice) -> None:
+    """Shade where f is that of one of several lower solutions; single places are lines."""
+    for number, tie in enumerate(shown.ties):
+        label: dict[str, Any] = {"label": "several lower solutions"} if number == 0 else {}
+        if tie.high > tie.low:
+            panel.axvspan(tie.low, tie.high, facecolor=COLOURS[6], alpha=TIE_SHADE, linewidth=0, zorder=0, **label)
+        else:
+            panel.axvline(tie.low, color=COLOURS[6], alpha=2 * TIE_SHADE, zorder=0, **label)

@@ -22,7 +22,7 @@ from hierfl.inspect.report.point_notes import PointNotes
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from hierfl.inspect.pictures.drawable import Gap
+    from hierfl.inspect.pictures.drawable import Gap, Tie
     from hierfl.inspect.pictures.slice import Slice
 
 WIDEST = 56  # characters of a line in a hover box
@@ -30,6 +30,7 @@ NARROWEST, LETTER = 340, 7  # pixels of the figure in a narrow window, and of a 
 # of two markers at one place Plotly's hover prefers the smaller one: kinks are small with a thick rim
 KINK = {"color": COLOURS[1], "size": 6, "line": {"color": COLOURS[1], "width": 3}}
 ITERATE = {"color": "#6e7781", "size": 7, "symbol": "circle-open"}
+TIED = "#f5dcc3"
 GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which f has no value
 
 
@@ -43,6 +44,7 @@ def line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
                    text=[hovers[k] if k >= 0 else "" for k in drawn.point], hoverinfo="text", meta="curve")
     )  # fmt: skip
     _add_gaps(figure, shown.gaps, shown.line.radius)
+    _add_ties(figure, shown.ties)
     _add_iterates(figure, shown, drawn)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
@@ -82,6 +84,19 @@ def _add_gaps(figure: Figure, gaps: Sequence[Gap], radius: float) -> None:
         marker = {"symbol": "square", "size": 11, "color": grey}
         name = escaped(f"no value: {reason}")
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta="gap"))
+
+
+def _add_ties(figure: Figure, ties: Sequence[Tie]) -> None:
+    """Shade where f is that of one of several lower solutions."""
+    for tie in ties:
+        line = {"color": TIED, "width": 1 if tie.high == tie.low else 0}
+        figure.add_vrect(x0=tie.low, x1=tie.high, fillcolor=TIED, opacity=0.5, line=line, layer="below")
+    if ties:
+        marker = {"symbol": "square", "size": 11, "color": TIED}
+        trace = plotly().graph_objects.Scatter(
+            x=[None], y=[None], mode="markers", name="several lower solutions", marker=marker, meta="tie"
+        )
+        figure.add_trace(trace)
 
 
 def _add_smoothings(figure: Figure, shown: Slice) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points
+from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_called
 from hierfl.inspect.pictures.curves import entries
 from hierfl.jaxtools.precision import double_precision
 
@@ -63,17 +63,9 @@ def _answer_labels(shown: Slice) -> list[str]:
     compiled, owners = shown.compiled, shown.answers.shape[1] if shown.answers.ndim == 3 else 0
     named = ((owner, entry) for owner in range(owners) for entry in entries(compiled.lower))
     alone = owners == 1
-    return [entry if alone else f"{entry} of {_owner(shown, owner)}" for owner, entry in islice(named, SCALARS)]
-
-
-def _owner(shown: Slice, owner: int) -> str:
-    compiled = shown.compiled
-    if compiled.scope == "client":
-        return compiled.declaration.client_called(owner)
-    clients = compiled.static_data.clients
-    offsets = np.asarray(clients.tables[compiled.row_table(clients)].offsets)
-    client = int(np.searchsorted(offsets, owner, side="right")) - 1
-    return f"{compiled.declaration.client_called(client)}, row {owner - int(offsets[client])}"
+    return [
+        entry if alone else f"{entry} of {owner_called(compiled, owner)}" for owner, entry in islice(named, SCALARS)
+    ]
 
 
 def _answer(shown: Slice, labels: list[str], k: int) -> str:

@@ -20,6 +20,7 @@ from hierfl.inspect.report.terms_figure import CLIENTS, terms_figure
 if TYPE_CHECKING:
     from hierfl.result import Result
 
+TIES = 5  # written out
 LEAST_DRAWS = 16  # for f^eta to be worth looking at
 SHARES = (0.1, 0.3)  # of the radius: smoothings that can be seen, beside the run's own
 _LABELS = {"t": "t", "f": "f", "slope": "slope along the line", "x": "x", "y": "y(x)", "active": "active constraints"}
@@ -143,6 +144,7 @@ def line_section(line: ReportedLine) -> Html:
             ),
             *map(notice, line.notes),
             *(paragraph(f"No value for {gap}.") for gap in shown.gaps),
+            *(notice(f"For {tie}.") for tie in shown.ties[:TIES]),
             element("div", drawn(line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"),
             line_sliders(shown, said),
             element("dl", joined(listed), class_="place", id="place"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.inspect.pictures.slice import Slice
 from hierfl.models import coupled_minimax, nonsmooth_toy
 from hierfl.progress import RunProgress
 from hierfl.solvers import FedAvg, FedRZO
@@ -281,3 +282,34 @@ def test_tangents_that_are_upright_are_not_drawn() -> None:
     shown = hf.Problem(hf.Minimize(server=cp.sqrt(cp.pos(x)))).implicit.slice(0.0, points=41, progress=False)
     panel = shown.plot().axes[0]
     assert all(np.isfinite(line.get_ydata()).all() for line in panel.lines) and len(panel.lines) == 3
+
+
+def test_ties_of_the_lower_level_are_told_where_they_are() -> None:
+    """Costs (0, max(1 - t, 0)) of two shares at one client: alike from t = 1 on; at the other they are alike for a moment only."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    rho = hf.ClientParameter(name="rho")
+    lower = hf.ArgMin(y, cp.pos(1 - x) * y[1] + rho * (x + 0.5) * y[1], [y >= 0, cp.sum(y) == 1], scope="client")
+    federation = hf.Federation([hf.Client({}, {rho: 0.0}, name="north"), hf.Client({}, {rho: 9.0}, name="south")])
+    shown = hf.Problem(hf.Minimize(clients=y[1]), lower=lower, federation=federation).implicit.slice(
+        0.0, radius=2.0, points=81, progress=False
+    )
+    (tie,) = shown.ties
+    assert (tie.low, tie.high, tie.owner) == (pytest.approx(1.0, abs=1e-6), 2.0, "client 'north'")
+    assert "t in [1, 2]: the lower level of client 'north' has several solutions, and f is that of least norm" in str(
+        shown
+    )
+    labels = shown.plot(response=False).axes[0].get_legend_handles_labels()[1]
+    assert "several lower solutions" in labels
+
+
+def test_a_tie_at_a_single_point_of_a_slice_is_told_and_none_that_f_does_not_see() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+
+    def along(upper: cp.Expression) -> Slice:
+        lower = hf.ArgMin(y, x * y, [cp.abs(y) <= 1])
+        return hf.Problem(hf.Minimize(clients=upper), lower=lower).implicit.slice(0.0, points=21, progress=False)
+
+    (tie,) = along(y).ties
+    assert tie.low == tie.high == 0.0
+    assert "t = 0: the lower level of the federation has several solutions" in str(along(y))
+    assert not along(cp.square(x) + 0 * y).ties

@@ -72,6 +72,11 @@ class ActiveSet(ExactMethod):
         )
 
     @property
+    def tells_kinks(self) -> bool:
+        """Not over curved cones, at the tips of which it takes one of the pieces that meet."""
+        return False
+
+    @property
     def solutions_in_a_second(self) -> int:
         """Those of quadratic programs over rows are a fraction of a millisecond each, more where one of several is chosen."""
         if not (self.problem.affine and self.problem.form.polyhedral):

@@ -109,6 +109,11 @@ class ExactMethod(ABC):
     responds: ClassVar[bool] = False
 
     @property
+    def tells_kinks(self) -> bool:
+        """Whether its derivative of y(x) is NaN where there is none."""
+        return self.responds
+
+    @property
     def solutions_in_a_second(self) -> int:
         """How many solutions take about a second, once there is a program for them."""
         return 2_000_000

@@ -1,0 +1,138 @@
+"""Whether f has a gradient at a point, as gradients next to it say.
+
+Formulas for y(x), and atoms with kinks, have a derivative everywhere by some convention, one between two slopes where f has two. Next
+to the point, there and back along directions without anything special, they have their own; where f is differentiable these tend
+to one limit, which is the gradient even where the convention says otherwise. A smooth piece that bends steeply differs ever less
+over ever shorter steps, a kink does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from hierfl.analysis.differentiability import kinked_atom
+from hierfl.analysis.enclosure import Enclosure
+from hierfl.atoms.table import row_of
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.party_constraints import lower_constraints
+
+STEPS = 1e-9, 1e-10  # relative to 1 + |x|
+LONGER = 1e3  # times as long at most, where y is so much larger than x
+LEAP = 1e-8  # of a gradient, and of f, that may change over a step
+FLAT = 1e-6  # of 1 + |f|, below which the size of a gradient is rounding
+LASTING = 0.2  # by how much what stays of a leap over a shorter step may differ from it
+ALIKE = 1e-6  # of a gradient, up to which two are one
+MORE = 6  # ways, where what is beside the point is not what the point is said to have
+
+
+def may_have_unseen_kinks(problem: CompiledProblem) -> bool:
+    """Whether f may have kinks other than those of y(x) that the method for it tells.
+
+    Nothing is looked for where y is iterated to: it is known to the tolerance.
+    """
+    method = problem.exact.method
+    if method is not None and method.iterative:
+        return False
+    told = method is None or method.tells_kinks
+    found: bool = problem.programs.keep(("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, told))
+    return found
+
+
+def _has_kinks(problem: CompiledProblem, told: bool) -> bool:
+    """Whether anything in a declaration has kinks, but for those of y(x) if they are ``told``."""
+    declaration, level = problem.declaration, problem.declaration.lower_level
+    upper, both = problem.upper.variables, (*problem.upper.variables, *problem.lower.variables)
+    enclosure = Enclosure(declaration.known_bounds)
+
+    def kinked(expression: Any, variables: Sequence[cp.Variable]) -> bool:
+        return kinked_atom(expression, variables, enclosure) is not None or _is_opaque(expression)
+
+    if any(kinked(term, both) for term in declaration.objective.terms):
+        return True
+    if level is None:
+        return False
+    if not told and problem.lower_set is not None and problem.lower_set.kind != "free":
+        return True
+    sides = [argument for constraint in lower_constraints(declaration) for argument in constraint.args]
+    return any(kinked(expression, upper if told else both) for expression in (*level.expressions, *sides))
+
+
+def _is_opaque(expression: Any) -> bool:
+    """Whether it holds user code, which may have kinks."""
+    return row_of(expression).opaque or any(map(_is_opaque, getattr(expression, "args", ())))
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """f next to ``x``, where ``ask`` has its evaluation and gradient, and at x, as it is ``said`` to be."""
+
+    ask: Callable[[np.ndarray], tuple[Evaluation, np.ndarray]]
+    x: Float[np.ndarray, " n"]
+    evaluation: Evaluation
+    said: Float[np.ndarray, " n"]
+
+    def gradient(self) -> Float[np.ndarray, " n"]:
+        """f's gradient at x, NaN where it has none; sides on which f has no value do not count."""
+        found = self._leaps(self._ways(min(self.x.size, 2)))
+        if not found.any():
+            return self.said
+        if self.x.size > 1 and self._is_limit(found):
+            found = np.concatenate([found, self._leaps(self._ways(MORE))])
+        return self.said + found[:, :-1].mean(axis=0) if self._is_limit(found) else np.full_like(self.said, np.nan)
+
+    def _ways(self, count: int) -> Float[np.ndarray, "k n"]:
+        """So many directions without anything special, and back; the first two have the signs + + + ... and + - + ...."""
+        random = np.random.default_rng(count)
+        signs = random.choice([-1.0, 1.0], (count, self.x.size))
+        signs[0], signs[1:2, ::2], signs[1:2, 1::2] = 1.0, 1.0, -1.0
+        y = 0.0 if self.evaluation.solution is None else np.abs(self.evaluation.solution.y).max(initial=0.0)
+        longer = np.clip(y / (1.0 + np.abs(self.x).max(initial=0.0)), 1.0, LONGER)
+        ways = longer * (1.0 + np.abs(self.x)) * signs * random.uniform(0.5, 1.0, signs.shape)
+        return np.concatenate([ways, -ways])
+
+    def _leaps(self, ways: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "m n+1"]:
+        """How far gradients, and values, next to x are from what is said of x however close they are; 0 where they tend to it."""
+        far = self._changes(ways, STEPS[0])
+        if not self._exceed(far).any():
+            return np.zeros_like(far)
+        near = self._changes(ways, STEPS[1])
+        with np.errstate(invalid="ignore"):
+            stay = self._exceed(near) & (_sizes(near - far) <= LASTING * _sizes(near))
+        leaps = np.where(np.repeat(stay, [self.x.size, 1], axis=1), near, 0.0)
+        return leaps[np.isfinite(near).all(axis=1)]
+
+    def _changes(self, ways: Float[np.ndarray, "k n"], step: float) -> Float[np.ndarray, "k n+1"]:
+        """By what gradients, and values beyond the slope's, differ a step away from what is said of x; NaN without a value."""
+        changes = np.full((len(ways), self.x.size + 1), np.nan)
+        for change, way in zip(changes, ways):
+            there, slope = self.ask(self.x + step * way)
+            if (there.gap <= 0).all() and (there.solution is None or there.solution.converged.all()):
+                moved = float(there.value - self.evaluation.value) - step * float(slope @ way)
+                change[:] = np.append(slope - self.said, moved)
+        return changes
+
+    def _exceed(self, changes: Float[np.ndarray, "k n+1"]) -> Bool[np.ndarray, "k 2"]:
+        """Which are more than rounding: of the gradient, and of the value."""
+        size = 1.0 + abs(float(self.evaluation.value))
+        steep = np.maximum(np.abs(changes[:, :-1] + self.said).max(axis=1), np.abs(self.said).max())
+        usual = np.stack([np.maximum(steep, FLAT * size), np.full(len(changes), size)], axis=1)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(_sizes(changes) > LEAP * usual)
+
+    def _is_limit(self, leaps: Float[np.ndarray, "k n+1"]) -> bool:
+        """Whether gradients have one limit, and f does not jump."""
+        slopes = self.said + leaps[:, :-1]
+        apart = np.ptp(slopes, axis=0).max(initial=0.0)
+        return not leaps[:, -1].any() and bool(apart <= ALIKE * np.abs(slopes).max(initial=0.0))
+
+
+def _sizes(changes: Float[np.ndarray, "k n+1"]) -> Float[np.ndarray, "k 2"]:
+    """Of the gradient's part of each, and of the value's."""
+    return np.stack([np.abs(changes[:, :-1]).max(axis=1), np.abs(changes[:, -1])], axis=1)
