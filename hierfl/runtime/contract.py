@@ -40,6 +40,24 @@ class Known:
     values: Any
 
 
+class OwnValue(NamedTuple):
+    """What a run says of f at an x, with y as its own lower solver gives it: the ``value``, and how well that y fits the data.
+
+    ``residual`` and ``error_bound`` are those of ``Conditions``, the largest of what the parties say that hold the data, each of its own
+    y; ``worst`` is the client with the largest residual, -1 where the clients share a y, or there is none.
+    """
+
+    value: Array
+    residual: Array
+    error_bound: Array
+    worst: Array
+
+    @classmethod
+    def of(cls, value: Any, residual: Any = np.nan, error_bound: Any = np.inf, worst: Any = -1) -> OwnValue:
+        """The value, of whose y nothing more is known unless it is said."""
+        return cls(*map(np.asarray, (value, residual, error_bound, worst)))
+
+
 class Received(NamedTuple):
     """What one client receives: the ``broadcast``, its ``own`` part of ``each``, and the index of the round."""
 
@@ -268,5 +286,5 @@ class Algorithm(Method, Protocol):
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """Count how many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none."""
 
-    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> Array:
-        """Evaluate the clients' and the server's terms at x with y as this run's own lower solver gives it."""
+    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:
+        """Evaluate the clients' and the server's terms at x with y as this run's own lower solver gives it, and how well that y fits."""

@@ -14,6 +14,7 @@ from hierfl.compiler.lower_level.methods.parametric_program import ParametricPro
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.oracles import Oracles
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import near_names
 
@@ -43,6 +44,17 @@ ROW_BY_ROW = 0  # rows of data with kinks, each of which has a bound of its own
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
+IN_ONE_PLACE = (ParametricProgram, ActiveSet, ConicProgram)  # that read what owners hold; others ask for F at points
+
+
+def asks_only(method: type[ExactMethod] | ExactMethod | None, oracles: Oracles) -> bool:
+    """Whether a method gets by with the answers of clients that share a y, whose data it does not see, or sees what there is."""
+    kind = method if isinstance(method, type) else type(method)
+    chooses = getattr(oracles.declaration.lower_level, "selection", None) is not None
+    apart = oracles.scope == "federation" and oracles.elsewhere and (oracles.lower_is_private or chooses)
+    return not (apart and issubclass(kind, IN_ONE_PLACE))
+
+
 def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     """The method for single values, gradients and slices: a formula, else the program on the host, which knows multipliers and ties.
 
@@ -50,6 +62,8 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     ask it so often that it pays.
     """
     structure = in_rounds.structure
+    if structure.oracles.elsewhere and structure.oracles.scope == "federation":
+        return in_rounds
     few = structure.size <= LOOKED_AT and structure.owners <= OWNERS_LOOKED_AT
     searched = isinstance(in_rounds, ProjectedSolution) and few
     system = isinstance(in_rounds, LinearSystem) and structure.strict
@@ -93,6 +107,7 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         methods = [ParametricProgram, ActiveSet, *methods]
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
+    methods.sort(key=lambda method: not asks_only(method, structure.oracles))  # what can run, before what cannot
     why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)

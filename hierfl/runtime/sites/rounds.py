@@ -17,7 +17,7 @@ from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
@@ -175,16 +175,19 @@ class SiteRounds:
 
 
 def own_value_of(making: Any, state: Any, done: int) -> Any:
-    """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients."""
+    """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients.
+
+    Of masked messages nobody sees more than the means: how well a client's y fits is then known to the client alone.
+    """
     key, index = fold_in(making.key, done - 1), jnp.asarray(done - 1)
 
-    def value(x: Array) -> Array:
+    def value(x: Array) -> OwnValue:
         with computing(double=True):
             exchange = making.exchange
             there = exchange.present()
             if len(there) < making.problem.num_clients:
                 making.told["missing"] = missing_from(there, exchange, making.problem)
-                return jnp.asarray(jnp.nan)
+                return OwnValue.of(jnp.nan)
             exchange.open(done)
             everyone = present_in(there, making.problem.num_clients)
             given = (making.tables, state, making.data, everyone, key, index, jnp.asarray(x))
@@ -192,10 +195,11 @@ def own_value_of(making: Any, state: Any, done: int) -> Any:
                 found = jax.block_until_ready(making.programs.own_value()(*given))
             making.tell()
             if not exchange.failed:
-                return found
+                masked = exchange.start.masks is not None and making.problem.scope != "federation"
+                return OwnValue.of(found.value) if masked and making.problem.lower.size else found
             answered = there[~np.isin(there, list(exchange.lost))]
             making.told["missing"] = missing_from(answered, exchange, making.problem)
-            return jnp.asarray(jnp.nan)
+            return OwnValue.of(jnp.nan)
 
     return value
 
