@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -55,7 +56,7 @@ class OwnValue(NamedTuple):
     @classmethod
     def of(cls, value: Any, residual: Any = np.nan, error_bound: Any = np.inf, worst: Any = -1) -> OwnValue:
         """The value, of whose y nothing more is known unless it is said."""
-        return cls(*map(np.asarray, (value, residual, error_bound, worst)))
+        return cls(*map(jnp.asarray, (value, residual, error_bound, worst)))
 
 
 class Received(NamedTuple):

@@ -353,7 +353,7 @@ def _warn_if_unsolved(results: Sequence[Result], advice: str) -> None:
         return abs(result.own_value - result.value) - OWN_VALUE_TOLERANCE * (1 + abs(result.value))
 
     for result in results:
-        told, found = result.history.get("lower_residual", ()), result.certificate.own_residual
+        told, found = result.history.get("lower_residual", np.zeros(0)), result.certificate.own_residual
         if len(told) and found > AS_GOOD and found > DENIED * told[-1]:
             who = result.certificate.own_worst
             warnings.warn(

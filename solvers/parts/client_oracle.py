@@ -119,7 +119,7 @@ class ClientOracle(Tabulated):
         """(value, weighted residual, weighted gap) of rows with their answers."""
         y, residuals, gaps = self._answers(x, party, clock, rows)
         value = self.problem.client_value(x, y, party.environment, rows)
-        if y is None:
+        if y is None or residuals is None or gaps is None:
             return value, jnp.zeros(()), jnp.zeros(())
         weight = rows.weights[self.problem.row_samples[0]]
         return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
