@@ -44,7 +44,7 @@ class Known:
 class OwnValue(NamedTuple):
     """What a run says of f at an x, with y as its own lower solver gives it: the ``value``, and how well that y fits the data.
 
-    ``residual`` and ``error_bound`` are those of ``Conditions``, the largest of what the parties say that hold the data, each of its own
+    ``residual`` and ``error_bound`` are those of ``Judgement``, the largest of what the parties say that hold the data, each of its own
     y; ``worst`` is the client with the largest residual, -1 where the clients share a y, or there is none.
     """
 

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party, added
 from hierfl.compiler.expressions.program import Environment, Rows
-from hierfl.compiler.lower_level.certificate import Conditions
+from hierfl.compiler.lower_level.certificate import Judgement
 from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Message, OwnValue, Received
@@ -168,7 +168,7 @@ class ClientOracle(Tabulated):
         if y is not None:
             found = self.problem.exact.shared_conditions(x, y, clients.mean(forces), clients.public)
             return OwnValue(total, *found, jnp.full((), -1))
-        told = Conditions(**messages.monitor)
+        told = Judgement(**messages.monitor)
         return OwnValue(
             total, jnp.max(told.residual), jnp.max(told.error_bound), clients.participants[jnp.argmax(told.residual)]
         )
@@ -198,14 +198,14 @@ class ClientOracle(Tabulated):
         )
         return memory, Message((value, force), found)
 
-    def _judged(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Conditions]:
+    def _judged(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Judgement]:
         """The value of rows with their answers, and the largest residual and error bound of these."""
         y, exact, table = self._answers(x, party, clock, rows)[0], self.problem.exact, self.problem.row_samples
         value = self.problem.client_value(x, y, party.environment, rows)
         if y is None:
-            return value, Conditions(jnp.zeros(()), jnp.zeros(()))
+            return value, Judgement(jnp.zeros(()), jnp.zeros(()))
 
-        def one(job: tuple[dict[int, Array], Array]) -> Conditions:
+        def one(job: tuple[dict[int, Array], Array]) -> Judgement:
             row, answer = job
             return exact.conditions(x, exact.sample_owner(x, {**party.environment, **row}), answer)
 

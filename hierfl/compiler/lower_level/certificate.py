@@ -44,7 +44,7 @@ class LowerSolution(NamedTuple):
     unique: Int[Array, ""] | int = -1
 
 
-class Conditions(NamedTuple):
+class Judgement(NamedTuple):
     """The optimality conditions of a y, evaluated anew on the data of whoever holds them, whatever gave the y and said of it.
 
     ``residual`` is the natural residual, or ``||y - prox(y)||`` where the objective is not smooth in y or Y(x) has no exact projection:
@@ -57,7 +57,7 @@ class Conditions(NamedTuple):
     @classmethod
     def of_step(
         cls, y: Array, operator: Map, project: Map, mu: Array, exact_projection: bool, condition: Array
-    ) -> Conditions:
+    ) -> Judgement:
         """From F and P_Y, by a projected step of length one and F at its end."""
         force = operator(y)
         ahead = project(y - force)
@@ -67,14 +67,14 @@ class Conditions(NamedTuple):
         return cls.known(found.residual, found.error_bound)
 
     @classmethod
-    def of_proximal_step(cls, y: Array, nearest: Array, mu: Array) -> Conditions:
+    def of_proximal_step(cls, y: Array, nearest: Array, mu: Array) -> Judgement:
         """From z = prox(y), which has y - z among its slopes, so that ||z - y(x)|| <= ||y - z|| / mu."""
         residual, rounding = jnp.linalg.norm(y - nearest), 4 * jnp.finfo(y.dtype).eps * jnp.linalg.norm(y)
         bound = (residual + rounding) * (1.0 + 1.0 / jnp.where(mu > 0, mu, 1.0))
         return cls.known(residual, jnp.where(mu > 0, bound, jnp.inf))
 
     @classmethod
-    def known(cls, residual: Array, error_bound: Array | float = jnp.inf) -> Conditions:
+    def known(cls, residual: Array, error_bound: Array | float = jnp.inf) -> Judgement:
         """Where a number is not finite, nothing is known: F or the projection is not defined there."""
         known = jnp.isfinite(residual)
         bound = jnp.where(known & ~jnp.isnan(error_bound), error_bound, jnp.inf)

@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Data, Party, Population
-from hierfl.compiler.lower_level.certificate import TOLERANCE, Conditions, LowerSolution, proximal_step
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Judgement, LowerSolution, proximal_step
 from hierfl.compiler.lower_level.choice import chosen_method, method_asked_for, method_for_looks
 from hierfl.compiler.lower_level.diagnosis import (
     doubtful_infima,
@@ -180,7 +180,7 @@ class ExactLower:
 
     # --- the conditions, whoever gave the y ------------------------------------------------------------------------
 
-    def conditions(self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"]) -> Conditions:
+    def conditions(self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"]) -> Judgement:
         """The optimality conditions of one owner's y, evaluated on what the owner holds; traceable.
 
         By a projected step where F and the projection are told by formulas, else by a proximal step: the level with ||z - y||^2 / 2 added,
@@ -198,21 +198,21 @@ class ExactLower:
                 given = [np.asarray(part, float) for part in parts]
                 return proximal_step(form.program(given), np.asarray(y, float))
 
-            return Conditions.of_proximal_step(y, call_on_host(on_host, y.shape, y.dtype, y, *thetas), mu)
+            return Judgement.of_proximal_step(y, call_on_host(on_host, y.shape, y.dtype, y, *thetas), mu)
         if structure.rough is not None:
-            return Conditions.known(jnp.full((), jnp.nan, y.dtype))
+            return Judgement.known(jnp.full((), jnp.nan, y.dtype))
         exact = structure.exact_projection
-        return Conditions.of_step(y, owner.operator, owner.project, mu, exact, owner.condition())
+        return Judgement.of_step(y, owner.operator, owner.project, mu, exact, owner.condition())
 
-    def shared_conditions(self, x: Array, y: Array, force: Array, public: dict[int, Array]) -> Conditions:
+    def shared_conditions(self, x: Array, y: Array, force: Array, public: dict[int, Array]) -> Judgement:
         """The conditions of the y that clients share, from the weighted mean ``force`` of their F at it; traceable."""
         assert self.method is not None, "asked for a lower level that the problem does not have"
         if self.method.structure.rough is not None:
-            return Conditions.known(jnp.full((), jnp.nan, y.dtype))
-        return Conditions.known(jnp.linalg.norm(y - self.oracles.project_lower(x, y - force, public)))
+            return Judgement.known(jnp.full((), jnp.nan, y.dtype))
+        return Judgement.known(jnp.linalg.norm(y - self.oracles.project_lower(x, y - force, public)))
 
     @double_precision
-    def judged_anew(self, x: np.ndarray, evaluation: Evaluation) -> Conditions:
+    def judged_anew(self, x: np.ndarray, evaluation: Evaluation) -> Judgement:
         """The conditions of all owners' y in an evaluation at x.
 
         What the method says of a residual stands where they cannot be evaluated, its bounds on errors wherever they do not contradict it.
@@ -223,14 +223,14 @@ class ExactLower:
         anew = jax.tree.map(np.asarray, self._compiled_conditions(x, data, y))
         told, known = self._error_bounds(x, data, solution), np.isfinite(anew.residual)
         denied = known & ~(anew.residual <= TOLERANCE * (1.0 + np.linalg.norm(y, axis=-1)))
-        return Conditions(np.where(known, anew.residual, solution.residual), np.where(denied, anew.error_bound, told))
+        return Judgement(np.where(known, anew.residual, solution.residual), np.where(denied, anew.error_bound, told))
 
     @cached_property
-    def _compiled_conditions(self) -> Callable[..., Conditions]:
+    def _compiled_conditions(self) -> Callable[..., Judgement]:
         """The conditions of all owners as one program of (x, data, y)."""
 
-        def conditions(x: Array, data: Data, y: Array) -> Conditions:
-            found: Conditions = self._of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
+        def conditions(x: Array, data: Data, y: Array) -> Judgement:
+            found: Judgement = self._of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
             return found
 
         return quick_jit(conditions)
