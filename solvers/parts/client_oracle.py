@@ -159,7 +159,7 @@ class ClientOracle(Tabulated):
         Whoever holds the data judges y by them anew: each client its own, all together the one that they share, of which they send F.
         """
         messages = clients.map(self.full_value, (x, y, clock), key=key)
-        values, forces = messages.payload
+        values, forces = (messages.payload, None) if y is None else messages.payload
         total = clients.mean(values)
         if self.problem.server_program is not None:
             total = total + clients.server(self.server_value, (x, y))
@@ -186,7 +186,7 @@ class ClientOracle(Tabulated):
                     jax.tree.map(jnp.maximum, so_far[1], piece[1]),
                 ),
             )
-            return memory, Message((value, None), worst._asdict())
+            return memory, Message(value, worst._asdict())
         if self.alone:
             start = memory[0] if isinstance(memory, tuple) else memory
             y = self.lower.client(x, party, start, clock, split(key)[0])[0]
@@ -196,7 +196,7 @@ class ClientOracle(Tabulated):
         value = party.estimate(
             lambda rows: problem.client_value(x, y, party.environment, rows), problem.upper_samples, key, None
         )
-        return memory, Message((value, force), found)
+        return memory, Message(value if force is None else (value, force), found)
 
     def _judged(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Judgement]:
         """The value of rows with their answers, and the largest residual and error bound of these."""
