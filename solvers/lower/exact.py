@@ -13,7 +13,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.held_elsewhere import any_elsewhere
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
-from hierfl.compiler.lower_level.choice import METHODS, asks_only
+from hierfl.compiler.lower_level.choice import IN_ONE_PLACE, METHODS, answered_from_afar
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.owner import Held, Owner, held_by_all
 from hierfl.errors import IncompatibleSolverError
@@ -78,12 +78,12 @@ class BoundExact(Tabulated):
             Naming the client whose data are elsewhere, and the lower solvers that ask for no data.
         """
         problem, method = self.problem, self.exact.method_in_rounds
-        if method is None or asks_only(method, problem):
+        if not isinstance(method, IN_ONE_PLACE) or not answered_from_afar(method.structure):
             return
         others = [
             f"Exact(method={name!r})"
             for name, other in METHODS.items()
-            if asks_only(other, problem) and other.verdict(method.structure).applies
+            if other not in IN_ONE_PLACE and other.verdict(method.structure).applies
         ]
         federation = problem.declaration.federation
         away = next(k for k, client in enumerate(federation.clients if federation else ()) if any_elsewhere([client]))
@@ -121,8 +121,14 @@ class BoundExact(Tabulated):
                 """The mean over the clients of their answers."""
                 return lambda y: clients.mean(clients.query(question, (x, y)))
 
+            force = jax.custom_jvp(ask(self.force))
+
+            @force.defjvp
+            def _(at: tuple[Array], along: tuple[Array]) -> tuple[Array, Array]:
+                return force(at[0]), clients.mean(clients.query(self.slope, (x, at[0], along[0])))
+
             owner = Owner(
-                ask(self.force),
+                force,
                 lambda z: self.problem.project_lower(x, z, public),
                 ask(self.product),
                 lambda: self.problem.lower_limits(x, public),
@@ -147,6 +153,11 @@ class BoundExact(Tabulated):
         """One client's F(x, y) on all its data."""
         x, y = asked
         return self.exact.client_owner(x, party).operator(y)
+
+    def slope(self, party: Party, asked: tuple[Array, Array, Array]) -> Array:
+        """One client's derivative of F(x, y) along a direction of y, which no message has by itself."""
+        x, y, v = asked
+        return jax.jvp(self.exact.client_owner(x, party).operator, (y,), (v,))[1]
 
     def product(self, party: Party, asked: tuple[Array, Array]) -> Array:
         """One client's product with the Jacobian of the quadratic part of F."""

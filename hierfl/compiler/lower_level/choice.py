@@ -14,7 +14,6 @@ from hierfl.compiler.lower_level.methods.parametric_program import ParametricPro
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
-from hierfl.compiler.oracles import Oracles
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import near_names
 
@@ -44,15 +43,17 @@ ROW_BY_ROW = 0  # rows of data with kinks, each of which has a bound of its own
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
-IN_ONE_PLACE = (ParametricProgram, ActiveSet, ConicProgram)  # that read what owners hold; others ask for F at points
+IN_ONE_PLACE = (
+    ParametricProgram,
+    ActiveSet,
+    ConicProgram,
+)  # that read what owners hold; others ask for F, and its derivatives along directions
 
 
-def asks_only(method: type[ExactMethod] | ExactMethod | None, oracles: Oracles) -> bool:
-    """Whether a method gets by with the answers of clients that share a y, whose data it does not see, or sees what there is."""
-    kind = method if isinstance(method, type) else type(method)
-    chooses = getattr(oracles.declaration.lower_level, "selection", None) is not None
-    apart = oracles.scope == "federation" and oracles.elsewhere and (oracles.lower_is_private or chooses)
-    return not (apart and issubclass(kind, IN_ONE_PLACE))
+def answered_from_afar(structure: LowerStructure) -> bool:
+    """Whether clients whose data are elsewhere share a y that these data make, or choose."""
+    oracles, chooses = structure.oracles, getattr(structure.level, "selection", None) is not None
+    return structure.level.scope == "federation" and oracles.elsewhere and (oracles.lower_is_private or chooses)
 
 
 def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
@@ -107,7 +108,8 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         methods = [ParametricProgram, ActiveSet, *methods]
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
-    methods.sort(key=lambda method: not asks_only(method, structure.oracles))  # what can run, before what cannot
+    if answered_from_afar(structure):  # what can run before what cannot
+        methods.sort(key=lambda method: method in IN_ONE_PLACE)
     why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)

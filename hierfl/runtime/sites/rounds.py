@@ -175,10 +175,7 @@ class SiteRounds:
 
 
 def own_value_of(making: Any, state: Any, done: int) -> Any:
-    """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients.
-
-    Of masked messages nobody sees more than the means: how well a client's y fits is then known to the client alone.
-    """
+    """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients."""
     key, index = fold_in(making.key, done - 1), jnp.asarray(done - 1)
 
     def value(x: Array) -> OwnValue:
@@ -195,8 +192,7 @@ def own_value_of(making: Any, state: Any, done: int) -> Any:
                 found = jax.block_until_ready(making.programs.own_value()(*given))
             making.tell()
             if not exchange.failed:
-                masked = exchange.start.masks is not None and making.problem.scope != "federation"
-                return OwnValue.of(found.value) if masked and making.problem.lower.size else found
+                return found
             answered = there[~np.isin(there, list(exchange.lost))]
             making.told["missing"] = missing_from(answered, exchange, making.problem)
             return OwnValue.of(jnp.nan)

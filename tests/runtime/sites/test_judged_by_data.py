@@ -118,8 +118,9 @@ def test_what_is_left_of_a_few_inexact_steps_is_told() -> None:
 @pytest.mark.parametrize(
     "solver", [FedRZO(**SMOOTHED, lower=Exact()), ImplicitGradient(step_size=0.1)], ids=["FedRZO", "gradient"]
 )
-def test_a_shared_y_over_a_polyhedron_is_solved_for_by_questions_to_the_sites(solver: Any) -> None:
-    case = Case("federation", "polyhedron", "both")
+@pytest.mark.parametrize("kind", ["polyhedron", "smooth"])
+def test_a_shared_y_is_solved_for_by_questions_to_the_sites(kind: str, solver: Any) -> None:
+    case = Case("federation", kind, "both" if kind == "polyhedron" else "parameters")
     for sites in (1, 3):
         result = at_sites(case, solver, sites=sites)
         np.testing.assert_allclose(result.value, case.answer(np.asarray(result.x)).value, rtol=1e-6)
