@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from hierfl.compiler.lower_level.evaluation import Evaluation
 
 
+AS_GOOD = 1e-6  # a residual up to which nobody asks whose it is
+ALL_TOGETHER = "the federation"
+ELSEWHERE = "the run's own lower solver (data are elsewhere)"
 NOT_EVALUATED = "f was not evaluated, since the run was to end: problem.implicit(result.x) does"
 
 
@@ -22,10 +25,14 @@ NOT_EVALUATED = "f was not evaluated, since the run was to end: problem.implicit
 class Certificate(Shown):
     """How ``Result.value`` was obtained, and how accurately: the lower level (the worst over all owners of a y), and means.
 
-    ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))|| or an upper bound of it; for CVXPY that of the optimality
-    conditions relative to the data (NaN where they are not those of a linear or quadratic program). ``error_bound`` bounds
-    ||y - y(x)|| (infinity: unknown), ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique``
-    says whether y(x) is the only solution for every owner (None: not known).
+    ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))||, or ||y - prox(y)|| where the objective is not smooth in y or Y(x) is
+    not projected on by a formula: evaluated anew on the owner's data, whatever method gave y. Where that cannot be done it is what the
+    method says (NaN: nothing). ``worst`` names the owner with the largest. ``error_bound`` bounds ||y - y(x)|| (infinity: unknown),
+    ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique`` says whether y(x) is the only solution for every
+    owner (None: not known).
+
+    ``own_residual`` is the same of the y that the run's own lower solver gave at the end, the largest of what the clients found on their
+    data, wherever these are, and ``own_worst`` names the client (NaN: no such y, or nobody may know).
 
     Where clients or the server hold distributions, at most ``expectation_points`` nodes stand for those of one of them, by
     ``expectation_rule``; ``expectation_error`` estimates how far the value is from the expectation on that account. It is
@@ -45,6 +52,9 @@ class Certificate(Shown):
     expectation_rule: str = ""
     expectation_doubt: str = ""
     asserted: tuple[str, ...] = ()
+    worst: str = ""
+    own_residual: float = float("nan")
+    own_worst: str = ""
 
     @classmethod
     def of(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
@@ -65,10 +75,20 @@ class Certificate(Shown):
 
     @classmethod
     def elsewhere(cls, compiled: CompiledProblem) -> Certificate:
-        """What can be said where clients hold their data elsewhere: without a lower level nothing is missing, else the run's own solver's word."""
+        """What can be said where clients hold their data elsewhere, before these are asked: without a lower level nothing is missing."""
         if not compiled.lower.size:
             return cls("no lower level", 0.0, 0.0, float("nan"), 0)
-        return cls("the run's own lower solver (data are elsewhere)", float("nan"), float("inf"), 0.0, 0)
+        return cls(ELSEWHERE, float("nan"), float("inf"), 0.0, 0)
+
+    def with_own(self, compiled: CompiledProblem, residual: float, error_bound: float, client: int) -> Certificate:
+        """The certificate with what the clients found of the run's own y, which is behind the value too where data are elsewhere."""
+        if not compiled.lower.size:
+            return self
+        who = compiled.declaration.client_called(client) if client >= 0 else "" if np.isnan(residual) else ALL_TOGETHER
+        told = replace(self, own_residual=residual, own_worst=who)
+        if self.method != ELSEWHERE:
+            return told
+        return replace(told, lower_residual=residual, error_bound=error_bound, worst=who)
 
     @classmethod
     def not_evaluated(cls) -> Certificate:
@@ -77,13 +97,17 @@ class Certificate(Shown):
 
     @classmethod
     def _of_lower_level(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
+        from hierfl.compiler.lower_level.diagnosis import owner_name
+
         solution, level = evaluation.solution, compiled.declaration.lower_level
         if solution is None or compiled.exact.method is None:
             return cls("no lower level", 0.0, 0.0, float("nan"), 0)
+        found = compiled.exact.judged_anew(x, evaluation)
         return cls(
             method=compiled.exact.method.name,
-            lower_residual=float(np.max(solution.residual)),
-            error_bound=float(np.max(compiled.exact.error_bounds(x, evaluation))),
+            lower_residual=float(np.max(found.residual)),
+            error_bound=float(np.max(found.error_bound)),
+            worst=owner_name(compiled, int(np.argmax(found.residual))),
             strong_convexity=float(np.min(solution.strong_convexity)),
             iterations=int(np.max(solution.iterations)),
             unique=_unique(np.asarray(solution.unique), np.asarray(solution.strong_convexity)),
@@ -98,18 +122,33 @@ class Certificate(Shown):
         modulus = f"at least {self.strong_convexity:.4g}" if self.strong_convexity > 0 else "unknown"
         unique = {True: "yes", False: "no: one of several solutions", None: "not known"}[self.unique]
         rows = [
-            ("residual", _magnitude(self.lower_residual)),
+            ("residual", f"{_magnitude(self.lower_residual)}{self._of(self.worst)}"),
             ("error of y", f"at most {_magnitude(self.error_bound)}" if np.isfinite(self.error_bound) else "unknown"),
             ("strong convexity", modulus),
             ("unique", unique),
             ("iterations", str(self.iterations)),
+            *([("the run's own y", f"residual {_of_own}")] if (_of_own := self._of_own) else []),
             *([("asserted", f"convex: {', '.join(self.asserted)}")] if self.asserted else []),
             *([("E", self.expectation)] if self.expectation else []),
         ]
         return Card(f"lower level by {self.method}", rows)
 
     def __str__(self) -> str:
-        return "; ".join(filter(None, [self._lower_level(), self.expectation]))
+        own = self._of_own
+        return "; ".join(
+            filter(None, [self._lower_level(), own and f"the run's own y: residual {own}", self.expectation])
+        )
+
+    @property
+    def _of_own(self) -> str:
+        """How well the run's own y fits, where that is another one than the value's; empty where it does as well."""
+        if self.method == ELSEWHERE or not self.own_residual > AS_GOOD:
+            return ""
+        return f"{self.own_residual:.1e}{self._of(self.own_worst)}"
+
+    @staticmethod
+    def _of(owner: str) -> str:
+        return f" ({owner})" if owner else ""
 
     @property
     def expectation(self) -> str:
@@ -122,7 +161,8 @@ class Certificate(Shown):
     def _lower_level(self) -> str:
         if self.method in ("no lower level", NOT_EVALUATED):
             return self.method
-        residual = _magnitude(self.lower_residual)
+        worst = self.worst if self.lower_residual > AS_GOOD else ""
+        residual = f"{_magnitude(self.lower_residual)}{self._of(worst)}"
         solved = f"lower level by {self.method}: residual {residual}, error of y"
         if not np.isfinite(self.error_bound):
             return f"{solved} unknown"

@@ -28,7 +28,7 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.bound import Bound
@@ -253,7 +253,7 @@ class BoundFedNest(Bound):
         """Steps at a y that is not y(x) are in general no step along -grad f."""
         return None
 
-    def own_value(self, clients: Clients, state: NestedState, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: NestedState, x: Array, key: Array) -> OwnValue:
         """The sum of all terms at x and the run's y."""
         return self.oracle.own_value(clients, x, state.y, Clock(clients.round, clients.round), key)
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.keyed_random import split
-from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
 from hierfl.solvers.parts.client_oracle import Evaluated
 from hierfl.solvers.parts.directions import Directions
@@ -91,7 +91,7 @@ class BoundFedRZObl(ZerothOrderSteps):
         """The federation's latest y."""
         return state.y[None]
 
-    def own_value(self, clients: Clients, state: FedRZOState, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: FedRZOState, x: Array, key: Array) -> OwnValue:
         """All terms at x with y by this run's lower solver."""
         clock = self.steps.clock(clients.round)
         y = self.lower.federation(clients, Known(x[None]), state.y, clock, key).y[0]

@@ -27,7 +27,7 @@ from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower, require_federated
 from hierfl.solvers.parts.bound import ABSENT, Bound
@@ -141,7 +141,7 @@ class BoundImplicitGradient(Bound):
             return state.y[None]
         return memory if self.oracle.alone else None
 
-    def own_value(self, clients: Clients, state: ImplicitGradientState, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: ImplicitGradientState, x: Array, key: Array) -> OwnValue:
         """All terms at x with y by this run's lower solver."""
         clock, y = _clock(clients.round), None
         if self.federated:

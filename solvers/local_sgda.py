@@ -29,7 +29,7 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.opposition import is_opposed
@@ -140,7 +140,7 @@ class BoundLocalSGDA(BoundFedAvg):
         """The server's y."""
         return state.y[None]
 
-    def own_value(self, clients: Clients, state: LocalSGDAState, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: LocalSGDAState, x: Array, key: Array) -> OwnValue:
         """The sum of all terms at x and the run's y."""
         return self.oracle.own_value(clients, x, state.y, Clock(clients.round, clients.round), key)
 

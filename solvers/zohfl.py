@@ -30,7 +30,7 @@ from hierfl.inspect.assumptions.findings import CheckReport, Theorem
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Known, Message, Received
+from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower
 from hierfl.solvers.papers.asymptotics import theorem_2
@@ -382,7 +382,7 @@ class BoundZOHFL(Bound):
         """The clients' latest y."""
         return memory if self.oracle.alone else None
 
-    def own_value(self, clients: Clients, state: ZOHFLState, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: ZOHFLState, x: Array, key: Array) -> OwnValue:
         """All terms at x with y by this run's lower solver."""
         return self.oracle.own_value(clients, x, None, _clock(clients.round), key)
 

@@ -150,17 +150,6 @@ class Oracles:
         server = self.laid_out().server_party
         return total + server.mean(lambda rows: self.server_value(x, y, server.environment, rows))
 
-    def gathered(self, group: Any) -> tuple[dict[int, Any], Any]:
-        """The rows that all clients, or the server, average over in this process; ``group`` as for ``Population.gathered``.
-
-        Raises
-        ------
-        DataError
-            If some of them are held elsewhere.
-        """
-        data = self.data()
-        return data.server_party.gathered(group) if group.server else data.clients.gathered(group)
-
     def as_rows(self, own: Environment) -> Rows:
         """One sample of a sample-scope level, whose values are among ``own``, as rows."""
         one, leaves = jnp.ones(1), self.row_samples

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -38,6 +39,24 @@ class Known:
     """Values that the clients hold already in this round (sent once by ``Clients.share``, or computed from those)."""
 
     values: Any
+
+
+class OwnValue(NamedTuple):
+    """What a run says of f at an x, with y as its own lower solver gives it: the ``value``, and how well that y fits the data.
+
+    ``residual`` and ``error_bound`` are those of ``Judgement``, the largest of what the parties say that hold the data, each of its own
+    y; ``worst`` is the client with the largest residual, -1 where the clients share a y, or there is none.
+    """
+
+    value: Array
+    residual: Array
+    error_bound: Array
+    worst: Array
+
+    @classmethod
+    def of(cls, value: Any, residual: Any = np.nan, error_bound: Any = np.inf, worst: Any = -1) -> OwnValue:
+        """The value, of whose y nothing more is known unless it is said."""
+        return cls(*map(jnp.asarray, (value, residual, error_bound, worst)))
 
 
 class Received(NamedTuple):
@@ -268,5 +287,5 @@ class Algorithm(Method, Protocol):
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """Count how many steps along -grad f the moves of rounds first, ..., last - 1 amount to; None where they are none."""
 
-    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> Array:
-        """Evaluate the clients' and the server's terms at x with y as this run's own lower solver gives it."""
+    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:
+        """Evaluate the clients' and the server's terms at x with y as this run's own lower solver gives it, and how well that y fits."""

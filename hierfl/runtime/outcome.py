@@ -104,11 +104,21 @@ def result_of(
             **(theory.extra or {}),
         }
     spared = watch.status in (INTERRUPTED, TIME_IS_UP) and evaluation is not None  # the time of another program
-    own_value = None if own is None or spared or not valued else sign * float(own(jnp.asarray(end.x)))
+    word = None if own is None or spared or not valued else own(jnp.asarray(end.x))
+    own_value = None if word is None else sign * float(word.value)
     value = (
         sign * float(evaluation.value) if evaluation is not None else float("nan") if own_value is None else own_value
     )
     solution = None if evaluation is None else evaluation.solution
+    certificate = (
+        Certificate.not_evaluated()
+        if not valued
+        else Certificate.elsewhere(compiled)
+        if evaluation is None
+        else Certificate.of(compiled, end.x, evaluation)
+    )
+    if word is not None:
+        certificate = certificate.with_own(compiled, float(word.residual), float(word.error_bound), int(word.worst))
     return Result(
         x=compiled.upper.unflatten(end.x),
         iterate=compiled.upper.unflatten(end.iterate),
@@ -121,11 +131,7 @@ def result_of(
         history=_shown(compiled, history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),
-        certificate=Certificate.not_evaluated()
-        if not valued
-        else Certificate.elsewhere(compiled)
-        if evaluation is None
-        else Certificate.of(compiled, end.x, evaluation),
+        certificate=certificate,
         settings={
             **settings,
             "solver": str(watch.solver),

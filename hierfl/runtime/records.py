@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hierfl.runtime.contract import Algorithm, Ending
+from hierfl.runtime.contract import Algorithm, Ending, OwnValue
 
 TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
 History = dict[str, np.ndarray]
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
     state: Any
     memory: Any
     history: History
-    own_value: Callable[[Array], Array] | None
+    own_value: Callable[[Array], OwnValue] | None
     ended: str | None = None
     told: dict[str, Any] = {}  # noqa: RUF012
 

@@ -32,9 +32,14 @@ from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.step_search import FIRST, FoundStep, find_step, wants_step
 from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Watch
+from hierfl.value_certificate import AS_GOOD
 
 INSIDE = 1e-9
-QUICKLY, LATE = 1.0, 0.2  # seconds after the wish to end within which f is evaluated, and until that is given up by force
+DENIED = 1e3  # times what a lower solver told of its residual, that clients find in what they hold
+QUICKLY, LATE = (
+    1.0,
+    0.2,
+)  # seconds after the wish to end within which f is evaluated, and until that is given up by force
 LOWER_SOLVERS = "hierfl.solvers.lower"
 
 
@@ -82,7 +87,9 @@ def run(
     drawn = [None if theory is None else DrawnStep.of(theory, rounds, seed) for seed in seeds]
     sense = compiled.declaration.objective.sense
     kept_in = {} if settings.checkpoint is None else {"checkpoint": str(settings.checkpoint.folder)}
-    told: dict[str, Any] = ({} if chosen is None else {"chosen": chosen}) | ({} if found is None else {"auto": found.told})
+    told: dict[str, Any] = ({} if chosen is None else {"chosen": chosen}) | (
+        {} if found is None else {"auto": found.told}
+    )
     told = {"rounds": rounds, "queries": settings.queries, "sense": sense, **kept_in, **told}
     results = _results(watches, outcomes, starts, settings, told, _time_for_values(limits, early))
     if not isinstance(algorithm, Visitor):
@@ -101,6 +108,8 @@ def _prepared(
     if wants_step(solver):
         solver = replace(solver, step_size=FIRST if found is None else found.schedule)
     algorithm: Algorithm | Visitor = solver.bind(compiled, rounds, settings.queries)
+    if (lower := getattr(algorithm, "lower", None)) is not None and hasattr(lower, "require_reachable"):
+        lower.require_reachable()
     if isinstance(algorithm, Visitor):
         require_here(settings.runtime or InProcess(), solver)
     _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
@@ -336,13 +345,23 @@ def _assign(compiled: CompiledProblem, result: Result) -> None:
 
 
 def _warn_if_unsolved(results: Sequence[Result], advice: str) -> None:
-    """Name the run whose own value is furthest from f(x), if far."""
+    """Name clients whose data deny what a lower solver told, and the run whose own value is furthest from f(x), if far."""
 
     def excess(result: Result) -> float:
         if result.own_value is None:
             return 0.0
         return abs(result.own_value - result.value) - OWN_VALUE_TOLERANCE * (1 + abs(result.value))
 
+    for result in results:
+        told, found = result.history.get("lower_residual", np.zeros(0)), result.certificate.own_residual
+        if len(told) and found > AS_GOOD and found > DENIED * told[-1]:
+            who = result.certificate.own_worst
+            warnings.warn(
+                f"the run's lower solver tells of a residual of {told[-1]:.1e}, but {who}, by the data that it holds, finds {found:.1e}: y does "
+                f"not answer the lower level that was declared. {advice}",
+                LowerLevelWarning,
+                stacklevel=6,
+            )
     result = max(results, key=excess)
     if excess(result) > 0:
         short = sum(excess(one) > 0 for one in results)

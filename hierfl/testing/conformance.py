@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ class Conformance:
 
 def conform(
     solver: Any,
-    runtime: Any | MakeRuntime | None = None,
+    runtime: Any | MakeRuntime | Mapping[str, Any | MakeRuntime] | None = None,
     *,
     cases: Sequence[Case] = CASES,
     rounds: int = 3,
@@ -76,15 +76,16 @@ def conform(
 ) -> Conformance:
     """Run a solver on every case that it can take, and hold what it tells against the case's own answers.
 
-    f and y that a result reports are those of the answer at its x. On a runtime the run is the one in process: the same x and
-    values, round by round, except where the runtime makes no rounds (``asynchronous=True``), whose results are held against answers alone.
+    f and y that a result reports are those of the answer at its x, and its certificate says so. On a runtime the run is the one in process:
+    the same x and values, round by round, except where the runtime makes no rounds (``asynchronous=True``), whose results are held against
+    answers alone, and those that a runtime refuses beside others that conform.
 
     Parameters
     ----------
     solver
         The solver with its settings.
     runtime
-        A runtime, or a function of (case, problem) that makes one for each; None for runs in process alone.
+        A runtime, or a function of (case, problem) that makes one for each, or several of them by name; None for runs in process alone.
     cases, rounds, seed
         What is run, and how.
     replay
@@ -98,6 +99,7 @@ def conform(
     >>> print(conform(ImplicitGradient(step_size=0.1), cases=CASES[2:3], replay=gradient_steps(0.1)))
     conforms  client y, free, tables
     """
+    several = runtime if isinstance(runtime, Mapping) else {} if runtime is None else {"the runtime": runtime}
     settings: dict[str, Any] = {"rounds": rounds, "seed": seed, "evaluate_every": 1, "progress": False}
 
     def faults(case: Case) -> Iterator[str]:
@@ -105,14 +107,20 @@ def conform(
         yield from _against_answer("in process", here, case)
         if replay is not None:
             yield from _against_replay(here, case, replay)
-        if runtime is None:
-            return
-        problem = case.problem()
-        where = runtime if hasattr(runtime, "execute") else runtime(case, problem)
-        there = problem.solve(solver, runtime=where, x0=case.start, **settings)
-        yield from _against_answer("on the runtime", there, case)
-        if not getattr(where, "asynchronous", False):
-            yield from _against_run(here, there)
+        refused: list[IncompatibleSolverError] = []
+        for name, given in several.items():
+            problem = case.problem()
+            where = given if hasattr(given, "execute") else given(case, problem)
+            try:
+                there = problem.solve(solver, runtime=where, x0=case.start, **settings)
+            except IncompatibleSolverError as refusal:
+                refused.append(refusal)
+                continue
+            yield from _against_answer(f"on {name}", there, case)
+            if not getattr(where, "asynchronous", False):
+                yield from _against_run(name, here, there)
+        if refused and len(refused) == len(several):
+            raise refused[0]
 
     return Conformance(tuple(_found(case, faults) for case in cases))
 
@@ -171,6 +179,9 @@ def _against_answer(where: str, result: Result, case: Case) -> Iterator[str]:
     yield from _apart(f"f {where}", result.value, told.value, TOLERANCE)
     if case.scope is not None:
         yield from _apart(f"y {where}", _owners(result.y), told.y, 1e3 * TOLERANCE)
+        off = np.linalg.norm(_owners(result.y) - told.y, axis=1).max() - 1e3 * TOLERANCE
+        if not off <= result.certificate.error_bound:
+            yield f"y {where}: off by more than its certificate's {result.certificate.error_bound:.1e}"
 
 
 def _against_replay(result: Result, case: Case, replay: Callable[[Case, np.ndarray], np.ndarray]) -> Iterator[str]:
@@ -181,13 +192,16 @@ def _against_replay(result: Result, case: Case, replay: Callable[[Case, np.ndarr
     yield from _apart("x of the rounds written down", result.trajectory["x"], np.array(path), 10 * TOLERANCE)
 
 
-def _against_run(here: Result, there: Result) -> Iterator[str]:
-    """How a run on a runtime differs from the one in process."""
-    yield from _apart("x on the runtime and in process", there.trajectory["x"], here.trajectory["x"], ALIKE)
-    yield from _apart("f on the runtime and in process", there.value, here.value, ALIKE)
+def _against_run(name: str, here: Result, there: Result) -> Iterator[str]:
+    """How a run on a runtime differs from the one in process: what the holders of the data say of the run's own y is the same as well."""
+    yield from _apart(f"x on {name} and in process", there.trajectory["x"], here.trajectory["x"], ALIKE)
+    yield from _apart(f"f on {name} and in process", there.value, here.value, ALIKE)
     if here.own_value is not None:
         own = np.nan if there.own_value is None else there.own_value
-        yield from _apart("the algorithm's own value on the runtime and in process", own, here.own_value, ALIKE)
+        yield from _apart(f"the algorithm's own value on {name} and in process", own, here.own_value, ALIKE)
+    found, told = there.certificate.own_residual, here.certificate.own_residual
+    if not np.isnan(told):
+        yield from _apart(f"the own y's residual on {name} and in process", found, told, 10 * ALIKE)
 
 
 def _owners(y: Any) -> np.ndarray:

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party
+from hierfl.compiler.data.held_elsewhere import any_elsewhere
+from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
-from hierfl.compiler.lower_level.choice import METHODS
+from hierfl.compiler.lower_level.choice import IN_ONE_PLACE, METHODS, answered_from_afar
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.owner import Held, Owner, held_by_all
+from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Question
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
@@ -67,6 +69,30 @@ class BoundExact(Tabulated):
     exact: ExactLower
     settings: Exact
 
+    def require_reachable(self) -> None:
+        """Require, of who runs the rounds, that the method sees the data that it needs.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            Naming the client whose data are elsewhere, and the lower solvers that ask for no data.
+        """
+        problem, method = self.problem, self.exact.method_in_rounds
+        if not isinstance(method, IN_ONE_PLACE) or not answered_from_afar(method.structure):
+            return
+        others = [
+            f"Exact(method={name!r})"
+            for name, other in METHODS.items()
+            if other not in IN_ONE_PLACE and other.verdict(method.structure).applies
+        ]
+        federation = problem.declaration.federation
+        away = next(k for k, client in enumerate(federation.clients if federation else ()) if any_elsewhere([client]))
+        raise IncompatibleSolverError(
+            f"lower={self.settings} solves for the y that all clients share by the method {method.name!r}, from everybody's data in one place, "
+            f"and those of {problem.declaration.client_called(away)} are elsewhere (hf.Elsewhere): write "
+            f"lower={' or '.join([*others, 'LocalSGD(...), FedAC(...) or LFD(...)'])}, by which clients answer for their own data."
+        )
+
     def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
         """(y, natural residual) of a client-scope y."""
         exact = self.exact
@@ -83,46 +109,55 @@ class BoundExact(Tabulated):
     ) -> LowerAnswer:
         """The federation's y at each point. An oracle of the simulation: its questions to the clients are not counted."""
 
-        public = clients.public
+        public, data = clients.public, self._data()
+        everyone = replace(data.clients, public=public)
 
         def held(upper: bool) -> Held:
             """Of the declaration: who solves for a y that clients share by a method that does not ask them knows what they hold."""
-            problem = self.problem
-            chooses = (
-                problem.lower_is_private or getattr(problem.declaration.lower_level, "selection", None) is not None
-            )
-            if chooses:
-                problem.require_all_here("an exact lower level that the clients share")
-            data = problem.static_data
-            return held_by_all(
-                problem, replace(data.clients, public=public), data.server, upper and not problem.elsewhere
-            )
+            return held_by_all(self.problem, everyone, data.server, upper and not self.problem.elsewhere)
 
         def one(x: Array) -> tuple[Array, Array, Array]:
             def ask(question: Question) -> Callable[[Array], Array]:
                 """The mean over the clients of their answers."""
                 return lambda y: clients.mean(clients.query(question, (x, y)))
 
+            force = jax.custom_jvp(ask(self.force))
+
+            @force.defjvp
+            def _(at: tuple[Array], along: tuple[Array]) -> tuple[Array, Array]:
+                return force(at[0]), clients.mean(clients.query(self.slope, (x, at[0], along[0])))
+
             owner = Owner(
-                ask(self.force),
+                force,
                 lambda z: self.problem.project_lower(x, z, public),
                 ask(self.product),
                 lambda: self.problem.lower_limits(x, public),
                 lambda: self.problem.lower_condition(x, public),
                 public,
                 held,
-                self.problem.gathered,
-                lambda y: self.problem.federation_value(x, y, self.problem.data().clients),
+                lambda group: (data.server_party if group.server else everyone).gathered(group),
+                lambda y: self.problem.federation_value(x, y, everyone),
             )
             y, residual = self._checked(self.exact.solve(x, owner, start, self.settings.tolerance))
             return y, residual, self.problem.lower_gap(x, public)
 
         return LowerAnswer(*jax.lax.map(one, points.values))
 
+    def _data(self) -> Data:
+        """Everybody's data; where some are elsewhere, a site that sees what it will be asked needs their shapes, and nobody their numbers."""
+        if not self.problem.elsewhere:
+            return self.problem.data()
+        return jax.tree.map(lambda a: jnp.full(a.shape, jnp.nan) if a.dtype.kind == "f" else a, self.problem.laid_out())
+
     def force(self, party: Party, asked: tuple[Array, Array]) -> Array:
         """One client's F(x, y) on all its data."""
         x, y = asked
         return self.exact.client_owner(x, party).operator(y)
+
+    def slope(self, party: Party, asked: tuple[Array, Array, Array]) -> Array:
+        """One client's derivative of F(x, y) along a direction of y, which no message has by itself."""
+        x, y, v = asked
+        return jax.jvp(self.exact.client_owner(x, party).operator, (y,), (v,))[1]
 
     def product(self, party: Party, asked: tuple[Array, Array]) -> Array:
         """One client's product with the Jacobian of the quadratic part of F."""

@@ -16,11 +16,12 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party
+from hierfl.compiler.data.tables import Party, added
 from hierfl.compiler.expressions.program import Environment, Rows
+from hierfl.compiler.lower_level.certificate import Judgement
 from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import fold_in, split
-from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.step_tables import Tabulated
 
@@ -116,19 +117,28 @@ class ClientOracle(Tabulated):
 
     def _answered(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Array, Array]:
         """(value, weighted residual, weighted gap) of rows with their answers."""
+        y, residuals, gaps = self._answers(x, party, clock, rows)
+        value = self.problem.client_value(x, y, party.environment, rows)
+        if y is None or residuals is None or gaps is None:
+            return value, jnp.zeros(()), jnp.zeros(())
+        weight = rows.weights[self.problem.row_samples[0]]
+        return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
+
+    def _answers(
+        self, x: Array, party: Party, clock: Clock, rows: Rows
+    ) -> tuple[Array, Array, Array] | tuple[None, None, None]:
+        """(y, natural residual, gap) of each row; None where the rows are not those of the lower level's table."""
         problem = self.problem
         table, zero = problem.row_samples, jnp.zeros(problem.lower.size, x.dtype)
         if not set(table) & set(rows.values):
-            return problem.client_value(x, None, party.environment, rows), jnp.zeros(()), jnp.zeros(())
+            return None, None, None
 
         def one(row: dict[int, Array]) -> tuple[Array, Array, Array]:
             y, residual = self.lower.sample(x, party, row, zero, clock)
             return y, residual, problem.lower_gap(x, {**party.environment, **row})
 
-        y, residuals, gaps = self.each(one, {leaf: rows.values[leaf] for leaf in table})
-        weight = rows.weights[table[0]]
-        value = problem.client_value(x, y, party.environment, rows)
-        return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
+        answers: tuple[Array, Array, Array] = self.each(one, {leaf: rows.values[leaf] for leaf in table})
+        return answers
 
     @property
     def one_by_one(self) -> bool:
@@ -143,27 +153,65 @@ class ClientOracle(Tabulated):
 
     # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
 
-    def own_value(self, clients: Clients, x: Array, y: Array | None, clock: Clock, key: Array) -> Array:
-        """Sum of all terms at x; ``y`` is a federation-scope answer, else clients answer from their last one."""
-        total = clients.mean(clients.map(self.full_value, (x, y, clock), key=key).payload)
-        if self.problem.server_program is None:
-            return total
-        return total + clients.server(self.server_value, (x, y))
+    def own_value(self, clients: Clients, x: Array, y: Array | None, clock: Clock, key: Array) -> OwnValue:
+        """Sum of all terms at x; ``y`` is a federation-scope answer, else clients answer from their last one.
+
+        Whoever holds the data judges y by them anew: each client its own, all together the one that they share, of which they send F.
+        """
+        messages = clients.map(self.full_value, (x, y, clock), key=key)
+        values, forces = (messages.payload, None) if y is None else messages.payload
+        total = clients.mean(values)
+        if self.problem.server_program is not None:
+            total = total + clients.server(self.server_value, (x, y))
+        if not self.problem.lower.size:
+            return OwnValue(total, jnp.zeros(()), jnp.zeros(()), jnp.full((), -1))
+        if y is not None:
+            found = self.problem.exact.shared_conditions(x, y, clients.mean(forces), clients.public)
+            return OwnValue(total, *found, jnp.full((), -1))
+        told = Judgement(**messages.monitor)
+        return OwnValue(
+            total, jnp.max(told.residual), jnp.max(told.error_bound), clients.participants[jnp.argmax(told.residual)]
+        )
 
     def full_value(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
-        """One client's term on all its data; a client that keeps a y has it as its memory, or first in it."""
+        """One client's term on all its data, and what these say of y; a client that keeps a y has it as its memory, or first in it."""
         x, y, clock = received.broadcast
-        problem = self.problem
+        problem, force, found = self.problem, None, {}
         if problem.scope == "sample":
-            value = party.mean(lambda rows: self._answered(x, party, clock, rows)[0], problem.upper_samples)
-            return memory, Message(value, {})
+            value, worst = party.mean(
+                lambda rows: self._judged(x, party, clock, rows),
+                problem.upper_samples,
+                lambda so_far, piece, base: (
+                    added(so_far[0], piece[0], base[0]),
+                    jax.tree.map(jnp.maximum, so_far[1], piece[1]),
+                ),
+            )
+            return memory, Message(value, worst._asdict())
         if self.alone:
             start = memory[0] if isinstance(memory, tuple) else memory
             y = self.lower.client(x, party, start, clock, split(key)[0])[0]
+            found = problem.exact.conditions(x, problem.exact.client_owner(x, party), y)._asdict()
+        elif y is not None:
+            force = problem.exact.client_owner(x, party).operator(y)
         value = party.estimate(
             lambda rows: problem.client_value(x, y, party.environment, rows), problem.upper_samples, key, None
         )
-        return memory, Message(value, {})
+        return memory, Message(value if force is None else (value, force), found)
+
+    def _judged(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Judgement]:
+        """The value of rows with their answers, and the largest residual and error bound of these."""
+        y, exact, table = self._answers(x, party, clock, rows)[0], self.problem.exact, self.problem.row_samples
+        value = self.problem.client_value(x, y, party.environment, rows)
+        if y is None:
+            return value, Judgement(jnp.zeros(()), jnp.zeros(()))
+
+        def one(job: tuple[dict[int, Array], Array]) -> Judgement:
+            row, answer = job
+            return exact.conditions(x, exact.sample_owner(x, {**party.environment, **row}), answer)
+
+        found = self.each(one, ({leaf: rows.values[leaf] for leaf in table}, y))
+        counts = rows.weights[table[0]] != 0  # what fills up a piece is nobody's
+        return value, jax.tree.map(lambda of_rows: jnp.max(jnp.where(counts, of_rows, 0.0)), found)
 
     def server_value(self, party: Party, received: Received, key: Array) -> Array:
         """The server's term on all its data."""

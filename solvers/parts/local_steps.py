@@ -23,7 +23,7 @@ from jax import Array
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Environment, Rows
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.contract import Clients
+from hierfl.runtime.contract import Clients, OwnValue
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.round_monitor import RoundMonitor, move_rate
@@ -79,7 +79,7 @@ class LocalSteps(Bound):
         """There is no y."""
         return None
 
-    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:
         """The sum of all terms at x."""
         return self.oracle.own_value(clients, x, None, Clock(clients.round, clients.round), key)
 

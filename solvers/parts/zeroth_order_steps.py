@@ -23,7 +23,7 @@ from jaxtyping import Float
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Environment, Rows
-from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.client_oracle import Evaluated
@@ -113,7 +113,7 @@ class ZerothOrderSteps(Bound):
         """No y outlives a step."""
         return None
 
-    def own_value(self, clients: Clients, state: FedRZOState, x: Array, key: Array) -> Array:
+    def own_value(self, clients: Clients, state: FedRZOState, x: Array, key: Array) -> OwnValue:
         """All terms at x with y by this run's lower solver."""
         return self.oracle.own_value(clients, x, None, self.steps.clock(clients.round), key)
 

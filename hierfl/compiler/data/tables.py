@@ -190,6 +190,11 @@ class Population:
         return add(jnp.zeros((), int), zero) if self.size == 1 else jax.lax.fori_loop(0, self.size, add, zero)
 
 
+def added(so_far: Any, piece: Any, base: Any) -> Any:
+    """What a function says of pieces, one more counted; ``base`` is what it says of no rows."""
+    return jax.tree.map(lambda c, v, b: c + (v - b), so_far, piece, base)
+
+
 @dataclass(frozen=True)
 class Party:
     """What one party knows: its rows and its parameters. Pure; lives inside traced code."""
@@ -249,23 +254,20 @@ class Party:
         wanted = None if samples is None else set(samples)
         return [(k, table) for k, table in enumerate(self.tables) if wanted is None or wanted & set(table.samples)]
 
-    def mean(self, function: Callable[[Rows], Any], samples: Sequence[int] | None = None) -> Any:
+    def mean(self, function: Callable[[Rows], Any], samples: Sequence[int] | None = None, join: Any = added) -> Any:
         """Full-data value of anything affine in the means over rows (a value, a gradient, a mapping), streamed.
 
-        ``function(rows)`` is evaluated on pieces of each table whose weights sum to the piece's share, and the pieces'
-        deviations from ``function(no rows)`` are added up: memory stays that of one piece. What is one piece for every party
-        needs no loop, which programs are traced and compiled the sooner for.
+        ``function(rows)`` is evaluated on pieces of each table whose weights sum to the piece's share, and the pieces' deviations from
+        ``function(no rows)`` are added up, or joined otherwise: memory stays that of one piece. What is one piece for all needs no loop.
         """
         holding = [(place, table, chunk_size(table)) for place, table in self._holding(samples)]
         if len(holding) == 1 and holding[0][2] >= holding[0][1].longest:
             return function(self.chunk(holding[0][0], 0, holding[0][2]))
-        base = function(NO_ROWS)
-        result = base
+        result = base = function(NO_ROWS)
         for place, table, size in holding:
 
             def add(piece: Any, carry: Any, place: int = place, size: int = size) -> Any:
-                value = function(self.chunk(place, piece, size))
-                return jax.tree.map(lambda c, v, b: c + (v - b), carry, value, base)
+                return join(carry, function(self.chunk(place, piece, size)), base)
 
             if size >= table.longest:
                 result = add(0, result)

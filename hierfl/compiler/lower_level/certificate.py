@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
+
+from hierfl.compiler.parametric.convex_program import ConvexProgram
+from hierfl.compiler.parametric.small_and_sparse import diagonal
+from hierfl.compiler.parametric.solve_program import solve_program
 
 Map = Callable[[Array], Array]
 TOLERANCE = 1e-9  # of y, relative, that is asked for unless somebody says otherwise
@@ -36,6 +42,43 @@ class LowerSolution(NamedTuple):
     converged: Bool[Array, ""]
     empty: Bool[Array, ""] | bool = False
     unique: Int[Array, ""] | int = -1
+
+
+class Judgement(NamedTuple):
+    """The optimality conditions of a y, evaluated anew on the data of whoever holds them, whatever gave the y and said of it.
+
+    ``residual`` is the natural residual, or ``||y - prox(y)||`` where the objective is not smooth in y or Y(x) has no exact projection:
+    0 at solutions alone, and NaN where it cannot be evaluated; ``error_bound`` bounds ``||y - y(x)||`` (infinity where nothing is proved).
+    """
+
+    residual: Any
+    error_bound: Any
+
+    @classmethod
+    def of_step(
+        cls, y: Array, operator: Map, project: Map, mu: Array, exact_projection: bool, condition: Array
+    ) -> Judgement:
+        """From F and P_Y, by a projected step of length one and F at its end."""
+        force = operator(y)
+        ahead = project(y - force)
+        found = certify_direct(
+            y, force, ahead, operator(ahead), jnp.ones((), y.dtype), mu, 0, TOLERANCE, exact_projection, condition
+        )
+        return cls.known(found.residual, found.error_bound)
+
+    @classmethod
+    def of_proximal_step(cls, y: Array, nearest: Array, mu: Array) -> Judgement:
+        """From z = prox(y), which has y - z among its slopes, so that ||z - y(x)|| <= ||y - z|| / mu."""
+        residual, rounding = jnp.linalg.norm(y - nearest), 4 * jnp.finfo(y.dtype).eps * jnp.linalg.norm(y)
+        bound = (residual + rounding) * (1.0 + 1.0 / jnp.where(mu > 0, mu, 1.0))
+        return cls.known(residual, jnp.where(mu > 0, bound, jnp.inf))
+
+    @classmethod
+    def known(cls, residual: Array, error_bound: Array | float = jnp.inf) -> Judgement:
+        """Where a number is not finite, nothing is known: F or the projection is not defined there."""
+        known = jnp.isfinite(residual)
+        bound = jnp.where(known & ~jnp.isnan(error_bound), error_bound, jnp.inf)
+        return cls(jnp.where(known, residual, jnp.nan), bound)
 
 
 class Evidence(NamedTuple):
@@ -135,6 +178,17 @@ def certify_direct(
     error = jnp.linalg.norm((y - ahead) / step + force_ahead - force)
     bound = jnp.where(exact_projection, moved + error / jnp.where(mu > 0, mu, 1.0), jnp.inf)
     return _judged(y, force, residual, math.sqrt(2.0) * moved / step, bound, step, mu, iterations, tolerance, condition)
+
+
+def proximal_step(program: ConvexProgram, y: Float[np.ndarray, " size"]) -> Float[np.ndarray, " size"]:
+    """The minimiser z of a level with ||z - y||^2 / 2 added: y itself, where y is a solution; NaN where none is found."""
+    near = np.zeros(program.width)
+    near[: program.size] = 1.0
+    p = program.p + diagonal(near, program.p)
+    q = program.q.copy()
+    q[: program.size] -= y
+    found = solve_program(replace(program, p=p, q=q, curved=p, may_cost=None))
+    return found.u[: program.size] if found.solved else np.full(program.size, np.nan)
 
 
 def _judged(

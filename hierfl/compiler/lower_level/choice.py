@@ -44,6 +44,19 @@ ROW_BY_ROW = 20
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
+IN_ONE_PLACE = (
+    ParametricProgram,
+    ActiveSet,
+    ConicProgram,
+)  # that read what owners hold; others ask for F, and its derivatives along directions
+
+
+def answered_from_afar(structure: LowerStructure) -> bool:
+    """Whether clients whose data are elsewhere share a y that these data make, or choose."""
+    oracles, chooses = structure.oracles, getattr(structure.level, "selection", None) is not None
+    return structure.level.scope == "federation" and oracles.elsewhere and (oracles.lower_is_private or chooses)
+
+
 def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     """The method for single values, gradients and slices: a formula, else the program on the host, which knows multipliers and ties.
 
@@ -51,6 +64,8 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     ask it so often that it pays.
     """
     structure = in_rounds.structure
+    if structure.oracles.elsewhere and structure.oracles.scope == "federation":
+        return in_rounds
     few = structure.size <= LOOKED_AT and structure.owners <= OWNERS_LOOKED_AT
     searched = isinstance(in_rounds, ProjectedSolution) and few
     system = isinstance(in_rounds, LinearSystem) and structure.strict
@@ -95,6 +110,8 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         methods = [ParametricProgram, ActiveSet, *methods]
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
+    if answered_from_afar(structure):  # what can run before what cannot
+        methods.sort(key=lambda method: method in IN_ONE_PLACE)
     why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)

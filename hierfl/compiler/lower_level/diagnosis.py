@@ -66,7 +66,7 @@ def require_attained(
     away = np.flatnonzero(doubtful & ~(moved <= 0.1 * (1.0 + np.linalg.norm(solution.y, axis=1))))
     if away.size:
         raise LowerLevelError(
-            f"the lower level of {_owner_name(oracles, int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
+            f"the lower level of {owner_name(oracles, int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
             f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
         )
 
@@ -173,7 +173,7 @@ def _warn_once(oracles: Oracles, owners: np.ndarray, words: str, told: str = "")
         return
 
     def tell() -> bool:
-        name = _owner_name(oracles, int(np.argmax(owners)))
+        name = owner_name(oracles, int(np.argmax(owners)))
         warnings.warn(words.format(owner=name), LowerLevelWarning, stacklevel=2)
         return True
 
@@ -192,7 +192,7 @@ def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: Lo
         if float(oracles.lower_set.gap(oracles.environment(jnp.asarray(x), None, own))) > 0:
             raise EmptyLowerSetError(_empty_message(oracles, x, owner))
     raise LowerLevelError(
-        f"the lower level of {_owner_name(oracles, owner)} was not solved at x = {_short(x)}: {method.unsolved(solution, owner)}"
+        f"the lower level of {owner_name(oracles, owner)} was not solved at x = {_short(x)}: {method.unsolved(solution, owner)}"
     )
 
 
@@ -200,10 +200,10 @@ def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
     """What an ``EmptyLowerSetError`` says."""
     level = oracles.declaration.lower_level
     constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
-    return f"Y(x) of {_owner_name(oracles, owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
+    return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
 
 
-def _owner_name(oracles: Oracles, owner: int) -> str:
+def owner_name(oracles: Oracles, owner: int) -> str:
     """How a message names it."""
     if oracles.scope == "federation":
         return "the federation"

@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Data, Party, Population
-from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Judgement, LowerSolution, proximal_step
 from hierfl.compiler.lower_level.choice import chosen_method, method_asked_for, method_for_looks
 from hierfl.compiler.lower_level.diagnosis import (
     doubtful_infima,
@@ -32,11 +32,13 @@ from hierfl.compiler.lower_level.diagnosis import (
 )
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.lower_level.methods.method import ExactMethod
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
 from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.precision import double_precision
 from hierfl.jaxtools.thread_pool import core_count, on_cores
@@ -96,13 +98,11 @@ class ExactLower:
         bounding = self.method.with_bounds()
         return self if bounding is self.method else replace(self, method=bounding)
 
-    @double_precision
-    def error_bounds(self, x: np.ndarray, evaluation: Evaluation) -> Float[np.ndarray, " owners"]:
-        """Bounds on the errors of the owners' y in an evaluation at x, infinite where none is proved."""
-        assert evaluation.solution is not None
+    def _error_bounds(self, x: np.ndarray, data: Data, solution: LowerSolution) -> Float[np.ndarray, " owners"]:
+        """The method's bounds on the errors of the owners' y, infinite where none is proved."""
         if self.with_bounds is self:
-            return np.asarray(evaluation.solution.error_bound)
-        return np.asarray(self._compiled_bounds(x, self.oracles.data(), evaluation.solution.y))
+            return np.asarray(solution.error_bound)
+        return np.asarray(self._compiled_bounds(x, data, solution.y))
 
     @cached_property
     def _compiled_bounds(self) -> Callable[..., Array]:
@@ -144,44 +144,96 @@ class ExactLower:
         self, x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
     ) -> tuple[LowerSolution, Array]:
         """Solutions of all owners (leading axis: 1, clients, or rows of all clients), and the gap of each Y(x)."""
+        zero = jnp.zeros(self.oracles.lower.size, x.dtype)
+
+        def solved(owner: Owner, start: Array | None) -> tuple[LowerSolution, Array]:
+            solution = self.solve(x, owner, zero if start is None else start, tolerance)
+            return solution, self._gap(solution, x, owner.own)
+
+        found: tuple[LowerSolution, Array] = self._of_each_owner(solved, x, data, warm)
+        return found
+
+    def _of_each_owner(self, function: Callable[[Owner, Any], Any], x: Array, data: Data, given: Array | None) -> Any:
+        """A function of each owner and of its row of what is given (None of nothing), stacked."""
         oracles, clients = self.oracles, data.clients
-        zero = jnp.zeros(oracles.lower.size, x.dtype)
         if oracles.scope == "federation":
             owner = self.federation_owner(x, clients, data.server)
-            solution = self.solve(x, owner, zero if warm is None else warm[0], tolerance)
-            return jax.tree.map(lambda a: jnp.asarray(a)[None], solution), self._gap(solution, x, owner.own)[None]
+            return jax.tree.map(lambda a: jnp.asarray(a)[None], function(owner, None if given is None else given[0]))
         if oracles.scope == "client":
 
-            def one_client(job: tuple[Array, Array]) -> tuple[LowerSolution, Array]:
-                party = clients.party(job[0])
-                solution = self.solve(x, self.client_owner(x, party), job[1], tolerance)
-                return solution, self._gap(solution, x, party.environment)
+            def of_client(job: tuple[Array, Array | None]) -> Any:
+                return function(self.client_owner(x, clients.party(job[0])), job[1])
 
-            starts = jnp.zeros((clients.size, zero.size), x.dtype) if warm is None else warm
             if clients.size == 1:
-                return clients.one_by_one(lambda index: one_client((index, starts[index])))
-            return jax.lax.map(one_client, (jnp.arange(clients.size), starts), batch_size=self._batch(clients))
-        return self._solve_rows(x, clients, warm, tolerance)
+                return clients.one_by_one(lambda place: of_client((place, None if given is None else given[place])))
+            return jax.lax.map(of_client, (jnp.arange(clients.size), given), batch_size=self._batch(clients))
+        table, size = clients.tables[oracles.row_table(clients)], oracles.lower.size
+        holder = jnp.searchsorted(table.offsets, jnp.arange(table.size), side="right") - 1
 
-    def _solve_rows(
-        self, x: Array, clients: Population, warm: Array | None, tolerance: Array | float
-    ) -> tuple[LowerSolution, Array]:
-        oracles = self.oracles
-        table = clients.tables[self.oracles.row_table(clients)]
-        rows = table.size
-        holder = jnp.searchsorted(table.offsets, jnp.arange(rows), side="right") - 1
+        def of_row(job: tuple[Array, Array, Array | None]) -> Any:
+            row, client, own = job
+            return function(self.sample_owner(x, {**clients.party(client).environment, **table.rows(row)}), own)
 
-        def one_row(job: tuple[Array, Array, Array]) -> tuple[LowerSolution, Array]:
-            row, client, start = job
-            own = {**clients.party(client).environment, **table.rows(row)}
-            solution = self.solve(x, self.sample_owner(x, own), start, tolerance)
-            return solution, self._gap(solution, x, own)
+        side_by_side = min(table.size, BESIDE // size) if size < LARGE else 1
+        batch = side_by_side if side_by_side > 1 else None
+        return jax.lax.map(of_row, (jnp.arange(table.size), holder, given), batch_size=batch)
 
-        starts = jnp.zeros((rows, oracles.lower.size), x.dtype) if warm is None else warm
-        jobs = (jnp.arange(rows), holder, starts)
-        size = oracles.lower.size
-        side_by_side = min(rows, BESIDE // size) if size < LARGE else 1
-        return jax.lax.map(one_row, jobs, batch_size=side_by_side if side_by_side > 1 else None)
+    # --- the conditions, whoever gave the y ------------------------------------------------------------------------
+
+    def conditions(self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"]) -> Judgement:
+        """The optimality conditions of one owner's y, evaluated on what the owner holds; traceable.
+
+        By a projected step where F and the projection are told by formulas, else by a proximal step: the level with ||z - y||^2 / 2 added,
+        a strongly convex program of its own.
+        """
+        assert self.method is not None, "asked for a lower level that the problem does not have"
+        structure = self.method.structure
+        mu = structure.modulus(owner.multiply, x.dtype)
+        by_formulas = structure.obstacle is None and structure.lower_set.is_direct
+        if not by_formulas and ParametricProgram.verdict(structure).applies:
+            form = level_solver(structure).form
+            thetas = form.thetas(self.oracles.environment(x, None, owner.own), owner.gather)
+
+            def on_host(y: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+                given = [np.asarray(part, float) for part in parts]
+                return proximal_step(form.program(given), np.asarray(y, float))
+
+            return Judgement.of_proximal_step(y, call_on_host(on_host, y.shape, y.dtype, y, *thetas), mu)
+        if structure.rough is not None:
+            return Judgement.known(jnp.full((), jnp.nan, y.dtype))
+        exact = structure.exact_projection
+        return Judgement.of_step(y, owner.operator, owner.project, mu, exact, owner.condition())
+
+    def shared_conditions(self, x: Array, y: Array, force: Array, public: dict[int, Array]) -> Judgement:
+        """The conditions of the y that clients share, from the weighted mean ``force`` of their F at it; traceable."""
+        assert self.method is not None, "asked for a lower level that the problem does not have"
+        if self.method.structure.rough is not None:
+            return Judgement.known(jnp.full((), jnp.nan, y.dtype))
+        return Judgement.known(jnp.linalg.norm(y - self.oracles.project_lower(x, y - force, public)))
+
+    @double_precision
+    def judged_anew(self, x: np.ndarray, evaluation: Evaluation) -> Judgement:
+        """The conditions of all owners' y in an evaluation at x.
+
+        What the method says of a residual stands where they cannot be evaluated, its bounds on errors wherever they do not contradict it.
+        """
+        solution = evaluation.solution
+        assert solution is not None
+        data, y = self.oracles.data(), solution.y
+        anew = jax.tree.map(np.asarray, self._compiled_conditions(x, data, y))
+        told, known = self._error_bounds(x, data, solution), np.isfinite(anew.residual)
+        denied = known & ~(anew.residual <= TOLERANCE * (1.0 + np.linalg.norm(y, axis=-1)))
+        return Judgement(np.where(known, anew.residual, solution.residual), np.where(denied, anew.error_bound, told))
+
+    @cached_property
+    def _compiled_conditions(self) -> Callable[..., Judgement]:
+        """The conditions of all owners as one program of (x, data, y)."""
+
+        def conditions(x: Array, data: Data, y: Array) -> Judgement:
+            found: Judgement = self._of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
+            return found
+
+        return quick_jit(conditions)
 
     def _gap(self, solution: LowerSolution, x: Array, own: dict[int, Array]) -> Array:
         """Positive where the owner's Y(x) is empty."""

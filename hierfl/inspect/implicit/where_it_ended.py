@@ -74,7 +74,9 @@ def slope_where_cheap(
 
 
 def is_cheap(compiled: CompiledProblem, points: int) -> bool:
-    """Whether f at so many points takes next to no time, by its size, which does not change from run to run."""
+    """Whether f has values here, and at so many points takes next to no time, by its size, which does not change from run to run."""
+    if compiled.elsewhere:
+        return False
     method, answers = compiled.exact.method, owners(compiled)
     rows = sum(int(np.sum(table.counts)) for table in compiled.static_data.clients.tables)
     if rows + answers * compiled.lower.size > SCALARS:

@@ -51,7 +51,14 @@ def certificate(result: Result) -> Html:
     rows += [
         ("the run's own objective, with its own y", own),
         ("method", known.method),
-        ("natural residual of the lower level, worst owner", known.lower_residual),
+        (
+            "natural residual of the lower level, worst owner",
+            f"{number(known.lower_residual)}{known.worst and f', {known.worst}'}",
+        ),
+        (
+            "natural residual of the run's own y, worst client",
+            f"{number(known.own_residual)}{known.own_worst and f', {known.own_worst}'}",
+        ),
         ("error of y at most", known.error_bound if np.isfinite(known.error_bound) else "unknown"),
         ("proved modulus of strong convexity, smallest", known.strong_convexity or "unknown"),
         ("iterations, most", known.iterations),

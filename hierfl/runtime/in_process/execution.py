@@ -25,7 +25,7 @@ from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.jaxtools.thread_pool import apart, core_count
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.in_process.schedule import require_memory
 from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
@@ -241,14 +241,14 @@ class InProcess:
             outcomes.append(Outcome(state_, memory_, run.history(made), own))
         return outcomes
 
-    def _own(self, simulation: Simulation, given: tuple[Any, ...], rounds: int) -> Callable[[Array], Array] | None:
+    def _own(self, simulation: Simulation, given: tuple[Any, ...], rounds: int) -> Callable[[Array], OwnValue] | None:
         if not simulation.problem.lower.size or not rounds:
             return None
         own = simulation.own_value()
 
-        def value(x: Array) -> Array:
+        def value(x: Array) -> OwnValue:
             with computing(double=self.precision == "double"):
-                value_at: Array = own(*given, rounds - 1, jnp.asarray(np.asarray(x)))
+                value_at: OwnValue = own(*given, rounds - 1, jnp.asarray(np.asarray(x)))
             return value_at
 
         return value

@@ -25,7 +25,7 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.thread_pool import core_count
 from hierfl.jaxtools.traced import Traced
-from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.in_process.clients import InProcessClients, RoundSetting, Shared, no_traffic
 from hierfl.runtime.in_process.groups import RoundInGroups
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
@@ -130,15 +130,15 @@ class Simulation:
         block: RoundsBlock = self._keep(("block", size, groups), make)
         return block
 
-    def own_value(self) -> Callable[..., Array]:
+    def own_value(self) -> Callable[..., OwnValue]:
         """Make ``value(tables, state, memory, data, key, round, x)``: all terms at x, y by the algorithm's own lower solver."""
 
-        def value(tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array, x: Array) -> Array:
+        def value(tables: Tables, state: Any, memory: Any, data: Data, key: Array, index: Array, x: Array) -> OwnValue:
             algorithm = self.algorithm.with_tables(tables)
             clients = self._clients(algorithm, memory, data, key, index, None)
             return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
-        program: Callable[..., Array] = self._keep(("own value",), lambda: quick_jit(value))
+        program: Callable[..., OwnValue] = self._keep(("own value",), lambda: quick_jit(value))
         return program
 
     def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:

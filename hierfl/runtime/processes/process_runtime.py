@@ -17,7 +17,7 @@ from hierfl.jaxtools.interruption import heed, over
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.processes.process_pool import ProcessPool
 from hierfl.runtime.processes.remote_clients import ServerSide
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome, motion
@@ -98,7 +98,7 @@ class Processes:
                 break
             told = done
 
-        def own_value(x: Array) -> Array:
+        def own_value(x: Array) -> OwnValue:
             with computing(double=True):
                 clients = server.clients(key, done - 1)
                 return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))

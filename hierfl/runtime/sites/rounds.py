@@ -17,7 +17,7 @@ from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
@@ -178,13 +178,13 @@ def own_value_of(making: Any, state: Any, done: int) -> Any:
     """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients."""
     key, index = fold_in(making.key, done - 1), jnp.asarray(done - 1)
 
-    def value(x: Array) -> Array:
+    def value(x: Array) -> OwnValue:
         with computing(double=True):
             exchange = making.exchange
             there = exchange.present()
             if len(there) < making.problem.num_clients:
                 making.told["missing"] = missing_from(there, exchange, making.problem)
-                return jnp.asarray(jnp.nan)
+                return OwnValue.of(jnp.nan)
             exchange.open(done)
             everyone = present_in(there, making.problem.num_clients)
             given = (making.tables, state, making.data, everyone, key, index, jnp.asarray(x))
@@ -195,7 +195,7 @@ def own_value_of(making: Any, state: Any, done: int) -> Any:
                 return found
             answered = there[~np.isin(there, list(exchange.lost))]
             making.told["missing"] = missing_from(answered, exchange, making.problem)
-            return jnp.asarray(jnp.nan)
+            return OwnValue.of(jnp.nan)
 
     return value
 

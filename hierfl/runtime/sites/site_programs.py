@@ -12,7 +12,7 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.records import TRAFFIC, motion
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.site_clients import Present, SiteClients, TracedRound, Wire
@@ -69,10 +69,12 @@ class SitePrograms:
 
         return self._keep("round", lambda: jax.jit(one))
 
-    def own_value(self) -> Callable[..., Array]:
-        """``(tables, state, data, all present, round key, index, x)`` to all terms at x, with y by the run's own lower solver."""
+    def own_value(self) -> Callable[..., OwnValue]:
+        """``(tables, state, data, all present, round key, index, x)`` to all terms at x, with y by the run's own lower solver, and how well it fits."""
 
-        def value(tables: Any, state: Any, data: Any, everyone: Present, key: Array, index: Array, x: Array) -> Array:
+        def value(
+            tables: Any, state: Any, data: Any, everyone: Present, key: Array, index: Array, x: Array
+        ) -> OwnValue:
             algorithm = self.algorithm.with_tables(tables)
             traffic: dict[str, Any] = dict.fromkeys(TRAFFIC, 0)
             setting = TracedRound(self.wire, self.problem, algorithm, data, everyone, key, index, traffic, None)

@@ -37,7 +37,7 @@ def test_nothing_but_named_arrays_and_words_crosses() -> None:
         (way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")
     }
     up = {item.name for c in crossed if c.way == "up" for item in c.items}
-    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves")}
+    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "error_bound")}
     assert up == {"clients", "key", "payload", *monitored}
     keys = [item for c in crossed for item in c.items if item.name == "key"]
     assert all(key.bytes == 0 for key in keys)  # that of masks, which there are none of

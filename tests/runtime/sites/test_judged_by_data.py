@@ -1,0 +1,152 @@
+"""What the holders of data say of a y, whatever gave it: against residuals by NumPy and CVXPY, and when a method answers by other data."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.compiler.data.tables import Party
+from hierfl.errors import IncompatibleSolverError, LowerLevelWarning
+from hierfl.solvers import ZOHFL, Exact, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
+from hierfl.solvers.lower.exact import BoundExact
+from hierfl.testing import Case
+from hierfl.testing.cases import KINDS, TIGHT, _below, _mean
+from tests.runtime.on_flower.loopback import LoopbackGrid, desks
+
+SMOOTHED: dict[str, Any] = {"smoothing": 0.05, "step_size": 0.05}
+
+
+def at_sites(
+    case: Case,
+    solver: Any,
+    sites: int = 3,
+    there: hf.Problem | None = None,
+    server: hf.Problem | None = None,
+) -> hf.Result:
+    """A run whose server has nobody's data."""
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(there or case.problem(), sites)))
+    problem = server or case.problem(holders=())
+    return problem.solve(solver, runtime=runtime, rounds=2, seed=0, x0=case.start, progress=False)
+
+
+def residual(case: Case, x: np.ndarray, y: np.ndarray, below: tuple[np.ndarray, np.ndarray, float]) -> float:
+    """||y - P(y - F(y))||, of kinks ||y - prox(y)||, by CVXPY."""
+    h, q = below[0] + 2 * np.eye(2), below[1] - 2 * x
+    kind, z = KINDS[case.kind], cp.Variable(2)
+    if case.kind == "kinks":
+        cost = 0.5 * cp.quad_form(z, cp.psd_wrap(h)) + q @ z + kind.term(x, z) + 0.5 * cp.sum_squares(z - y)
+    else:
+        cost = cp.sum_squares(z - (y - (h @ y + q)))
+    cp.Problem(cp.Minimize(cost), kind.limits(x, z)).solve(solver=cp.CLARABEL, **TIGHT)
+    return float(np.linalg.norm(y - z.value))
+
+
+@pytest.mark.parametrize("kind", ["free", "box", "kinks", "cones"])
+@pytest.mark.parametrize("scope", ["client", "federation"])
+def test_a_wrong_y_has_the_residual_of_the_data_and_a_bound_that_holds(scope: str, kind: str) -> None:
+    case = Case(scope, kind, "both" if kind != "kinks" else "parameters")
+    exact, x = case.problem().compile().exact, case.start
+    found, told = exact.at(x), case.answer(x)
+    assert found.solution is not None
+    np.testing.assert_allclose(exact.judged_anew(x, found).residual, 0.0, atol=1e-10)
+    moved = told.y + np.array([0.02, -0.01])
+    if kind == "box":
+        moved = np.clip(moved, 0.05, 0.6)
+    anew = exact.judged_anew(x, found._replace(solution=found.solution._replace(y=moved)))
+    below = [_below(case, k) for k in range(3)] if scope == "client" else [_mean([_below(case, k) for k in range(3)])]
+    expected = [residual(case, x, y, own) for y, own in zip(moved, below)]
+    np.testing.assert_allclose(anew.residual, expected, atol=1e-6)
+    assert (anew.error_bound >= np.linalg.norm(moved - told.y, axis=1)).all()
+
+
+@pytest.mark.parametrize("case", [Case("client", "box", "both"), Case("client", "polyhedron", "samples")], ids=str)
+def test_a_method_that_answers_by_another_clients_rows_is_denied(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, server = case.problem(), case.problem(holders=())
+    others = [there.compile().data().clients.party(2), server.compile().laid_out().clients.party(2)]
+    true = BoundExact.client
+
+    def by_other_rows(self: BoundExact, x: Any, party: Party, *given: Any) -> Any:
+        other = next(other for other in others if other.tables[0].samples == party.tables[0].samples)
+        return true(self, x, other, *given)
+
+    monkeypatch.setattr(BoundExact, "client", by_other_rows)
+    solver = ZOHFL(**SMOOTHED, lower=Exact())
+    with pytest.warns(LowerLevelWarning, match="by the data that it holds"):
+        result = at_sites(case, solver, there=there, server=server)
+    x, certificate = np.asarray(result.x), result.certificate
+    assert result.history["lower_residual"].max() < 1e-9  # what the method says
+    y = case.answer(x).y
+    if case.kind == "box":
+        each = [residual(case, x, y[2], _below(case, k)) for k in range(3)]
+        np.testing.assert_allclose(certificate.lower_residual, max(each), rtol=1e-5)
+        assert certificate.worst == f"client 'client {int(np.argmax(each))}'" and each[2] < 1e-9
+    assert certificate.lower_residual > 1e-2 and certificate.worst in str(certificate)
+    assert certificate.error_bound >= np.linalg.norm(y - y[2], axis=1).max()
+    with pytest.warns(LowerLevelWarning):
+        here = there.solve(solver, rounds=2, seed=0, x0=case.start, progress=False)
+    np.testing.assert_allclose(here.certificate.own_residual, certificate.lower_residual, rtol=1e-6)
+    assert here.certificate.lower_residual < 1e-9  # of the value, which is another y's
+
+
+@pytest.mark.parametrize("scope", ["client", "federation", "sample"])
+def test_answers_of_what_was_asked_are_certified_by_the_sites(scope: str) -> None:
+    case = Case(scope, "polyhedron", "samples" if scope == "sample" else "both")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LowerLevelWarning)
+        result = at_sites(case, FedRZO(**SMOOTHED, lower=Exact()))
+    assert result.certificate.lower_residual < 1e-9 and result.certificate.worst
+    np.testing.assert_allclose(result.value, case.answer(np.asarray(result.x)).value, rtol=1e-6)
+    assert "data are elsewhere" in str(result)  # which prints, though f has no value here
+
+
+def test_what_is_left_of_a_few_inexact_steps_is_told() -> None:
+    case = Case("client", "box", "both")
+    result = at_sites(case, ZOHFL(**SMOOTHED, lower=ProjectedSGD(steps=2)))
+    assert 1e-3 < result.certificate.lower_residual < 1 and result.certificate.worst.startswith("client 'client ")
+    off = abs(result.value - case.answer(np.asarray(result.x)).value)
+    assert off > 1e-4 and result.certificate.error_bound > 1e-3
+
+
+# --- one y of all clients -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "solver", [FedRZO(**SMOOTHED, lower=Exact()), ImplicitGradient(step_size=0.1)], ids=["FedRZO", "gradient"]
+)
+@pytest.mark.parametrize("kind", ["polyhedron", "smooth"])
+def test_a_shared_y_is_solved_for_by_questions_to_the_sites(kind: str, solver: Any) -> None:
+    case = Case("federation", kind, "both" if kind == "polyhedron" else "parameters")
+    for sites in (1, 3):
+        result = at_sites(case, solver, sites=sites)
+        np.testing.assert_allclose(result.value, case.answer(np.asarray(result.x)).value, rtol=1e-6)
+        here = case.problem().solve(solver, rounds=2, seed=0, x0=case.start, progress=False)
+        np.testing.assert_allclose(result.x, here.x, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [FedRZO(**SMOOTHED, lower=Exact()), ImplicitGradient(step_size=0.1, lower=Exact("active set"))],
+    ids=["FedRZO", "gradient"],
+)
+def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:
+    case = Case("federation", "kinks" if isinstance(solver, FedRZO) else "polyhedron", "both")
+    with pytest.raises(IncompatibleSolverError, match=r"'client 0' are elsewhere.*LocalSGD\(\.\.\.\)") as refused:
+        at_sites(case, solver)
+    assert isinstance(solver, FedRZO) or "Exact(method='semismooth Newton')" in str(refused.value)
+    result = at_sites(case, FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)))
+    assert np.isfinite(result.value)
+
+
+def test_a_server_that_has_the_data_solves_for_a_shared_y_itself() -> None:
+    case = Case("federation", "kinks", "both")
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(case.problem())))
+    result = case.problem().solve(
+        FedRZO(**SMOOTHED, lower=Exact()), runtime=runtime, rounds=2, seed=0, x0=case.start, progress=False
+    )
+    told = case.answer(np.asarray(result.x))
+    np.testing.assert_allclose([result.value, result.own_value], told.value, rtol=1e-6)
