@@ -42,6 +42,7 @@ class ImplicitOracle:
         self.failure: HierflError | None = None
         self.answers = answers
         self.asked = 0
+        self._latest: np.ndarray | None = None  # y where it was asked last, which is near where it is asked next
         self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property
@@ -114,7 +115,9 @@ class ImplicitOracle:
 
     def _required(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
         self.asked += 1
-        evaluation, slope = evaluated_with_gradient(self.problem, x)
+        evaluation, slope = evaluated_with_gradient(self.problem, x, self._latest)
+        if evaluation.solution is not None and np.isfinite(evaluation.solution.y).all():
+            self._latest = evaluation.solution.y
         if not abs(float(evaluation.value)) <= LARGEST:
             raise DivergedError(f"f is {float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}.")
         if not np.isfinite(slope).all():

@@ -125,6 +125,7 @@ class LimitedDescent:
         if not self._pieces:
             return best.slope, 0.0
         slopes = np.array([best.slope, *(piece.slope for piece in self._pieces)])
+        slopes[1:, self.curvature.kinked] = best.slope[self.curvature.kinked]  # brackets lead across those
         errors = np.array([0.0, *(abs(self._error(piece)) for piece in self._pieces)])
         everywhere = np.ones(best.x.size, bool)
         if self._box is not None:

@@ -106,8 +106,12 @@ def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np
 
 
 @double_precision
-def evaluated_with_gradient(problem: CompiledProblem, x: np.ndarray) -> tuple[Evaluation, np.ndarray]:
+def evaluated_with_gradient(
+    problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
+) -> tuple[Evaluation, np.ndarray]:
     """(evaluation, gradient) of f at x, oriented for minimisation; the gradient is NaN where there is none, or infinite.
+
+    ``warm`` are the owners' y (leading axis as from ``ExactLower.solve_all``) that an iterative method begins at, at a point nearby.
 
     Raises
     ------
@@ -116,8 +120,13 @@ def evaluated_with_gradient(problem: CompiledProblem, x: np.ndarray) -> tuple[Ev
     """
     hyper = Hypergradient.of(problem)
     program = problem.programs.keep(
-        ("gradient program", hyper), lambda: quick_jit(lambda x, data: gradient_at(hyper, x, data))
+        ("gradient program", hyper), lambda: quick_jit(lambda x, data, warm: gradient_at(hyper, x, data, warm))
     )
-    evaluation, gradient = jax.tree.map(np.asarray, program(np.asarray(x, float), problem.data()))
+    method = hyper.exact.method
+    if method is None or not method.iterative:
+        warm = None
+    elif warm is None:
+        warm = np.zeros((method.structure.owners, problem.lower.size))
+    evaluation, gradient = jax.tree.map(np.asarray, program(np.asarray(x, float), problem.data(), warm))
     require_solved(problem, problem.exact.method, x, evaluation)
     return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)
