@@ -22,16 +22,18 @@ from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.descent.answers import Answers
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle
-from hierfl.descent.limited_search import LimitedDescent
+from hierfl.descent.limited_search import KINKS, LimitedDescent
 from hierfl.descent.search import Descent
 from hierfl.errors import HierflError, SettingError
 from hierfl.near_names import suggests_names
+from hierfl.run_standing import STUCK
 from hierfl.runtime.contract import Visit
 from hierfl.runtime.records import History
 from hierfl.solvers.parts.participation import DrawnCohorts
 from hierfl.solvers.parts.requirements import require_gradients, require_number
 
-FEW = 30  # variables up to which a model has all pieces and a whole matrix, whose steps cost as their third power
+# variables up to which models have all pieces and a whole matrix, whose steps cost as their third power: at once, and where f asks for them
+FEW, MANY = 30, 200
 
 
 @suggests_names
@@ -71,7 +73,7 @@ class ImplicitBundle:
 
 def _rows(problem: CompiledProblem) -> DecisionRows | None:
     """X as rows, for models that know all pieces; None where steps are those of a limited memory."""
-    if problem.upper.size > FEW:
+    if problem.upper.size > MANY:
         return None
     try:
         return DecisionRows.of(problem)
@@ -148,15 +150,20 @@ class BoundImplicitBundle:
         except HierflError as error:
             error.add_note("The run begins there: give x0, a point of X where f has a value and a gradient.")
             raise
-        if self.rows is None:
-            descent: Descent | LimitedDescent = LimitedDescent(oracle, first, self.settings.accuracy)
+        accuracy, rows = self.settings.accuracy, self.rows
+        if rows is not None and start.size <= FEW:
+            descent: Descent | LimitedDescent = Descent(oracle, rows, first, accuracy)
         else:
-            descent = Descent(oracle, self.rows, first, self.settings.accuracy)
+            descent = LimitedDescent(oracle, first, accuracy, in_pieces=rows is not None)
         asks, answer, told = descent.asks(), None, 0
         while True:
             try:
                 x = asks.send(answer)
             except StopIteration as end:
+                if rows is not None and isinstance(descent, LimitedDescent) and end.value in (KINKS, STUCK):
+                    descent = Descent(oracle, rows, descent.best, accuracy)
+                    asks, answer = descent.asks(), None
+                    continue
                 yield self._visit(descent, end.value, oracle.asked - told)
                 return
             yield self._visit(descent, None, oracle.asked - told)

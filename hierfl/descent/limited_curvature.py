@@ -32,6 +32,8 @@ class LimitedCurvature:
     ----------
     scale
         The curvature along whatever no step tells of.
+    leaps, doubts
+        How many signs of a kink each variable has shown in its bracket, and how many kinks turned out to be none, (n,).
     kinked
         Whose own curvature counts, (n,) booleans.
     """
@@ -41,20 +43,23 @@ class LimitedCurvature:
         self.low, self.high = np.full(size, -np.inf), np.full(size, np.inf)
         self.slope_low, self.slope_high = np.zeros(size), np.zeros(size)
         self.sided = np.zeros(size, int)  # how many ends one after another were found below, negative: above
-        self.leaps, self.doubts = np.zeros(size, int), np.zeros(size, int)  # signs of a kink, and kinks that were none
+        self.leaps, self.doubts = np.zeros(size, int), np.zeros(size, int)
+        self.kinked = np.zeros(size, bool)
         self.restart(first, length)
 
     def restart(self, at: KnownPoint, length: float) -> None:
         """Forget all steps: the next one is this long."""
         self.pairs: list[tuple[Vector, Vector]] = []
-        self.kinked = np.zeros(at.x.size, bool)
         self.scale = max(float(np.linalg.norm(at.slope)), 1e-12) / length
         self.own = np.full(at.x.size, self.scale)
         self._pairs: list[tuple[Vector, Vector]] = []
         self._images: list[Vector] = []  # B s of each, by the steps before it
 
-    def see(self, point: KnownPoint) -> None:
-        """Learn which way f falls along each variable, and whether its slope leaps there: in half the bracket a smooth one changes by half."""
+    def see(self, point: KnownPoint) -> bool:
+        """Learn which way f falls along each variable, and whether its slope leaps there; whether a bracket of a kink has become much narrower.
+
+        In half of a bracket a smooth slope changes by half.
+        """
         before, width = self.slope_high - self.slope_low, self.high - self.low
         for sign, mine, other in ((1, "low", "high"), (-1, "high", "low")):
             ends, slopes, far = getattr(self, mine), getattr(self, f"slope_{mine}"), getattr(self, other)
@@ -72,6 +77,7 @@ class LimitedCurvature:
         leapt = self.slope_high - self.slope_low > LEAP * before
         told = narrower & np.isfinite(width)
         self.leaps = np.where(told, np.where(leapt, self.leaps + 1, self.leaps // 2), self.leaps)
+        return bool((told & self.kinked).any())
 
     def learn(self, before: KnownPoint, after: KnownPoint) -> None:
         """Learn from a step."""
@@ -84,8 +90,8 @@ class LimitedCurvature:
         steep = [float(np.linalg.norm(curved) / np.linalg.norm(step)) for step, curved in self._pairs]
         return not steep or float(np.linalg.norm(y)) <= 2.0 * max(steep) * float(np.linalg.norm(s))
 
-    def settle(self, at: KnownPoint) -> None:
-        """Say whose slopes leap, and what curvature everybody has at a point."""
+    def settle(self, at: KnownPoint, stiffest: float) -> None:
+        """Say whose slopes leap, and what curvature everybody has at a point, at most so many times the scale."""
         width = self.high - self.low
         self.kinked = np.isfinite(width) & (self.leaps >= SIGNS << np.minimum(self.doubts, 20))
         self._pairs = [pair for s, y in self.pairs if (pair := self._smooth(s, y)) is not None]
@@ -93,7 +99,7 @@ class LimitedCurvature:
             s, y = self._pairs[-1]
             self.scale = float(y @ y) / float(s @ y)
         self.own, self._images = np.full(width.size, self.scale), []
-        self.own[self.kinked] = self._across(at, self.kinked)
+        self.own[self.kinked] = np.minimum(self._across(at, self.kinked), stiffest * self.scale)
 
     def _across(self, at: KnownPoint, kinked: Bool[np.ndarray, " n"]) -> Vector:
         """The curvatures that lead some variables to where the kink is looked for next."""

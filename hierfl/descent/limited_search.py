@@ -3,7 +3,8 @@
 A step minimises g'd + d'Bd / 2 on X (``hierfl.descent.limited_curvature`` has B). Where it fails, the gradients that were found there
 join g in a bundle, and the next step is along the shortest of their mixtures in the metric of B (Haarala, Miettinen and Mäkelä, 2004).
 For smooth f these are projected quasi-Newton steps (Schmidt, van den Berg, Friedlander and Murphy, 2009), whose limits are stationary.
-For kinks no theorem is claimed: bisection in all variables at once ends at a minimum where f is a sum of functions of one variable each,
+For kinks no theorem is claimed, and where many lie along no variable the model in pieces goes on, if there are not too many
+variables for it: bisection in all variables at once ends at a minimum where f is a sum of functions of one variable each,
 beside smooth ones, and the bundle finds a way down across a few kinks that lie otherwise; how near they came is told by the steepness.
 """
 
@@ -21,14 +22,19 @@ from hierfl.descent.limited_curvature import LimitedCurvature, Vector
 from hierfl.descent.search import AT_REST, BOTTOM, EDGE, UNBOUNDED
 from hierfl.run_standing import STUCK
 
+KINKS = "f has kinks along no variable"
+
 FIRST = 1.0  # length of the first step, relative to max(1, |x| / 10)
 ENOUGH, STEEP = 1e-4, 0.9  # of a step: the least decrease, and the slope left at its end, beside the slope at its start
 TRIALS, LONGER = 3, 6  # of a step that fails, before another direction is sought; of one after which f still falls as steeply
 MUCH_LESS, RECENT = 0.1, 5  # at rest: what of a decrease that is none a model may promise, and the latest steps that made none
 FAILURES, PIECES = 30, 20  # steps that fail one after another, and gradients kept of them
+MIXTURES, BROKEN = 20, 0.5  # steps by mixtures, and brackets broken for each variable, that tell of kinks along none
 ALONE = 1e-3  # the share of other gradients up to which a mixture is none
 MISSING, SHORTEST = 0.2, 1e-10  # the share of a step that is tried next where f has no value, and the least
 LOOKS, NEIGHBOURS, ANEW = (1e-3, 1e-5), 2, 1e-3  # before rest: radii, points at each, and the length of a step without memory; relative
+INSIDE = 0.5  # the least share of a step's decrease that is left of it in a box
+STIFFEST = 1e3  # where X is no box, how much more than f curves elsewhere a variable's own curvature may be
 INNER, CLOSE = 60, 1e-4  # projected gradient steps for the least of a model on X, and what of the first of them may be left
 
 Asks = Generator[np.ndarray, KnownPoint | None, str]
@@ -48,7 +54,8 @@ class LimitedDescent:
         The share of the latest step that was tried.
     """
 
-    def __init__(self, oracle: ImplicitOracle, first: KnownPoint, accuracy: float) -> None:
+    def __init__(self, oracle: ImplicitOracle, first: KnownPoint, accuracy: float, in_pieces: bool = False) -> None:
+        self._in_pieces, self._mixtures = in_pieces, 0  # whether a model in pieces could go on from here, and steps by mixtures so far
         self.oracle, self.best, self.accuracy = oracle, first, accuracy
         self._first_value, self.share = first.value, 0.0
         self.steepness = float(np.linalg.norm(first.slope))
@@ -63,33 +70,42 @@ class LimitedDescent:
     def asks(self) -> Asks:
         """Descend until nothing more is promised."""
         looks = failed = 0
-        anew: KnownPoint | None = None
+        anew: KnownPoint | None = None  # where the memory was given up, and whether nothing was promised there with it
+        resting = False
         while True:
             if self.best.value < BOTTOM * (1.0 + abs(self._first_value)):
                 return UNBOUNDED
             before, (d, promised) = self.best, self._step()
-            little = promised <= MUCH_LESS * self._little and (failed or max(self._gained, default=0.0) <= self._little)
+            little = promised <= MUCH_LESS * self._little and (
+                failed > 0 or max(self._gained, default=0.0) <= self._little
+            )
+            if self._crosses_kinks:
+                return KINKS
             if little or failed > FAILURES:
+                if anew is self.best:
+                    return AT_REST if resting or little else EDGE if self._missed and self.oracle.outside else STUCK
                 if looks < len(LOOKS):
                     found = yield from self._look_around(LOOKS[looks])
                     looks, failed = 0 if found else looks + 1, 0
-                elif anew is not self.best:
-                    anew = self.best
-                    self._pieces = []
-                    self.curvature.restart(self.best, ANEW * (1.0 + float(np.linalg.norm(self.best.x))))
-                    failed = FAILURES - TRIALS
                 else:
-                    return AT_REST if little else EDGE if self._missed and self.oracle.outside else STUCK
+                    anew, resting, self._pieces = self.best, little, []
+                    failed = FAILURES - TRIALS
+                    self.curvature.restart(self.best, ANEW * (1.0 + float(np.linalg.norm(self.best.x))))
                 continue
             if (yield from self._along(d)):
                 failed, gain = 0, before.value - self.best.value
                 self._gained = [*self._gained[1 - RECENT :], gain]
                 if gain > self._little:
                     looks = 0
-                else:
+                elif anew is before:
                     anew = self.best
             else:
                 failed += 1
+
+    @property
+    def _crosses_kinks(self) -> bool:
+        """Whether f has kinks that lie along no variable, and a model of all pieces can be had: brackets are broken, and gradients mixed, again and again."""
+        return self._in_pieces and self._mixtures > MIXTURES and bool(self.curvature.doubts.mean() > BROKEN)
 
     @property
     def _little(self) -> float:
@@ -100,22 +116,19 @@ class LimitedDescent:
     def _step(self) -> tuple[Vector, float]:
         """The model's minimiser on X, and how much lower its linear part is there."""
         best, curvature = self.best, self.curvature
-        curvature.settle(best)
+        curvature.settle(best, np.inf if self._box is not None else STIFFEST)
         mixture, error = self._mixture()
         if self._box is None:
             d = self._on_set(mixture)
-            held = np.zeros(d.size, bool)
-        else:
-            low, high = self._box
-            held = ((best.x <= low) & (mixture > 0)) | ((best.x >= high) & (mixture < 0))
-            d = -curvature.solved(mixture, ~held)
-            reach = np.clip(best.x + d, low, high) - best.x
-            if float(mixture @ reach) >= 0.5 * float(mixture @ d):  # much of it leads out of X
-                d = self._on_set(mixture)
-            else:
-                d = reach
-        left = mixture if self._box is not None else curvature.times(d)
-        self.steepness = curvature.steepness(np.where(held, 0.0, left))
+            self.steepness = curvature.steepness(curvature.times(d))
+            return d, max(0.0, -float(mixture @ d)) + error
+        low, high = self._box
+        free = ~(((best.x <= low) & (mixture > 0)) | ((best.x >= high) & (mixture < 0)))
+        self.steepness = curvature.steepness(np.where(free, mixture, 0.0))
+        whole = -curvature.solved(mixture, free)
+        d = np.clip(best.x + whole, low, high) - best.x
+        if float(mixture @ d) > INSIDE * float(mixture @ whole):  # most of it leads out of X
+            d = np.clip(best.x - mixture / curvature.own, low, high) - best.x
         return d, max(0.0, -float(mixture @ d)) + error
 
     def _mixture(self) -> tuple[Vector, float]:
@@ -146,6 +159,7 @@ class LimitedDescent:
             return best.slope, 0.0
         shares = np.maximum(answer.u, 0.0) / np.maximum(answer.u, 0.0).sum()
         self._mixed = bool(shares[0] < 1.0 - ALONE)
+        self._mixtures += self._mixed
         return shares @ slopes, float(shares @ errors)
 
     def _error(self, piece: KnownPoint) -> float:
@@ -178,7 +192,7 @@ class LimitedDescent:
                 self._missed = True
                 share *= MISSING
                 continue
-            self.curvature.see(tried)
+            narrower = self.curvature.see(tried)
             moved = tried.x - before.x
             if tried.value <= before.value + ENOUGH * float(before.slope @ moved) and tried.value < before.value:
                 last = yield from self._further(d, share, tried)
@@ -189,7 +203,7 @@ class LimitedDescent:
                 return True
             self._pieces = [*self._pieces[1 - PIECES :], tried]
             failures += 1
-            if failures == TRIALS or self.curvature.kinked.any():
+            if failures == TRIALS or narrower:
                 return False
             falls, rises = float(before.slope @ moved), float(tried.slope @ moved)
             share *= float(np.clip(falls / (falls - rises), 0.1, 0.5)) if falls < rises else 0.5
