@@ -32,6 +32,8 @@ class LimitedCurvature:
     ----------
     scale
         The curvature along whatever no step tells of.
+    stiff
+        How many times itself the matrix is taken where it led too far, kinks apart.
     leaps, doubts
         How many signs of a kink each variable has shown in its bracket, and how many kinks turned out to be none, (n,).
     kinked
@@ -50,6 +52,7 @@ class LimitedCurvature:
     def restart(self, at: KnownPoint, length: float) -> None:
         """Forget all steps: the next one is this long."""
         self.pairs: list[tuple[Vector, Vector]] = []
+        self.stiff = 1.0
         self.scale = max(float(np.linalg.norm(at.slope)), 1e-12) / length
         self.own = np.full(at.x.size, self.scale)
         self._pairs: list[tuple[Vector, Vector]] = []
@@ -103,7 +106,13 @@ class LimitedCurvature:
 
     def _across(self, at: KnownPoint, kinked: Bool[np.ndarray, " n"]) -> Vector:
         """The curvatures that lead some variables to where the kink is looked for next."""
-        x, slope, low, high, sided = at.x[kinked], at.slope[kinked], self.low[kinked], self.high[kinked], self.sided[kinked]
+        x, slope, low, high, sided = (
+            at.x[kinked],
+            at.slope[kinked],
+            self.low[kinked],
+            self.high[kinked],
+            self.sided[kinked],
+        )
         width, least = high - low, TINY * (1.0 + np.abs(x))
         beyond = width * 2.0 ** np.minimum(np.abs(sided) - SIDED - 1, 30)
         aim = np.where(sided > SIDED, high + beyond, np.where(sided < -SIDED, low - beyond, 0.5 * (low + high)))
@@ -132,13 +141,13 @@ class LimitedCurvature:
         g = g / self.own
         for (s, y, product), share in zip(used, reversed(shares)):
             g = g + (share - float(y @ g) / product) * s
-        return np.where(free, g, 0.0)
+        return np.where(free, np.where(self.kinked, g, g / self.stiff), 0.0)
 
     def times(self, v: Vector) -> Vector:
         """B v, by the updates one after another."""
         for s, _ in self._pairs[len(self._images) :]:
             self._images.append(self._product(s, len(self._images)))
-        return self._product(v, len(self._pairs))
+        return self._product(v, len(self._pairs)) * np.where(self.kinked, 1.0, self.stiff)
 
     def _product(self, v: Vector, count: int) -> Vector:
         product = self.own * v

@@ -26,16 +26,30 @@ KINKS = "f has kinks along no variable"
 
 FIRST = 1.0  # length of the first step, relative to max(1, |x| / 10)
 ENOUGH, STEEP = 1e-4, 0.9  # of a step: the least decrease, and the slope left at its end, beside the slope at its start
-TRIALS, LONGER = 3, 6  # of a step that fails, before another direction is sought; of one after which f still falls as steeply
-MUCH_LESS, RECENT = 0.1, 5  # at rest: what of a decrease that is none a model may promise, and the latest steps that made none
+TRIALS, LONGER = (
+    3,
+    80,
+)  # of a step that fails, before another direction is sought; of one after which f still falls as steeply
+MUCH_LESS, RECENT = (
+    0.1,
+    5,
+)  # at rest: what of a decrease that is none a model may promise, and the latest steps that made none
 FAILURES, PIECES = 30, 20  # steps that fail one after another, and gradients kept of them
-MIXTURES, BROKEN = 20, 0.5  # steps by mixtures, and brackets broken for each variable, that tell of kinks along none
+MIXTURES, BROKEN = 10, 0.5  # steps by mixtures, and brackets broken for each variable, that tell of kinks along none
 ALONE = 1e-3  # the share of other gradients up to which a mixture is none
 MISSING, SHORTEST = 0.2, 1e-10  # the share of a step that is tried next where f has no value, and the least
-LOOKS, NEIGHBOURS, ANEW = (1e-3, 1e-5), 2, 1e-3  # before rest: radii, points at each, and the length of a step without memory; relative
+LOOKS, NEIGHBOURS, ANEW = (
+    (1e-3, 1e-5),
+    2,
+    1e-3,
+)  # before rest: radii, points at each, and the length of a step without memory; relative
 INSIDE = 0.5  # the least share of a step's decrease that is left of it in a box
+STIFFER = 2.0  # the model after a step that failed
 STIFFEST = 1e3  # where X is no box, how much more than f curves elsewhere a variable's own curvature may be
-INNER, CLOSE = 60, 1e-4  # projected gradient steps for the least of a model on X, and what of the first of them may be left
+INNER, CLOSE = (
+    60,
+    1e-4,
+)  # projected gradient steps for the least of a model on X, and what of the first of them may be left
 
 Asks = Generator[np.ndarray, KnownPoint | None, str]
 Asked = Generator[np.ndarray, KnownPoint | None, bool]
@@ -55,7 +69,10 @@ class LimitedDescent:
     """
 
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, accuracy: float, in_pieces: bool = False) -> None:
-        self._in_pieces, self._mixtures = in_pieces, 0  # whether a model in pieces could go on from here, and steps by mixtures so far
+        self._in_pieces, self._mixtures = (
+            in_pieces,
+            0,
+        )  # whether a model in pieces could go on from here, and steps by mixtures so far
         self.oracle, self.best, self.accuracy = oracle, first, accuracy
         self._first_value, self.share = first.value, 0.0
         self.steepness = float(np.linalg.norm(first.slope))
@@ -76,7 +93,7 @@ class LimitedDescent:
             if self.best.value < BOTTOM * (1.0 + abs(self._first_value)):
                 return UNBOUNDED
             before, (d, promised) = self.best, self._step()
-            little = promised <= MUCH_LESS * self._little and (
+            little = promised * self.curvature.stiff <= MUCH_LESS * self._little and (
                 failed > 0 or max(self._gained, default=0.0) <= self._little
             )
             if self._crosses_kinks:
@@ -99,8 +116,10 @@ class LimitedDescent:
                     looks = 0
                 elif anew is before:
                     anew = self.best
+                self.curvature.stiff = max(1.0, self.curvature.stiff / STIFFER)
             else:
                 failed += 1
+                self.curvature.stiff *= STIFFER
 
     @property
     def _crosses_kinks(self) -> bool:
@@ -209,7 +228,9 @@ class LimitedDescent:
             share *= float(np.clip(falls / (falls - rises), 0.1, 0.5)) if falls < rises else 0.5
         return False
 
-    def _further(self, d: Vector, share: float, tried: KnownPoint) -> Generator[np.ndarray, KnownPoint | None, KnownPoint]:
+    def _further(
+        self, d: Vector, share: float, tried: KnownPoint
+    ) -> Generator[np.ndarray, KnownPoint | None, KnownPoint]:
         """Double a step at whose end f falls almost as steeply as at its start."""
         start = float(self.best.slope @ d)
         for _ in range(LONGER):
