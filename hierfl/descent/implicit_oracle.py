@@ -21,12 +21,16 @@ LARGEST = 1e40  # of |f|, beyond which a point has no value for a search
 
 
 class KnownPoint(NamedTuple):
-    """f at a point of X, oriented for minimisation, its gradient there or next to it, and the evaluation; None where it was answered before."""
+    """f at a point of X, oriented for minimisation, its gradient there or next to it, and the evaluation.
+
+    Where it was answered before that is None, and ``warm`` is where an iteration on the lower level began then.
+    """
 
     x: Float[np.ndarray, " n"]
     value: float
     slope: Float[np.ndarray, " n"]
     evaluation: Evaluation | None
+    warm: np.ndarray | None = None
 
 
 class ImplicitOracle:
@@ -42,7 +46,7 @@ class ImplicitOracle:
         self.failure: HierflError | None = None
         self.answers = answers
         self.asked = 0
-        self._latest: np.ndarray | None = None  # y where it was asked last, which is near where it is asked next
+        self._latest: np.ndarray | None = None  # y where it was asked last, which is near where it is asked next, if y is iterated on
         self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property
@@ -78,21 +82,23 @@ class ImplicitOracle:
     def _again(self, answers: Answers) -> KnownPoint | None:
         answer = answers.again()
         set_random_words(self.random, answer.random)
+        before, self._latest = self._latest, answer.y if answer.y.size else None
         if answer.kind != VALUE:
             self.failure = FAILURES[answer.kind]("as it was answered before")
             return None
-        return KnownPoint(answer.x, answer.value, answer.slope, None)
+        return KnownPoint(answer.x, answer.value, answer.slope, None, before)
 
     def _keep(self, kind: int, x: np.ndarray, value: float, slope: np.ndarray) -> None:
         if self.answers is not None:
-            self.answers.add(OracleAnswer(kind, x, value, slope, random_words(self.random)))
+            y = np.zeros(0) if self._latest is None else self._latest
+            self.answers.add(OracleAnswer(kind, x, value, slope, random_words(self.random), y))
 
     def evaluation(self, point: KnownPoint) -> Evaluation:
         """The evaluation at a known point, made again where the point was answered before."""
         if point.evaluation is not None:
             return point.evaluation
         if self._evaluated is None or self._evaluated[0] is not point:
-            self._evaluated = point, evaluated_with_gradient(self.problem, point.x)[0]
+            self._evaluated = point, evaluated_with_gradient(self.problem, point.x, point.warm)[0]
         return self._evaluated[1]
 
     def require(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
@@ -116,8 +122,9 @@ class ImplicitOracle:
     def _required(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
         self.asked += 1
         evaluation, slope = evaluated_with_gradient(self.problem, x, self._latest)
-        if evaluation.solution is not None and np.isfinite(evaluation.solution.y).all():
-            self._latest = evaluation.solution.y
+        method, solution = self.problem.exact.method, evaluation.solution
+        if method is not None and method.iterative and solution is not None and np.isfinite(solution.y).all():
+            self._latest = solution.y
         if not abs(float(evaluation.value)) <= LARGEST:
             raise DivergedError(f"f is {float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}.")
         if not np.isfinite(slope).all():

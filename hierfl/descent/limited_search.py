@@ -110,7 +110,8 @@ class LimitedDescent:
                     self.curvature.restart(self.best, ANEW * (1.0 + float(np.linalg.norm(self.best.x))))
                 continue
             if (yield from self._along(d)):
-                failed, gain = 0, before.value - self.best.value
+                gain = before.value - self.best.value
+                failed = 0 if gain > self._little else failed + 1
                 self._gained = [*self._gained[1 - RECENT :], gain]
                 if gain > self._little:
                     looks = 0

@@ -221,7 +221,7 @@ class Descent:
         if falls:
             self.bundle.learn(before)
         for place, slope in enumerate(gradient):
-            if not slope or (abs(slope) == steep and not falls):  # that way was just tried
+            if not slope:
                 continue
             way = np.zeros(self.begun.size)
             way[place] = -np.sign(slope)
