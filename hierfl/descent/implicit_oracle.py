@@ -46,7 +46,9 @@ class ImplicitOracle:
         self.failure: HierflError | None = None
         self.answers = answers
         self.asked = 0
-        self._latest: np.ndarray | None = None  # y where it was asked last, which is near where it is asked next, if y is iterated on
+        self._latest: np.ndarray | None = (
+            None  # y where it was asked last, which is near where it is asked next, if y is iterated on
+        )
         self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property
@@ -124,7 +126,7 @@ class ImplicitOracle:
         evaluation, slope = evaluated_with_gradient(self.problem, x, self._latest)
         method, solution = self.problem.exact.method, evaluation.solution
         if method is not None and method.iterative and solution is not None and np.isfinite(solution.y).all():
-            self._latest = solution.y
+            self._latest = np.asarray(solution.y)
         if not abs(float(evaluation.value)) <= LARGEST:
             raise DivergedError(f"f is {float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}.")
         if not np.isfinite(slope).all():
