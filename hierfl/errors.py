@@ -124,7 +124,7 @@ class TheoryWarning(HierflWarning):
 
 
 class RestWarning(HierflWarning):
-    """A run whose solver was chosen by default did not come to rest; says how far it is, as far as that is known."""
+    """A run by values of f alone, which nobody asked for by name: says why, and how far from rest it is, as far as that is known."""
 
 
 class ExpectationWarning(HierflWarning):

@@ -1,7 +1,8 @@
 """A bundle method on the implicit function: exact values and gradients, no step sizes, for problems whose data are all here.
 
 Where ``ImplicitGradient`` takes a step of a given size, this method minimises a model of f over X: kinks of f are pieces of the model,
-and the constraints on x are constraints of its steps (``hierfl.descent``). One round is one question to all clients: the value of their
+and the constraints on x are constraints of its steps (``hierfl.descent``). In many variables, or where X has cones that such a model
+does not, the model is a limited-memory one that knows kinks along variables, and X is projected on. One round is one question to all clients: the value of their
 terms at a trial point, and the gradient. The method needs the lower level solved exactly and every answer at hand, so that it runs in
 this process only; in a federation whose clients are elsewhere ``ImplicitGradient`` asks the same question by messages.
 """
@@ -21,13 +22,18 @@ from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.descent.answers import Answers
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle
+from hierfl.descent.limited_search import KINKS, LimitedDescent
 from hierfl.descent.search import Descent
-from hierfl.errors import HierflError, IncompatibleSolverError, SettingError
+from hierfl.errors import HierflError, SettingError
 from hierfl.near_names import suggests_names
+from hierfl.run_standing import STUCK
 from hierfl.runtime.contract import Visit
 from hierfl.runtime.records import History
 from hierfl.solvers.parts.participation import DrawnCohorts
 from hierfl.solvers.parts.requirements import require_gradients, require_number
+
+# variables up to which models have all pieces and a whole matrix, whose steps cost as their third power: at once, and where f asks for them
+FEW, MANY = 30, 200
 
 
 @suggests_names
@@ -48,8 +54,7 @@ class ImplicitBundle:
     SettingError
         For a setting out of range.
     IncompatibleSolverError
-        When bound to a problem without derivatives: a nonsmooth lower level without an active set, a BlackBox; or to an X over
-        exponential or power cones.
+        When bound to a problem without derivatives: a nonsmooth lower level without an active set, a BlackBox.
     """
 
     accuracy: float = 1e-9
@@ -63,16 +68,17 @@ class ImplicitBundle:
             raise SettingError(f"queries={queries!r}: ImplicitBundle asks for points of X only; leave it out.")
         require_gradients(self, problem)
         Hypergradient.of(problem)
-        return BoundImplicitBundle(problem, self, _rows(problem, self))
+        return BoundImplicitBundle(problem, self, _rows(problem))
 
 
-def _rows(problem: CompiledProblem, solver: ImplicitBundle) -> DecisionRows:
+def _rows(problem: CompiledProblem) -> DecisionRows | None:
+    """X as rows, for models that know all pieces; None where steps are those of a limited memory."""
+    if problem.upper.size > MANY:
+        return None
     try:
         return DecisionRows.of(problem)
-    except NoStandardFormError as reason:
-        raise IncompatibleSolverError(
-            f"{type(solver).__name__} minimises models over X, of which {reason}: use ImplicitGradient, which projects on X."
-        ) from reason
+    except NoStandardFormError:
+        return None
 
 
 class BundleState(NamedTuple):
@@ -88,7 +94,7 @@ class BoundImplicitBundle:
 
     problem: CompiledProblem
     settings: ImplicitBundle
-    rows: DecisionRows
+    rows: DecisionRows | None
     absent: ClassVar[str] = "unbiased"
     stays_in_upper_set: ClassVar[bool] = True
     slope_of: ClassVar[str] = "of its model of f on X"
@@ -144,21 +150,29 @@ class BoundImplicitBundle:
         except HierflError as error:
             error.add_note("The run begins there: give x0, a point of X where f has a value and a gradient.")
             raise
-        descent = Descent(oracle, self.rows, first, self.settings.accuracy)
+        accuracy, rows = self.settings.accuracy, self.rows
+        if rows is not None and start.size <= FEW:
+            descent: Descent | LimitedDescent = Descent(oracle, rows, first, accuracy)
+        else:
+            descent = LimitedDescent(oracle, first, accuracy, in_pieces=rows is not None)
         asks, answer, told = descent.asks(), None, 0
         while True:
             try:
                 x = asks.send(answer)
             except StopIteration as end:
+                if rows is not None and isinstance(descent, LimitedDescent) and end.value in (KINKS, STUCK):
+                    descent = Descent(oracle, rows, descent.best, accuracy)
+                    asks, answer = descent.asks(), None
+                    continue
                 yield self._visit(descent, end.value, oracle.asked - told)
                 return
             yield self._visit(descent, None, oracle.asked - told)
             told = oracle.asked
             answer = oracle(x)
 
-    def _visit(self, descent: Descent, ended: str | None, asked: int) -> Visit:
+    def _visit(self, descent: Descent | LimitedDescent, ended: str | None, asked: int) -> Visit:
         """What the latest answer has come to, for which the lower level was solved at so many points."""
-        best, problem = descent.bundle.centre, self.problem
+        best, problem = descent.best, self.problem
         if descent.oracle.answers is not None and descent.oracle.answers.replaying:
             return Visit(BundleState(best.x, None), {}, ended)
         solution = descent.oracle.evaluation(best).solution

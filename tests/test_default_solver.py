@@ -56,20 +56,23 @@ def test_others_get_the_papers_algorithm_and_a_line_that_says_why() -> None:
     assert "chosen" not in named.settings and "chosen because" not in str(named)
 
 
-def test_many_variables_go_to_the_papers_algorithm() -> None:
+def test_neither_many_variables_nor_other_cones_go_to_values_alone() -> None:
     x, y = cp.Variable(201, name="x"), cp.Variable(name="y")
     wide = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1) + y), hf.ArgMin(y, cp.square(y - cp.sum(x))))
-    result = wide.solve(rounds=10, progress=False)
-    assert "x has 201 scalars" in result.settings["chosen"] and result.settings["solver"].startswith("FedRZO")
+    z = cp.Variable(2, name="z")
+    curved = hf.Problem(hf.Minimize(clients=cp.sum_squares(z - 2)), constraints=[cp.log_sum_exp(z) <= 2])
+    for problem, least, at in ((wide, 201 * (0.25 + 0.5), 0.5), (curved, 2 * np.log(2) ** 2, 2 - np.log(2))):
+        result = problem.solve(progress=False)
+        assert result.settings["solver"].startswith("ImplicitBundle") and result.status == "at rest"
+        assert result.value == pytest.approx(least, rel=1e-8) and result.x == pytest.approx(at, abs=1e-5)
 
 
-def test_a_set_over_other_cones_goes_to_gradients_and_says_so() -> None:
-    x = cp.Variable(2, name="x")
-    result = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 2)), constraints=[cp.log_sum_exp(x) <= 2]).solve(
-        progress=False
-    )
-    assert result.settings["solver"].startswith("ImplicitGradient") and "cones" in result.settings["chosen"]
-    assert result.x == pytest.approx(2 - np.log(2), abs=1e-3)
+def test_values_alone_are_taken_with_a_warning_that_says_why() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    values = hf.BlackBox(lambda v: float(np.sum((v - 1) ** 2)), y)
+    problem = hf.Problem(hf.Minimize(clients=values), hf.ArgMin(y, cp.sum_squares(y - x)))
+    with pytest.warns(hf.errors.RestWarning, match="zeroth order.*f has no gradients.*BlackBox"):
+        problem.solve(rounds=20, progress=False)
 
 
 def test_a_start_without_a_value_asks_for_another() -> None:

@@ -233,8 +233,8 @@ def test_values_alone_claim_no_rest() -> None:
 def test_a_run_by_values_that_nobody_named_warns_that_it_is_not_at_rest() -> None:
     x = cp.Variable(70, name="x")
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
-    with pytest.warns(hf.RestWarning, match="zeroth order.*x is at most"):
-        result = problem.solve(rounds=40, progress=False)
+    with pytest.warns(hf.RestWarning, match="zeroth order.*outside X.*x is at most"):
+        result = problem.solve(rounds=40, queries="raw", progress=False)
     real = np.linalg.norm(result.x - 1)
     assert real <= result.rest.distance_bound <= 1.01 * real
 

@@ -17,13 +17,17 @@ WORD = 2**64
 
 
 class OracleAnswer(NamedTuple):
-    """f and its gradient at a point of X, or the place of an error in ``FAILURES``; and the state of the random numbers after it."""
+    """f and its gradient at a point of X, or the place of an error in ``FAILURES``; and the state of the random numbers after it.
+
+    ``y`` is where an iteration on the lower level begins next, (owners, size); (0,) without one.
+    """
 
     kind: int
     x: Float[np.ndarray, " n"]
     value: float
     slope: Float[np.ndarray, " n"]
     random: UInt64[np.ndarray, " 4"]
+    y: np.ndarray
 
 
 @dataclass

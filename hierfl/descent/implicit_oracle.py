@@ -16,16 +16,21 @@ from hierfl.errors import DivergedError, EmptyLowerSetError, HierflError, LowerL
 
 NEARBY = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # relative: where a gradient is looked for if there is none at a point
 AVERAGED = 8
+UNBOUNDED = 1e300  # beyond all bounds
 LARGEST = 1e40  # of |f|, beyond which a point has no value for a search
 
 
 class KnownPoint(NamedTuple):
-    """f at a point of X, oriented for minimisation, its gradient there or next to it, and the evaluation; None where it was answered before."""
+    """f at a point of X, oriented for minimisation, its gradient there or next to it, and the evaluation.
+
+    Where it was answered before that is None, and ``warm`` is where an iteration on the lower level began then.
+    """
 
     x: Float[np.ndarray, " n"]
     value: float
     slope: Float[np.ndarray, " n"]
     evaluation: Evaluation | None
+    warm: np.ndarray | None = None
 
 
 class ImplicitOracle:
@@ -41,6 +46,9 @@ class ImplicitOracle:
         self.failure: HierflError | None = None
         self.answers = answers
         self.asked = 0
+        self._latest: np.ndarray | None = (
+            None  # y where it was asked last, which is near where it is asked next, if y is iterated on
+        )
         self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property
@@ -76,21 +84,23 @@ class ImplicitOracle:
     def _again(self, answers: Answers) -> KnownPoint | None:
         answer = answers.again()
         set_random_words(self.random, answer.random)
+        before, self._latest = self._latest, answer.y if answer.y.size else None
         if answer.kind != VALUE:
             self.failure = FAILURES[answer.kind]("as it was answered before")
             return None
-        return KnownPoint(answer.x, answer.value, answer.slope, None)
+        return KnownPoint(answer.x, answer.value, answer.slope, None, before)
 
     def _keep(self, kind: int, x: np.ndarray, value: float, slope: np.ndarray) -> None:
         if self.answers is not None:
-            self.answers.add(OracleAnswer(kind, x, value, slope, random_words(self.random)))
+            y = np.zeros(0) if self._latest is None else self._latest
+            self.answers.add(OracleAnswer(kind, x, value, slope, random_words(self.random), y))
 
     def evaluation(self, point: KnownPoint) -> Evaluation:
         """The evaluation at a known point, made again where the point was answered before."""
         if point.evaluation is not None:
             return point.evaluation
         if self._evaluated is None or self._evaluated[0] is not point:
-            self._evaluated = point, evaluated_with_gradient(self.problem, point.x)[0]
+            self._evaluated = point, evaluated_with_gradient(self.problem, point.x, point.warm)[0]
         return self._evaluated[1]
 
     def require(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
@@ -113,7 +123,10 @@ class ImplicitOracle:
 
     def _required(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
         self.asked += 1
-        evaluation, slope = evaluated_with_gradient(self.problem, x)
+        evaluation, slope = evaluated_with_gradient(self.problem, x, self._latest)
+        method, solution = self.problem.exact.method, evaluation.solution
+        if method is not None and method.iterative and solution is not None and np.isfinite(solution.y).all():
+            self._latest = np.asarray(solution.y)
         if not abs(float(evaluation.value)) <= LARGEST:
             raise DivergedError(f"f is {float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}.")
         if not np.isfinite(slope).all():
@@ -141,7 +154,19 @@ class ImplicitOracle:
         """A random vector, about of length 1."""
         return self.random.standard_normal(size) / np.sqrt(size)
 
+    def upper_limits(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]] | None:
+        """Bounds that are all of X, infinite where there are none; None where X is no box."""
+        size, kind = self.problem.upper.size, self.problem.known_upper_set.kind
+        if kind == "free":
+            return np.full(size, -np.inf), np.full(size, np.inf)
+        if kind != "box":
+            return None
+        low, high = on_upper_set(self.problem, np.array([np.full(size, -UNBOUNDED), np.full(size, UNBOUNDED)]))
+        return np.where(low > -UNBOUNDED, low, -np.inf), np.where(high < UNBOUNDED, high, np.inf)
+
     def inside(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """The projection on X."""
+        if self.problem.known_upper_set.kind == "free":
+            return x
         point: np.ndarray = on_upper_set(self.problem, x[None])[0]
         return point

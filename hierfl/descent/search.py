@@ -69,6 +69,11 @@ class Descent:
         self._bounded = False  # whether the rows say where Y(x) is empty
 
     @property
+    def best(self) -> KnownPoint:
+        """The best point."""
+        return self.bundle.centre
+
+    @property
     def _scale(self) -> float:
         """What f is measured by: its size, its fall in this epoch, and what the first step promised."""
         value = self.bundle.centre.value

@@ -229,7 +229,12 @@ class Hypergradient:
         return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
 
     def _transposed_in_y(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:
-        product: Array = jax.vjp(lambda z: self.problem.operator(x, z, own, rows), y)[1](v)[0]
+        def mapping(z: Array) -> Array:
+            return self.problem.operator(x, z, own, rows)
+
+        if self._symmetric:  # pushed forward, nothing of a pass over the data is kept
+            return jax.jvp(mapping, (y,), (v,))[1]
+        product: Array = jax.vjp(mapping, y)[1](v)[0]
         return product
 
     def _transposed_in_x(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:

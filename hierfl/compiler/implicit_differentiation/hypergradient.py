@@ -117,25 +117,35 @@ def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np
 
 
 @double_precision
-def evaluated_with_gradient(problem: CompiledProblem, x: np.ndarray) -> tuple[Evaluation, np.ndarray]:
+def evaluated_with_gradient(
+    problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
+) -> tuple[Evaluation, np.ndarray]:
     """(evaluation, gradient) of f at x, oriented for minimisation; the gradient is NaN where there is none, or infinite.
 
-    At kinks that the method for the lower level does not tell it is an element between both slopes.
+    At kinks that the method for the lower level does not tell it is an element between both slopes. ``warm`` are the owners' y (leading axis
+    as from ``ExactLower.solve_all``) that an iterative method begins at, at a point nearby.
 
     Raises
     ------
     EmptyLowerSetError, LowerLevelError
         As for ``ExactLower.at``.
     """
-    evaluation, gradient = _asked(problem, np.asarray(x, float))
+    evaluation, gradient = _asked(problem, np.asarray(x, float), warm)
     require_solved(problem, problem.exact.method, x, evaluation)
     return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)
 
 
-def _asked(problem: CompiledProblem, x: np.ndarray) -> tuple[Evaluation, np.ndarray]:
+def _asked(
+    problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
+) -> tuple[Evaluation, np.ndarray]:
     hyper = Hypergradient.of(problem)
     program = problem.programs.keep(
-        ("gradient program", hyper), lambda: quick_jit(lambda x, data: gradient_at(hyper, x, data))
+        ("gradient program", hyper), lambda: quick_jit(lambda x, data, warm: gradient_at(hyper, x, data, warm))
     )
-    evaluation, gradient = jax.tree.map(np.asarray, program(x, problem.data()))
+    method = hyper.exact.method
+    if method is None or not method.iterative:
+        warm = None
+    elif warm is None:
+        warm = np.zeros((method.structure.owners, problem.lower.size))
+    evaluation, gradient = jax.tree.map(np.asarray, program(x, problem.data(), warm))
     return evaluation, gradient

@@ -92,13 +92,13 @@ class LocalSearch:
         asks, point = descent.asks(), None
         with suppress(StopIteration):
             for _ in range(MOST):
-                best = descent.bundle.centre
+                best = descent.best
                 if (there := _end_at(ends, best.x, best.value)) is not None:
                     self.joined += 1
                     return there
                 self.count += 1
                 point = oracle(asks.send(point))
-        best = descent.bundle.centre
+        best = descent.best
         return LocalMinimum(best.x, best.value)
 
     def simplex(self, start: LocalMinimum) -> LocalMinimum:

@@ -91,11 +91,12 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
 
 
 def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
-    """Say of a run by values of f alone, which nobody asked for by name, that it is not known to be at rest."""
-    if rest is not None and hasattr(solver, "smoothing") and rest.verdict != AT_REST:
+    """Say of a run by values of f alone that nobody asked for it by name, and why it was made."""
+    if rest is not None and hasattr(solver, "smoothing"):
+        known = "" if rest.verdict == AT_REST else "; it is not known to be at rest"
         warnings.warn(
-            f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}; it is not known to be at "
-            f"rest. {rest}. Name a solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level.",
+            f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}{known}. {rest}. Name a "
+            f"solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level.",
             RestWarning,
             stacklevel=3,
         )

@@ -74,6 +74,24 @@ def test_the_bundle_method_is_given_its_answers_again(several: dict[str, int], t
     assert set(kinds) == {FAILURES.index(hf.EmptyLowerSetError), VALUE}  # answers of both kinds were given again
 
 
+def test_iterations_on_the_lower_level_begin_again_where_they_would_have(tmp_path: Path) -> None:
+    random, x, y = np.random.default_rng(3), cp.Variable(name="x"), cp.Variable(20, name="y")
+    u, t = hf.Sample(20, name="u"), hf.Sample(name="t")
+    data = {u: random.standard_normal((1_000, 20)), t: np.sign(random.standard_normal(1_000))}
+
+    def declared() -> hf.Problem:
+        loss = hf.E(cp.logistic(-t * (u @ y))) + 0.5 * cp.exp(x) * cp.sum_squares(y)
+        top, federation = hf.Minimize(clients=cp.sum_squares(y - 0.1)), hf.Federation([hf.Client(data)])
+        return hf.Problem(top, hf.ArgMin(y, loss), [cp.abs(x) <= 6], federation)
+
+    problem = declared()
+    assert problem.compile().exact.method.iterative
+    settings = {"x0": -2.0, "evaluate_every": 2, "rounds": 60}
+    found, stopped = by_and_by(problem, None, tmp_path, 3, **settings)
+    assert stopped > 1
+    require_same(found, outcome(declared(), None, **settings))
+
+
 ENDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "completed": (FedAvg(0.05, 2, batch_size=2), {"rounds": 25}),
     "stagnated": (FedAvg(0.05, 2, batch_size=2), {"rounds": None, "evaluate_every": 64}),

@@ -34,6 +34,7 @@ DENSE_LIMIT = 64
 LIMIT = 200
 PATIENCE = 3  # Newton steps that may fail to count, one after another
 SAFE_STEPS = 50
+ROUGHLY = 3  # power steps
 KRYLOV_STEPS = 400
 
 
@@ -52,7 +53,9 @@ class SemismoothNewton(IterativeMethod):
         return Verdict(True, f"F is smooth and Y(x) has an exact projection ({how}); safeguarded by {safeguard}")
 
     def answer(self, question: Question) -> LowerSolution:
-        return newton_from(question, question.warm, self.structure.is_gradient)
+        # where nothing is projected, Newton steps are the same whatever s is: a rough one will do
+        steps = ROUGHLY if self.structure.kind == "free" else POWER_STEPS
+        return newton_from(question, question.warm, self.structure.is_gradient, steps)
 
 
 def newton_from(
@@ -127,8 +130,7 @@ class NewtonSteps(Iteration[Safeguarded]):
         forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
 
         def newton_step() -> Array:
-            hessian = jax.linearize(self.operator, point)[1]
-            return _newton_step(slope, hessian, g, step, forcing, self.symmetric)
+            return _newton_step(slope, self.operator, point, g, step, forcing, self.symmetric)
 
         move = if_wanted(stepping & newton & again, newton_step, jnp.zeros_like(point))
         y, best_force, best = one_of_two(good, (point, force, error), (y, best_force, best))
@@ -149,14 +151,19 @@ class NewtonSteps(Iteration[Safeguarded]):
         return Onward(moved, jnp.where(done, y - step * best_force, onward), taken >= LIMIT)
 
 
-def _newton_step(derivative: Map, hessian: Map, g: Array, step: Array, forcing: Array, symmetric: bool) -> Array:
-    """dz for the normal map's value g; 0 where it is not finite, which the next trial does not count."""
+def _newton_step(
+    derivative: Map, operator: Map, point: Array, g: Array, step: Array, forcing: Array, symmetric: bool
+) -> Array:
+    """dz for the normal map's value g at a point; 0 where it is not finite, which the next trial does not count."""
     right = -step * derivative(g)
     if g.size <= DENSE_LIMIT:
-        identity = jnp.eye(g.size, dtype=g.dtype)
-        d, h = jax.vmap(derivative, out_axes=1)(identity), jax.vmap(hessian, out_axes=1)(identity)
+        # pushed forward side by side, in one pass over the data that keeps nothing: linearised first, it would keep every row's slopes
+        identity, h = jnp.eye(g.size, dtype=g.dtype), jax.jacfwd(operator)(point)
+        d = jax.vmap(derivative, out_axes=1)(identity)
         v = jnp.linalg.solve(identity - d + step * (d @ h), right)
-    elif symmetric:
+        return _finite(v - step * (g + h @ v))
+    hessian = jax.linearize(operator, point)[1]
+    if symmetric:
 
         def product(u: Array) -> Array:
             du = derivative(u)
@@ -169,5 +176,8 @@ def _newton_step(derivative: Map, hessian: Map, g: Array, step: Array, forcing: 
             return v - derivative(v - step * hessian(v))
 
         v = gmres(mixed, right, tol=forcing, restart=30, maxiter=KRYLOV_STEPS // 30)[0]
-    dz = v - step * (g + hessian(v))
+    return _finite(v - step * (g + hessian(v)))
+
+
+def _finite(dz: Array) -> Array:
     return jnp.where(jnp.isfinite(dz).all(), dz, 0.0)
