@@ -14,7 +14,7 @@ from hierfl.compiler.lower_level.methods.parametric_program import ParametricPro
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
-from hierfl.compiler.parametric.family import ProgramFamily
+from hierfl.compiler.parametric.many_programs import ManyPrograms
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import near_names
 
@@ -90,7 +90,7 @@ def _is_left_to_active_sets(structure: LowerStructure) -> bool:
     form, clients = level_solver(structure).form, structure.oracles.static_data.clients
     kinked = [group for group in form.groups if group.template.width > group.template.size and group.table is not None]
     rows = sum(clients.tables[group.table].size for group in kinked if group.table is not None)
-    few = structure.owners <= ONE_BY_ONE or ProgramFamily.treats(form)
+    few = structure.owners <= ONE_BY_ONE or ManyPrograms.treats(form)
     alone = form.polyhedral and few and rows <= ROW_BY_ROW
     if alone or getattr(structure.level, "selection", None) is not None:
         return False

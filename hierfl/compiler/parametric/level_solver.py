@@ -25,8 +25,8 @@ from hierfl.compiler.host.distance_bound import distance_bound
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.all_solutions import AllSolutions, settled
 from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
-from hierfl.compiler.parametric.family import FamilyAnswers, ProgramFamily, pulled_together, solved_together
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
+from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
 from hierfl.compiler.parametric.response import ProgramResponse, slopes_of
 from hierfl.compiler.parametric.row_block import Slopes
 from hierfl.compiler.parametric.small_and_sparse import as_array, beside, diagonal, nothing, placed, stacked
@@ -88,14 +88,15 @@ class LevelSolver:
     @cached_property
     def has_families(self) -> bool:
         """Whether the programs of many owners are solved together."""
-        return ProgramFamily.treats(self.form)
+        return ManyPrograms.treats(self.form)
 
-    def answers(self, thetas: Thetas, of_upper: Thetas) -> Iterator[FamilyAnswers | tuple[int, LevelAnswer]]:
-        """At thetas with a leading axis: those beyond doubt together, then (number, answer) of each of the others."""
+    def answers(self, thetas: Thetas, of_upper: Thetas) -> tuple[FamilyAnswers, Iterator[tuple[int, LevelAnswer]]]:
+        """At thetas with a leading axis: (those beyond doubt together, the number and the answer of each of the others)."""
         family = self._family(thetas)
-        yield family
-        for k in np.flatnonzero(~family.taken):
-            yield int(k), self.answer([part[k] for part in thetas], [part[k] for part in of_upper])
+        others = np.flatnonzero(~family.taken)
+        return family, (
+            (int(k), self.answer([part[k] for part in thetas], [part[k] for part in of_upper])) for k in others
+        )
 
     def _family(self, thetas: Thetas) -> FamilyAnswers:
         key = _key(thetas)

@@ -239,3 +239,35 @@ class RowBlock:
     def _pull_of_forms(part: SmoothPart, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         form = part.form
         return form.pull(np.asarray(sum(rows[:, form.rows] * given[:, form.columns] for rows, given in pairs)))
+
+
+class SeparateBlock(RowBlock):
+    """A template at k thetas, each with a u and rows of its own."""
+
+    @classmethod
+    def of(cls, template: LevelTemplate, theta: np.ndarray) -> SeparateBlock:
+        return cls(template, np.asarray(theta, float), np.ones(len(theta)), np.arange(len(theta)), 0, 0)
+
+    @cached_property
+    def columns(self) -> np.ndarray:
+        """Of the k vectors u, one after another."""
+        return np.arange(len(self.theta) * self.template.width).reshape(len(self.theta), self.template.width)
+
+    @cached_property
+    def heights(self) -> np.ndarray:
+        """Of their rows."""
+        return np.arange(len(self.theta) * self.template.height).reshape(len(self.theta), self.template.height)
+
+    def dense(self, entries: AffineEntries, shape: tuple[int, int]) -> np.ndarray:
+        """The matrices, or one that is all programs'."""
+        theta = self.theta if entries.moves else self.theta[:1]
+        out = np.zeros((len(theta), *shape))
+        out[:, entries.rows, entries.columns] = entries.values(theta)
+        return out[:1] if len(out) > 1 and (out == out[:1]).all() else out
+
+    def column(self, entries: AffineEntries, height: int) -> np.ndarray:
+        """The columns, or one that is all programs'."""
+        theta = self.theta if entries.moves else self.theta[:1]
+        out = np.zeros((len(theta), height))
+        out[:, entries.rows] = entries.values(theta)
+        return out

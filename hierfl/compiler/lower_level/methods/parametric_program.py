@@ -22,9 +22,9 @@ from hierfl.compiler.lower_level.on_host.place import for_each
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
-from hierfl.compiler.parametric.family import ProgramFamily
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
+from hierfl.compiler.parametric.many_programs import ManyPrograms
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.jaxtools.host_callback import Batch, call_on_host
 from hierfl.language.averages import averages_of
@@ -67,7 +67,7 @@ class ParametricProgram(ExactMethod):
             form = level_solver(structure).form
         except NoStandardFormError as reason:
             return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
-        if structure.owners > OWNERS and not ProgramFamily.treats(form):
+        if structure.owners > OWNERS and not ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers = sum(group.template.count * _rows(group, oracles, structure) for group in form.groups)
         if numbers > NUMBERS or (numbers > FEW and structure.size > AVERAGED):
@@ -112,12 +112,11 @@ class ParametricProgram(ExactMethod):
 
         def many(batch: Batch) -> np.ndarray:
             given = [for_each(batch.count, part) for part in batch.arrays]
-            answers = self.solver.answers(given[:count], given[count:])
+            family, others = self.solver.answers(given[:count], given[count:])
             told = np.full((batch.count, 3 * size + 3), np.nan)
-            family = next(answers)
             told[:, :size], told[:, size] = family.u[:, :size], family.error
             told[:, size + 1], told[:, size + 2] = SOLVED, ONE
-            for k, answer in answers:
+            for k, answer in others:
                 told[k] = _told(answer, size)
             return told
 

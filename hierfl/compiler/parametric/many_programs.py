@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from hierfl.compiler.host.standard_form import ZERO
 from hierfl.compiler.parametric.backends.daqp_backend import daqp_pairs
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
-from hierfl.compiler.parametric.row_block import RowBlock, Slopes
+from hierfl.compiler.parametric.row_block import SeparateBlock, Slopes
 from hierfl.compiler.parametric.small_and_sparse import as_array
 from hierfl.compiler.parametric.smooth_atoms import SQUARE
 
@@ -30,7 +31,7 @@ ALIKE, SOME = (
 )  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
 MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
 SCALARS = 30_000_000  # that programs looked at at once may have in all, and
-LARGEST = 4_000  # a program's linear system, so that many of them are sooner solved than one large one is factorised
+LARGEST = 40_000  # entries of a program's linear system, of which many are solved side by side
 
 Stack = Float[np.ndarray, "k *shape"]
 Rows = Bool[np.ndarray, "k rows"]
@@ -47,7 +48,7 @@ class FamilyAnswers(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ProgramFamily:
+class ManyPrograms:
     """P (k or 1, width, width), q (k, width), A (k or 1, rows, width), b (k, rows) over equations (``equal``) and inequalities."""
 
     p: Stack
@@ -55,7 +56,6 @@ class ProgramFamily:
     a: Stack
     b: Stack
     equal: Bool[np.ndarray, " rows"]
-    priced: Bool[np.ndarray, " width"]  # entries of u that are y, or that may have a cost
 
     @staticmethod
     def treats(form: LevelForm) -> bool:
@@ -63,24 +63,22 @@ class ProgramFamily:
         templates = [form.base, *(group.template for group in form.groups)]
         quadratic = all(part.atom is SQUARE for template in templates for part in template.smooth)
         own = any(t.width > t.size or t.height for t in templates[1:])
-        return form.polyhedral and quadratic and not own and (form.base.width + form.base.height) ** 2 <= LARGEST * 10
+        return form.polyhedral and quadratic and not own and (form.base.width + form.base.height) ** 2 <= LARGEST
 
     @classmethod
-    def of(cls, form: LevelForm, thetas: Thetas) -> ProgramFamily:
+    def of(cls, form: LevelForm, thetas: Thetas) -> ManyPrograms:
         """The programs at thetas with a leading axis."""
         base, count = form.base, len(thetas[0])
         width, height = base.width, base.height
-        equal = np.concatenate([np.zeros(0, bool), *(np.full(c.size, c.kind == "zero") for c in base.cones)])
-        priced = np.arange(width) < base.size
-        priced[base.linear.rows] = True
+        equal = np.concatenate([np.zeros(0, bool), *(np.full(c.size, c.kind == ZERO) for c in base.cones)])
         if form.groups:
             programs = [form.program([part[k] for part in thetas]) for k in range(count)]
-            stacks = [
-                np.stack([as_array(part) for part in each])
-                for each in zip(*((one.p, one.q, one.a, one.b) for one in programs))
-            ]
-            return cls(*stacks, programs[0].equal, programs[0].priced)
-        block = _Block.of(form, thetas[0])
+            p, a = (
+                np.stack([as_array(part) for part in parts]) for parts in zip(*((one.p, one.a) for one in programs))
+            )
+            q, b = (np.stack(parts) for parts in zip(*((one.q, one.b) for one in programs)))
+            return cls(p, q, a, b, programs[0].equal)
+        block = SeparateBlock.of(form.base, thetas[0])
         p, q = block.dense(base.quadratic, (width, width)), block.column(base.linear, width)
         for part in base.smooth:
             shape = part.form.shape
@@ -90,12 +88,7 @@ class ProgramFamily:
             q = q + _times(rows.swapaxes(1, 2), weight * shift)
         a, b = block.dense(base.matrix, (height, width)), block.column(base.offset, height)
         return cls(
-            p,
-            np.array(np.broadcast_to(q, (count, width))),
-            a,
-            np.array(np.broadcast_to(b, (count, height))),
-            equal,
-            priced,
+            p, np.array(np.broadcast_to(q, (count, width))), a, np.array(np.broadcast_to(b, (count, height))), equal
         )
 
     def __len__(self) -> int:
@@ -106,10 +99,10 @@ class ProgramFamily:
         """Whether P and A are the same for all."""
         return len(self.p) == len(self.a) == 1
 
-    def among(self, chosen: Int[np.ndarray, " some"]) -> ProgramFamily:
+    def among(self, chosen: Int[np.ndarray, " some"]) -> ManyPrograms:
         """Some of the programs."""
         p, a = (part if len(part) == 1 else part[chosen] for part in (self.p, self.a))
-        return ProgramFamily(p, self.q[chosen], a, self.b[chosen], self.equal, self.priced)
+        return ManyPrograms(p, self.q[chosen], a, self.b[chosen], self.equal)
 
     @cached_property
     def sizes(self) -> Stack:
@@ -310,43 +303,11 @@ class ProgramFamily:
         return strict & fine & self.is_one(u, z), v, w / self.sizes
 
 
-class _Block(RowBlock):
-    """A template at k thetas, each with a u and rows of its own."""
-
-    @classmethod
-    def of(cls, form: LevelForm, theta: np.ndarray) -> _Block:
-        return cls(form.base, np.asarray(theta, float), np.ones(len(theta)), np.arange(len(theta)), 0, 0)
-
-    @cached_property
-    def columns(self) -> np.ndarray:
-        """Of the k vectors u, one after another."""
-        return np.arange(len(self.theta) * self.template.width).reshape(len(self.theta), self.template.width)
-
-    @cached_property
-    def heights(self) -> np.ndarray:
-        """Of their rows."""
-        return np.arange(len(self.theta) * self.template.height).reshape(len(self.theta), self.template.height)
-
-    def dense(self, entries: object, shape: tuple[int, int]) -> Stack:
-        """The matrices, or one that is all programs'."""
-        theta = self.theta if entries.moves else self.theta[:1]  # type: ignore[attr-defined]
-        out = np.zeros((len(theta), *shape))
-        out[:, entries.rows, entries.columns] = entries.values(theta)  # type: ignore[attr-defined]
-        return out[:1] if len(out) > 1 and (out == out[:1]).all() else out
-
-    def column(self, entries: object, height: int) -> Stack:
-        """The columns, or one that is all programs'."""
-        theta = self.theta if entries.moves else self.theta[:1]  # type: ignore[attr-defined]
-        out = np.zeros((len(theta), height))
-        out[:, entries.rows] = entries.values(theta)  # type: ignore[attr-defined]
-        return out
-
-
 def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None) -> FamilyAnswers:
     """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first."""
     parts = []
     for some in _pieces(form, len(thetas[0])):
-        family = ProgramFamily.of(form, [part[some] for part in thetas])
+        family = ManyPrograms.of(form, [part[some] for part in thetas])
         before = latest.held[some] if latest is not None and len(latest.held) == len(thetas[0]) else None
         parts.append(family.solve(before))
     return FamilyAnswers(*(np.concatenate(each) for each in zip(*parts)))
@@ -361,7 +322,7 @@ def pulled_together(
         theta, answer = [part[some] for part in thetas], FamilyAnswers(*(part[some] for part in answers))
         kept = np.flatnonzero(answer.taken)
         theta, answer = [part[kept] for part in theta], FamilyAnswers(*(part[kept] for part in answer))
-        family = ProgramFamily.of(form, theta) if len(kept) else None
+        family = ManyPrograms.of(form, theta) if len(kept) else None
         if family is None:
             fine, v, w = np.zeros(0, bool), answer.u, answer.z
         else:
@@ -380,13 +341,13 @@ def _pieces(form: LevelForm, count: int) -> Iterator[slice]:
 
 
 def _pulled(thetas: Thetas, form: LevelForm, u: Stack, z: Stack, v: Stack, w: Stack) -> Thetas:
-    """The gradients in theta of what ``ProgramFamily.adjoints`` says, of each program."""
+    """The gradients in theta of what ``ManyPrograms.adjoints`` says, of each program."""
     if not len(u):
         return [np.zeros_like(part) for part in thetas]
     if form.groups:
         each = [form.pull([part[k] for part in thetas], _slopes(u[k], z[k], v[k], w[k])) for k in range(len(thetas[0]))]
         return [np.stack(parts) for parts in zip(*each)]
-    return [_Block.of(form, thetas[0]).pull(_slopes(*(np.ravel(part) for part in (u, z, v, w))))]
+    return [SeparateBlock.of(form.base, thetas[0]).pull(_slopes(*(np.ravel(part) for part in (u, z, v, w))))]
 
 
 def _slopes(u: np.ndarray, z: np.ndarray, v: np.ndarray, w: np.ndarray) -> Slopes:
