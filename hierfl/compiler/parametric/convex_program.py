@@ -15,7 +15,15 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.host.cone_solution import EMPTY, FAILED, SOLVED, UNBOUNDED
 from hierfl.compiler.host.cones import blocks, project_dual
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
-from hierfl.compiler.parametric.small_and_sparse import Matrix, columns_scaled, largest, lengths, stacked
+from hierfl.compiler.parametric.small_and_sparse import (
+    Matrix,
+    columns_scaled,
+    count_in_rows,
+    entries_of,
+    largest,
+    lengths,
+    stacked,
+)
 from hierfl.compiler.parametric.smooth_sum import SmoothSum
 
 SPREAD = 1e3  # of square roots of curvatures, from which u is told in other units
@@ -120,6 +128,13 @@ class ConvexProgram:
     def seen(self) -> Bool[np.ndarray, " rows"]:
         """Which rows u enters."""
         return lengths(self.a) > 0
+
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, columns, numbers) of the equations and inequalities with a single entry."""
+        simple = np.flatnonzero((self.equal | self.loose) & (count_in_rows(self.a) == 1))
+        row, column, value = entries_of(self.a[simple])
+        return simple[row], column, value
 
     @cached_property
     def _absolute(self) -> tuple[Matrix, Matrix]:

@@ -92,6 +92,22 @@ def gram(form: Matrix, weight: np.ndarray) -> Matrix:
     return sp.csr_array(form.T @ sp.diags_array(weight) @ form)
 
 
+def entries_of(matrix: Matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, columns, numbers) of what is not zero."""
+    if is_dense(matrix):
+        row, column = np.nonzero(matrix)
+        return row, column, matrix[row, column]
+    return sp.find(matrix)
+
+
+def count_in_rows(matrix: Matrix) -> np.ndarray:
+    """How many entries of each row are not zero."""
+    if is_dense(matrix):
+        return np.asarray(np.count_nonzero(matrix, axis=1))
+    row, _, _ = sp.find(matrix)
+    return np.bincount(row, minlength=matrix.shape[0])
+
+
 def as_array(matrix: Matrix) -> np.ndarray:
     """NumPy's."""
     return matrix if is_dense(matrix) else np.asarray(matrix.toarray())

@@ -35,6 +35,7 @@ ROUGH = 1e-6  # the error of a model's solution that is good enough for a step
 MOVING = 1e-5  # of the size of u, up to which a step may be the last but for polishing
 STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
 MISSED = 1e-6  # of the largest bound, by which rows miss each other where no u meets them all
+FAINT = 1e-6  # of the forces, up to which a multiplier may be none
 FEW = 3  # steps of Newton's method from a solution nearby
 GAIN = 1e-4  # of what a model promises, that a step has to keep
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
@@ -44,10 +45,24 @@ def solve_program(program: ConvexProgram, near: ProgramSolution | None = None) -
     """The solution, or the reason why there is none; from a solution nearby, if there is one."""
     units = program.units
     if (units == 1.0).all():
-        return _in_these_units(program, near)
+        return _on_bounds(program, _in_these_units(program, near))
     near = None if near is None else replace(near, u=near.u / units)
     answer = _in_these_units(program.in_units(units), near)
-    return replace(answer, u=answer.u * units)
+    return _on_bounds(program, replace(answer, u=answer.u * units))
+
+
+def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution with what is at a bound at it to the last bit: else a function that is flat there seems to have a slope."""
+    rows, columns, values = program.bounds
+    if not answer.solved or not len(rows):
+        return answer
+    held = (answer.z[rows] > 0) | program.equal[rows]
+    rows, columns, values = rows[held], columns[held], values[held]
+    exact = -program.b[rows] / values
+    near = np.abs(answer.u[columns] - exact) <= EXACT * (1.0 + float(np.abs(answer.u).max(initial=0.0)))
+    u = answer.u.copy()
+    u[columns[near]] = exact[near]
+    return replace(answer, u=u)
 
 
 def _in_these_units(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
@@ -90,9 +105,36 @@ def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float
             best = answer
         if best.error <= good:
             return replace(best, status=SOLVED)
+    if best is not None and not best.solved and program.polyhedral and (among := _on_face(program, best)) is not None:
+        best = min(best, among, key=lambda one: one.error)
     if reason == FAILED and program.polyhedral and _is_empty(program):
         reason = EMPTY
     return program.none(reason) if best is None or (not best.solved and reason != FAILED) else best
+
+
+def _on_face(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution | None:
+    """The best of what is left open by rows with multipliers and by curvature, for the forces that these leave: a linear program.
+
+    Where these forces are faint, next to a tie, interior points stop before they have come to its vertex.
+    """
+    u, z = answer.u, answer.z
+    strong = program.equal | (program.loose & (z * program.sizes > FAINT * program.force_size(u, z)))
+    left = program.force(u, np.where(strong, z, 0.0))
+    size = float(np.abs(left).max(initial=0.0))
+    if not size or program.linear:
+        return None
+    pinned = stacked([program.flat_along, program.a[strong]])
+    a = stacked([pinned, program.a[~strong]])
+    b = np.concatenate([-np.asarray(pinned @ u), program.b[~strong]])
+    cones = [Cone(ZERO, pinned.shape[0]), Cone(NONNEGATIVE, int((~strong).sum()))]
+    flat = nothing(program.width, program.width, program.p)
+    vertex = _quadratic(ConvexProgram(flat, left / size, a, b, [c for c in cones if c.size], program.size, flat), None)
+    if not vertex.solved:
+        return None
+    multipliers, first = np.where(strong, z, 0.0), program.flat_along.shape[0]
+    multipliers[strong] += size * vertex.z[first : pinned.shape[0]]
+    multipliers[~strong] = size * vertex.z[pinned.shape[0] :]
+    return polished(program, vertex.u, multipliers)
 
 
 def _is_empty(program: ConvexProgram) -> bool:
