@@ -26,7 +26,7 @@ from hierfl.compiler.party_constraints import lower_constraints
 STEPS = 1e-9, 1e-10  # relative to 1 + |x|
 LONGER = 1e3  # times as long at most, where y is so much larger than x
 LEAP = 1e-8  # of a gradient, and of f, that may change over a step
-FLAT = 1e-6  # of 1 + |f|, below which the size of a gradient is rounding
+FLAT = 1e-2  # of 1 + |f|, below which the size of a gradient is rounding
 LASTING = 0.2  # by how much what stays of a leap over a shorter step may differ from it
 ALIKE = 1e-6  # of a gradient, up to which two are one
 MORE = 6  # ways, where what is beside the point is not what the point is said to have
