@@ -189,3 +189,13 @@ def test_traffic_balances_and_tolls_have_gradients_unused_roads_included(origins
     np.testing.assert_allclose(found, expected, atol=1e-7)
     slopes = [(time(tolls + e) - time(tolls - e)) / 2e-5 for e in 1e-5 * np.eye(4)]
     np.testing.assert_allclose(problem.implicit.gradient(tolls), slopes, rtol=1e-5, atol=1e-6)
+
+
+def test_traces_of_interior_points_hold_no_row() -> None:
+    """Between two data points y moves with x, however many bounds of equal rows there are beside it."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    lower = hf.ArgMin(y, hf.E(2 * cp.pos(d - y) + cp.pos(y - d)) + 0.05 * cp.square(y - x), scope="federation")
+    data = hf.Federation([hf.Client({d: np.repeat([0.0, 1.0, 3.0], [5, 2, 3])})])
+    problem = hf.Problem(hf.Minimize(clients=cp.square(y - 1) + 0.1 * x), lower, federation=data)
+    for at in np.linspace(2.05, 3.95, 39):  # y = x - 1 there
+        assert float(problem.implicit.gradient(at)) == pytest.approx(2 * (at - 2) + 0.1, rel=1e-9)
