@@ -40,7 +40,7 @@ OWNERS_LOOKED_AT = (
     20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
 )
 ONE_BY_ONE = 50  # owners, whose programs are solved one after another: half a millisecond for a small one
-ROW_BY_ROW = 20
+ROW_BY_ROW = 10
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
