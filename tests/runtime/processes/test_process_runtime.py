@@ -331,7 +331,7 @@ def test_the_value_of_a_run_is_what_the_clients_say_it_is(pool: ProcessPool) -> 
         runtime=Processes(pool, ADDRESS, "FedRZO, client scope"),
         **settings,
     )
-    assert below.value == below.own_value and 0 < below.certificate.residual < below.certificate.error_bound < 1
+    assert below.value == below.own_value and 0 < below.certificate.error_bound < 1
 
 
 def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
