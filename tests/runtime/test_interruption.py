@@ -298,7 +298,7 @@ def test_somebody_elses_handler_is_left_alone() -> None:
             result = least_squares().solve(FedAvg(0.05), rounds=20, progress=False, callback=lambda *_: time.sleep(0.3))
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    assert heard == [1] and result.status == "completed"
+    assert heard == [1] and result.ended == "completed"
 
 
 if __name__ == "__main__":
