@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +32,7 @@ from hierfl.inspect.assumptions.curvature.hessians import Curvature
 from hierfl.inspect.assumptions.holders import Holders
 from hierfl.inspect.implicit.where_it_ended import is_cheap
 from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex, uses_black_box
 from hierfl.result import Result
@@ -59,6 +61,7 @@ LENGTHS = (1e-6, 1e-4, 1e-2, 1.0)  # of steps along the projected gradient, in 1
 CONFIRMED = 0.25  # of the model's fall, that f has to fall for the model to be believed
 TREND, TREND_DATA = 16, 1_000_000  # iterates at which f is asked again, and the most scalars of data for that
 ROUNDING = 1e-12  # relative, of f
+HURRIED, LONGEST = 0.5, 60.0  # seconds that looking may take: after a run that was to end, and after others
 LEAST = 1e-10  # of the model's curvatures, relative to its largest
 
 
@@ -80,8 +83,9 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     """Where a run stands that did not diverge, by its history and by what f is at and near x."""
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
-    near, away = _look(compiled, x, value), running_away(result.trajectory)
-    drift = _trend(compiled, result, near) or Drift.of(objective, result.settings.get("sense", "minimize"))
+    away = running_away(result.trajectory)
+    near, asked = _in_time(compiled, result, x, value)
+    drift = asked or Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = FLAT * (abs(value) + abs(float(first) - result.value))
     verdict = RUNS_AWAY if away else _verdict(result, near, NEAR * (1.0 + float(np.linalg.norm(x))), small, drift)
@@ -132,6 +136,19 @@ def _trend(compiled: CompiledProblem, result: Result, near: Nearby) -> Drift | N
     if any(value is None or not np.isfinite(value) for value in values):
         return None
     return Drift.through(np.array(values, float), "minimize")
+
+
+def _in_time(
+    compiled: CompiledProblem, result: Result, x: np.ndarray, value: float
+) -> tuple[Nearby, Drift | None]:
+    """What f is at and near x, and how it moved, where that is found in time; a run that was to end has a result soon."""
+    seconds = HURRIED if result.ended in (INTERRUPTED, TIME_IS_UP) else LONGEST
+    try:
+        with heeded(perf_counter() + seconds, PATIENCE, anew=True):
+            near = _look(compiled, x, value)
+            return near, _trend(compiled, result, near)
+    except CutShort:
+        return Nearby(why_not="there was no time to look at f near x"), None
 
 
 def _look(compiled: CompiledProblem, x: np.ndarray, value: float) -> Nearby:
