@@ -135,9 +135,7 @@ def evaluated_with_gradient(
     return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)
 
 
-def _asked(
-    problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
-) -> tuple[Evaluation, np.ndarray]:
+def _asked(problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None) -> tuple[Evaluation, np.ndarray]:
     hyper = Hypergradient.of(problem)
     program = problem.programs.keep(
         ("gradient program", hyper), lambda: quick_jit(lambda x, data, warm: gradient_at(hyper, x, data, warm))

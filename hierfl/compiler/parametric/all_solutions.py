@@ -55,7 +55,9 @@ class AllSolutions:
         size = program.force_size(self.answer.u, np.zeros_like(self.answer.z))
         floor = max(SMALL, 4.0 * self.answer.error) if program.polyhedral else FAINT
         most = max(float(scaled.max(initial=0.0)), size)
-        apart = program.slack(self.answer.u) / program.row_sizes(self.answer.u)  # interior points leave traces of multipliers there
+        apart = program.slack(self.answer.u) / program.row_sizes(
+            self.answer.u
+        )  # interior points leave traces of multipliers there
         return program.equal | (program.loose & (scaled > floor * most) & (scaled > apart * most))
 
     @cached_property

@@ -138,9 +138,7 @@ def _trend(compiled: CompiledProblem, result: Result, near: Nearby) -> Drift | N
     return Drift.through(np.array(values, float), "minimize")
 
 
-def _in_time(
-    compiled: CompiledProblem, result: Result, x: np.ndarray, value: float
-) -> tuple[Nearby, Drift | None]:
+def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: float) -> tuple[Nearby, Drift | None]:
     """What f is at and near x, and how it moved, where that is found in time; a run that was to end has a result soon."""
     seconds = HURRIED if result.ended in (INTERRUPTED, TIME_IS_UP) else LONGEST
     try:
