@@ -284,4 +284,15 @@ class _Scaled(ConvexProgram):
         return np.ones(self.width)
 
 
-__all__ = ["EMPTY", "FAILED", "GOOD", "SOLVED", "UNBOUNDED", "ConvexProgram", "ProgramSolution"]
+def merged(cones: list[Cone]) -> list[Cone]:
+    """Rows of equations, and of inequalities, as one cone each."""
+    merged: list[Cone] = []
+    for cone in cones:
+        if merged and cone.kind in (ZERO, NONNEGATIVE) and merged[-1].kind == cone.kind:
+            merged[-1] = Cone(cone.kind, merged[-1].size + cone.size)
+        else:
+            merged.append(cone)
+    return merged
+
+
+__all__ = ["EMPTY", "FAILED", "GOOD", "SOLVED", "UNBOUNDED", "ConvexProgram", "ProgramSolution", "merged"]

@@ -11,25 +11,32 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from hierfl.compiler.host.cone_program import ConeProgram
-from hierfl.compiler.host.cone_solution import ONE, SEVERAL, UNKNOWN
+from hierfl.compiler.host.cone_solution import ONE, SEVERAL, TWISTED, UNKNOWN
 from hierfl.compiler.host.distance_bound import distance_bound
 from hierfl.compiler.host.standard_form import KINDS, NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.parametric.all_solutions import AllSolutions, settled
-from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.parametric.convex_program import ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
-from hierfl.compiler.parametric.response import ProgramResponse, slopes_of
+from hierfl.compiler.parametric.response import Adjoint, ProgramResponse, slopes_of
 from hierfl.compiler.parametric.row_block import Slopes
-from hierfl.compiler.parametric.small_and_sparse import as_array, beside, diagonal, nothing, placed, stacked
+from hierfl.compiler.parametric.small_and_sparse import (
+    as_array,
+    beside,
+    diagonal,
+    is_monotone,
+    nothing,
+    placed,
+    stacked,
+)
 from hierfl.compiler.parametric.solve_program import polished, solve_program
 from hierfl.errors import NotConvexError
 
@@ -73,6 +80,7 @@ class LevelSolver:
     strict: bool
     selection: str | None = None
     upper: Upper | None = None
+    mapping: bool = False  # P is a map's, and need not be the curvature of anything convex
     _kept: OrderedDict[bytes, LevelAnswer] = field(default_factory=OrderedDict)
     _families: OrderedDict[bytes, FamilyAnswers] = field(default_factory=OrderedDict)
 
@@ -88,7 +96,7 @@ class LevelSolver:
     @cached_property
     def has_families(self) -> bool:
         """Whether the programs of many owners are solved together."""
-        return ManyPrograms.treats(self.form)
+        return ManyPrograms.treats(self.form) and not self.mapping
 
     def answers(self, thetas: Thetas, of_upper: Thetas) -> tuple[FamilyAnswers, Iterator[tuple[int, LevelAnswer]]]:
         """At thetas with a leading axis: (those beyond doubt together, the number and the answer of each of the others)."""
@@ -128,7 +136,7 @@ class LevelSolver:
         order = np.argsort(program.rank_of_rows, kind="stable")
         cones = sorted(program.cones, key=lambda cone: KINDS.index(cone.kind))
         h, a = as_array(program.curvature(u)), as_array(program.a)[order]
-        dense = ConeProgram(h, program.slope(u) - h @ u, a, program.b[order], _merged(cones))
+        dense = ConeProgram(h, program.slope(u) - h @ u, a, program.b[order], merged(cones))
         costs = np.abs([program.constant, program.cost(u) + program.constant])
         return distance_bound(dense, u, z[order], modulus, program.size, costs)
 
@@ -139,6 +147,8 @@ class LevelSolver:
     def _answer(self, thetas: Thetas, of_upper: Thetas) -> LevelAnswer:
         program = self.form.program(thetas)
         first = solve_program(program)
+        if first.solved and self.mapping and not is_monotone(program.p):
+            return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict:
             return LevelAnswer(program, first, first, ONE if self.strict else UNKNOWN)
         several = AllSolutions(program, first)
@@ -220,7 +230,7 @@ class LevelSolver:
             pair = response.adjoint(whole, [tangent[:count] for tangent in tangents])
             if pair is None:
                 return None
-            return [*self.form.pull(thetas, slopes_of(pair, answer.chosen)), *map(np.zeros_like, of_upper)]
+            return [*self.form.pull(thetas, slopes_of(pair, answer.chosen.u)), *map(np.zeros_like, of_upper)]
         if not answer.program.polyhedral:
             return None
         whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
@@ -232,7 +242,7 @@ class LevelSolver:
         )
         stays = self.selection is None or bool(seed.any())  # else what is chosen may leap between equals
         if pair is not None and stays:
-            return [*self.form.pull(thetas, slopes_of(pair, middle)), *map(np.zeros_like, of_upper)]
+            return [*self.form.pull(thetas, slopes_of(pair, middle.u)), *map(np.zeros_like, of_upper)]
         if answer.program.smooth is not None:
             return None
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
@@ -311,7 +321,7 @@ class LevelSolver:
 
     def _shared(
         self,
-        pair: tuple[np.ndarray, np.ndarray],
+        pair: Adjoint,
         guess: ProgramSolution,
         strong: np.ndarray,
         level: ConvexProgram,
@@ -323,7 +333,7 @@ class LevelSolver:
         width = level.width
         cost = None if chosen_by is None else chosen_by.program(of_upper)
         extra = 0 if cost is None else cost.width - cost.size
-        whole = slopes_of(pair, guess)
+        whole = slopes_of(pair, guess.u)
         below, above = Slopes(offset=np.zeros(len(level.b))), Slopes()
         heights = np.concatenate([np.flatnonzero(strong), np.flatnonzero(~strong)])
         ends = width + len(level.b)
@@ -361,17 +371,6 @@ def _places(cost: ConvexProgram, width: int) -> np.ndarray:
     return np.concatenate([np.arange(cost.size), width + np.arange(cost.width - cost.size)])
 
 
-def _merged(cones: list[Cone]) -> list[Cone]:
-    """Rows of equations, and of inequalities, as one cone each."""
-    merged: list[Cone] = []
-    for cone in cones:
-        if merged and cone.kind in (ZERO, NONNEGATIVE) and merged[-1].kind == cone.kind:
-            merged[-1] = Cone(cone.kind, merged[-1].size + cone.size)
-        else:
-            merged.append(cone)
-    return merged
-
-
 def _value_at(cost: ConvexProgram, y: np.ndarray) -> float:
     """A cost at y: its bounds as low as they go."""
     size, width = cost.size, cost.width
@@ -395,6 +394,3 @@ def _not_convex(selection: str, why: str) -> str:
         f"selection={selection!r} chooses among several lower solutions by a convex program, for which the upper objective has to be "
         f"{bends} in y: here it is not ({why}). Write an upper objective that is, or a lower level with one solution."
     )
-
-
-__all__ = ["Callable", "Float", "LevelAnswer", "LevelSolver", "Upper"]

@@ -9,8 +9,9 @@ are what the adjoint says.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from hierfl.compiler.parametric.convex_program import EMPTY, UNBOUNDED, ConvexPr
 from hierfl.compiler.parametric.level_form import Thetas
 from hierfl.compiler.parametric.row_block import Slopes
 from hierfl.compiler.parametric.saddle import Saddle
-from hierfl.compiler.parametric.small_and_sparse import Matrix, as_array, largest, nothing, stacked
+from hierfl.compiler.parametric.small_and_sparse import Matrix, as_array, diagonal, largest, nothing, stacked
 from hierfl.compiler.parametric.solve_program import solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
@@ -44,6 +45,22 @@ Build = Callable[[Thetas], ConvexProgram]
 Push = Callable[[Thetas, Thetas, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
+class Adjoint(NamedTuple):
+    """(a, b) and the multipliers such that the gradient of seed'u is that of -a'(P u + q - A'z) - b'(A u + b) at fixed u and z."""
+
+    a: np.ndarray
+    b: np.ndarray
+    z: np.ndarray
+
+
+class _Look(NamedTuple):
+    """How u moves along a direction of theta, and by what that was found."""
+
+    by: ProgramResponse
+    way: Thetas
+    moved: ProgramSolution
+
+
 @dataclass(frozen=True, eq=False)
 class ProgramResponse:
     """Of the solution of ``build(thetas)``."""
@@ -62,30 +79,73 @@ class ProgramResponse:
 
     def adjoint(
         self, seed: np.ndarray, tangents: Sequence[Thetas], leaps: bool = False
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """(a, b) such that the gradient of seed'u is that of -a'(P u + q - A'z) - b'(A u + b) at fixed u and z; None where there is none.
+    ) -> Adjoint | None:
+        """The adjoint of seed'u; None where there is none.
 
         ``tangents`` are directions of theta in which it has to be one; ``leaps`` says that u may jump, which a seed of zero does not see.
         """
         if not seed.any():
             followed = not leaps or all(self._stays(self.moved(tangent)) for tangent in tangents)
-            return (np.zeros(self.program.width), np.zeros(len(self.program.b))) if followed else None
+            zero = np.zeros(self.program.width), np.zeros(len(self.program.b))
+            return Adjoint(*zero, self.answer.z) if followed else None
         if not self.program.polyhedral:
             return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
-        moves = [self.moved(tangent) for tangent in tangents]
         if not self.solutions.weak.any():
             pair = self._at(self.solutions.strong, seed)
-            return pair if pair is not None and all(map(self._is_followed, moves)) else None
-        ways = [(sign * force, sign * slack) for force, slack in moves for sign in (1.0, -1.0)]
-        along = [self._along(force, slack) for force, slack in ways]
-        inside = [k for k, moved in enumerate(along) if not self._leads_out(moved.status, ways[k][1])]
-        if not inside or not all(along[k].solved for k in inside):
+            if pair is not None and all(self._is_followed(self.moved(tangent)) for tangent in tangents):
+                return pair
+            if self._are_independent:
+                return None
+        ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
+        looks = [look for way in ways if (look := self._look(way)) is not None]
+        if not looks or not all(look.moved.solved for look in looks):
             return None
-        for k in inside:
-            pair = self._at(self._held_along(along[k], *ways[k]), seed)
-            if pair is not None and all(self._agrees(pair, seed, ways[other], along[other]) for other in inside):
+        for by, way, moved in looks:
+            pair = by._at(by._held_along(moved, *by.moved(way)), seed)
+            if pair is not None and all(by._agrees(pair, seed, by.moved(look.way), look.moved) for look in looks):
                 return pair
         return None
+
+    def _look(self, way: Thetas) -> _Look | None:
+        """The derivative along a direction, by the multipliers that count there; None where it leads out of the domain."""
+        force, slack = self.moved(way)
+        moved = self._along(force, slack)
+        if moved.solved:
+            return _Look(self, way, moved)
+        if self._leads_out(moved.status, slack):
+            return None
+        other = self._by_multipliers_along(slack)
+        return _Look(self, way, moved) if other is None else _Look(other, way, other._along(*other.moved(way)))
+
+    @cached_property
+    def _are_independent(self) -> bool:
+        """Whether the rows that hold are, so that there are no other multipliers."""
+        held = self.solutions.strong
+        numbers = np.cos(np.arange(1, int(held.sum()) + 1) ** 2)
+        _, multipliers, left = Saddle(diagonal(np.ones(self.program.width), self.program.a), self.program.a[held]).solve(
+            self.program.a[held].T @ numbers, np.zeros(len(numbers))
+        )
+        return bool(left <= CONSISTENT and np.abs(multipliers - numbers).max(initial=0.0) <= ALIKE)
+
+    def _by_multipliers_along(self, slack: np.ndarray) -> ProgramResponse | None:
+        """The same by those multipliers that make the least of what slacks move by (Gauvin and Janin, 1988): of the linear program
+        whose dual that is.
+        """
+        program, z = self.program, self.answer.z
+        tight = self.solutions.strong | self.solutions.weak
+        order = np.concatenate([np.flatnonzero(tight & program.equal), np.flatnonzero(tight & program.loose)])
+        kinds = [Cone(ZERO, int((tight & program.equal).sum())), Cone(NONNEGATIVE, int((tight & program.loose).sum()))]
+        flat, rows = nothing(program.width, program.width, program.p), program.a[order]
+        cones = [cone for cone in kinds if cone.size]
+        least = ConvexProgram(flat, np.asarray(rows.T @ z[order]), rows, slack[order], cones, program.size, flat)
+        found = solve_program(least)
+        if not found.solved:
+            return None
+        multipliers = np.zeros_like(z)
+        multipliers[order] = found.z
+        if not program.judged(self.answer.u, multipliers).solved:
+            return None
+        return replace(self, answer=replace(self.answer, z=multipliers), _saddles={})
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -99,14 +159,14 @@ class ProgramResponse:
             self._saddles[key] = Saddle(self._curvature, self.program.a[held])
         return self._saddles[key]
 
-    def _at(self, held: np.ndarray, seed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def _at(self, held: np.ndarray, seed: np.ndarray) -> Adjoint | None:
         """The adjoint where these rows hold; None where they leave the seed undetermined."""
         a, multipliers, left = self._saddle(held).solve(seed, np.zeros(int(held.sum())))
         if left > CONSISTENT:
             return None
         b = np.zeros(len(self.program.b))
         b[held] = multipliers
-        return a, b
+        return Adjoint(a, b, self.answer.z)
 
     def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
         """How the conditions move along a direction of theta, at fixed u and z: (of P u + q - A'z, of A u + b)."""
@@ -143,13 +203,13 @@ class ProgramResponse:
 
     def _agrees(
         self,
-        pair: tuple[np.ndarray, np.ndarray],
+        pair: Adjoint,
         seed: np.ndarray,
         way: tuple[np.ndarray, np.ndarray],
         moved: ProgramSolution,
     ) -> bool:
         """Whether the derivative along a direction is what the adjoint says."""
-        (a, b), (force, slack) = pair, way
+        (a, b, _), (force, slack) = pair, way
         said = -float(a @ force + b @ slack)
         size = float(np.abs(a) @ np.abs(force) + np.abs(b) @ np.abs(slack) + np.abs(seed) @ np.abs(moved.u))
         rounding = ROUNDING * float(np.abs(seed).max()) * (1.0 + float(np.abs(self.answer.u).max(initial=0.0)))
@@ -190,7 +250,7 @@ class ProgramResponse:
 
     # --- cones ---------------------------------------------------------------------------------------------------
 
-    def _over_cones(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> tuple[np.ndarray, np.ndarray] | None:
+    def _over_cones(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> Adjoint | None:
         """From the derivative of z = Proj(z - scale (A u + b)); where it may have none, what the solutions a little further confirm."""
         program, u, z = self.program, self.answer.u, self.answer.z
         width, total = program.width, program.width + len(z)
@@ -211,7 +271,7 @@ class ProgramResponse:
             found, _, rank, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
             if np.abs(system.T @ found - right).max() > CONSISTENT * np.abs(right).max():
                 continue
-            pair = found[:width], scale * slope.T @ found[width:]
+            pair = Adjoint(found[:width], scale * slope.T @ found[width:], z)
             determined = rank == total or self._leaves_bounds_only(system, rank)
             if determined and corner > NEAR_CORNER:
                 return pair
@@ -234,7 +294,7 @@ class ProgramResponse:
         others[self.program.size : self.program.width] = False
         return float(np.abs(loose[:, others]).max(initial=0.0)) <= STILL
 
-    def _is_slope(self, pair: tuple[np.ndarray, np.ndarray], seed: np.ndarray, tangent: Thetas, sign: float) -> bool:
+    def _is_slope(self, pair: Adjoint, seed: np.ndarray, tangent: Thetas, sign: float) -> bool:
         """Whether seed'u moves along a direction as the adjoint says: by the solution a little further."""
         force, slack = self.moved(tangent)
         said, u = -float(pair[0] @ force + pair[1] @ slack), self.answer.u
@@ -273,7 +333,7 @@ class ProgramResponse:
         return least
 
 
-def slopes_of(pair: tuple[np.ndarray, np.ndarray], answer: ProgramSolution) -> Slopes:
+def slopes_of(adjoint: Adjoint, u: np.ndarray) -> Slopes:
     """The function of the program's numbers whose gradient in theta is that of seed'u."""
-    a, b = pair
-    return Slopes([(-a, answer.u)], [], [(answer.z, a), (-b, answer.u)], -b)
+    a, b, z = adjoint
+    return Slopes([(-a, u)], [], [(z, a), (-b, u)], -b)

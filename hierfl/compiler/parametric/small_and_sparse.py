@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.linalg import splu
 
 SMALL = 40_000  # entries up to which a matrix is dense: below, SciPy's bookkeeping takes longer than NumPy's arithmetic
+
+NEGATIVE = 1e-12  # of the largest entry, up to which an eigenvalue is none
 
 Matrix = Any  # an array, or one of SciPy's sparse arrays
 
@@ -111,3 +114,15 @@ def count_in_rows(matrix: Matrix) -> np.ndarray:
 def as_array(matrix: Matrix) -> np.ndarray:
     """NumPy's."""
     return matrix if is_dense(matrix) else np.asarray(matrix.toarray())
+
+
+def is_monotone(p: Matrix) -> bool:
+    """Whether a symmetric matrix has no negative eigenvalue, up to rounding."""
+    size = largest(p)
+    if not size:
+        return True
+    firm = p + NEGATIVE * size * diagonal(np.ones(p.shape[0]), p)
+    if is_dense(p):
+        return bool(np.linalg.eigvalsh(firm)[0] >= 0.0)
+    factor = splu(sp.csc_matrix(firm), "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    return bool((factor.U.diagonal() > 0).all())  # the signs of the pivots are those of the eigenvalues (Sylvester)

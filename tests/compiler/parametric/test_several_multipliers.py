@@ -58,3 +58,16 @@ def test_a_corner_of_three_rows_in_the_plane() -> None:
     for at in (-0.4, 0.0, 0.7):
         assert float(problem.implicit(at)) == pytest.approx(at, abs=1e-12)
         assert float(problem.implicit.gradient(at)) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_direction_has_its_own_multipliers() -> None:
+    """|y|_1 <= x + p opens at x = 0: a point with as many rows as there are signs. y leaves it along the entry that gains most."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - np.array([1.0, 0.7])), [cp.norm1(y) <= x[0]])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y) + cp.square(x[1])), lower).implicit
+    np.testing.assert_allclose(implicit.gradient([0.0, 0.3]), [1.0, 0.6], atol=1e-9)
+    scaled = hf.ArgMin(y, cp.sum_squares(y - np.array([1.0, 0.7])), [cp.norm1(cp.multiply(cp.exp(x), y)) <= x[0]])
+    within = hf.Problem(hf.Minimize(clients=cp.sum(y) + cp.square(x[1])), scaled).implicit
+    step = 1e-7
+    here = float(within([0.0, 0.3]))
+    assert within.gradient([0.0, 0.3])[0] == pytest.approx((float(within([step, 0.3])) - here) / step, rel=1e-5)

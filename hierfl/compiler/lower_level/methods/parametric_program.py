@@ -269,7 +269,7 @@ def _made(structure: LowerStructure) -> LevelSolver:
     selection = getattr(level, "selection", None)
     strict = structure.strict
     chosen_by = None if selection is None else _upper(oracles, selection)
-    return LevelSolver(form, strict, selection, chosen_by)
+    return LevelSolver(form, strict, selection, chosen_by, mapping)
 
 
 def _upper(oracles: Oracles, selection: str) -> Upper:
