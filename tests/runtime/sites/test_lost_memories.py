@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,17 @@ def test_a_run_at_whose_end_a_site_is_missing_says_which_client_its_value_lacks(
     assert "elsewhere" in found.rest.words and found.status in ("out of rounds", "still descending")
 
 
+def cut_short(problem: hf.Problem, solver: Any, runtime: Any, kept: dict[str, Any]) -> None:
+    """Begin a run that Ctrl-C ends after some rounds, however long they take."""
+
+    def press(done: int, *_: Any) -> None:
+        if done == 50:
+            signal.raise_signal(signal.SIGINT)
+
+    found = problem.solve(solver, runtime=runtime, callback=press, **SETTINGS, **kept)
+    assert found.status == "interrupted" and found.settings["rounds_done"] >= 50
+
+
 @pytest.mark.slow
 def test_what_a_full_disk_did_not_keep_is_missed_when_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -110,8 +122,7 @@ def test_what_a_full_disk_did_not_keep_is_missed_when_the_run_goes_on(
 
     solver, kept = SOLVERS["SCAFFOLD"], {"checkpoint": hf.Checkpoint(tmp_path / "run", every_rounds=20)}
     monkeypatch.setattr(MemoryFolder, "keep", full)
-    short: dict[str, Any] = {**SETTINGS, "time_limit": 1.0}
-    problem.solve(solver, runtime=runtime(), **short, **kept)
+    cut_short(problem, solver, runtime(), kept)
     monkeypatch.undo()
     found = problem.solve(solver, runtime=runtime(), resume=True, **SETTINGS, **kept)
     assert found.ended == "completed"
@@ -128,8 +139,8 @@ def test_clients_that_are_at_other_sites_when_the_run_goes_on_have_lost_what_the
         return hf.runtime.Flower(LoopbackGrid(nodes))
 
     solver, kept = SOLVERS["SCAFFOLD"], {"checkpoint": hf.Checkpoint(tmp_path / "run", every_rounds=20)}
-    problem, short = unlike_clients(), {**SETTINGS, "time_limit": 1.0}
-    assert problem.solve(solver, runtime=runtime(2), **short, **kept).status == "time limit reached"
+    problem = unlike_clients()
+    cut_short(problem, solver, runtime(2), kept)
     found = problem.solve(solver, runtime=runtime(3), resume=True, **SETTINGS, **kept)
     assert len(found.settings["began_anew"]) == 1
     np.testing.assert_allclose(found.x, BEST, atol=1e-6)
