@@ -17,7 +17,7 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
 from hierfl.compiler.implicit_differentiation.beside import Beside, may_have_unseen_kinks
 from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved
+from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved, warn_of_several
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
@@ -113,6 +113,7 @@ def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np
         beside = Beside(partial(_asked, problem), np.asarray(x, float), evaluation, gradient)
         gradient = beside.gradient()
         require_gradient(problem, x, evaluation, gradient)
+    warn_of_several(problem, evaluation.solution)
     return float(evaluation.value), gradient
 
 
