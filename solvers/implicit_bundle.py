@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.descent.answers import Answers
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle

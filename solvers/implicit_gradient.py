@@ -29,6 +29,7 @@ from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
 from hierfl.solvers.lower import Exact
+from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower, require_federated
 from hierfl.solvers.parts.bound import ABSENT, Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle
@@ -169,7 +170,7 @@ class BoundImplicitGradient(Bound):
             in_y = in_y + server_in_y if self.federated else in_y
         gradient = in_x
         if self.federated:
-            gradient = self.hyper.adjoint(at, in_x, in_y, self._mean_map(clients.everyone, at, y), y)
+            gradient = self._federated(clients.everyone, at, in_x, in_y, y)
         record = monitor.record(problem.sign, size, jnp.linalg.norm(gradient))
         return ImplicitGradientState(problem.project_upper(x - size * gradient, clients.public), y), record
 
@@ -218,6 +219,15 @@ class BoundImplicitGradient(Bound):
 
         value, (in_x, in_y) = party.estimate(at, problem.server_samples, key, self.settings.batch_size)
         return value, in_x, in_y
+
+    def _federated(self, clients: Clients, x: Array, in_x: Array, in_y: Array, y: Array) -> Array:
+        """The gradient by answers of the clients; where y is one of several solutions by the method, which knows them all."""
+        asked = self.hyper.adjoint(x, in_x, in_y, self._mean_map(clients, x, y), y)
+        method = self.hyper.exact.method
+        if not isinstance(self.lower, BoundExact) or method is None or not method.responds or method.structure.strict:
+            return asked
+        known = in_x + method.pull(x, self.lower.owner(clients, x), in_y)
+        return jnp.where(jnp.isnan(known).any(), asked, known)
 
     def _mean_map(self, clients: Clients, x: Array, y: Array) -> LowerMap:
         """The federation's lower level, asked of the clients."""

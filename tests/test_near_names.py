@@ -81,8 +81,8 @@ def test_words_are_answered_with_the_nearest() -> None:
     rows = {u: np.ones((4, 2))}
     with pytest.raises(hf.DeclarationError, match=r"unknown scope 'clients' of ArgMin: did you mean 'client'"):
         hf.ArgMin(y, cp.sum_squares(y), scope="clients")
-    with pytest.raises(hf.SettingError, match="method of Exact='activeset': did you mean 'active set'"):
-        Exact(method="activeset")
+    with pytest.raises(hf.SettingError, match="method of Exact='parametricprogram': did you mean 'parametric program'"):
+        Exact(method="parametricprogram")
     with pytest.raises(hf.DataError, match=r"scheme='dirichlet': .* did you mean 'hf.Dirichlet'"):
         hf.Federation.split(rows, clients=2, scheme="dirichlet")  # type: ignore[arg-type]
     with pytest.raises(hf.DataError, match="weights='sample': did you mean 'samples'"):

@@ -7,7 +7,6 @@ is lowered below it, as in bundle methods for nonconvex functions (Lukšan and V
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +75,8 @@ class Bundle:
         slopes, errors = self._highest()
         whole = 1.0 + self._measured(self.centre.x)
         lengths = self.length, float(np.sqrt(self.length * whole)), whole  # in one of them the program is well scaled
-        for quickly, length in itertools.product((True, False) if rows.polyhedral else (False,), lengths):
-            answer = rows.lowest(share * self.curvature, self.centre.x, slopes, errors, length, self.units, quickly)
+        for length in lengths:
+            answer = rows.lowest(share * self.curvature, self.centre.x, slopes, errors, length, self.units)
             if answer is not None:
                 return ModelStep(answer[0], max(0.0, -answer[1]))
         return None

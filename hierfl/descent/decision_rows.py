@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
+import jax
 import numpy as np
 from jaxtyping import Float
 
 from hierfl.analysis.hoist import instantiate
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.host.cone_program import ConeProgram
-from hierfl.compiler.host.cone_solution import SOLVED
-from hierfl.compiler.host.families.nearest_point import HostProjection
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone, NoStandardFormError
+from hierfl.compiler.parametric.level_form import LevelForm
+from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, NoStandardFormError
+from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.small_and_sparse import as_array
+from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.language.federation.client import Client
 
 TINY = 1e-300
@@ -76,9 +79,11 @@ class DecisionRows:
 
     @classmethod
     def _made(cls, problem: CompiledProblem, constraints: list[Any], variables: Sequence[cp.Variable]) -> DecisionRows:
-        rows = HostProjection.on(constraints, variables)
-        a, b = rows.rows(problem.data().clients.public)
-        return cls(a, b, rows.form.cones, problem.upper.size)
+        template = LevelTemplate.of(None, constraints, variables)
+        with jax.enable_x64(True):
+            theta = np.asarray(template.theta_at(problem.data().clients.public), float)
+        program = LevelForm(template, ()).program([theta])
+        return cls(as_array(program.a), program.b, program.cones, problem.upper.size)
 
     def lowest(
         self,
@@ -88,12 +93,11 @@ class DecisionRows:
         offsets: Float[np.ndarray, " k"],
         length: float,
         units: Vector,
-        quickly: bool = False,
     ) -> tuple[Vector, float] | None:
         """d and v with the least v + d' curvature d / 2 such that x + d is in X and v >= slopes d - offsets; None where that fails.
 
         ``length`` is about the length of d in the ``units`` of the variables; the program is written for d / (length units), and for v
-        in units of the steepest slope. ``quickly`` leaves it at the solver for rows, where there are rows alone.
+        in units of the steepest slope.
         """
         width, count = self.a.shape[1], len(slopes)
         steep = max(float(np.linalg.norm(slopes * units, axis=1).max(initial=0.0)), TINY)
@@ -112,9 +116,8 @@ class DecisionRows:
         if not all(np.isfinite(array).all() for array in (h, a, b)):
             return None
         with np.errstate(all="ignore"):
-            program = ConeProgram(h, g, a, b, [*first, Cone(NONNEGATIVE, count), *rest])
-            answer = program.solve_by_rows() if quickly and program.polyhedral else program.solve()
-        if answer.status != SOLVED:
+            answer = solve_program(ConvexProgram.of(h, g, a, b, [*first, Cone(NONNEGATIVE, count), *rest]))
+        if not answer.solved:
             return None
         return length * units * answer.u[: self.size], length * steep * float(answer.u[width])
 

@@ -14,9 +14,9 @@ from collections.abc import Generator
 
 import numpy as np
 
-from hierfl.compiler.host.cone_program import ConeProgram
-from hierfl.compiler.host.cone_solution import SOLVED
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
 from hierfl.descent.limited_curvature import LimitedCurvature, Vector
 from hierfl.descent.search import AT_REST, BOTTOM, EDGE, UNBOUNDED
@@ -166,15 +166,15 @@ class LimitedDescent:
         products = slopes @ np.array([self.curvature.solved(slope, everywhere) for slope in slopes]).T
         size = max(float(np.trace(products)) / len(products), 1e-300)
         count = len(slopes)
-        program = ConeProgram(
+        program = ConvexProgram.of(
             0.5 * (products + products.T) / size,
             errors / size,
             np.vstack([np.ones((1, count)), np.eye(count)]),
             np.concatenate([[-1.0], np.zeros(count)]),
             [Cone(ZERO, 1), Cone(NONNEGATIVE, count)],
         )
-        answer = program.solve()
-        if answer.status != SOLVED:
+        answer = solve_program(program)
+        if not answer.solved:
             self._pieces = []
             return best.slope, 0.0
         shares = np.maximum(answer.u, 0.0) / np.maximum(answer.u, 0.0).sum()

@@ -209,3 +209,18 @@ def _pack(array: jax.Array) -> tuple[jax.Array, bool]:
 
 def _unpack(words: np.ndarray, wide: bool) -> np.ndarray:
     return np.ascontiguousarray(words, dtype=np.uint32).view(np.float64)[..., 0] if wide else words
+
+
+def for_each(count: int, array: np.ndarray) -> np.ndarray:
+    """An array of an entry for each call, where it may have one for all; numbers as doubles."""
+    array = _number(array)
+    if len(array) == count:
+        return array
+    whole = np.empty((count, *array.shape[1:]), array.dtype)
+    whole[:] = array
+    return whole
+
+
+def _number(array: np.ndarray) -> np.ndarray:
+    """Floating-point numbers as doubles, others as they are."""
+    return array.astype(float, copy=False) if array.dtype.kind == "f" else array

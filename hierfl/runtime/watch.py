@@ -187,15 +187,26 @@ class Watch:
         client, size = int(history["fault"][place]), float(history["step_size"][place])
         if client < 0 and self.compiled.num_clients == 1 and self.compiled.server_program is None:
             client = 0  # there is nobody else
+        several = self._may_have_several()
         if client >= 0:
             return DivergedError(
                 f"round {index}, {self.compiled.declaration.client_called(client)}: what it sends is NaN, infinite or beyond {TOO_LARGE:g}"
-                f"{', or its lower level was not solved (problem.implicit(x) says why)' if self.compiled.lower.size else ''}. Reduce step_size (here {size:g}) or "
+                f"{', or its lower level was not solved (problem.implicit(x) says why)' if self.compiled.lower.size else ''}{several}. Reduce step_size (here {size:g}) or "
                 f"the lower solver's step size, or check the domain of the clients term."
             )
         return DivergedError(
             f"round {index}, at the server: the objective's estimate, the gradient or the new x is NaN, infinite or beyond "
-            f"{TOO_LARGE:g}. Reduce step_size (here {size:g}), or check the domain of the server's and the clients' terms."
+            f"{TOO_LARGE:g}{several}. Reduce step_size (here {size:g}), or check the domain of the server's and the clients' terms."
+        )
+
+    def _may_have_several(self) -> str:
+        """What else may be wrong, of the gradient of a y that clients share."""
+        method = self.compiled.exact.method
+        if self.compiled.scope != "federation" or method is None or method.structure.strict:
+            return ""
+        return (
+            ", or y is one of several solutions: how it moves with x is told by lower=Exact() with all data in one place, and not by "
+            "clients' answers (a strongly convex term makes it the only one)"
         )
 
 

@@ -109,6 +109,16 @@ class BoundExact(Tabulated):
     ) -> LowerAnswer:
         """The federation's y at each point. An oracle of the simulation: its questions to the clients are not counted."""
 
+        def one(x: Array) -> tuple[Array, Array, Array]:
+            y, residual = self._checked(
+                self.exact.solve(x, self.owner(clients, x), start, self.settings.tolerance)
+            )
+            return y, residual, self.problem.lower_gap(x, clients.public)
+
+        return LowerAnswer(*jax.lax.map(one, points.values))
+
+    def owner(self, clients: Clients, x: Array) -> Owner:
+        """Of the y that clients share."""
         public, data = clients.public, self._data()
         everyone = replace(data.clients, public=public)
 
@@ -116,32 +126,27 @@ class BoundExact(Tabulated):
             """Of the declaration: who solves for a y that clients share by a method that does not ask them knows what they hold."""
             return held_by_all(self.problem, everyone, data.server, upper and not self.problem.elsewhere)
 
-        def one(x: Array) -> tuple[Array, Array, Array]:
-            def ask(question: Question) -> Callable[[Array], Array]:
-                """The mean over the clients of their answers."""
-                return lambda y: clients.mean(clients.query(question, (x, y)))
+        def ask(question: Question) -> Callable[[Array], Array]:
+            """The mean over the clients of their answers."""
+            return lambda y: clients.mean(clients.query(question, (x, y)))
 
-            force = jax.custom_jvp(ask(self.force))
+        force = jax.custom_jvp(ask(self.force))
 
-            @force.defjvp
-            def _(at: tuple[Array], along: tuple[Array]) -> tuple[Array, Array]:
-                return force(at[0]), clients.mean(clients.query(self.slope, (x, at[0], along[0])))
+        @force.defjvp
+        def _(at: tuple[Array], along: tuple[Array]) -> tuple[Array, Array]:
+            return force(at[0]), clients.mean(clients.query(self.slope, (x, at[0], along[0])))
 
-            owner = Owner(
-                force,
-                lambda z: self.problem.project_lower(x, z, public),
-                ask(self.product),
-                lambda: self.problem.lower_limits(x, public),
-                lambda: self.problem.lower_condition(x, public),
-                public,
-                held,
-                lambda group: (data.server_party if group.server else everyone).gathered(group),
-                lambda y: self.problem.federation_value(x, y, everyone),
-            )
-            y, residual = self._checked(self.exact.solve(x, owner, start, self.settings.tolerance))
-            return y, residual, self.problem.lower_gap(x, public)
-
-        return LowerAnswer(*jax.lax.map(one, points.values))
+        return Owner(
+            force,
+            lambda z: self.problem.project_lower(x, z, public),
+            ask(self.product),
+            lambda: self.problem.lower_limits(x, public),
+            lambda: self.problem.lower_condition(x, public),
+            public,
+            held,
+            lambda group: (data.server_party if group.server else everyone).gathered(group),
+            lambda y: self.problem.federation_value(x, y, everyone),
+        )
 
     def _data(self) -> Data:
         """Everybody's data; where some are elsewhere, a site that sees what it will be asked needs their shapes, and nobody their numbers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partialmethod
 from typing import Any
 
 import cvxpy as cp
@@ -17,9 +18,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.data.tables import Party
-from hierfl.compiler.lower_level.on_host.place import Handed
-from hierfl.compiler.lower_level.owner import Held
+from hierfl.compiler.data.tables import Party, Population
 from hierfl.runtime.processes.process_pool import ProcessPool
 from hierfl.runtime.processes.process_runtime import Processes
 from hierfl.solvers import (
@@ -141,33 +140,26 @@ def test_exact_lower_levels() -> None:
     assert not report.of("refused")
 
 
-@pytest.mark.parametrize("method", ["active set", "cvxpy", "semismooth Newton", "accelerated gradient"])
+@pytest.mark.parametrize("method", ["parametric program", "cvxpy", "semismooth Newton", "accelerated gradient"])
 def test_an_exact_method(method: str) -> None:
     cases = [case for case in CASES if case.scope is not None]
     conform_lower(method, cases=cases if FULL else cases[len(method) % 3 :: 3]).require()
 
 
 def test_a_method_that_ignores_what_it_is_handed_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = Handed._held
+    def nothing_gathered(self: Any, group: Any, true: Any) -> Any:
+        rows, weights = true(self, group)
+        return jax.tree.map(jax.numpy.zeros_like, rows), weights
 
-    def everybody_alike(self: Handed, *given: Any) -> Held:
-        held = true(self, *given)
-        return replace(held, data=jax.tree.map(np.zeros_like, held.data))
-
-    gathered = Party.gathered
-
-    def nothing_gathered(self: Party, group: Any) -> Any:
-        return jax.tree.map(jax.numpy.zeros_like, gathered(self, group)[0]), gathered(self, group)[1]
-
-    monkeypatch.setattr(Handed, "_held", everybody_alike)
-    monkeypatch.setattr(Party, "gathered", nothing_gathered)
+    for holder in (Party, Population):
+        monkeypatch.setattr(holder, "gathered", partialmethod(nothing_gathered, true=holder.gathered))
     constrained = [Case("client", "polyhedron", "samples"), Case("federation", "cones", "samples")]
-    assert conform_lower("active set", cases=constrained).of("fails") == constrained
+    assert conform_lower("parametric program", cases=constrained).of("fails") == constrained
     report = conform(ImplicitGradient(step_size=STEP), cases=constrained[:1])
     assert not report.conforms and "y in process: off by" in str(report)
 
 
-@pytest.mark.parametrize("method", ["active set", "cvxpy"])
+@pytest.mark.parametrize("method", ["parametric program", "cvxpy"])
 @pytest.mark.parametrize("scope", ["client", "federation"])
 def test_lower_levels_on_the_host_are_functions_of_the_data_they_are_handed(scope: str, method: str, x64: None) -> None:
     case = Case(scope, "polyhedron", "both")
@@ -193,7 +185,7 @@ def test_constraints_of_all_clients_hold_for_a_y_that_they_share() -> None:
     level = hf.ArgMin(y, cp.sum_squares(y - x), [y >= low, cp.sum(y) <= 5], scope="federation")
     clients = [hf.Client({}, {low: np.array(bound)}) for bound in ([1.0, 0.0], [0.0, 2.0])]
     problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y)), level, federation=hf.Federation(clients))
-    for method in (None, "active set", "cvxpy"):
+    for method in (None, "parametric program", "cvxpy"):
         found = problem.compile().exact.by(method).at(np.zeros(2))
         np.testing.assert_allclose(found.solution.y, [[1.0, 2.0]], atol=1e-8)
     forces = np.concatenate([np.ravel(force) for force in problem.implicit.multipliers(np.zeros(2)).values()])

@@ -174,7 +174,8 @@ class Population:
             return {leaf: jnp.asarray(values) for leaf, values in self.parameters.items()}, weights
         table = self.tables[group.table]
         numbers = jnp.arange(table.size)
-        holder = jnp.searchsorted(jnp.asarray(table.offsets), numbers, side="right") - 1
+        starts, order = jnp.asarray(table.offsets), jnp.argsort(jnp.asarray(table.offsets))  # in whatever order they are
+        holder = order[jnp.searchsorted(starts[order], numbers, side="right") - 1]
         share = 1.0 / jnp.asarray(table.counts)[holder] if table.weights is None else jnp.asarray(table.weights)
         own = {leaf: jnp.asarray(values)[holder] for leaf, values in self.parameters.items()}
         return {**own, **table.rows(numbers)}, weights[holder] * (1.0 if group.summed else share)

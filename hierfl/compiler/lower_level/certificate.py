@@ -17,9 +17,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from hierfl.compiler.parametric.convex_program import ConvexProgram
-from hierfl.compiler.parametric.small_and_sparse import diagonal
-from hierfl.compiler.parametric.solve_program import solve_program
+from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.small_and_sparse import diagonal
+from hierfl.compiler.programs.solve_program import solve_program
 
 Map = Callable[[Array], Array]
 TOLERANCE = 1e-9  # of y, relative, that is asked for unless somebody says otherwise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
-from hierfl.compiler.lower_level.methods.active_set import ActiveSet
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
 from hierfl.compiler.lower_level.methods.conic_program import ConicProgram
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
@@ -14,7 +13,6 @@ from hierfl.compiler.lower_level.methods.parametric_program import ParametricPro
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
-from hierfl.compiler.parametric.many_programs import ManyPrograms
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import near_names
 
@@ -26,7 +24,6 @@ METHODS: dict[str, type[ExactMethod]] = {
         DiagonalPlusLowRank,
         LinearSystem,
         ParametricProgram,
-        ActiveSet,
         SemismoothNewton,
         ExtragradientMethod,
         ConicProgram,
@@ -39,14 +36,11 @@ LOOKED_AT = 30  # scalars of y, and
 OWNERS_LOOKED_AT = (
     20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
 )
-ONE_BY_ONE = 50  # owners, whose programs are solved one after another: half a millisecond for a small one
-ROW_BY_ROW = 10
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
 
 
 IN_ONE_PLACE = (
     ParametricProgram,
-    ActiveSet,
     ConicProgram,
 )  # that read what owners hold; others ask for F, and its derivatives along directions
 
@@ -72,29 +66,13 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     if (
         (isinstance(in_rounds, FORMULAS) and not searched)
         or system
-        or isinstance(in_rounds, (ParametricProgram, ActiveSet))
+        or isinstance(in_rounds, ParametricProgram)
     ):
         return in_rounds
     applies, why = ParametricProgram.verdict(structure)
-    if applies and not _is_left_to_active_sets(structure):
-        return ParametricProgram(structure, why)
-    applies, why = ActiveSet.verdict(structure)
-    return ActiveSet(structure, why) if applies and not searched else in_rounds
-
-
-def _is_left_to_active_sets(structure: LowerStructure) -> bool:
-    """Whether the level is small, and what ``ActiveSet`` is better at.
-
-    These are degenerate derivatives over curved cones, many owners, which it solves together, and averages of kinks over many rows.
-    """
-    form, clients = level_solver(structure).form, structure.oracles.static_data.clients
-    kinked = [group for group in form.groups if group.template.width > group.template.size and group.table is not None]
-    rows = sum(clients.tables[group.table].size for group in kinked if group.table is not None)
-    few = structure.owners <= ONE_BY_ONE or ManyPrograms.treats(form)
-    alone = form.polyhedral and few and rows <= ROW_BY_ROW
-    if alone or getattr(structure.level, "selection", None) is not None:
-        return False
-    return ActiveSet.verdict(structure).applies
+    if not applies or (searched and not level_solver(structure).form.polyhedral):  # a ball's formula is no search
+        return in_rounds
+    return ParametricProgram(structure, why)
 
 
 def chosen_method(structure: LowerStructure) -> ExactMethod:
@@ -107,7 +85,7 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
     """
     methods = list(METHODS.values())
     if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
-        methods = [ParametricProgram, ActiveSet, *methods]
+        methods = [ParametricProgram, *methods]
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
     if answered_from_afar(structure):  # what can run before what cannot
@@ -115,7 +93,7 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
     why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)
-        if applies and not (method is ParametricProgram and _is_left_to_active_sets(structure)):
+        if applies:
             return method(structure, f"{why}{why_not_on_rows if method is ConicProgram else ''}")
         if method is ParametricProgram:
             why_not_on_rows = f"; {ParametricProgram.name} {why}"

@@ -21,13 +21,14 @@ from jax import Array
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population
-from hierfl.compiler.host.standard_form import NONNEGATIVE, ZERO, NoStandardFormError
-from hierfl.compiler.lower_level.on_host.averaged_form import distributed, per_sample, table_of
-from hierfl.compiler.parametric.convex_program import ConvexProgram
-from hierfl.compiler.parametric.row_block import RowBlock, Slopes
-from hierfl.compiler.parametric.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, stacked
-from hierfl.compiler.parametric.smooth_sum import SmoothSum
+from hierfl.compiler.parametric.addends_of_averages import distributed, per_sample, table_of
+from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import LevelTemplate
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
+from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, stacked
+from hierfl.compiler.programs.smooth_sum import SmoothSum
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import E, total
 from hierfl.language.sample import ClientParameter, Sample
@@ -59,6 +60,7 @@ class LevelForm:
 
     base: LevelTemplate
     groups: tuple[RowGroup, ...]
+    is_map: bool = False  # P is that of an affine map that is no gradient
 
     @classmethod
     def of(
@@ -179,7 +181,7 @@ class LevelForm:
         priced = np.zeros(width, bool)
         for part in parts:
             priced[part.columns[:, part.template.linear.rows]] = True
-        return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), smooth, constant, priced)
+        return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), smooth, constant, priced, self.is_map)
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""
@@ -220,6 +222,9 @@ def _sum(parts: Sequence[Expression]) -> Expression | None:
 def _require_few(group: RowGroup, parties: Population, whole: bool) -> None:
     assert group.table is not None
     table = parties.tables[group.table]
+    steep = any(part.atom.steep for part in group.template.smooth)
+    if table.has_nodes and steep:
+        raise NoStandardFormError("the average of a law's infinite curvatures is finite, that of its nodes' is not")
     if group.template.width == group.template.size:
         return
     if table.has_nodes:

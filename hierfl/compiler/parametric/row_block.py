@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from hierfl.compiler.host.standard_form import Cone
 from hierfl.compiler.parametric.affine_entries import AffineEntries
-from hierfl.compiler.parametric.small_and_sparse import from_entries
-from hierfl.compiler.parametric.smooth_atoms import SQUARE
-from hierfl.compiler.parametric.smooth_sum import SmoothTerm
 from hierfl.compiler.parametric.template import LevelTemplate, SmoothPart
-
-
-@dataclass
-class Slopes:
-    """A function of a program's numbers, by pairs: a'(P u + q + ...), m'P a, left'A right and offset'b, added up."""
-
-    forces: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    bends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    rows: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    offset: np.ndarray | None = None
+from hierfl.compiler.programs.cones import Cone
+from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.small_and_sparse import from_entries
+from hierfl.compiler.programs.smooth_atoms import SQUARE
+from hierfl.compiler.programs.smooth_sum import SmoothTerm
 
 
 @dataclass(frozen=True, eq=False)

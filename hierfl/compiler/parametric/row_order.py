@@ -9,7 +9,7 @@ import numpy as np
 from cvxpy.constraints import PSD, SOC, NonNeg, Zero
 from cvxpy.constraints.constraint import Constraint
 
-from hierfl.compiler.host.standard_form import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, NoStandardFormError
+from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, NoStandardFormError
 
 
 @dataclass(frozen=True)

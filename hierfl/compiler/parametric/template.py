@@ -10,13 +10,12 @@ would blur them. Everything else CVXPY reduces to cones, bringing in bounds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.constraints import Zero
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
@@ -28,10 +27,17 @@ from jaxtyping import Float
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.host.standard_form import Cone, NoStandardFormError
 from hierfl.compiler.parametric.affine_entries import AffineEntries
 from hierfl.compiler.parametric.row_order import RowOrder
-from hierfl.compiler.parametric.smooth_atoms import SmoothAtom, TakenOut, smooth_atom_of
+from hierfl.compiler.parametric.written_for_cvxpy import (
+    LinearMap,
+    SmoothPiece,
+    SmoothPieces,
+    factors_collected,
+    with_maps,
+)
+from hierfl.compiler.programs.cones import Cone, NoStandardFormError
+from hierfl.compiler.programs.smooth_atoms import SmoothAtom
 from hierfl.language.function import UserAtom
 
 FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
@@ -66,6 +72,7 @@ class LevelTemplate:
     cones: tuple[Cone, ...]
     rows: tuple[np.ndarray, ...]
     smooth: tuple[SmoothPart, ...]
+    maps: tuple[LinearMap, ...] = ()
 
     @classmethod
     def of(
@@ -100,7 +107,9 @@ class LevelTemplate:
         mapping: Sequence[Expression],
     ) -> LevelTemplate:
         """With variables of their own for the arguments of some of the smooth atoms."""
-        hoisted = hoist([*([] if cost is None else [cost]), *constraints, *mapping], variables, known)
+        own = {v.id for v in variables}
+        given = [*([] if cost is None else [factors_collected(cost, own)]), *constraints, *mapping]
+        hoisted = hoist(given, variables, known)
         plain = {hoisted.twins[v].id: cp.Variable(v.shape, name=v.name()) for v in variables}
         trees = [_over(tree, plain) for tree in hoisted.expressions]
         trees, forces = trees[: len(trees) - len(mapping)], trees[len(trees) - len(mapping) :]
@@ -109,11 +118,16 @@ class LevelTemplate:
             raise NoStandardFormError("its mapping is not affine in y")
         if not objective.is_convex():
             raise NoStandardFormError("it is not convex in y by CVXPY's rules")
-        parts = _Smooth(lifted)
+        maps: list[LinearMap] = []
+        objective, *rest = (with_maps(tree, maps) for tree in (objective, *rest))
+        forces = [with_maps(force, maps) for force in forces]
+        forces = [f if f.variables() else f + 0 * v for f, v in zip(forces, plain.values())]  # CVXPY wants some variable
+        parts = SmoothPieces(lifted)
         objective = parts.taken_out_of(objective)
         of_y = [c for c in rest if c.variables()]  # others are about x alone
         stuffed, ids = _stuffed(objective, [*of_y, *parts.domain])
-        parameters = tuple(hoisted.parameters)
+        first = tuple(hoisted.parameters)
+        parameters = (*first, *(parameter for one in maps for parameter in (one.matrix, one.offset)))
         places = _Places.of(stuffed, tuple(plain.values()), parts, parameters)
         order = RowOrder.of(stuffed.constraints)
         nothing = np.zeros(0, int)
@@ -121,7 +135,7 @@ class LevelTemplate:
             size=places.size,
             width=places.width,
             theta=parameters,
-            hoisted=Program([hoisted.parameters[p] for p in parameters]),
+            hoisted=Program([hoisted.parameters[p] for p in first]),
             quadratic=places.quadratic(stuffed) if not forces else places.jacobian(forces),
             linear=places.linear(stuffed) if not forces else places.force(forces),
             matrix=places.matrix(stuffed, order),
@@ -129,6 +143,7 @@ class LevelTemplate:
             cones=order.cones,
             rows=tuple(order.owner.get(ids.get(c.id, c.id), nothing) for c in rest),
             smooth=tuple(places.smooth_part(stuffed, piece) for piece in parts.pieces),
+            maps=tuple(maps),
         )
 
     @property
@@ -143,46 +158,11 @@ class LevelTemplate:
 
     def theta_at(self, environment: Mapping[int, Any]) -> Float[Array, " theta"]:
         """theta, from the values of x and of data; traceable."""
-        return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(v, order="F") for v in self.hoisted(environment))])
-
-
-@dataclass
-class _Piece:
-    """A smooth atom of an affine argument, and the variable that stands for its values in the objective."""
-
-    taken: TakenOut
-    stand_in: cp.Variable
-
-
-@dataclass
-class _Smooth:
-    """The smooth atoms that enter an objective in sums."""
-
-    lifted: frozenset[int]
-    pieces: list[_Piece] = field(default_factory=list)
-    domain: list[Constraint] = field(default_factory=list)
-    _memo: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-
-    def taken_out_of(self, node: Any) -> Any:
-        """The objective, linear in variables that stand for the atoms' values."""
-        if id(node) not in self._memo:
-            self._memo[id(node)] = node, self._replaced(node)
-        return self._memo[id(node)][1]
-
-    def _replaced(self, node: Any) -> Any:
-        if not node.variables():
-            return node
-        found = smooth_atom_of(node)
-        if found is not None:
-            if len(self.pieces) in self.lifted:
-                own = cp.Variable(found.argument.shape)
-                self.domain.append(own == found.argument)
-                found.argument = own
-            values = cp.Variable(found.argument.shape if found.block == 1 else (found.argument.size // found.block,))
-            self.pieces.append(_Piece(found, values))
-            self.domain += found.atom.domain(found.argument)
-            return found.linear(values)
-        return copy_with(node, self.taken_out_of) if isinstance(node, AffAtom) and node.args else node
+        values = list(self.hoisted(environment))
+        known = dict(zip((p.id for p in self.theta), values))
+        for one in self.maps:
+            values += one.at(known)
+        return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(v, order="F") for v in values)])
 
 
 def _fills_in(form: AffineEntries) -> bool:
@@ -248,7 +228,7 @@ class _Places:
 
     @classmethod
     def of(
-        cls, stuffed: ParamConeProg, plain: Sequence[cp.Variable], parts: _Smooth, parameters: Sequence[cp.Parameter]
+        cls, stuffed: ParamConeProg, plain: Sequence[cp.Variable], parts: SmoothPieces, parameters: Sequence[cp.Parameter]
     ) -> _Places:
         """y in C order first, then what the reduction brought in."""
         places: dict[int, np.ndarray] = {}
@@ -343,7 +323,7 @@ class _Places:
         columns = np.append(np.full(stuffed.x.size, -1), 0)
         return self._entries(stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, 1))
 
-    def smooth_part(self, stuffed: ParamConeProg, piece: _Piece) -> SmoothPart:
+    def smooth_part(self, stuffed: ParamConeProg, piece: SmoothPiece) -> SmoothPart:
         """The forms of a smooth atom, and its weights: what the objective multiplies its stand-in by."""
         count, taken = piece.stand_in.size, piece.taken
         rows = np.full(stuffed.x.size + 1, -1)

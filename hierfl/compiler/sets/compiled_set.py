@@ -16,9 +16,8 @@ from jaxtyping import Array, Float
 
 from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.host.cone_solution import SOLVED
-from hierfl.compiler.host.families.nearest_point import HostProjection
-from hierfl.compiler.host.standard_form import NoStandardFormError
+from hierfl.compiler.parametric.nearest_point import NearestPoint
+from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.sets.blocks.affine_block import AffineBlock
 from hierfl.compiler.sets.blocks.block import Block, Product
 from hierfl.compiler.sets.blocks.box_block import BoxBlock
@@ -90,7 +89,7 @@ class CompiledSet:
         not find them to rounding.
         """
         solver = self._solver if traced_for_numpy() else None
-        if self.is_direct or (solver is not None and solver.form.polyhedral):
+        if self.is_direct or (solver is not None and solver.polyhedral):
             return self.project(z, environment)
         if solver is not None:
             return solver.project(z, self._moving(environment), self._by_blocks)
@@ -119,10 +118,9 @@ class CompiledSet:
 
     def has_point(self, environment: Mapping[int, Any]) -> bool:
         """Whether the set has a point: by a solver on the host where an iteration would look for it, otherwise by ``gap``."""
-        if not self.is_direct and self._solver is not None:
-            found = self._solver.nearest(np.zeros(self.size), self._moving(environment))
-            if found.status == SOLVED:
-                return True
+        solver = None if self.is_direct else self._solver
+        if solver is not None and solver.nearest(np.zeros(self.size), self._moving(environment)).solved:
+            return True
         return bool(float(quick_jit(self.gap)(environment)) <= 0)
 
     def nearby(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
@@ -139,7 +137,7 @@ class CompiledSet:
         if not self.is_direct and self._inequalities is not None and bool(self._held(z, environment)):
             return z
         if not self.is_direct or (
-            self.kind not in ("free", "box") and self._solver is not None and self._solver.form.polyhedral
+            self.kind not in ("free", "box") and self._solver is not None and self._solver.polyhedral
         ):
             near = np.asarray(self._nearby(z, environment))
             if np.isfinite(near).all():
@@ -164,18 +162,18 @@ class CompiledSet:
         return not any(isinstance(block, ITERATING) for block in self.blocks)
 
     @cached_property
-    def on_host(self) -> HostProjection | None:
+    def on_host(self) -> NearestPoint | None:
         """The projection by the host engine, where it is the quicker one; None where it is not, or there is none."""
         # where other cones touch, as at (0, 2) of x_1^2 + 2 x_2 <= 4, x_2 <= 2, the nearest point is found to 1e-9 only
         solver = None if self.is_direct else self._solver
-        return solver if solver is not None and solver.form.polyhedral else None
+        return solver if solver is not None and solver.polyhedral else None
 
     @cached_property
-    def _solver(self) -> HostProjection | None:
+    def _solver(self) -> NearestPoint | None:
         """The projection by the host engine, for sets of a size and of cones that it treats."""
         if self.size <= HOST_LIMIT:
             with suppress(NoStandardFormError):
-                return HostProjection.on(self.constraints, self.variables)
+                return NearestPoint.on(self.constraints, self.variables)
         return None
 
     def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:

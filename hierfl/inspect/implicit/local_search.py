@@ -16,10 +16,10 @@ import scipy.optimize
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle

@@ -10,11 +10,11 @@ from cvxpy.constraints import PSD, Equality, Zero
 from cvxpy.constraints.constraint import Constraint
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.host.standard_form import NoStandardFormError, triangle
-from hierfl.compiler.lower_level.methods.active_set import ActiveSet, host_problem
-from hierfl.compiler.lower_level.on_host.host_problem import HostProblem
-from hierfl.compiler.lower_level.on_host.place import Place
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
+from hierfl.compiler.parametric.level_form import Thetas
+from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
+from hierfl.compiler.programs.cones import NoStandardFormError, triangle
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import brief
@@ -36,19 +36,18 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
     if level is None or method is None:
         raise SettingError("the problem has no lower level, whose constraints would have multipliers.")
     try:
-        problem = host_problem(method.structure)
+        solver = level_solver(method.structure)
     except NoStandardFormError as reason:
         raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
-    upper = method.asks_upper if isinstance(method, ActiveSet) else True
-    answers = [problem.solve(place).z for place in _places(compiled, x, upper)]
+    answers = [solver.answer(*thetas).first.z for thetas in _thetas(compiled, ParametricProgram(method.structure, ""), x)]
     return Multipliers(
-        (constraint, _by_owner(compiled, [_dual(problem, k, constraint, z) for z in answers]))
+        (constraint, _by_owner(compiled, [_dual(solver.form.base, k, constraint, z) for z in answers]))
         for k, constraint in enumerate(lower_constraints(compiled.declaration))
     )
 
 
-def _places(compiled: CompiledProblem, x: np.ndarray, upper: bool) -> list[Place]:
-    """x with what every owner of a y holds."""
+def _thetas(compiled: CompiledProblem, program: ParametricProgram, x: np.ndarray) -> list[tuple[Thetas, Thetas]]:
+    """What the program of every owner of a y, and the choice among its solutions, are built from at x."""
     data, exact, scope = compiled.data(), compiled.exact, compiled.scope
     clients, at = data.clients, jnp.asarray(x)
     if scope == "federation":
@@ -62,12 +61,12 @@ def _places(compiled: CompiledProblem, x: np.ndarray, upper: bool) -> list[Place
             exact.sample_owner(at, {**clients.party(int(holder)).environment, **table.rows(row)})
             for row, holder in enumerate(holders)
         ]
-    return [Place.of(x, owner.held(upper)) for owner in owners]
+    return [program.numbers(at, owner) for owner in owners]
 
 
-def _dual(problem: HostProblem, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:
+def _dual(base: LevelTemplate, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:
     """CVXPY's ``dual_value``: nonnegative for inequalities, of lhs - rhs for equations."""
-    rows = z[problem.form.rows[index]] + 0.0  # without negative zeros
+    rows = z[base.rows[index]] + 0.0  # without negative zeros
     if isinstance(constraint, PSD):
         return (triangle(constraint.args[0].shape[0]).T @ rows).reshape(constraint.args[0].shape)
     signed = -rows if isinstance(constraint, (Equality, Zero)) else rows

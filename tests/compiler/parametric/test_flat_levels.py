@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.solvers import ImplicitGradient, LocalSGD
+from tests.compiler.parametric import random_flat_levels
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
 
@@ -80,11 +82,8 @@ def test_a_moving_null_space_is_differentiated(rank: int) -> None:
 ROWS = (1, 2, 40)
 
 
-MATRIX_OF_DATA = "that u u' is symmetric is not seen, and another method has no gradient"
-
-
 @pytest.mark.parametrize(
-    "kind", ["argmin", "argmax", pytest.param("equilibrium", marks=pytest.mark.xfail(reason=MATRIX_OF_DATA))]
+    "kind", ["argmin", "argmax", "equilibrium"]
 )
 def test_uneven_clients_each_have_their_own_shortest_y(kind: str) -> None:
     rng = np.random.default_rng(5)
@@ -186,3 +185,49 @@ def test_rows_beside_a_flat_objective_cut_the_solution_set(seed: int) -> None:
     near(problem.implicit.response(at), answer(at), 1e-6)
     differences = [target @ (answer(at + e) - answer(at - e)) / 2e-2 for e in 1e-2 * np.eye(2)]
     near(problem.implicit.gradient(at), differences, 1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "seed", [4, 23, 159, 181, 410]
+)  # maps that are no gradients, balls that do not bind, uneven clients, an objective that is the same at all solutions
+def test_random_levels_move_as_their_pseudo_inverses(seed: int) -> None:
+    assert random_flat_levels.faults(random_flat_levels.draw(seed)) == []
+
+
+@pytest.mark.parametrize("bound", [None, 50.0])
+@pytest.mark.parametrize("shares", [1, 2])
+def test_rounds_follow_the_y_that_clients_share(shares: int, bound: float | None) -> None:
+    """Projected gradient steps by the pseudo-inverse."""
+    rng = np.random.default_rng(12)
+    a, c = rng.normal(size=(3, 5)), np.linspace(-1, 1, 5)
+    inverse = np.linalg.pinv(a)
+    x, y = cp.Variable(3, name="x"), cp.Variable(5, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(a @ y - x), [] if bound is None else [cp.abs(y) <= bound])
+    federation = hf.Federation([hf.Client({}) for _ in range(shares)])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - c)), lower, federation=federation)
+    at = np.ones(3)
+    for _ in range(5):
+        at = at - 0.05 * 2 * inverse.T @ (inverse @ at - c)
+    near(problem.solve(ImplicitGradient(step_size=0.05), rounds=5, x0=np.ones(3), progress=False).x, at, 1e-7)
+
+
+def test_rounds_that_cannot_follow_say_why() -> None:
+    """Steps towards a solution do not tell how the solutions move."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.square(cp.sum(y) - x))
+    problem = hf.Problem(hf.Minimize(clients=cp.square(y[0]) + y[1]), lower)
+    with pytest.raises(hf.errors.DivergedError, match="one of several solutions.*Exact"):
+        problem.solve(ImplicitGradient(lower=LocalSGD(rounds=3, steps=2, step_size=0.1)), rounds=2, progress=False)
+
+
+@pytest.mark.parametrize("least", [1e-2, 2e-4])
+def test_what_the_objective_barely_decides_is_followed(least: float) -> None:
+    """Singular values from 1 down to ``least``, whose squares are the curvatures."""
+    rng = np.random.default_rng(13)
+    left, right = np.linalg.qr(rng.normal(size=(3, 3)))[0], np.linalg.qr(rng.normal(size=(6, 3)))[0]
+    a, c = left * np.geomspace(least, 1, 3) @ right.T, rng.normal(size=6)
+    x, y = cp.Variable(3, name="x"), cp.Variable(6, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - c)), hf.ArgMin(y, cp.sum_squares(a @ y - x)))
+    inverse, at = np.linalg.pinv(a), rng.normal(size=3)
+    near(problem.implicit.gradient(at), 2 * inverse.T @ (inverse @ at - c), 1e-7)

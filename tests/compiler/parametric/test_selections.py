@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from tests.compiler.parametric import random_ties
 
 SIZE = 4
 RNG = np.random.default_rng(11)
@@ -224,3 +225,8 @@ def test_a_choice_is_not_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         problem.implicit(1.3)
+
+
+@pytest.mark.parametrize("seed", [2, 7, 12, 33, 46, 1187])  # all scopes and selections; a kink of the level itself
+def test_random_ties_are_those_of_their_vertices(seed: int) -> None:
+    assert random_ties.faults(random_ties.draw(seed)) == []

@@ -9,6 +9,7 @@ import pytest
 import hierfl as hf
 from hierfl.compiler.lower_level.choice import method_asked_for
 from hierfl.compiler.lower_level.exact_lower import ExactLower
+from tests.compiler.parametric import random_vertices
 
 METHODS = ["default", "parametric program"]
 WEIGHTS = np.array([[1.0, 2.0, -0.5], [2.0, 0.3, 1.0], [-0.5, 1.0, 3.0]])
@@ -72,10 +73,7 @@ def test_a_slice_past_vertices_has_no_kinks() -> None:
     np.testing.assert_allclose(found.value, expected, atol=1e-7)
 
 
-GIVEN = pytest.mark.xfail(reason="active sets, which small levels over cones are left to, give the slope of one side")
-
-
-@pytest.mark.parametrize("method", [pytest.param("default", marks=GIVEN), "parametric program"])
+@pytest.mark.parametrize("method", METHODS)
 def test_where_an_eigenvalue_leaves_the_cone_the_gradient_is_refused(method: str) -> None:
     """diag(x), x_2 = 0: Y is diag(x_1, max(x_2, 0))."""
     x, y = cp.Variable(2, name="x"), cp.Variable((2, 2), symmetric=True, name="y")
@@ -86,3 +84,8 @@ def test_where_an_eigenvalue_leaves_the_cone_the_gradient_is_refused(method: str
         np.testing.assert_allclose(problem.implicit.gradient(np.array([1.0, at])), [1.0, slope], atol=1e-5)
     with pytest.raises(hf.errors.NoGradientError):
         problem.implicit.gradient(np.array([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("seed", [*range(8), 46])  # every kind, and eigenvalues that coincide
+def test_random_levels_are_those_of_closed_forms(seed: int) -> None:
+    assert random_vertices.faults(random_vertices.draw(seed)) == []

@@ -11,18 +11,19 @@ import pytest
 from scipy.optimize import brentq
 
 import hierfl as hf
-from hierfl.compiler.parametric.convex_program import ConvexProgram
-from hierfl.compiler.parametric.smooth_atoms import (
+from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
     EXP,
     LOG,
     LOG_SUM_EXP,
     LOGISTIC,
+    RELATIVE_ENTROPY,
     SQUARE,
     SmoothAtom,
     smooth_atom_of,
 )
-from hierfl.compiler.parametric.smooth_sum import SmoothSum, SmoothTerm
+from hierfl.compiler.programs.smooth_sum import SmoothSum, SmoothTerm
 
 RNG = np.random.default_rng(1)
 v = cp.Variable(3)
@@ -34,6 +35,7 @@ ATOMS: dict[str, tuple[SmoothAtom, Callable[[np.ndarray], cp.Expression], float,
     "entropy": (ENTROPY, cp.entr, 0.05, 1),
     "log": (LOG, cp.log, 0.05, 1),
     "log_sum_exp": (LOG_SUM_EXP, lambda z: cp.log_sum_exp(z, axis=1), -2.0, 4),
+    "relative entropy": (RELATIVE_ENTROPY, lambda z: cp.rel_entr(z[:, 0], z[:, 1]), 0.05, 2),
     **{f"power {p}": (atom, lambda z, p=p: cp.power(z, p), 0.05, 1) for p, atom in POWERS.items()},
 }
 

@@ -8,11 +8,11 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import Slopes
-from hierfl.compiler.parametric.smooth_atoms import SQUARE
-from hierfl.compiler.parametric.solve_program import solve_program
+from hierfl.compiler.programs.cones import NoStandardFormError
+from hierfl.compiler.programs.smooth_atoms import SQUARE
+from hierfl.compiler.programs.solve_program import solve_program
 
 RNG = np.random.default_rng(20)
 M, D = RNG.normal(size=(5, 3)), RNG.normal(size=5)
@@ -161,7 +161,7 @@ def test_repeated_thetas_give_the_program_without_canonicalising_again(monkeypat
     ("cost", "why"),
     [
         (lambda y: -cp.sum_squares(y), "not convex"),
-        (lambda y: cp.sum(cp.kl_div(y, 1)), "cone"),
+        (lambda y: cp.inv_pos(4 - cp.exp(y[0])), "cone"),
     ],
 )
 def test_what_has_no_such_program_is_refused_with_the_reason(cost: Callable[..., cp.Expression], why: str) -> None:

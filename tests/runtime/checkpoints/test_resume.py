@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.compiler.lower_level.methods.method import Verdict
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
 from hierfl.descent.answers import FAILURES, VALUE
 from hierfl.jaxtools import interruption
 from hierfl.runtime.in_process import execution
@@ -74,7 +76,9 @@ def test_the_bundle_method_is_given_its_answers_again(several: dict[str, int], t
     assert set(kinds) == {FAILURES.index(hf.EmptyLowerSetError), VALUE}  # answers of both kinds were given again
 
 
-def test_iterations_on_the_lower_level_begin_again_where_they_would_have(tmp_path: Path) -> None:
+def test_iterations_on_the_lower_level_begin_again_where_they_would_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random, x, y = np.random.default_rng(3), cp.Variable(name="x"), cp.Variable(20, name="y")
     u, t = hf.Sample(20, name="u"), hf.Sample(name="t")
     data = {u: random.standard_normal((1_000, 20)), t: np.sign(random.standard_normal(1_000))}
@@ -85,6 +89,7 @@ def test_iterations_on_the_lower_level_begin_again_where_they_would_have(tmp_pat
         return hf.Problem(top, hf.ArgMin(y, loss), [cp.abs(x) <= 6], federation)
 
     problem = declared()
+    monkeypatch.setattr(ParametricProgram, "verdict", classmethod(lambda cls, structure: Verdict(False, "is left out")))
     assert problem.compile().exact.method.iterative
     settings = {"x0": -2.0, "evaluate_every": 2, "rounds": 60}
     found, stopped = by_and_by(problem, None, tmp_path, 3, **settings)

@@ -35,11 +35,12 @@ def at_sites(
 
 
 def residual(case: Case, x: np.ndarray, y: np.ndarray, below: tuple[np.ndarray, np.ndarray, float]) -> float:
-    """||y - P(y - F(y))||, of kinks ||y - prox(y)||, by CVXPY."""
+    """||y - P(y - F(y))||, where there is no formula for it ||y - prox(y)||, by CVXPY."""
     h, q = below[0] + 2 * np.eye(2), below[1] - 2 * x
     kind, z = KINDS[case.kind], cp.Variable(2)
-    if case.kind == "kinks":
-        cost = 0.5 * cp.quad_form(z, cp.psd_wrap(h)) + q @ z + kind.term(x, z) + 0.5 * cp.sum_squares(z - y)
+    if case.kind in ("kinks", "cones"):
+        kinked = kind.term(x, z) if case.kind == "kinks" else 0.0
+        cost = 0.5 * cp.quad_form(z, cp.psd_wrap(h)) + q @ z + kinked + 0.5 * cp.sum_squares(z - y)
     else:
         cost = cp.sum_squares(z - (y - (h @ y + q)))
     cp.Problem(cp.Minimize(cost), kind.limits(x, z)).solve(solver=cp.CLARABEL, **TIGHT)
@@ -130,7 +131,7 @@ def test_a_shared_y_is_solved_for_by_questions_to_the_sites(kind: str, solver: A
 
 @pytest.mark.parametrize(
     "solver",
-    [FedRZO(**SMOOTHED, lower=Exact()), ImplicitGradient(step_size=0.1, lower=Exact("active set"))],
+    [FedRZO(**SMOOTHED, lower=Exact()), ImplicitGradient(step_size=0.1, lower=Exact("parametric program"))],
     ids=["FedRZO", "gradient"],
 )
 def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:

@@ -30,8 +30,8 @@ from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.active_set_polish import LinearQuadratic, Polished, polished
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
-from hierfl.compiler.lower_level.on_host.place import Handed, Place
 from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.place import Handed, Place
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.errors import LowerLevelError, NotConvexError

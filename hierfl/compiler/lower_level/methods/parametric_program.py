@@ -14,11 +14,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.host.cone_solution import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
-from hierfl.compiler.host.standard_form import NoStandardFormError
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
-from hierfl.compiler.lower_level.on_host.place import for_each
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
@@ -26,7 +23,9 @@ from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.parametric.many_programs import ManyPrograms
 from hierfl.compiler.party_constraints import lower_constraints
-from hierfl.jaxtools.host_callback import Batch, call_on_host
+from hierfl.compiler.programs.cones import NoStandardFormError
+from hierfl.compiler.programs.statuses import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
+from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage
 
@@ -96,6 +95,11 @@ class ParametricProgram(ExactMethod):
         upper = self.solver.upper
         above = [] if upper is None or upper.form is None else upper.form.thetas(environment, owner.gather)
         return below, above
+
+    def numbers(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
+        """The same as arrays of NumPy's."""
+        below, above = self._thetas(x, owner)
+        return [np.asarray(part, float) for part in below], [np.asarray(part, float) for part in above]
 
     def solve(
         self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
@@ -199,20 +203,21 @@ class ParametricProgram(ExactMethod):
         return jnp.where(nowhere, jnp.nan, pulled)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
-        what, convex = "objective", "convex"
+        kind = self.structure.level.kind
+        what, convex, none = "objective", "convex", "It may not attain its infimum"
+        if kind == "equilibrium":
+            what, convex, none = "mapping", "monotone", "It may have no solution"
+        add = f"dd a strongly {convex} term or a bounded set"
         if int(solution.iterations[owner]) == UNBOUNDED:
-            far = "is unbounded above" if self.structure.level.kind == "argmax" else "is unbounded below"
-            return f"its {what} {far} on Y(x). Add a strongly {convex} term or a bounded set."
+            far = {"argmin": "is unbounded below", "argmax": "is unbounded above"}.get(kind, "pulls y to infinity")
+            return f"its {what} {far} on Y(x). A{add}."
         error = float(solution.residual[owner])
         tried = (
             f"its optimality conditions hold with a relative error of {error:.1e} only"
             if np.isfinite(error)
             else "no y was found"
         )
-        return (
-            f"{tried}. It may not attain its infimum, or be badly scaled: add a strongly {convex} term or a bounded set, or write it in "
-            f"other units."
-        )
+        return f"{tried}. {none}, or is badly scaled: a{add}, or write it in other units."
 
 
 def _told(answer: LevelAnswer, size: int) -> np.ndarray:
@@ -259,13 +264,14 @@ def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormE
 def _made(structure: LowerStructure) -> LevelSolver:
     oracles, level = structure.oracles, structure.level
     mapping = level.kind == "equilibrium"
-    if mapping and not (structure.affine and structure.pattern.symmetric):
-        raise NoStandardFormError("it is an equilibrium whose mapping is no affine gradient")
+    if mapping and not structure.affine:
+        raise NoStandardFormError("it is an equilibrium whose mapping is not affine")
     whole, known = level.scope == "federation", oracles.declaration.known_bounds
     clients = oracles.static_data.clients
     constraints = lower_constraints(oracles.declaration)
     cost = list(level.expressions) if mapping else level.expression
     form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.variables, whole, known)
+    form = replace(form, is_map=mapping and not structure.pattern.symmetric)
     selection = getattr(level, "selection", None)
     strict = structure.strict
     chosen_by = None if selection is None else _upper(oracles, selection)

@@ -18,7 +18,10 @@ from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Float
 
 from hierfl.analysis.variable_attributes import attribute_constraints
-from hierfl.compiler.host.standard_form import StandardForm
+from hierfl.compiler.parametric.level_form import LevelForm
+from hierfl.compiler.parametric.template import LevelTemplate
+from hierfl.compiler.programs.cones import ZERO
+from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.inspect.assumptions.curvature.lower_spectra import data_exact
 from hierfl.inspect.assumptions.study import Study
 
@@ -47,8 +50,9 @@ def side_shift(study: Study) -> float | None:
     used = {leaf.id for constraint in constraints for leaf in constraint.parameters()}
     if not data_exact(study, used):
         raise NoShiftError("the rows of Y(x) hold a distribution, of which points are known only")
-    form = StandardForm.of(None, constraints, level.variables, study.compiled.declaration.known_bounds)
-    return max(_largest_shift(*_rows(study, form, owner[0][1].own), form.equations) for _, owner in study.set_owners)
+    form = LevelTemplate.of(None, constraints, level.variables, study.compiled.declaration.known_bounds)
+    equations = sum(cone.size for cone in form.cones if cone.kind == ZERO)
+    return max(_largest_shift(*_rows(study, form, owner[0][1].own), equations) for _, owner in study.set_owners)
 
 
 def _affine(constraint: Constraint) -> bool:
@@ -57,15 +61,18 @@ def _affine(constraint: Constraint) -> bool:
 
 
 def _rows(
-    study: Study, form: StandardForm, own: dict[int, object]
+    study: Study, form: LevelTemplate, own: dict[int, object]
 ) -> tuple[Float[np.ndarray, "rows size"], Float[np.ndarray, "rows n"]]:
     """(A, C) of the rows A y + C x + b, each of length 1 in y; rows without y are the upper level's."""
 
-    def slack(x: jax.Array, y: jax.Array) -> jax.Array:
-        return form.slack(form.values(study.compiled.environment(x, None, own)), y)
+    def theta(x: jax.Array) -> jax.Array:
+        return form.theta_at(study.compiled.environment(x, None, own))
 
-    at = jnp.zeros(study.compiled.upper.size), jnp.zeros(form.width)
-    sides, normals = (np.asarray(jax.jacfwd(slack, argnums=k)(*at)) for k in (0, 1))
+    at = jnp.zeros(study.compiled.upper.size)
+    here, moves = np.asarray(theta(at), float), np.asarray(jax.jacfwd(theta)(at), float)
+    normals = as_array(LevelForm(form, ()).program([here]).a)
+    sides = np.zeros((form.height, at.size))
+    sides[form.offset.rows] = form.offset.linear @ moves
     sizes = np.linalg.norm(normals, axis=1, keepdims=True)
     sizes = np.where(sizes > 0, sizes, 1.0)
     return normals / sizes, sides / sizes

@@ -1,1 +1,0 @@
-"""A lower level as the host engine sees it."""

@@ -1,0 +1,159 @@
+"""The projection on a convex set by a program of its own, the nearest point, with its derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cvxpy.constraints.constraint import Constraint
+from jax import Array
+from jaxtyping import Bool, Float
+
+from hierfl.compiler.expressions.inequalities import Inequalities
+from hierfl.compiler.parametric.level_form import LevelForm
+from hierfl.compiler.parametric.level_solver import LevelSolver
+from hierfl.compiler.programs.convex_program import ProgramSolution
+from hierfl.compiler.programs.response import ProgramResponse, slopes_of
+from hierfl.compiler.programs.statuses import EMPTY
+from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
+from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
+
+Environment = Mapping[int, Any]
+Otherwise = Callable[[np.ndarray, Environment], np.ndarray]
+COUNTS = (1, 8, 64, 512, 4096)  # of points that are looked at by one program
+ROUGH = 1e-13  # the error of a nearest point that is looked for otherwise
+
+
+@dataclass(frozen=True, eq=False)
+class NearestPoint:
+    """The nearest point of a set of rows and cones; ``targets`` stand for what is projected."""
+
+    solver: LevelSolver
+    targets: tuple[cp.Parameter, ...]
+    inequalities: Inequalities | None  # that say what is in the set, where there are no other constraints
+    _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> NearestPoint:
+        """The projection on what satisfies the constraints; raises ``NoStandardFormError`` where a cone is unknown."""
+        targets = tuple(cp.Parameter(v.shape) for v in variables)
+        cost = sum(0.5 * cp.sum_squares(v - t) for v, t in zip(variables, targets))
+        form = LevelForm.of([(cost, 1.0, None)], constraints, variables, False)
+        return cls(LevelSolver(form, True), targets, Inequalities.of(constraints, variables))
+
+    @property
+    def size(self) -> int:
+        """How many scalars a point has."""
+        return self.solver.form.size
+
+    @property
+    def polyhedral(self) -> bool:
+        """Whether the set is one of rows alone."""
+        return self.solver.form.polyhedral
+
+    def theta(self, z: Array, environment: Environment) -> Array:
+        """What the program is built from; traceable."""
+        ends = np.cumsum([t.size for t in self.targets])
+        parts = {t.id: jnp.reshape(part, t.shape) for t, part in zip(self.targets, jnp.split(z, ends[:-1]))}
+        theta: Array = self.solver.form.base.theta_at({**environment, **parts})
+        return theta
+
+    def project(
+        self, z: Float[Array, " size"], environment: Environment, otherwise: Otherwise | None = None
+    ) -> Float[Array, " size"]:
+        """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on.
+
+        ``otherwise`` gives the nearest points (k, size) to those (k, size) for which it is not found to rounding.
+        """
+        leaves, size = tuple(environment), self.size
+
+        def found(z: np.ndarray, theta: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            return self._nearest_each(z[None], theta[None], dict(zip(leaves, values)), otherwise)[0]
+
+        def found_each(batch: Batch) -> np.ndarray:
+            if any(len(value) > 1 for value in batch.arrays[2:]):
+                return np.stack([found(*call) for call in batch.calls()])
+            points, thetas = (for_each(batch.count, part) for part in batch.arrays[:2])
+            return self._nearest_each(points, thetas, {k: v[0] for k, v in zip(leaves, batch.arrays[2:])}, otherwise)
+
+        @jax.custom_jvp
+        def nearest(theta: Array, z: Array, *values: Array) -> Array:
+            return call_on_host(found, (size,), z.dtype, z, theta, *values, many=found_each)
+
+        @nearest.defjvp
+        def moved(primals: Any, tangents: Any) -> tuple[Array, Array]:
+            theta = primals[0]
+            matrix = call_on_host(self.slope, (size, theta.size), theta.dtype, theta)
+            return nearest(*primals), matrix @ tangents[0]
+
+        given = (jax.lax.stop_gradient(jnp.asarray(environment[leaf])) for leaf in leaves)
+        return nearest(self.theta(z, environment), jax.lax.stop_gradient(z), *given)
+
+    def gap(self, environment: Environment) -> Float[Array, ""]:
+        """Positive where the set is empty; traceable."""
+
+        def gap(theta: np.ndarray) -> np.ndarray:
+            return np.asarray(1.0 if self.solver.answer([theta]).chosen.status == EMPTY else -1.0)
+
+        return call_on_host(gap, (), jnp.zeros(0).dtype, self.theta(jnp.zeros(self.size), environment))
+
+    def nearest(self, z: Float[np.ndarray, " size"], environment: Environment) -> ProgramSolution:
+        """The program's solution at one point; the nearest point is the start of its u."""
+        with jax.enable_x64(True):
+            theta = np.asarray(self.theta(jnp.asarray(z), environment), float)
+        return self.solver.answer([theta]).chosen
+
+    def _nearest_each(
+        self,
+        points: Float[np.ndarray, "k size"],
+        thetas: Float[np.ndarray, "k theta"],
+        environment: Environment,
+        otherwise: Otherwise | None,
+    ) -> Float[np.ndarray, "k size"]:
+        """The nearest points of many, NaN where there is none: themselves where they are in the set."""
+        nearest = np.array(points, float)
+        outside = np.flatnonzero(~self._contains(nearest, environment))
+        for k, u, error in self._solved(np.asarray(thetas, float)[outside]):
+            place = outside[k]
+            nearest[place] = u
+            if otherwise is not None and not error <= ROUGH:
+                nearest[place] = otherwise(np.asarray(points[place], float)[None], environment)[0]
+        return nearest
+
+    def _solved(self, thetas: np.ndarray) -> list[tuple[int, np.ndarray, float]]:
+        """(the number, the nearest point or NaN, its error) of each."""
+        if not self.solver.has_families or len(thetas) == 1:
+            answers = [(k, self.solver.answer([theta]).chosen) for k, theta in enumerate(thetas)]
+            return [(k, one.u[: self.size], one.error) for k, one in answers]
+        family, others = self.solver.answers([thetas], [])
+        found = [(k, family.u[k, : self.size], float(family.error[k])) for k in map(int, np.flatnonzero(family.taken))]
+        return found + [(k, one.chosen.u[: self.size], one.chosen.error) for k, one in others]
+
+    def _contains(self, points: Float[np.ndarray, "k size"], environment: Environment) -> Bool[np.ndarray, " k"]:
+        """Which points are in the set for sure; those that no row holds are found to the bit where rows say it all."""
+        if self.solver.form.base.width == self.size or self.inequalities is None:
+            return np.zeros(len(points), bool)
+        count = next((size for size in COUNTS if size >= len(points)), len(points))
+        padded = points[np.minimum(np.arange(count), len(points) - 1)]
+        if count not in self._programs:
+            with jax.enable_x64(True):
+                each = jax.vmap(self.inequalities.hold, (0, None))
+                self._programs[count] = NumpyProgram(each, padded, dict(environment))
+        held: np.ndarray = self._programs[count](padded, dict(environment))
+        return held[: len(points)]
+
+    def slope(self, theta: Float[np.ndarray, " theta"]) -> Float[np.ndarray, "size theta"]:
+        """The derivative in theta; at a kink that of one of the pieces."""
+        theta = np.asarray(theta, float)
+        answer = self.solver.answer([theta])
+        if not answer.chosen.solved:
+            return np.full((self.size, theta.size), np.nan)
+        form = self.solver.form
+        response = ProgramResponse(form.program, [theta], answer.program, answer.chosen, form.push)
+        pairs = (response.piece(seed) for seed in np.eye(self.size, answer.program.width))
+        return np.array([form.pull([theta], slopes_of(pair, answer.chosen.u))[0] for pair in pairs])

@@ -1,0 +1,166 @@
+"""How a declaration is written so that CVXPY canonicalises it once, whatever x and the data are.
+
+Smooth atoms that enter an objective in sums stand aside; a monotone function of what has kinks is one of a bound of it; factors without y
+that multiply each other are one; and what is affine in y with data times data is a matrix and an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+from cvxpy.utilities.scopes import dpp_scope
+from jax import Array
+
+from hierfl.analysis.hoist import copy_with
+from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.programs.smooth_atoms import TakenOut, smooth_atom_of
+
+
+@dataclass
+class SmoothPiece:
+    """A smooth atom of an affine argument, and the variable that stands for its values in the objective."""
+
+    taken: TakenOut
+    stand_in: cp.Variable
+
+
+@dataclass
+class SmoothPieces:
+    """The smooth atoms that enter an objective in sums."""
+
+    lifted: frozenset[int]
+    pieces: list[SmoothPiece] = field(default_factory=list)
+    domain: list[Constraint] = field(default_factory=list)
+    _memo: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+    def taken_out_of(self, node: Any) -> Any:
+        """The objective, linear in variables that stand for the atoms' values."""
+        if id(node) not in self._memo:
+            self._memo[id(node)] = node, self._replaced(node)
+        return self._memo[id(node)][1]
+
+    def _replaced(self, node: Any) -> Any:
+        if not node.variables():
+            return node
+        found = smooth_atom_of(node)
+        if found is None and (bound := _bound_of_argument(node)) is not None:
+            variable, limit = bound
+            found = smooth_atom_of(node.copy([variable, *node.args[1:]]))
+            self.domain += [] if found is None else [limit]
+        if found is not None:
+            if len(self.pieces) in self.lifted:
+                own = cp.Variable(found.argument.shape)
+                self.domain.append(own == found.argument)
+                found.argument = own
+            values = cp.Variable(found.argument.shape if found.block == 1 else (found.argument.size // found.block,))
+            self.pieces.append(SmoothPiece(found, values))
+            self.domain += found.atom.domain(found.argument)
+            return found.linear(values)
+        if isinstance(node, (multiply, MulExpression)) and (scaled := self._scaled(node)) is not None:
+            return scaled
+        return copy_with(node, self.taken_out_of) if isinstance(node, AffAtom) and node.args else node
+
+
+    def _scaled(self, node: Any) -> Any | None:
+        """A parameter times what has kinks and parameters of its own, as that times a bound; None for other products."""
+        place = next((k for k, argument in enumerate(node.args) if not argument.variables() and argument.parameters()), None)
+        rest = None if place is None else node.args[1 - place]
+        if place is None or rest is None or rest.is_affine() or not rest.parameters() or smooth_atom_of(rest) is not None:
+            return None
+        count, inner, bound = len(self.pieces), self.taken_out_of(rest), cp.Variable(rest.shape)
+        if len(self.pieces) > count:
+            return None
+        self.domain.append(inner <= bound if rest.is_convex() else bound <= inner)
+        return node.copy([bound if k == 1 - place else argument for k, argument in enumerate(node.args)])
+
+
+def _bound_of_argument(node: Any) -> tuple[cp.Variable, Constraint] | None:
+    """A variable for a monotone function's argument that has kinks, and what bounds it; None where that is not exact."""
+    inner = node.args[0] if node.args else None
+    if inner is None or inner.is_affine() or any(not argument.is_constant() for argument in node.args[1:]):
+        return None
+    rises, falls = node.is_incr(0), node.is_decr(0)
+    if not (rises or falls) or not (node.is_convex() or node.is_concave()):
+        return None
+    variable = cp.Variable(inner.shape, nonneg=inner.is_nonneg())
+    if node.is_convex() == rises:
+        return (variable, inner <= variable) if inner.is_convex() else None
+    return (variable, variable <= inner) if inner.is_concave() else None
+
+
+def factors_collected(node: Any, ids: set[int]) -> Any:
+    """The expression with factors without y that multiply each other as one, which becomes one parameter."""
+    if not node.args or not any(v.id in ids for v in node.variables()):
+        return node
+    args = [factors_collected(argument, ids) for argument in node.args]
+    own = _factor_and_rest(node, args, ids)
+    inner = None if own is None else _factor_and_rest(own[1], own[1].args, ids)
+    if own is not None and inner is not None:
+        return cp.multiply(cp.multiply(own[0], inner[0]), inner[1])
+    return node if all(a is b for a, b in zip(args, node.args)) else node.copy(args)
+
+
+def _factor_and_rest(node: Any, args: Sequence[Any], ids: set[int]) -> tuple[Any, Any] | None:
+    """(a factor without y, what it multiplies) of a product entry by entry, or with a number."""
+    if not isinstance(node, (multiply, DivExpression, MulExpression)) or len(args) != 2:
+        return None
+    free = [not any(v.id in ids for v in argument.variables()) for argument in args]
+    if sum(free) != 1 or (isinstance(node, DivExpression) and free[0]):
+        return None
+    factor, rest = (args[0], args[1]) if free[0] else (args[1], args[0])
+    if isinstance(node, MulExpression) and not isinstance(node, multiply) and factor.shape != () and rest.shape != ():
+        return None
+    return (1.0 / factor if isinstance(node, DivExpression) else factor), rest
+
+
+def with_maps(tree: Any, maps: list[LinearMap]) -> Any:
+    """The tree with what is affine in y, but multiplies parameters, as linear maps, which are added."""
+    with dpp_scope():
+        if tree.is_dpp() if isinstance(tree, Constraint) else tree.is_dcp() or tree.is_affine():
+            return tree
+    if isinstance(tree, Expression) and tree.is_affine() and tree.variables():
+        maps.append(LinearMap.of(tree))
+        return maps[-1].expression(tree.shape)
+    return copy_with(tree, lambda node: with_maps(node, maps)) if tree.args else tree
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """An affine function of some of y in which data multiply each other, which CVXPY does not canonicalise: its matrix and its offset."""
+
+    function: Program
+    variables: tuple[cp.Variable, ...]
+    matrix: cp.Parameter
+    offset: cp.Parameter
+
+    @classmethod
+    def of(cls, node: Expression) -> LinearMap:
+        """That of an expression."""
+        variables = tuple(node.variables())
+        size = sum(v.size for v in variables)
+        return cls(Program([node]), variables, cp.Parameter((node.size, size)), cp.Parameter(node.size))
+
+    def at(self, known: Mapping[int, Any]) -> list[Array]:
+        """[matrix, offset] at parameters' values; traceable."""
+
+        def value(*parts: Array) -> Array:
+            of_variables = {v.id: jnp.reshape(part, v.shape, order="F") for v, part in zip(self.variables, parts)}
+            return jnp.ravel(self.function({**known, **of_variables})[0], order="F")
+
+        nothing = tuple(jnp.zeros(v.size) for v in self.variables)
+        matrices = jax.jacfwd(value, argnums=tuple(range(len(nothing))))(*nothing)
+        return [jnp.concatenate(matrices, axis=1), value(*nothing)]
+
+    def expression(self, shape: tuple[int, ...]) -> Expression:
+        """The same with its matrix and its offset as parameters."""
+        whole = cp.hstack([cp.vec(v, order="F") for v in self.variables])
+        return cp.reshape(self.matrix @ whole + self.offset, shape, order="F")

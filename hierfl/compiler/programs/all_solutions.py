@@ -1,0 +1,304 @@
+"""All solutions of a convex program: whether there are several, how far they reach, and a choice among them.
+
+With one solution (u*, z) the set is  { u feasible : P (u - u*) = 0, row i tight wherever z_i > 0 }  (Mangasarian, 1988): over rows a
+polyhedron. Over other cones the slacks are in the face that z leaves (Bonnans and Shapiro, 2000, section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.small_and_sparse import (
+    Matrix,
+    as_array,
+    beside,
+    diagonal,
+    largest,
+    lengths,
+    nothing,
+    stacked,
+)
+from hierfl.compiler.programs.solution_face import SolutionFace
+from hierfl.compiler.programs.solve_program import solve_program
+
+SMALL = 2e-14  # of the largest multiplier, and of the forces, up to which one counts as zero
+SMALL_Y, DEFINITE = 300, 1e-7  # scalars of y whose curvature is looked at, and how much of the largest one is some
+MOVES = 1e-7  # of a vector, from which y moves along it
+FAR = 1e-4  # the same over curved cones, where a point is blurred by the root of rounding
+TIGHT = 2e-14  # of a row's size, up to which it holds with equality
+FAINT = 1e-9  # over curved cones, whose multipliers are no better
+VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
+
+Vector = Float[np.ndarray, " width"]
+
+
+@dataclass(frozen=True, eq=False)
+class AllSolutions:
+    """The solutions of ``program``, of which ``answer`` is one."""
+
+    program: ConvexProgram
+    answer: ProgramSolution
+
+    @cached_property
+    def strong(self) -> Bool[np.ndarray, " rows"]:
+        """The rows of equations and inequalities that every solution holds with equality."""
+        program = self.program
+        scaled = np.abs(self.answer.z) * program.sizes
+        size = program.force_size(self.answer.u, np.zeros_like(self.answer.z))
+        floor = max(SMALL, 4.0 * self.answer.error) if program.polyhedral else FAINT
+        most = max(float(scaled.max(initial=0.0)), size)
+        apart = program.slack(self.answer.u) / program.row_sizes(
+            self.answer.u
+        )  # interior points leave traces of multipliers there
+        return program.equal | (program.loose & (scaled > floor * most) & (scaled > apart * most))
+
+    @cached_property
+    def weak(self) -> Bool[np.ndarray, " rows"]:
+        """The inequalities that hold with equality here, and that other solutions may leave."""
+        e = self.program.slack(self.answer.u) / self.program.row_sizes(self.answer.u)
+        return self.program.loose & (e <= max(TIGHT, 4.0 * self.answer.error)) & ~self.strong
+
+    @cached_property
+    def pinned(self) -> tuple[Matrix, np.ndarray]:
+        """(rows, right sides) of the equations that hold for all solutions."""
+        program, u = self.program, self.answer.u
+        curved = program.flat_along(u)
+        if program.polyhedral:
+            rows = [curved, program.a[self.strong]]
+            right = [curved @ u, -program.b[self.strong]]
+        else:
+            tight = self.face.tight @ program.a
+            rows, right = [curved, tight], [curved @ u, tight @ u]
+        together = stacked(rows)
+        sizes = lengths(together)
+        kept = sizes > 1e-14 * max(1.0, float(sizes.max(initial=0.0)))
+        return together[kept], np.concatenate(right)[kept]
+
+    @cached_property
+    def face(self) -> SolutionFace:
+        """Where the slacks of all solutions are, over curved cones."""
+        size = self.program.force_size(self.answer.u, np.zeros_like(self.answer.z))
+        return SolutionFace.of(self.program.cones, self.answer.z, self.strong, size)
+
+    @cached_property
+    def is_one(self) -> bool | None:
+        """Whether all solutions have the same y; None where that is not seen."""
+        size = self.program.size
+        if self._is_definite:
+            return True
+        generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(self.program.width - size)])
+        rows, _ = self.pinned
+        along, _, _ = Saddle(diagonal(np.ones(self.program.width), rows), rows).solve(generic, np.zeros(rows.shape[0]))
+        if float(np.abs(along[:size]).max(initial=0.0)) <= MOVES * float(np.abs(generic).max()):
+            return True
+        ends = self.ends
+        if len(ends) < 2:
+            return None
+        apart = max(float(np.abs(end.u[:size] - self.answer.u[:size]).max()) for end in ends)
+        return bool(apart <= (MOVES if self.program.polyhedral else FAR) * self.unit)
+
+    @property
+    def _is_definite(self) -> bool:
+        """Whether y has a curvature of its own in all directions."""
+        p, size = self.program.p, self.program.size
+        if size > SMALL_Y or largest(p[:size, size:]) > 0:
+            return False
+        own = as_array(p[:size, :size])
+        try:
+            np.linalg.cholesky(own - DEFINITE * np.abs(own).max(initial=0.0) * np.eye(size))
+        except np.linalg.LinAlgError:
+            return False
+        return True
+
+    @cached_property
+    def unit(self) -> float:
+        """The size of y."""
+        return 1.0 + float(np.abs(self.answer.u[: self.program.size]).max(initial=0.0))
+
+    @cached_property
+    def ends(self) -> list[ProgramSolution]:
+        """The farthest solutions along a generic direction, either way, within a box about y."""
+        size, width = self.program.size, self.program.width
+        generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(width - size)])
+        entries = diagonal(np.ones(width), self.program.a)[:size]
+        box = stacked([entries, -entries])
+        y = self.answer.u[:size]
+        ahead = np.concatenate([self.unit - y, self.unit + y])
+        empty = nothing(width, width, self.program.p)
+        found = []
+        for sign in (1.0, -1.0):
+            farthest = solve_program(self.restricted(empty, -sign * generic, box, ahead))
+            if farthest.solved:
+                found.append(farthest)
+        return found
+
+    def restricted(
+        self,
+        p: Matrix,
+        q: np.ndarray,
+        more: Matrix = None,
+        ahead: np.ndarray | None = None,
+        cones: tuple[Cone, ...] = (),
+    ) -> ConvexProgram:
+        """Another convex quadratic over the solutions (entries of p and q beyond u are new), with ``more`` (u, new) + ``ahead`` in ``cones``.
+
+        Without ``cones`` these are inequalities.
+        """
+        program, width = self.program, len(q)
+        rows, right = self.pinned
+        free = ~self.strong if program.polyhedral else None
+        if free is not None:
+            loose, offset, curved = program.a[free], program.b[free], []
+        else:
+            loose, offset = self.face.loose @ program.a, self.face.loose @ program.b
+            curved = [(cone, own @ program.a, own @ program.b) for cone, own in self.face.curved]
+        parts = [_widened(part, width) for part in (rows, loose, *(own for _, own, _ in curved))]
+        offsets = [-right, offset, *(b for _, _, b in curved)]
+        kinds = [Cone(ZERO, rows.shape[0]), Cone(NONNEGATIVE, loose.shape[0]), *(cone for cone, _, _ in curved)]
+        if more is not None and ahead is not None:
+            parts.append(_widened(more, width))
+            offsets.append(ahead)
+            kinds += cones or (Cone(NONNEGATIVE, len(ahead)),)
+        kinds = [cone for cone in kinds if cone.size]
+        return ConvexProgram(p, q, stacked(parts), np.concatenate(offsets), kinds, program.size, p)
+
+    def least_norm(self) -> ProgramSolution:
+        """The solution with the shortest y."""
+        program = self.program
+        eye = np.concatenate([np.ones(program.size), np.zeros(program.width - program.size)])
+        return solve_program(self.restricted(diagonal(eye, program.p), np.zeros(program.width)))
+
+    def vertices(self) -> Iterator[Vector]:
+        """The vertices of the set, over rows.
+
+        Raises
+        ------
+        ValueError
+            If they are too many to look through, or the set has none, or goes on without end; says so.
+        """
+        program = self.program
+        if not program.polyhedral:
+            raise ValueError("it is no polyhedron")
+        basis, free = self._basis, ~self.strong
+        g = (program.a[free] @ basis) / program.sizes[free, None]
+        h = program.slack(self.answer.u)[free] / program.sizes[free]
+        seen = np.linalg.norm(g, axis=1) > 1e-12
+        g, h, count = g[seen], h[seen], basis.shape[1]
+        if comb(len(g), count) > VERTICES:
+            raise ValueError(
+                f"it has up to {comb(len(g), count):,} vertices, and at most {VERTICES:,} are looked through"
+            )
+        if self._goes_on(g):
+            raise ValueError("it goes on without end")
+        for chosen in combinations(range(len(g)), count):
+            matrix = g[list(chosen)]
+            if abs(np.linalg.det(matrix)) < 1e-12:
+                continue
+            step = np.linalg.solve(matrix, -h[list(chosen)])
+            if (g @ step + h >= -1e-9 * (1.0 + np.abs(h).max())).all():
+                yield self.answer.u + basis @ step
+
+    @property
+    def _basis(self) -> Float[np.ndarray, "width k"]:
+        """Directions along which the set has an inside, over rows."""
+        _, values, right = np.linalg.svd(as_array(self.pinned[0]), full_matrices=True)
+        return np.asarray(right[int((values > 1e-10 * max(1.0, float(values.max(initial=0.0)))).sum()) :].T)
+
+    @property
+    def is_vertex_of(self) -> Bool[np.ndarray, " rows"] | None:
+        """The rows that alone make the answer a vertex; None where it is none, or more meet there."""
+        across = as_array(self.program.a[self.weak] @ self._basis) / self.program.sizes[self.weak, None]
+        square = across.shape[0] == across.shape[1]
+        return self.strong | self.weak if square and abs(np.linalg.det(across)) > FAINT else None
+
+    @staticmethod
+    def _goes_on(g: np.ndarray) -> bool:
+        """Whether there is a direction along which no row ends."""
+        count = g.shape[1]
+        a, flat = np.vstack([g, np.eye(count), -np.eye(count)]), np.zeros((count, count))
+        b = np.concatenate([np.zeros(len(g)), np.ones(2 * count)])
+        for k in range(2 * count):
+            q = np.zeros(count)
+            q[k // 2] = 1.0 if k % 2 else -1.0
+            end = solve_program(ConvexProgram(flat, q, a, b, [Cone(NONNEGATIVE, len(b))], count, flat[:0]))
+            if end.status == SOLVED and q @ end.u < -MOVES:
+                return True
+        return False
+
+
+def value_at(cost: ConvexProgram, y: np.ndarray) -> float:
+    """A cost at y: its bounds as low as they go."""
+    size, width = cost.size, cost.width
+    rows = diagonal(np.ones(width), cost.a)[:size]
+    cones = [*cost.cones, Cone(ZERO, size)]
+    fixed = replace(cost, a=stacked([cost.a, rows]), b=np.concatenate([cost.b, -y]), cones=cones)
+    found = solve_program(fixed)
+    return cost.cost(found.u) if found.solved else np.nan
+
+
+def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution with those bounds of convex terms that have no cost where they say most.
+
+    A term whose weight is zero has a bound that may be anywhere above it: where the weight moves, the bound is at the term. A bound that
+    only a constraint mentions may be anywhere between the term and the limit: in the middle it holds nothing.
+    """
+    lowered, centred = np.flatnonzero(unpriced(program)), np.flatnonzero(_idle(program) & ~program.priced)
+    if len(lowered):  # with what they are made of
+        every = np.union1d(lowered, centred)
+        costs = np.isin(every, lowered).astype(float)
+        return _moved(program, answer, every, costs) if program.polyhedral else answer
+    if len(centred):
+        lowest, highest = (_moved(program, answer, centred, way * np.ones(len(centred))) for way in (1.0, -1.0))
+        if lowest is not answer:  # without a limit they are anywhere above, and far from it
+            above = highest.u if highest is not answer else lowest.u + _mask(centred, program.width)
+            middle = program.judged(0.5 * (lowest.u + above), answer.z)
+            return middle if middle.solved else answer
+    return answer
+
+
+def _mask(entries: np.ndarray, width: int) -> np.ndarray:
+    out = np.zeros(width)
+    out[entries] = 1.0
+    return out
+
+
+def _idle(program: ConvexProgram) -> np.ndarray:
+    """Which entries of u are bounds without a cost."""
+    idle = (np.abs(program.q) == 0.0) & (np.arange(program.width) >= program.size)
+    bent = program.curved if program.smooth is None else stacked([program.curved, program.smooth.forms])
+    return idle & (lengths(bent.T) == 0) if bent.shape[0] else idle
+
+
+def unpriced(program: ConvexProgram) -> np.ndarray:
+    """Which entries of u are bounds of terms whose weight is zero here."""
+    return _idle(program) & program.priced
+
+
+def _moved(program: ConvexProgram, answer: ProgramSolution, entries: np.ndarray, costs: np.ndarray) -> ProgramSolution:
+    """The solution with these entries where they cost least; itself where there is no such place."""
+    rest = answer.u.copy()
+    rest[entries] = 0.0
+    flat = nothing(len(entries), len(entries), program.p)
+    least = ConvexProgram(flat, costs, program.a[:, entries], program.slack(rest), program.cones, len(entries), flat)
+    found = solve_program(least)
+    if not found.solved:
+        return answer
+    rest[entries] = found.u
+    moved = program.judged(rest, answer.z)
+    return moved if moved.solved else answer
+
+
+def _widened(rows: Matrix, width: int) -> Matrix:
+    """Rows with further columns of zeros."""
+    more = width - rows.shape[1]
+    return beside([rows, nothing(rows.shape[0], more, rows)]) if more else rows

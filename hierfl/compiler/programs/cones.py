@@ -1,0 +1,154 @@
+"""Cones and rows: which there are, the projections on their duals, and the derivatives of these, as one matrix for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
+KINDS = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)
+
+Rows = Float[np.ndarray, " rows"]
+
+
+class NoStandardFormError(Exception):
+    """The problem needs a cone that is none of the four, or has no such form at all; the message says why."""
+
+
+@dataclass(frozen=True)
+class Cone:
+    """Rows in one cone: ``size`` rows, or for a semidefinite one the scaled upper triangle of a matrix of this ``order``."""
+
+    kind: str
+    size: int
+    order: int = 0
+
+
+def triangle(order: int) -> np.ndarray:
+    """The matrix that takes vec(S) to the upper triangle by columns, off-diagonal entries times sqrt(2), S made symmetric."""
+    rows = []
+    for column in range(order):
+        for row in range(column + 1):
+            picked = np.zeros((order, order))
+            picked[row, column] += 0.5
+            picked[column, row] += 0.5
+            rows.append(np.ravel(picked * (1.0 if row == column else np.sqrt(2.0)), order="F"))
+    return np.array(rows)
+
+
+def blocks(cones: Sequence[Cone]) -> Iterator[tuple[Cone, slice]]:
+    """Each cone with the rows that are in it."""
+    start = 0
+    for cone in cones:
+        yield cone, slice(start, start + cone.size)
+        start += cone.size
+
+
+def project_dual(cones: Sequence[Cone], v: Rows) -> Rows:
+    """The nearest point of K*: all of space for equations, the cone itself for the others."""
+    out = np.array(v, float)
+    for cone, rows in blocks(cones):
+        if cone.kind == NONNEGATIVE:
+            out[rows] = np.maximum(v[rows], 0.0)
+        elif cone.kind == SECOND_ORDER:
+            out[rows] = _second_order(v[rows])
+        elif cone.kind == SEMIDEFINITE:
+            values, vectors = np.linalg.eigh(_matrix(v[rows], cone.order))
+            out[rows] = _triangle_of((vectors * np.maximum(values, 0.0)) @ vectors.T)
+    return out
+
+
+def dual_slope(cones: Sequence[Cone], v: Rows) -> Float[np.ndarray, "rows rows"]:
+    """The derivative of ``project_dual`` at v; where there are several, one of them."""
+    out = np.zeros((len(v), len(v)))
+    for cone, rows in blocks(cones):
+        if cone.kind == ZERO:
+            out[rows, rows] = np.eye(cone.size)
+        elif cone.kind == NONNEGATIVE:
+            out[rows, rows] = np.diag((v[rows] > 0).astype(float))
+        elif cone.kind == SECOND_ORDER:
+            out[rows, rows] = _second_order_slope(v[rows])
+        else:
+            out[rows, rows] = _semidefinite_slope(v[rows], cone.order)
+    return out
+
+
+def distance(cones: Sequence[Cone], e: Rows) -> float:
+    """How far e is from K."""
+    return float(np.linalg.norm(project_dual(cones, -e))) if len(e) else 0.0
+
+
+def inside(cones: Sequence[Cone], e: Float[np.ndarray, "k rows"]) -> Bool[np.ndarray, " k"]:
+    """Which of many are in K."""
+    within = np.ones(len(e), bool)
+    for cone, rows in blocks(cones):
+        part = e[:, rows]
+        if cone.kind == ZERO:
+            within &= (part == 0).all(axis=1)
+        elif cone.kind == NONNEGATIVE:
+            within &= (part >= 0).all(axis=1)
+        elif cone.kind == SECOND_ORDER:
+            within &= np.linalg.norm(part[:, 1:], axis=1) <= part[:, 0]
+        else:
+            within &= np.array([distance([cone], one) == 0.0 for one in part], bool)
+    return within
+
+
+def middles(cones: Sequence[Cone], sizes: Rows) -> Rows:
+    """A point in the middle of every cone, as far inside as its rows are long: 1, (1, 0, ..., 0) or the identity; 0 for equations."""
+    out = np.zeros(len(sizes))
+    for cone, rows in blocks(cones):
+        if cone.kind == NONNEGATIVE:
+            out[rows] = sizes[rows]
+        elif cone.kind == SECOND_ORDER:
+            out[rows.start] = sizes[rows].max()
+        elif cone.kind == SEMIDEFINITE:
+            out[rows] = sizes[rows].max() * _triangle_of(np.eye(cone.order))
+    return out
+
+
+def _second_order(v: Rows) -> Rows:
+    t, w = v[0], v[1:]
+    size = np.linalg.norm(w)
+    if size <= t:
+        return v
+    if size <= -t:
+        return np.zeros_like(v)
+    return np.concatenate([[1.0], w / size]) * 0.5 * (t + size)
+
+
+def _second_order_slope(v: Rows) -> Float[np.ndarray, "rows rows"]:
+    t, w = v[0], v[1:]
+    size = np.linalg.norm(w)
+    if size <= t:
+        return np.eye(len(v))
+    if size <= -t:
+        return np.zeros((len(v), len(v)))
+    unit = w / size
+    inner = (1 + t / size) * np.eye(len(w)) - t / size * np.outer(unit, unit)
+    return 0.5 * np.block([[np.ones((1, 1)), unit[None]], [unit[:, None], inner]])
+
+
+def _matrix(v: Rows, order: int) -> Float[np.ndarray, "order order"]:
+    return (triangle(order).T @ v).reshape(order, order)
+
+
+def _triangle_of(matrix: np.ndarray) -> Rows:
+    return triangle(len(matrix)) @ np.ravel(matrix, order="F")
+
+
+def _semidefinite_slope(v: Rows, order: int) -> Float[np.ndarray, "rows rows"]:
+    values, vectors = np.linalg.eigh(_matrix(v, order))
+    plus = np.maximum(values, 0.0)
+    gap = values[:, None] - values[None]
+    with np.errstate(all="ignore"):
+        quotient = np.where(np.abs(gap) > 0, (plus[:, None] - plus[None]) / gap, (values > 0)[:, None])
+    basis = triangle(order)
+    columns = []
+    for unit in np.eye(len(v)):
+        inner = vectors.T @ (basis.T @ unit).reshape(order, order) @ vectors
+        columns.append(_triangle_of(vectors @ (quotient * inner) @ vectors.T))
+    return np.array(columns).T

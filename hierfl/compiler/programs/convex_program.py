@@ -1,0 +1,320 @@
+"""A convex program in numbers, its optimality conditions, and how far a pair is from meeting them.
+
+minimise  u' P u / 2 + q' u + s(u)   subject to   A u + b in K;        P u + q + s'(u) = A' z,  z in K*,  z' (A u + b) = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, blocks, project_dual
+from hierfl.compiler.programs.small_and_sparse import (
+    Matrix,
+    columns_scaled,
+    count_in_rows,
+    entries_of,
+    largest,
+    lengths,
+    stacked,
+)
+from hierfl.compiler.programs.smooth_sum import SmoothSum
+from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
+
+FAINT, FAINTEST = 1e-6, 1e-16  # of the highest price of a bound, from which units follow it, and the least that counts
+SPREAD = 1e3  # of square roots of curvatures, from which u is told in other units
+GOOD, GOOD_OVER_ROWS = (
+    1e-9,
+    1e-11,
+)  # the relative error of the conditions up to which a pair is a solution; over rows it is rounding
+
+Vector = Float[np.ndarray, " width"]
+Rows = Float[np.ndarray, " rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramSolution:
+    """u and z with the relative ``error`` of the optimality conditions; ``status`` says whether they are a solution.
+
+    ``work`` counts what it took: factorisations, iterations, whatever the solver tells.
+    """
+
+    u: Vector
+    z: Rows
+    error: float
+    status: int
+    work: int = 0
+
+    @property
+    def solved(self) -> bool:
+        """Whether the conditions hold."""
+        return self.status == SOLVED
+
+
+@dataclass(frozen=True, eq=False)
+class ConvexProgram:
+    """P (width, width), symmetric, q, A (rows, width), b, the cones of the rows, in any order; the first ``size`` entries of u are y.
+
+    ``curved`` has rows whose null space is that of P; ``smooth`` is s, if there is one.
+    """
+
+    p: Matrix
+    q: Vector
+    a: Matrix
+    b: Rows
+    cones: Sequence[Cone]
+    size: int
+    curved: Matrix
+    smooth: SmoothSum | None = None
+    constant: float = 0.0  # of the objective
+    may_cost: np.ndarray | None = None  # which entries of u may have a cost, at some theta; None for all
+    is_map: bool = False  # P is no curvature: P u + q is an affine map that is no gradient
+
+    @classmethod
+    def of(cls, p: Matrix, q: Vector, a: Matrix, b: Rows, cones: Sequence[Cone], size: int | None = None) -> ConvexProgram:
+        """A quadratic program; all of u is y unless its ``size`` is given."""
+        return cls(p, q, a, b, cones, len(q) if size is None else size, p)
+
+    @property
+    def width(self) -> int:
+        """How many scalars u has."""
+        return len(self.q)
+
+    @cached_property
+    def kinds(self) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+        """(which rows are equations, which are inequalities)."""
+        equal, loose = np.zeros(len(self.b), bool), np.zeros(len(self.b), bool)
+        for cone, rows in blocks(self.cones):
+            equal[rows], loose[rows] = cone.kind == ZERO, cone.kind == NONNEGATIVE
+        return equal, loose
+
+    @property
+    def priced(self) -> np.ndarray:
+        """Which entries of u may have a cost."""
+        return np.ones(self.width, bool) if self.may_cost is None else self.may_cost
+
+    @property
+    def equal(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows are equations."""
+        return self.kinds[0]
+
+    @property
+    def loose(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows are inequalities."""
+        return self.kinds[1]
+
+    @cached_property
+    def polyhedral(self) -> bool:
+        """Whether there are only equations and inequalities."""
+        return bool((self.equal | self.loose).all())
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether it is a linear program."""
+        return self.polyhedral and self.smooth is None and largest(self.p) == 0.0
+
+    @cached_property
+    def is_held(self) -> bool:
+        """Whether some inequality is sure to hold: an entry of u has a price, and nothing else keeps it."""
+        if self.smooth is not None or not (priced := np.flatnonzero(self.q != 0)).size:
+            return False
+        kept = lengths(self.p.T)[priced] + lengths(self.a[self.equal].T)[priced]
+        return bool((kept == 0).any())
+
+    @cached_property
+    def sizes(self) -> Rows:
+        """The length of each row of A, 1 for a row of zeros."""
+        sizes = lengths(self.a)
+        return np.where(sizes > 0, sizes, 1.0)
+
+    @property
+    def cone_sizes(self) -> Rows:
+        """The length of each row, one for all rows of a curved cone."""
+        return self._cone_scale(self.sizes)
+
+    @cached_property
+    def seen(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows u enters."""
+        return lengths(self.a) > 0
+
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, columns, numbers) of the equations and inequalities with a single entry."""
+        simple = np.flatnonzero((self.equal | self.loose) & (count_in_rows(self.a) == 1))
+        row, column, value = entries_of(self.a[simple])
+        return simple[row], column, value
+
+    @cached_property
+    def _absolute(self) -> tuple[Matrix, Matrix]:
+        return abs(self.p), abs(self.a)
+
+    @cached_property
+    def units(self) -> Vector:
+        """Powers of two in which entries of u are all about as stiff; 1 where they are within a factor of a thousand.
+
+        They are 1 at most: larger ones would make rows long, beside which nothing misses them. Bounds alone, whose prices are as far
+        apart as shares of a law are, may have larger ones.
+        """
+        if self.is_map:
+            return np.ones(self.width)
+        diagonal = self.p.diagonal()
+        stiff = np.sqrt(np.maximum(diagonal, 0.0))
+        units, curved = np.ones(len(stiff)), stiff[stiff > 0]
+        if len(curved) and curved.max() > SPREAD * curved.min():
+            ratio = np.where(stiff > 0, stiff, curved.min()) / curved.min()
+            units = np.exp2(-np.round(np.log2(ratio)))
+        price = np.where((stiff == 0) & (np.arange(self.width) >= self.size), np.abs(self.q), 0.0)
+        most = float(price.max(initial=0.0))
+        if (price[price > 0] < FAINT * most).any():
+            share = np.maximum(price / most, FAINTEST)
+            units = np.where(price > 0, np.exp2(-np.round(0.5 * np.log2(share))), units)
+        return np.asarray(units)
+
+    def in_units(self, units: Vector) -> ConvexProgram:
+        """The same program for u / units."""
+        p = columns_scaled(columns_scaled(self.p, units).T, units)
+        a, curved = columns_scaled(self.a, units), columns_scaled(self.curved, units)
+        smooth = None if self.smooth is None else self.smooth.in_units(units)
+        return _Scaled(
+            p, units * self.q, a, self.b, self.cones, self.size, curved, smooth, self.constant, self.may_cost, self.is_map
+        )
+
+    def slack(self, u: Vector) -> Rows:
+        """A u + b."""
+        return np.asarray(self.a @ u + self.b)
+
+    def force(self, u: Vector, z: Rows) -> Vector:
+        """P u + q + s'(u) - A' z."""
+        return self.slope(u) - np.asarray(self.a.T @ z)
+
+    def slope(self, u: Vector) -> Vector:
+        """The gradient of the objective."""
+        plain = np.asarray(self.p @ u + self.q)
+        return plain if self.smooth is None else plain + self.smooth.gradient(u)
+
+    def cost(self, u: Vector) -> float:
+        """The objective."""
+        plain = float(0.5 * u @ (self.p @ u) + self.q @ u)
+        return plain if self.smooth is None else plain + self.smooth.value(u)
+
+    def curvature(self, u: Vector, least: float = 0.0) -> Matrix:
+        """Its second derivative; see ``SmoothTerm.curvature``."""
+        return self.p if self.smooth is None else self.p + self.smooth.hessian(u, least)
+
+    def flat_along(self, u: Vector) -> Matrix:
+        """Rows whose null space has the directions along which the objective is linear from u on."""
+        return self.curved if self.smooth is None else stacked([self.curved, self.smooth.curved(u)])
+
+    def model(self, u: Vector, curvature: Matrix) -> ConvexProgram:
+        """The quadratic program that it is like at u."""
+        return ConvexProgram(
+            curvature, self.slope(u) - curvature @ u, self.a, self.b, self.cones, self.size, self.flat_along(u)
+        )
+
+    def force_size(self, u: Vector, z: Rows) -> float:
+        """The size of what balances there."""
+        p, a = self._absolute
+        size = p @ np.abs(u) + np.abs(self.q) + a.T @ np.abs(z)
+        if self.smooth is not None:
+            size = size + self.smooth.gradient_size(u)
+        return max(float(size.max(initial=0.0)), 1e-4 * largest(p)) or 1.0
+
+    def row_sizes(self, u: Vector) -> Rows:
+        """The size of what adds up to each row's slack."""
+        return np.asarray(self._absolute[1] @ np.abs(u) + np.abs(self.b) + self.sizes)
+
+    def error(self, u: Vector, z: Rows) -> float:
+        """The largest relative error of the three conditions."""
+        if not (np.isfinite(u).all() and np.isfinite(z).all()):
+            return np.inf
+        size = self.force_size(u, z)
+        left = np.abs(self.force(u, z))
+        if self.smooth is not None:
+            left = left - np.minimum(self.smooth.rounding(u), left)
+        worst = float(left.max(initial=0.0)) / size  # NaN where it is not defined
+        if not len(self.b):
+            return worst
+        rows, sizes = self._cone_scale(self.row_sizes(u)), self._cone_scale(self.sizes)
+        e, dual = self.slack(u) / rows, z * sizes / size
+        simple = self.equal | self.loose
+        inside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[simple]
+        fit = np.abs(np.where(self.equal, e, np.minimum(dual, e)))[simple]
+        worst = max(worst, float(inside.max(initial=0.0)), float(fit.max(initial=0.0)))
+        for cone, place in self.curved_cones:
+            outside = project_dual([cone], -e[place])
+            apart = dual[place] - project_dual([cone], dual[place] - e[place])
+            worst = max(worst, float(np.linalg.norm(outside)), float(np.abs(apart).max()))
+        return worst
+
+    @cached_property
+    def curved_cones(self) -> list[tuple[Cone, slice]]:
+        """The cones that are no rows."""
+        return [(cone, rows) for cone, rows in blocks(self.cones) if cone.kind not in (ZERO, NONNEGATIVE)]
+
+    def _cone_scale(self, rows: Rows) -> Rows:
+        """The size of each row; one size for all rows of a cone that is no product of rows."""
+        scale = np.array(rows)
+        for _, place in self.curved_cones:
+            scale[place] = rows[place].max()
+        return scale
+
+    def judged(self, u: Vector, z: Rows, work: int = 0) -> ProgramSolution:
+        """The pair as a solution, if it is one."""
+        error = self.error(u, z)
+        error = error if np.isfinite(error) else np.inf
+        return ProgramSolution(u, z, error, SOLVED if error <= self.good else FAILED, work)
+
+    @property
+    def good(self) -> float:
+        """The error up to which a pair is a solution."""
+        return GOOD_OVER_ROWS if self.polyhedral and self.smooth is None else GOOD
+
+    def none(self, status: int) -> ProgramSolution:
+        """No solution, for a reason."""
+        return ProgramSolution(np.full(self.width, np.nan), np.full(len(self.b), np.nan), np.inf, status)
+
+    def proves_empty(self, z: Rows) -> bool:
+        """Whether z in K* is a proof that no u is feasible: A' z = 0, b' z < 0."""
+        z = z / (np.abs(z * self.sizes).max(initial=0.0) or 1.0)
+        lost = float(self.b @ z)
+        return lost < 0 and float(np.abs(self.a.T @ z).max(initial=0.0)) <= 1e-7 * -lost
+
+    def proves_unbounded(self, u: Vector) -> bool:
+        """Whether u is a direction along which the objective falls without end."""
+        u = u / (np.abs(u).max(initial=0.0) or 1.0)
+        gain = -float(self.q @ u)
+        if gain <= 0:
+            return False
+        e = np.asarray(self.a @ u) / self.sizes
+        away = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[self.equal | self.loose]
+        curved = [np.linalg.norm(project_dual([cone], -e[place])) for cone, place in self.curved_cones]
+        floor = 1e-7 * gain / (1.0 + np.abs(self.q).max(initial=0.0))
+        worst = max(float(away.max(initial=0.0)), *curved, 0.1 * float(np.abs(self.p @ u).max(initial=0.0)))
+        return worst <= max(floor, 1e-9)
+
+
+class _Scaled(ConvexProgram):
+    """A program in units of its own."""
+
+    @cached_property
+    def units(self) -> Vector:
+        """None but these."""
+        return np.ones(self.width)
+
+
+def merged(cones: list[Cone]) -> list[Cone]:
+    """Rows of equations, and of inequalities, as one cone each."""
+    merged: list[Cone] = []
+    for cone in cones:
+        if merged and cone.kind in (ZERO, NONNEGATIVE) and merged[-1].kind == cone.kind:
+            merged[-1] = Cone(cone.kind, merged[-1].size + cone.size)
+        else:
+            merged.append(cone)
+    return merged
+
+
+__all__ = ["EMPTY", "FAILED", "GOOD", "SOLVED", "UNBOUNDED", "ConvexProgram", "ProgramSolution", "merged"]

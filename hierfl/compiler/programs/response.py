@@ -1,0 +1,399 @@
+"""How the solution of a program moves with theta: one factorisation of the conditions at what holds.
+
+With the rows J that hold, [P A_J'; A_J 0] (du, -dz) = -(r, s), where r and s are what the conditions move by at a fixed solution; the
+adjoint of a seed solves the same system. Rows that hold without a multiplier make y(theta) directional only: then the derivative along
+a direction is a quadratic program over the critical cone, and there is a gradient if those along generic directions, there and back,
+are what the adjoint says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, dual_slope, middles
+from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
+from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
+from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, nothing, stacked
+from hierfl.compiler.programs.solve_program import solve_program
+
+CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
+UNMOVED = 1e-4  # of how far u would go without rows: what it moves by less than 1e-9 of that is none
+TIGHT_ALONG = 1e-9  # of a row's change, up to which it goes on holding
+ROUNDING = 1e-10  # of u, that it may seem to move by
+FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
+ALIKE = 1e-6  # of two derivatives that are the same
+STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
+STILL = 1e-9  # of a vector of length 1, up to which an entry does not move along it
+CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
+LITTLE = 1e-6  # a curvature, so that a program has one solution
+NEAR, NEAREST = 1e3, 1e-12  # how much larger than the error of the conditions what is none may be, and its least size
+OPEN = 1e-7  # of a vector, and of the forces, from which it moves a cone's slack, and a cone has a multiplier
+LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
+
+Thetas = list[Any]  # what programs are built from
+Build = Callable[[Thetas], ConvexProgram]
+Push = Callable[[Thetas, Thetas, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass
+class Slopes:
+    """A function of a program's numbers, by pairs: a'(P u + q + ...), m'P a, left'A right and offset'b, added up."""
+
+    forces: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    bends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    rows: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    offset: np.ndarray | None = None
+
+
+class Adjoint(NamedTuple):
+    """(a, b) and the multipliers such that the gradient of seed'u is that of -a'(P u + q - A'z) - b'(A u + b) at fixed u and z."""
+
+    a: np.ndarray
+    b: np.ndarray
+    z: np.ndarray
+
+
+class _Look(NamedTuple):
+    """How u moves along a direction of theta, and by what that was found."""
+
+    by: ProgramResponse
+    way: Thetas
+    moved: ProgramSolution
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramResponse:
+    """Of the solution of ``build(thetas)``."""
+
+    build: Build
+    thetas: Thetas
+    program: ConvexProgram
+    answer: ProgramSolution
+    push: Push | None = None  # how the conditions move along a direction of theta; else by differences of what is built
+    has_edges: bool = True  # where nothing is feasible is outside of the domain, and no other piece
+
+    _saddles: dict[bytes, Saddle] = field(default_factory=dict)
+
+    @cached_property
+    def solutions(self) -> AllSolutions:
+        return AllSolutions(self.program, self.answer)
+
+    def adjoint(
+        self, seed: np.ndarray, tangents: Sequence[Thetas], leaps: bool = False
+    ) -> Adjoint | None:
+        """The adjoint of seed'u; None where there is none.
+
+        ``tangents`` are directions of theta in which it has to be one; ``leaps`` says that u may jump, which a seed of zero does not see.
+        """
+        if not seed.any():
+            followed = not leaps or all(self._stays(self.moved(tangent)) for tangent in tangents)
+            zero = np.zeros(self.program.width), np.zeros(len(self.program.b))
+            return Adjoint(*zero, self.answer.z) if followed else None
+        if not self.program.polyhedral:
+            return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
+        if not self.solutions.weak.any():
+            pair = self._at(self.solutions.strong, seed)
+            if pair is not None and all(self._is_followed(self.moved(tangent)) for tangent in tangents):
+                return pair
+            if self._are_independent:
+                return None
+        ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
+        looks = [look for way in ways if (look := self._look(way)) is not None]
+        if not looks or not all(look.moved.solved for look in looks):
+            return None
+        for by, way, moved in looks:
+            pair = by._at(by._held_along(moved, *by.moved(way)), seed)
+            if pair is not None and all(by._agrees(pair, seed, by.moved(look.way), look.moved) for look in looks):
+                return pair
+        return None
+
+    def of_vertex(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> Adjoint | None:
+        """The adjoint of seed'u at a vertex of the solution set; None where more rows meet there, or the set does not stay."""
+        if not all(self._is_followed(self.moved(tangent)) for tangent in tangents):
+            return None
+        held = self.solutions.is_vertex_of
+        return None if held is None else self._at(held, seed)
+
+    def _look(self, way: Thetas) -> _Look | None:
+        """The derivative along a direction, by the multipliers that count there; None where it leads out of the domain."""
+        force, slack = self.moved(way)
+        moved = self._along(force, slack)
+        if moved.solved:
+            return _Look(self, way, moved)
+        if self.has_edges and self._leads_out(moved.status, slack):
+            return None
+        other = self._by_multipliers_along(slack)
+        return _Look(self, way, moved) if other is None else _Look(other, way, other._along(*other.moved(way)))
+
+    @cached_property
+    def _are_independent(self) -> bool:
+        """Whether the rows that hold are, so that there are no other multipliers."""
+        held = self.solutions.strong
+        numbers = np.cos(np.arange(1, int(held.sum()) + 1) ** 2)
+        _, multipliers, left = Saddle(diagonal(np.ones(self.program.width), self.program.a), self.program.a[held]).solve(
+            self.program.a[held].T @ numbers, np.zeros(len(numbers))
+        )
+        return bool(left <= CONSISTENT and np.abs(multipliers - numbers).max(initial=0.0) <= ALIKE)
+
+    def _by_multipliers_along(self, slack: np.ndarray) -> ProgramResponse | None:
+        """The same by those multipliers that make the least of what slacks move by (Gauvin and Janin, 1988): of the linear program
+        whose dual that is.
+        """
+        program, z = self.program, self.answer.z
+        tight = self.solutions.strong | self.solutions.weak
+        order = np.concatenate([np.flatnonzero(tight & program.equal), np.flatnonzero(tight & program.loose)])
+        kinds = [Cone(ZERO, int((tight & program.equal).sum())), Cone(NONNEGATIVE, int((tight & program.loose).sum()))]
+        flat, rows = nothing(program.width, program.width, program.p), program.a[order]
+        cones = [cone for cone in kinds if cone.size]
+        least = ConvexProgram(flat, np.asarray(rows.T @ z[order]), rows, slack[order], cones, program.size, flat)
+        found = solve_program(least)
+        if not found.solved:
+            return None
+        multipliers = np.zeros_like(z)
+        multipliers[order] = found.z
+        if not program.judged(self.answer.u, multipliers).solved:
+            return None
+        return replace(self, answer=replace(self.answer, z=multipliers), _saddles={})
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _curvature(self) -> Matrix:
+        return self.program.curvature(self.answer.u)
+
+    def _saddle(self, held: np.ndarray, turned: bool = False) -> Saddle:
+        """The system of the conditions, or its transpose, which differs for a map alone."""
+        symmetric = not self.program.is_map
+        key = held.tobytes() + bytes([turned and not symmetric])
+        if key not in self._saddles:
+            curvature = self._curvature.T if turned else self._curvature
+            self._saddles[key] = Saddle(curvature, self.program.a[held], symmetric)
+        return self._saddles[key]
+
+    def _at(self, held: np.ndarray, seed: np.ndarray) -> Adjoint | None:
+        """The adjoint where these rows hold; None where they leave the seed undetermined."""
+        a, multipliers, left = self._saddle(held, True).solve(seed, np.zeros(int(held.sum())))
+        if left > CONSISTENT:
+            return None
+        b = np.zeros(len(self.program.b))
+        b[held] = multipliers
+        return Adjoint(a, b, self.answer.z)
+
+    def piece(self, seed: np.ndarray) -> Adjoint:
+        """The adjoint of one of the pieces that meet here, that of what holds with a multiplier; NaN where it has none."""
+        program, nowhere = self.program, np.full(self.program.width, np.nan)
+        if program.polyhedral:
+            pair = self._at(self.solutions.strong, seed)
+        else:
+            v = self.answer.z - self._scale * program.slack(self.answer.u)
+            pair, _ = self._of_projection(seed, v)
+        return Adjoint(nowhere, np.full(len(program.b), np.nan), self.answer.z) if pair is None else pair
+
+    def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
+        """How the conditions move along a direction of theta, at fixed u and z: (of P u + q - A'z, of A u + b)."""
+        if self.push is not None:
+            return self.push(self.thetas, tangent, self.answer.u, self.answer.z)
+        u, z = self.answer.u, self.answer.z
+        size = max((float(np.abs(part).max(initial=0.0)) for part in tangent), default=0.0)
+        scale = max((float(np.abs(part).max(initial=0.0)) for part in self.thetas), default=0.0)
+        if size == 0.0:
+            return np.zeros(self.program.width), np.zeros(len(self.program.b))
+        step = STEP * max(scale, 1e-3) / size
+
+        def at(times: float) -> tuple[np.ndarray, np.ndarray]:
+            program = self.build([part + times * step * way for part, way in zip(self.thetas, tangent)])
+            return program.force(u, z), program.slack(u)
+
+        (f1, s1), (b1, t1), (f2, s2), (b2, t2) = at(1.0), at(-1.0), at(2.0), at(-2.0)
+        return (8 * (f1 - b1) - (f2 - b2)) / (12 * step), (8 * (s1 - t1) - (s2 - t2)) / (12 * step)
+
+    def _stays(self, moved: tuple[np.ndarray, np.ndarray]) -> bool:
+        """Whether u has a derivative along a direction, there and back."""
+        if not self.solutions.weak.any():
+            return self._is_followed(moved)
+        return all(self._along(sign * moved[0], sign * moved[1]).solved for sign in (1.0, -1.0))
+
+    def _is_followed(self, moved: tuple[np.ndarray, np.ndarray]) -> bool:
+        """Whether the rows that hold can go on holding along a direction."""
+        force, slack = moved
+        strong = self.solutions.strong
+        _, _, left = self._saddle(strong).solve(-force, -slack[strong])
+        size = max(float(np.abs(force).max(initial=0.0)), float(np.abs(slack[strong]).max(initial=0.0)))
+        noise = 1e-9 * self.program.force_size(self.answer.u, self.answer.z)
+        return bool(left <= CONSISTENT or left * size <= noise)
+
+    def _agrees(
+        self,
+        pair: Adjoint,
+        seed: np.ndarray,
+        way: tuple[np.ndarray, np.ndarray],
+        moved: ProgramSolution,
+    ) -> bool:
+        """Whether the derivative along a direction is what the adjoint says."""
+        (a, b, _), (force, slack) = pair, way
+        said = -float(a @ force + b @ slack)
+        size = float(np.abs(a) @ np.abs(force) + np.abs(b) @ np.abs(slack) + np.abs(seed) @ np.abs(moved.u))
+        rounding = ROUNDING * float(np.abs(seed).max()) * (1.0 + float(np.abs(self.answer.u).max(initial=0.0)))
+        return abs(float(seed @ moved.u) - said) <= ALIKE * size + rounding
+
+    def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
+        """The derivative of u along a direction."""
+        program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
+        a = stacked([program.a[strong], program.a[weak]])
+        b = np.concatenate([slack[strong], slack[weak]])
+        cones = [Cone(ZERO, int(strong.sum())), Cone(NONNEGATIVE, int(weak.sum()))]
+        kinds = [cone for cone in cones if cone.size]
+        rows = self._curvature, force, a, b, kinds, program.size, program.flat_along(self.answer.u)
+        return solve_program(ConvexProgram(*rows, is_map=program.is_map))
+
+    def _leads_out(self, status: int, slack: np.ndarray) -> bool:
+        """Whether a direction leads out of the domain: no u meets the rows there, or a weight that is zero falls below."""
+        if status == UNBOUNDED:
+            return bool(unpriced(self.program).any())
+        if status != EMPTY:
+            return False
+        program, tight = self.program, self.solutions.strong | self.solutions.weak
+        equal = tight & program.equal
+        loose = tight & program.loose
+        a = stacked([program.a[equal], program.a[loose]])
+        cones = [cone for cone in (Cone(ZERO, int(equal.sum())), Cone(NONNEGATIVE, int(loose.sum()))) if cone.size]
+        flat, none = nothing(program.width, program.width, program.p), np.zeros(program.width)
+        b = np.concatenate([slack[equal], slack[loose]])
+        return solve_program(ConvexProgram(flat, none, a, b, cones, program.size, flat)).status == EMPTY
+
+    def _held_along(self, moved: ProgramSolution, force: np.ndarray, slack: np.ndarray) -> np.ndarray:
+        """The rows that hold here and a little along a direction."""
+        program, weak = self.program, self.solutions.weak
+        change = np.asarray(program.a @ moved.u) + slack
+        size = np.asarray(abs(program.a) @ np.abs(moved.u)) + np.abs(slack)
+        stiff = largest(self._curvature)
+        size = size + (program.sizes * UNMOVED * float(np.abs(force).max(initial=0.0)) / stiff if stiff > 0 else 1e-300)
+        return self.solutions.strong | (weak & (np.abs(change) <= TIGHT_ALONG * size))
+
+    # --- cones ---------------------------------------------------------------------------------------------------
+
+    def _over_cones(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> Adjoint | None:
+        """From the derivative of z = Proj(z - scale (A u + b)); where it has none, from programs over the critical cone."""
+        program, u, z = self.program, self.answer.u, self.answer.z
+        forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
+        if program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
+            return None
+        if self._bends_are_open:
+            return None
+        ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
+        if not self._critical.vague:
+            pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
+            determined = rank == len(system) or self._leaves_little_open(system, rank)
+            if pair is None or determined or all(self._is_slope(pair, seed, way) for way in ways):
+                return pair
+            return None
+        moves = [self.moved(way) for way in ways]
+        looks = [self._along_cones(*way) for way in moves]
+        if not looks or not all(moved.solved for _, moved in looks):
+            return None
+        for inner, moved in looks:
+            pair = self._of_critical(inner, moved, seed)
+            if pair is not None and all(self._agrees(pair, seed, way, other) for way, (_, other) in zip(moves, looks)):
+                sure = self._has_inside or all(self._is_slope(pair, seed, way) for way in ways)
+                return pair if sure else None
+        return None
+
+    @cached_property
+    def _has_inside(self) -> bool:
+        """Whether some u is inside of all cones, as linear models of these ask for (Robinson's condition)."""
+        program = self.program
+        inner = -middles(program.cones, program.sizes)[:, None]
+        rows = np.vstack([np.hstack([as_array(program.a), inner]), -np.eye(1, program.width + 1, program.width)])
+        flat = np.diag(np.append(np.full(program.width, LITTLE), 0.0))
+        cost, offset = np.append(np.zeros(program.width), -1.0), np.append(program.slack(self.answer.u), 1.0)
+        found = solve_program(ConvexProgram.of(flat, cost, rows, offset, [*program.cones, Cone(NONNEGATIVE, 1)]))
+        return bool(found.solved and found.u[-1] > OPEN)
+
+    @cached_property
+    def _bends_are_open(self) -> bool:
+        """Whether bounds that may be elsewhere decide how a cone bends that has a multiplier."""
+        program, z = self.program, self.answer.z
+        generic = np.where(np.arange(program.width) < program.size, 0.0, np.cos(np.arange(program.width) ** 2))
+        rows, _ = self.solutions.pinned
+        free, _, _ = Saddle(diagonal(np.ones(program.width), rows), rows).solve(generic, np.zeros(rows.shape[0]))
+        change, force = np.asarray(program.a @ free) / program.sizes, program.force_size(self.answer.u, z)
+        pulled = (rows for _, rows in program.curved_cones if np.abs(z[rows] * program.sizes[rows]).max() > OPEN * force)
+        return any(float(np.abs(change[rows]).max()) > OPEN for rows in pulled)
+
+    @cached_property
+    def _critical(self) -> CriticalCone:
+        nothing = float(np.clip(NEAR * self.answer.error, NEAREST, NOTHING))
+        return CriticalCone.of(self.program, self.answer.u, self.answer.z, nothing)
+
+    def _along_cones(self, force: np.ndarray, slack: np.ndarray) -> tuple[ConvexProgram, ProgramSolution]:
+        """The program over the critical cone for the derivative of u along a direction, and its solution."""
+        critical, a = self._critical, as_array(self.program.a)
+        bent = a.T @ critical.bend
+        curvature = as_array(self._curvature) + bent @ a
+        rows, offset = critical.select @ a, critical.select @ slack
+        cones = merged(list(critical.cones))
+        inner = ConvexProgram.of(curvature, force + bent @ slack, rows, offset, cones, self.program.size)
+        return inner, solve_program(inner)
+
+    def _of_critical(self, inner: ConvexProgram, moved: ProgramSolution, seed: np.ndarray) -> Adjoint | None:
+        """The adjoint of the piece of the critical cone that a direction leads into."""
+        look = ProgramResponse(lambda thetas: inner, [], inner, moved)
+        found, critical = look.piece(seed), self._critical
+        if not np.isfinite(found.a).all():
+            return None
+        b = critical.select.T @ found.b + critical.bend @ (as_array(self.program.a) @ found.a)
+        return Adjoint(found.a, b, self.answer.z)
+
+    def _of_projection(self, seed: np.ndarray, v: np.ndarray) -> tuple[Adjoint | None, tuple[np.ndarray, int]]:
+        """(the adjoint for the derivative of the projection at v, None where that leaves the seed open; the system and its rank)."""
+        program, scale, a, count = self.program, self._scale, as_array(self.program.a), len(self.program.b)
+        slope = dual_slope(program.cones, v)
+        system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(count) - slope]])
+        right = np.concatenate([seed, np.zeros(count)])
+        found, _, rank, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
+        if np.abs(system.T @ found - right).max() > CONSISTENT * np.abs(right).max():
+            return None, (system, rank)
+        return Adjoint(found[: program.width], scale * slope.T @ found[program.width :], self.answer.z), (system, rank)
+
+    def _leaves_little_open(self, system: np.ndarray, rank: int) -> bool:
+        """Whether what the conditions leave open are bounds that hold nothing, and multipliers of rows that depend on each other."""
+        loose = np.linalg.svd(system)[2][rank:]
+        others = np.zeros(len(system), bool)
+        others[: self.program.size] = True
+        others[self.program.width :] = ~(self.program.equal | self.program.loose)
+        return float(np.abs(loose[:, others]).max(initial=0.0)) <= STILL
+
+    def _is_slope(self, pair: Adjoint, seed: np.ndarray, way: Thetas) -> bool:
+        """Whether seed'u moves along a direction as the adjoint says: by the solution a little further."""
+        force, slack = self.moved(way)
+        said, u = -float(pair.a @ force + pair.b @ slack), self.answer.u
+        size = max((float(np.abs(part).max(initial=0.0)) for part in way), default=0.0)
+        if size == 0.0:
+            return True
+        step = FURTHER * max(1.0, float(np.abs(u).max(initial=0.0))) / size
+        there = solve_program(self.build([part + step * move for part, move in zip(self.thetas, way)]))
+        if not there.solved:
+            return False
+        moves = (there.u - u) / step
+        least = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(moves[seed != 0])), size)
+        return abs(float(seed @ moves) - said) <= ROUGHLY * least
+
+    @property
+    def _scale(self) -> float:
+        program = self.program
+        return program.force_size(self.answer.u, self.answer.z) / max(
+            float(program.row_sizes(self.answer.u).max(initial=0.0)), 1e-300
+        )
+
+
+def slopes_of(adjoint: Adjoint, u: np.ndarray) -> Slopes:
+    """The function of the program's numbers whose gradient in theta is that of seed'u."""
+    a, b, z = adjoint
+    return Slopes([(-a, u)], [], [(z, a), (-b, u)], -b)

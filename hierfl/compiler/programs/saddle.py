@@ -1,0 +1,145 @@
+"""Linear systems of optimality conditions, [P A'; A 0], which may be singular and still have solutions.
+
+Dependent rows (every conservation law has them) and flat objectives are the normal case. Small ones are decomposed where they
+are singular: what the null space sees is left out. Large ones are factorised with a little of the identity beside, [P + d, A'; A, -d], which is always
+possible, without pivots and so with little filling in, and the solution is refined until the residual is rounding: a proximal point
+method, whose factor is d / (d + lambda). Where that is slow, a smaller d with pivots is tried.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float
+from scipy.linalg import svd
+from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
+from scipy.sparse.linalg import splu
+
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, is_dense
+
+DENSE = 400  # unknowns up to which a system is decomposed
+UNCERTAIN = 1e-11  # the inverse of a condition number, from which a null space is looked for
+FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
+FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
+REFINEMENTS = 60
+GOOD = 1e-13  # of the right side, that may be left before the next d is tried
+
+
+class Saddle:
+    """The system of one P, ``symmetric`` or not, and some rows."""
+
+    def __init__(self, p: Matrix, rows: Matrix, symmetric: bool = True) -> None:
+        self.width, self.count, self._symmetric = p.shape[0], rows.shape[0], symmetric
+        if is_dense(p) and is_dense(rows):
+            system = np.zeros((self.width + self.count,) * 2)
+            system[: self.width, : self.width] = p
+            system[self.width :, : self.width], system[: self.width, self.width :] = rows, rows.T
+        else:
+            system = sp.csr_array(sp.bmat([[p, rows.T], [rows, None]])) if self.count else sp.csr_array(p)
+        self._units = _equilibrated(abs(system) if symmetric else abs(system) + abs(system).T)
+        self._system = _scaled(system, self._units)
+        self._factors: dict[float, Any] = {}
+
+    def solve(
+        self, right: Float[np.ndarray, " width"], below: Float[np.ndarray, " count"]
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """(v, w, what is left of the system relative to the right side) for P v + rows' w = right, rows v = below."""
+        wanted = self._units * np.concatenate([right, below])
+        size = float(np.abs(wanted).max(initial=0.0))
+        if size == 0.0 or not np.isfinite(size):
+            return np.zeros(self.width), np.zeros(self.count), 0.0 if size == 0.0 else np.inf
+        best, found = np.inf, np.full(len(wanted), np.nan)
+        if self._system.shape[0] <= DENSE:
+            best, found = self._refined(wanted, self._by_vectors)
+        else:
+            for firm, pivots in FIRM:
+                left, other = self._refined(wanted, lambda v, d=firm, p=pivots: self._by_factor(v, d, p))
+                best, found = (left, other) if left < best else (best, found)
+                if best <= GOOD * size:
+                    break
+        found = found * self._units
+        return found[: self.width], found[self.width :], best / size
+
+    def _refined(self, wanted: np.ndarray, inverted: Any) -> tuple[float, np.ndarray]:
+        """(what is left, the solution), made better by itself as long as that helps."""
+        found = inverted(wanted)
+        left = wanted - self._system @ found
+        best = float(np.abs(left).max())
+        if not np.isfinite(best):
+            return np.inf, found
+        size = float(np.abs(wanted).max())
+        for _ in range(REFINEMENTS):
+            if best <= 1e-16 * size:
+                break
+            better = found + inverted(left)
+            rest = wanted - self._system @ better
+            error = float(np.abs(rest).max())
+            if not error < 0.9 * best:
+                break
+            found, left, best = better, rest, error
+        return best, found
+
+    def _by_vectors(self, wanted: np.ndarray) -> np.ndarray:
+        if self._pivoted is not None:
+            return np.asarray(dsytrs(*self._pivoted, wanted)[0])
+        left, values, right = self._decomposed
+        return np.asarray(right @ ((left.T @ wanted) / values))
+
+    @cached_property
+    def _pivoted(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """A factorisation with pivots (Bunch and Kaufman, 1977); None where the system is singular, or nearly."""
+        system = as_array(self._system)
+        if not (self._symmetric and len(system) and np.isfinite(system).all()):
+            return None
+        factor, pivots, failed = dsytrf(system, lwork=64 * len(system))
+        if failed:
+            return None
+        certain, _ = dsycon(factor, pivots, float(np.abs(system).sum(axis=0).max()))
+        return (factor, pivots) if certain > UNCERTAIN else None
+
+    @cached_property
+    def _decomposed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(left vectors, eigenvalues or singular values that are not zero, right vectors)."""
+        system = as_array(self._system)
+        if self._symmetric:
+            values, left = np.linalg.eigh(system)
+            right = left
+        else:
+            left, values, rows = svd(system, lapack_driver="gesvd")
+            right = rows.T
+        kept = np.abs(values) > FAINT * np.abs(values).max(initial=0.0)
+        return left[:, kept], values[kept], right[:, kept]
+
+    def _by_factor(self, wanted: np.ndarray, firm: float, pivots: float) -> np.ndarray:
+        if firm not in self._factors:
+            signs = np.concatenate([np.full(self.width, firm), np.full(self.count, -firm)])
+            matrix = sp.csc_matrix(self._system + sp.diags_array(signs))
+            alike = self._symmetric and not pivots
+            order, pivots = ("MMD_AT_PLUS_A", pivots) if self._symmetric else ("COLAMD", 1.0)
+            try:
+                self._factors[firm] = splu(matrix, order, diag_pivot_thresh=pivots, options={"SymmetricMode": alike})
+            except RuntimeError:  # SuperLU's word for a pivot that is zero
+                self._factors[firm] = None
+        factor = self._factors[firm]
+        return np.full(len(wanted), np.nan) if factor is None else np.asarray(factor.solve(wanted))
+
+
+def _equilibrated(sizes: Matrix) -> np.ndarray:
+    """Powers of two that bring the largest entry of each row and column to about 1 (Ruiz, 2001)."""
+    units = np.ones(sizes.shape[0])
+    for _ in range(4):
+        scaled = _scaled(sizes, units) if (units != 1.0).any() else sizes
+        most = scaled.max(axis=0) if is_dense(scaled) else np.asarray(scaled.max(axis=0).todense()).reshape(-1)
+        units = units / np.sqrt(np.where(most > 0, most, 1.0))
+    return np.asarray(np.exp2(np.round(np.log2(units))))
+
+
+def _scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
+    """diag(units) matrix diag(units)."""
+    if is_dense(matrix):
+        return units[:, None] * matrix * units
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return sp.csr_array((matrix.data * units[row] * units[matrix.indices], matrix.indices, matrix.indptr), matrix.shape)

@@ -1,0 +1,147 @@
+"""Matrices that are NumPy's where they are small and SciPy's sparse ones where they are not: what the two do not say alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import splu
+from threadpoolctl import ThreadpoolController
+
+SMALL = 40_000  # entries up to which a matrix is dense: below, SciPy's bookkeeping takes longer than NumPy's arithmetic
+
+NEGATIVE = 1e-12  # of the largest entry, up to which an eigenvalue is none
+
+T = TypeVar("T")
+Matrix = Any  # an array, or one of SciPy's sparse arrays
+
+
+def on_one_thread(function: Callable[..., T]) -> Callable[..., T]:
+    """The function with NumPy's and SciPy's factorisations on one thread each: threads of small ones wait for each other."""
+
+    @wraps(function)
+    def alone(*given: Any, **named: Any) -> T:
+        with _libraries().limit(limits=1, user_api="blas"):
+            return function(*given, **named)
+
+    return alone
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def is_dense(matrix: Matrix) -> bool:
+    """Whether it is NumPy's."""
+    return isinstance(matrix, np.ndarray)
+
+
+def from_entries(
+    rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], dense: bool
+) -> Matrix:
+    """A matrix by rows; entries of one place add up."""
+    if not dense:
+        return sp.csr_array((values, (rows, columns)), shape)
+    place = rows * shape[1] + columns
+    return np.bincount(place, values, shape[0] * shape[1]).reshape(shape)
+
+
+def stacked(parts: Sequence[Matrix]) -> Matrix:
+    """One above another."""
+    if all(map(is_dense, parts)):
+        return np.vstack(parts)
+    return sp.csr_array(sp.vstack([sp.csr_array(part) for part in parts]))
+
+
+def beside(parts: Sequence[Matrix]) -> Matrix:
+    """One beside another."""
+    if all(map(is_dense, parts)):
+        return np.hstack(parts)
+    return sp.csr_array(sp.hstack([sp.csr_array(part) for part in parts]))
+
+
+def nothing(rows: int, columns: int, like: Matrix) -> Matrix:
+    """Zeros."""
+    return np.zeros((rows, columns)) if is_dense(like) else sp.csr_array((rows, columns))
+
+
+def diagonal(numbers: np.ndarray, like: Matrix) -> Matrix:
+    """The matrix with these numbers on its diagonal."""
+    return np.diag(numbers) if is_dense(like) else sp.csr_array(sp.diags_array(numbers))
+
+
+def columns_scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
+    """matrix diag(units)."""
+    return matrix * units if is_dense(matrix) else sp.csr_array(sp.csr_array(matrix) @ sp.diags_array(units))
+
+
+def largest(matrix: Matrix) -> float:
+    """The largest size of an entry."""
+    numbers = matrix if is_dense(matrix) else matrix.data
+    return float(np.abs(numbers).max(initial=0.0))
+
+
+def lengths(matrix: Matrix) -> np.ndarray:
+    """The Euclidean length of each row."""
+    if is_dense(matrix):
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", matrix, matrix)))
+    squares = matrix.multiply(matrix).sum(axis=1)
+    return np.sqrt(np.asarray(squares, float).reshape(-1))
+
+
+def placed(matrix: Matrix, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> Matrix:
+    """The matrix with its rows and columns at other places of a larger one."""
+    if is_dense(matrix):
+        out = np.zeros(shape)
+        out[np.ix_(rows, columns)] = matrix
+        return out
+    coo = sp.coo_array(matrix)
+    row, column = coo.coords
+    return sp.csr_array((coo.data, (rows[row], columns[column])), shape)
+
+
+def gram(form: Matrix, weight: np.ndarray) -> Matrix:
+    """form' diag(weight) form."""
+    if is_dense(form):
+        return form.T @ (weight[:, None] * form)
+    if form.shape[1] > 8 and form.nnz > 0.2 * form.shape[0] * form.shape[1]:
+        full = form.toarray()
+        return sp.csr_array(full.T @ (weight[:, None] * full))
+    return sp.csr_array(form.T @ sp.diags_array(weight) @ form)
+
+
+def entries_of(matrix: Matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, columns, numbers) of what is not zero."""
+    if is_dense(matrix):
+        row, column = np.nonzero(matrix)
+        return row, column, matrix[row, column]
+    return sp.find(matrix)
+
+
+def count_in_rows(matrix: Matrix) -> np.ndarray:
+    """How many entries of each row are not zero."""
+    if is_dense(matrix):
+        return np.asarray(np.count_nonzero(matrix, axis=1))
+    row, _, _ = sp.find(matrix)
+    return np.bincount(row, minlength=matrix.shape[0])
+
+
+def as_array(matrix: Matrix) -> np.ndarray:
+    """NumPy's."""
+    return matrix if is_dense(matrix) else np.asarray(matrix.toarray())
+
+
+def is_monotone(p: Matrix) -> bool:
+    """Whether a symmetric matrix has no negative eigenvalue, up to rounding."""
+    size = largest(p)
+    if not size:
+        return True
+    firm = p + NEGATIVE * size * diagonal(np.ones(p.shape[0]), p)
+    if is_dense(p):
+        return bool(np.linalg.eigvalsh(firm)[0] >= 0.0)
+    factor = splu(sp.csc_matrix(firm), "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    return bool((factor.U.diagonal() > 0).all())  # the signs of the pivots are those of the eigenvalues (Sylvester)

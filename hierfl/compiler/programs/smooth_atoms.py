@@ -1,0 +1,271 @@
+"""Smooth functions whose derivatives the parametric program takes as they are, in place of cones.
+
+Each is a function of blocks of k scalars (k = 1: elementwise). It is strictly convex where it is finite, or so along all directions that
+change it, or minus it is; an objective adds them up with weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.elementwise.power import Power
+from cvxpy.atoms.pnorm import Pnorm
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+from jaxtyping import Float
+
+STEEPEST = 1e10  # what stands for an infinite curvature: beside more, others are lost
+
+Blocks = Float[np.ndarray, "n k"]
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothAtom:
+    """A value (n,), slopes (n, k) and curvatures (n, k, k) of blocks (n, k).
+
+    ``domain`` are constraints that keep arguments where it is defined; ``barrier`` says that its slope is infinite where it ends,
+    ``steep`` that its curvature may be infinite. ``flat`` gives the direction along which it is linear, if there is one.
+    Where it is ``of_matrices`` blocks are symmetric ones, which are definite where it is defined; others end where an entry is 0.
+    """
+
+    name: str
+    value: Callable[[Blocks], np.ndarray]
+    slope: Callable[[Blocks], Blocks]
+    curvature: Callable[[Blocks], np.ndarray]
+    domain: Callable[[Expression], Sequence[Constraint]] = lambda argument: ()
+    barrier: bool = False
+    steep: bool = False
+    flat: Callable[[Blocks], Blocks] | None = None
+    of_matrices: bool = False
+
+
+class TakenOut:
+    """An atom of a node: ``argument`` in blocks of ``block`` scalars, and the node as a linear function of the atom's values."""
+
+    def __init__(self, atom: SmoothAtom, argument: Any, linear: Callable[[Any], Any], block: int = 1) -> None:
+        self.atom, self.argument, self.linear, self.block = atom, argument, linear, block
+
+
+def _elementwise(
+    name: str, value: Any, slope: Any, curvature: Any, ends: bool = False, barrier: bool = False
+) -> SmoothAtom:
+    def domain(argument: Expression) -> Sequence[Constraint]:
+        return [argument >= 0] if ends else ()
+
+    return SmoothAtom(name, lambda v: value(v)[:, 0], slope, lambda v: curvature(v)[:, :, None], domain, barrier)
+
+
+def _logistic(v: Blocks) -> Blocks:
+    return np.logaddexp(0.0, v)
+
+
+def _sigmoid(v: Blocks) -> Blocks:
+    return np.exp(-np.logaddexp(0.0, -v))
+
+
+def _entropy(v: Blocks) -> Blocks:
+    return -np.where(v > 0, v * np.log(np.where(v > 0, v, 1.0)), np.where(v < 0, np.inf, 0.0))
+
+
+def _softmax(v: Blocks) -> Blocks:
+    up = np.exp(v - v.max(axis=1, keepdims=True))
+    return up / up.sum(axis=1, keepdims=True)
+
+
+def _log_sum_exp(v: Blocks) -> np.ndarray:
+    top = v.max(axis=1)
+    return np.asarray(top + np.log(np.exp(v - top[:, None]).sum(axis=1)))
+
+
+def _softmax_slope(v: Blocks) -> np.ndarray:
+    share = _softmax(v)
+    return np.asarray(share[:, :, None] * np.eye(v.shape[1]) - share[:, :, None] * share[:, None, :])
+
+
+SQUARE = _elementwise("square", lambda v: v * v, lambda v: 2.0 * v, lambda v: np.full_like(v, 2.0))
+EXP = _elementwise("exp", np.exp, np.exp, np.exp)
+LOGISTIC = _elementwise("logistic", _logistic, _sigmoid, lambda v: _sigmoid(v) * _sigmoid(-v))
+ENTROPY = _elementwise("entr", _entropy, lambda v: -np.log(v) - 1.0, lambda v: -1.0 / v, ends=True, barrier=True)
+LOG = _elementwise("log", np.log, lambda v: 1.0 / v, lambda v: -1.0 / (v * v), ends=True, barrier=True)
+LOG_SUM_EXP = SmoothAtom("log_sum_exp", _log_sum_exp, _softmax, _softmax_slope, flat=np.ones_like)
+
+
+def _relative_entropy(v: Blocks) -> np.ndarray:
+    x, y = v.T
+    return np.asarray(np.where(x > 0, x * np.log(np.where(x > 0, x, 1.0) / y), np.where(x < 0, np.inf, 0.0)))
+
+
+def _relative_entropy_slope(v: Blocks) -> Blocks:
+    x, y = v.T
+    return np.stack([np.log(x / y) + 1.0, -x / y], axis=1)
+
+
+def _relative_entropy_curvature(v: Blocks) -> np.ndarray:
+    x, y = v.T
+    across = np.sqrt(np.stack([1.0 / x, x / y**2], axis=1)) * np.array([1.0, -1.0])
+    return np.asarray(across[:, :, None] * across[:, None, :])
+
+
+RELATIVE_ENTROPY = SmoothAtom(
+    "rel_entr",
+    _relative_entropy,
+    _relative_entropy_slope,
+    _relative_entropy_curvature,
+    lambda argument: [argument >= 0],
+    barrier=True,
+    flat=lambda v: v,
+)
+
+
+def _square(v: Blocks) -> np.ndarray:
+    order = int(np.sqrt(v.shape[1]))
+    return v.reshape(-1, order, order)
+
+
+def _log_det(v: Blocks) -> np.ndarray:
+    signs, logs = np.linalg.slogdet(_square(v))
+    return np.where(signs > 0, logs, -np.inf)
+
+
+def _inverse(v: Blocks) -> np.ndarray:
+    matrices = _square(v)
+    fine = np.isfinite(matrices).all(axis=(1, 2)) & (np.abs(np.linalg.det(matrices)) > 0)
+    out = np.full_like(matrices, np.nan)
+    out[fine] = np.linalg.inv(matrices[fine])
+    return out
+
+
+def _log_det_curvature(v: Blocks) -> np.ndarray:
+    inverse = _inverse(v)
+    size = v.shape[1]
+    return -np.einsum("nik,njl->nijkl", inverse, inverse).reshape(-1, size, size)
+
+
+LOG_DET = SmoothAtom(
+    "log_det",
+    _log_det,
+    lambda v: _inverse(v).reshape(v.shape),
+    _log_det_curvature,
+    lambda argument: [cp.reshape(argument, (_order(argument), _order(argument)), order="F") >> 0],
+    barrier=True,
+    of_matrices=True,
+)
+
+
+def _order(argument: Expression) -> int:
+    return int(np.sqrt(argument.size))
+
+
+def _power(p: float) -> SmoothAtom:
+    """|v|^p for even p >= 2, v^p over v >= 0 for others; below 1 its slope is infinite at 0, or there is no value."""
+    if p < 1:
+        slope = lambda v: p * v ** (p - 1)  # noqa: E731
+        return _elementwise(
+            f"power {p:g}", lambda v: v**p, slope, lambda v: p * (p - 1) * v ** (p - 2), ends=True, barrier=True
+        )
+    even = p % 2 == 0
+
+    def inside(v: Blocks) -> Blocks:
+        return v if even else np.maximum(v, 0.0)
+
+    return _elementwise(
+        f"power {p:g}",
+        lambda v: inside(v) ** p,
+        lambda v: p * inside(v) ** (p - 1),
+        lambda v: p * (p - 1) * inside(v) ** (p - 2),
+        ends=not even,
+    )
+
+
+def _length_power(p: float, half: bool = False) -> SmoothAtom:
+    """(v'v)^(p/2), p > 1; ``half`` says that v >= 0 is asked for."""
+
+    def scale(v: Blocks, power: float) -> np.ndarray:
+        size = np.linalg.norm(v, axis=1)
+        return np.asarray((size if power >= 0 else np.maximum(size, STEEPEST ** (1 / power))) ** power)
+
+    def slope(v: Blocks) -> Blocks:
+        size = np.linalg.norm(v, axis=1)[:, None]
+        return p * scale(v, p - 1)[:, None] * v / np.where(size > 0, size, 1.0)
+
+    def curvature(v: Blocks) -> np.ndarray:
+        size = np.linalg.norm(v, axis=1)[:, None]
+        unit, eye = v / np.where(size > 0, size, 1.0), np.eye(v.shape[1])
+        return np.asarray(p * scale(v, p - 2)[:, None, None] * (eye + (p - 2) * unit[:, :, None] * unit[:, None, :]))
+
+    name = f"length to the power {p:g}"
+    domain = (lambda argument: [argument >= 0]) if half else lambda argument: ()
+    return SmoothAtom(name, lambda v: scale(v, p), slope, curvature, domain, steep=p < 2)
+
+
+def _length_to_a_power(node: Any) -> tuple[Any, float, float, bool] | None:
+    """(argument, exponent, factor, whether of each entry alone) of what is a power of sizes or of one length of something affine."""
+    if isinstance(node, cp.abs):
+        return node.args[0], 1.0, 1.0, True
+    if isinstance(node, Pnorm) and float(node.p) == 2.0 and node.axis is None:
+        return node.args[0], 1.0, 1.0, False
+    if isinstance(node, cp.quad_over_lin) and node.shape == () and isinstance(node.args[1], cp.Constant):
+        return node.args[0], 2.0, 1.0 / float(node.args[1].value), False
+    if not isinstance(node, Power):
+        return None
+    p, inner = float(node.p.value), node.args[0]
+    if inner.is_affine():
+        return (inner, p, 1.0, True) if p > 1 and p % 2 == 0 else None
+    found = _length_to_a_power(inner) if p > 0 else None
+    return None if found is None else (found[0], found[1] * p, found[2] ** p, found[3])
+
+
+def _power_of_a_length(node: Any) -> TakenOut | None:
+    found = _length_to_a_power(node) if node.is_convex() else None
+    if found is None or found[1] <= 1.0 or not found[0].is_affine():
+        return None
+    argument, p, factor, alone = found
+    if alone:
+        return TakenOut(SQUARE if p == 2.0 else _length_power(p), argument, lambda values: factor * values)
+    if p == 2.0:
+        return TakenOut(SQUARE, argument, lambda values: factor * cp.sum(values))
+    vector = cp.vec(argument, order="F")
+    return TakenOut(_length_power(p), vector, lambda values: factor * cp.sum(values), argument.size)
+
+
+def smooth_atom_of(node: Any) -> TakenOut | None:
+    """What is taken out of an objective for a node; None for what is no smooth atom of affine arguments."""
+    if not node.args or not all(argument.is_affine() for argument in node.args):
+        return _power_of_a_length(node) if isinstance(node, Power) else None
+    argument = node.args[0]
+    if isinstance(node, cp.quad_over_lin):
+        divisor = node.args[1]
+        if node.shape != () or divisor.variables() or divisor.parameters():
+            return None
+        return TakenOut(SQUARE, argument, lambda values: cp.sum(values) / divisor)
+    if isinstance(node, Power):
+        p = float(node.p.value)
+        if p in (0.0, 1.0):
+            return None
+        if 1.0 < p < 2.0:
+            return TakenOut(_length_power(p, half=True), argument, lambda values: values)
+        return TakenOut(SQUARE if p == 2.0 else _power(p), argument, lambda values: values)
+    if isinstance(node, (cp.kl_div, cp.rel_entr)):
+        x, y = (cp.vec(part + np.zeros(node.shape), order="F") for part in node.args)
+        blocks = cp.vec(cp.vstack([x, y]), order="F")
+        extra = 0 if isinstance(node, cp.rel_entr) else cp.reshape(y - x, node.shape, order="F")
+
+        def linear(values: Any) -> Any:
+            return cp.reshape(values, node.shape, order="F") + extra
+
+        return TakenOut(RELATIVE_ENTROPY, blocks, linear, 2)
+    if isinstance(node, cp.log_det):
+        symmetric = 0.5 * (argument + argument.T)
+        return TakenOut(LOG_DET, cp.vec(symmetric, order="F"), lambda values: cp.sum(values), argument.size)
+    if isinstance(node, cp.log_sum_exp):
+        if node.shape != () or argument.size < 2:
+            return None
+        return TakenOut(LOG_SUM_EXP, cp.vec(argument, order="F"), lambda values: cp.sum(values), argument.size)
+    atom = {cp.exp: EXP, cp.logistic: LOGISTIC, cp.entr: ENTROPY, cp.log: LOG}.get(type(node))
+    if isinstance(node, cp.log1p):
+        return TakenOut(LOG, 1.0 + argument, lambda values: values)
+    return None if atom is None else TakenOut(atom, argument, lambda values: values)

@@ -1,0 +1,387 @@
+"""From a program to a solution that meets its conditions to rounding: a solver, then Newton's method on what holds, then judgement.
+
+Smooth programs are solved by their quadratic models, one after another, each over the same rows and cones, with a search along the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Bool
+from scipy.sparse.linalg import splu
+
+from hierfl.compiler.programs.backends import backends_for
+from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, dual_slope, project_dual, triangle
+from hierfl.compiler.programs.convex_program import (
+    EMPTY,
+    FAILED,
+    SOLVED,
+    UNBOUNDED,
+    ConvexProgram,
+    ProgramSolution,
+)
+from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, is_dense, nothing, stacked
+from hierfl.compiler.programs.smooth_sum import SmoothTerm
+from hierfl.compiler.programs.variational_inequality import solve_map
+
+EXACT = 1e-14  # the error of a pair that is not polished any further
+STEPS = 12  # of Newton's method on what holds, at most
+MODELS = 100  # quadratic models, at most
+FLOOR = 1e-3  # of the largest curvature, that models have at first along forms that have less
+ROUGHEST, FAR, FLAT = 1e-13, 1e3, 1e-6  # an error, a size and a curvature from which an infimum may not be attained
+ROUGH = 1e-6  # the error of a model's solution that is good enough for a step
+MOVING = 1e-5  # of the size of u, up to which a step may be the last but for polishing
+STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
+MISSED = 1e-6  # of the largest bound, by which rows miss each other where no u meets them all
+FAINT = 1e-6  # of the forces, up to which a multiplier may be none
+CORNER = 1e-3  # an argument of infinite curvature at 0 that may be 0
+FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for it to be asked
+PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
+FEW = 3  # steps of Newton's method from a solution nearby
+GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
+DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
+
+
+def solve_program(program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
+    """The solution, or the reason why there is none; from a solution nearby, if there is one."""
+    units = program.units
+    if (units == 1.0).all():
+        return _on_bounds(program, _in_these_units(program, near))
+    near = None if near is None else replace(near, u=near.u / units)
+    answer = _in_these_units(program.in_units(units), near)
+    return _on_bounds(program, replace(answer, u=answer.u * units))
+
+
+def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution with what is at a bound at it to the last bit: else a function that is flat there seems to have a slope."""
+    rows, columns, values = program.bounds
+    if not answer.solved or not len(rows):
+        return answer
+    held = (answer.z[rows] > 0) | program.equal[rows]
+    rows, columns, values = rows[held], columns[held], values[held]
+    exact = -program.b[rows] / values
+    near = np.abs(answer.u[columns] - exact) <= EXACT * (1.0 + float(np.abs(answer.u).max(initial=0.0)))
+    u = answer.u.copy()
+    u[columns[near]] = exact[near]
+    return replace(answer, u=u)
+
+
+def _in_these_units(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
+    answer = _quadratic(program, near) if program.smooth is None else _smooth(program, near)
+    return replace(answer, status=FAILED) if answer.solved and _drifts(program, answer) else answer
+
+
+def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
+    """Whether a far y without curvature meets the conditions roughly only: interior points stop on the way to infinity."""
+    if answer.error <= ROUGHEST or (program.polyhedral and program.smooth is None):
+        return False
+    y = answer.u[: program.size]
+    far = np.abs(y).max(initial=0.0) > FAR * (1.0 + float(np.abs(program.b / program.sizes).max(initial=0.0)))
+    if not far:
+        return False
+    generic = np.concatenate([y, np.zeros(program.width - program.size)])
+    return bool(generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(answer.u) @ answer.u) + 1e-300))
+
+
+def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0) -> ProgramSolution:
+    """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding."""
+    good = max(good, program.good)
+    free = None if program.linear or program.is_held else _without_inequalities(program)
+    if free is not None and free.error <= EXACT * 100:
+        return free
+    if near is not None and near.solved:
+        moved = polished(program, near.u, near.z, steps=FEW)
+        if moved.error <= EXACT * 100:
+            return moved
+    if program.is_map:
+        return solve_map(program, lambda other: _quadratic(other, None), polished)
+    best, reason = free if free is not None and free.solved else None, FAILED
+    for backend in backends_for(program):
+        found = backend.solve(program, near)
+        if found.status != SOLVED:
+            reason = found.status
+            if reason != FAILED:
+                break
+            continue
+        answer = polished(program, found.u, found.z, found.work)
+        if best is None or answer.error < best.error:
+            best = answer
+        if best.error <= good:
+            return replace(best, status=SOLVED)
+    if best is not None and not best.solved and program.polyhedral and (among := _on_face(program, best)) is not None:
+        best = min(best, among, key=lambda one: one.error)
+    if reason == FAILED and program.polyhedral and _is_empty(program):
+        reason = EMPTY
+    return program.none(reason) if best is None or (not best.solved and reason != FAILED) else best
+
+
+def _on_face(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution | None:
+    """The best of what is left open by rows with multipliers and by curvature, for the forces that these leave: a linear program.
+
+    Where these forces are faint, next to a tie, interior points stop before they have come to its vertex.
+    """
+    u, z = answer.u, answer.z
+    strong = program.equal | (program.loose & (z * program.sizes > FAINT * program.force_size(u, z)))
+    left = program.force(u, np.where(strong, z, 0.0))
+    size = float(np.abs(left).max(initial=0.0))
+    if not size or program.linear:
+        return None
+    curved = program.flat_along(u)
+    pinned = stacked([curved, program.a[strong]])
+    a = stacked([pinned, program.a[~strong]])
+    b = np.concatenate([-np.asarray(pinned @ u), program.b[~strong]])
+    cones = [Cone(ZERO, pinned.shape[0]), Cone(NONNEGATIVE, int((~strong).sum()))]
+    flat = nothing(program.width, program.width, program.p)
+    vertex = _quadratic(ConvexProgram(flat, left / size, a, b, [c for c in cones if c.size], program.size, flat), None)
+    if not vertex.solved:
+        return None
+    multipliers, first = np.where(strong, z, 0.0), curved.shape[0]
+    multipliers[strong] += size * vertex.z[first : pinned.shape[0]]
+    multipliers[~strong] = size * vertex.z[pinned.shape[0] :]
+    return polished(program, vertex.u, multipliers)
+
+
+def _is_empty(program: ConvexProgram) -> bool:
+    """Whether the rows miss each other, in units in which their bounds are about 1: by least squares."""
+    unit = float(np.abs(program.b).max(initial=0.0))
+    if unit == 0.0:
+        return False
+    count, width = len(program.b), program.width
+    a = beside([program.a, diagonal(program.sizes, program.a)])
+    p = diagonal(np.concatenate([np.full(width, 1e-12), np.ones(count)]), program.p)
+    nearest = ConvexProgram(p, np.zeros(width + count), a, program.b / unit, program.cones, width, p)
+    found = backends_for(nearest)[-1].solve(nearest)
+    return found.status == SOLVED and float(np.abs(found.u[width:]).max(initial=0.0)) > MISSED
+
+
+# --- smooth programs -------------------------------------------------------------------------------------------------
+
+
+def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
+    """Newton's method: quadratic models, whose curvature has a floor that goes, and steps along which the objective falls."""
+    assert program.smooth is not None
+    if near is not None and near.solved and (again := polished(program, near.u, near.z)).error <= EXACT * 100:
+        return again
+    start = near.u if near is not None and near.solved and np.isfinite(program.cost(near.u)) else _inside(program)
+    if isinstance(start, int):
+        return program.none(start)
+    u, floor, away, moved = start, FLOOR, 0, np.inf
+    last: ProgramSolution | None = None
+    best = program.none(FAILED)
+    feasible = any(True for _ in program.smooth.barriers) or (near is not None and near.solved)
+    for count in range(MODELS):
+        step = _quadratic(program.model(u, _curvature(program, u, floor)), last, ROUGH)
+        if not step.solved:
+            if step.status == UNBOUNDED and floor < 1.0 and away < 3:  # the model is too flat, or the program is
+                floor, away = max(1.0, 1e3 * floor), away + 1
+                continue
+            return program.none(step.status)
+        way = step.u - u
+        length = _step_length(program, u, way, step.z) if feasible else 1.0
+        feasible = True
+        u, last, floor = u + length * way, step, 0.1 * floor
+        moved = float(np.abs(length * way).max(initial=0.0)) / (1.0 + float(np.abs(u).max(initial=0.0)))
+        if moved <= MOVING or length == 0.0:
+            answer = polished(program, u, step.z, count)
+            settled = answer.error > 0.1 * best.error  # another model makes it no better
+            best = min(best, answer, key=lambda one: one.error)
+            if best.error <= EXACT * 100 or (settled and best.solved) or length == 0.0:
+                return best
+            if (
+                moved <= STANDS and length == 1.0 and not program.smooth.steep
+            ):  # where curvature vanishes at the solution, forces do not balance: they vanish
+                return replace(best, error=moved, status=SOLVED)
+        if float(np.abs(u).max(initial=0.0)) > 1e15:
+            return program.none(UNBOUNDED)
+    z = last.z if last is not None else np.zeros(len(program.b))
+    answer = polished(program, u, z, MODELS)
+    if not answer.solved and program.smooth.steep:
+        answer = min(answer, _at_corners(program, u, z), key=lambda one: one.error)
+        moved = 0.0 if answer.solved else moved
+    return replace(answer, status=FAILED) if moved > MOVING else answer  # on its way to an infimum that nobody attains
+
+
+def _at_corners(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> ProgramSolution:
+    """The pair with what is nearly at a corner of infinite curvature at it: rounding of a point beside it is a force there."""
+    assert program.smooth is not None
+    forms, shifts = program.smooth.corners(u, CORNER)
+    held = _held(program, u, z)
+    z = np.where(held, z, 0.0)
+    saddle = Saddle(program.curvature(u, 1.0), stacked([program.a[held], forms]))
+    for _ in range(STEPS):
+        below = np.concatenate([-program.slack(u)[held], -np.asarray(forms @ u) - shifts])
+        step, change, _ = saddle.solve(-program.force(u, z), below)
+        u = u + step
+        z[held] -= change[: int(held.sum())]
+    return program.judged(u, z, MODELS)
+
+
+def _step_length(program: ConvexProgram, u: np.ndarray, way: np.ndarray, z: np.ndarray) -> float:
+    """How much of a step keeps some of what it promises; 0 where rounding leaves nothing.
+
+    Beside an infinite curvature forces tell more than a cost does, of which such a step changes the last bits.
+    """
+    assert program.smooth is not None
+    here, slope = program.cost(u), float(program.slope(u) @ way)
+    length, steep = program.smooth.reach(u, way), program.smooth.steep
+    noise, gain = 1e-15 * (1.0 + abs(here)), OF_STEEP if steep else GAIN
+    by_force = steep and abs(slope) <= FEW_BITS * noise
+    error = program.error(u, z) if by_force else np.inf
+    for _ in range(60):
+        there = u + length * way
+        if by_force:
+            if program.error(there, z) <= (1.0 - OF_STEEP * length) * error:
+                return length
+        elif program.cost(there) <= here + gain * length * min(slope, 0.0) + noise:
+            return length
+        length *= 0.5
+    return 0.0
+
+
+def _curvature(program: ConvexProgram, u: np.ndarray, floor: float) -> Matrix:
+    """Second derivatives, with a floor along the forms of smooth functions."""
+    assert program.smooth is not None
+    curvature = program.curvature(u, floor)
+    moderate = (float(np.abs(term.curvature(u)).max(initial=0.0)) for term in program.smooth.terms if not term.atom.steep)
+    most = max(moderate, default=0.0)
+    if floor < 1e-12:
+        return curvature
+    for term in program.smooth.terms:
+        if term.block == 1:
+            own = np.abs(term.curvature(u)[:, 0, 0])
+            lacking = np.where(term.weight != 0, np.maximum(floor * (most or 1.0) - own, 0.0), 0.0)
+            curvature = curvature + term.form.T @ (diagonal(lacking, term.form) @ term.form)
+    return curvature
+
+
+def _inside(program: ConvexProgram) -> np.ndarray | int:
+    """A point of the domain: where every argument of a barrier is as large as it can be, up to 1; or why there is none."""
+    assert program.smooth is not None
+    ends = [part for term in program.smooth.barriers for part in _ends(term)]
+    if not ends:
+        return np.zeros(program.width)
+    width, count = program.width, sum(middles.shape[1] for _, _, middles, _ in ends)
+    form, shift = stacked([rows for rows, _, _, _ in ends]), np.concatenate([shift for _, shift, _, _ in ends])
+    room = beside([form, -sp.csr_array(sp.block_diag([middles for _, _, middles, _ in ends]))])
+    rows = beside([program.a, nothing(len(program.b), count, program.a)])
+    most = beside([nothing(count, width, form), -diagonal(np.ones(count), form)])
+    a = stacked([rows, room, most])
+    b = np.concatenate([program.b, shift, np.ones(count)])
+    q = np.concatenate([np.zeros(width), -np.ones(count)])
+    little = 1e-6 * np.concatenate([np.ones(width), np.ones(count)])  # of everything, so that there is one such point
+    p = diagonal(little, program.p)
+    cones = [*program.cones, *(cone for *_, own in ends for cone in own), Cone(NONNEGATIVE, count)]
+    found = _quadratic(ConvexProgram(p, q, a, b, cones, program.size, p), None)
+    if not found.solved:
+        return found.status
+    u = found.u[:width]
+    return u if np.isfinite(program.cost(u)) else FAILED
+
+
+def _ends(term: SmoothTerm) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray, list[Cone]]]:
+    """(rows, shifts, columns of what is in the middle, cones) that say where the arguments of a barrier are inside."""
+    counted = np.repeat(term.weight != 0, term.block)
+    form, shift, order = term.form[counted], term.shift[counted], int(np.sqrt(term.block))
+    if not term.atom.of_matrices:
+        if len(shift):
+            yield form, shift, np.eye(len(shift)), [Cone(NONNEGATIVE, len(shift))]
+        return
+    upper = triangle(order)
+    cone = Cone(SEMIDEFINITE, len(upper), order) if order > 1 else Cone(NONNEGATIVE, 1)
+    for k in range(len(shift) // term.block):
+        some = slice(k * term.block, (k + 1) * term.block)
+        own = upper @ (form[some] if is_dense(form) else form[some].toarray())
+        yield own if is_dense(form) else sp.csr_array(own), upper @ shift[some], (upper @ np.ravel(np.eye(order)))[:, None], [cone]
+
+
+# --- what holds ------------------------------------------------------------------------------------------------------
+
+
+def _without_inequalities(program: ConvexProgram) -> ProgramSolution | None:
+    """The solution if what is no equation does not hold with equality."""
+    if not program.polyhedral and len(program.b) > 500:
+        return None
+    return _at_rows(program, np.zeros(program.width), np.zeros(len(program.b)), program.equal)
+
+
+def _at_rows(program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"]) -> ProgramSolution:
+    """The pair at which these rows hold with equality, and no others have multipliers; by steps from (u, z)."""
+    saddle = Saddle(program.curvature(u), program.a[held], not program.is_map)
+    z = np.where(held, z, 0.0)
+    for _ in range(2):
+        step, change, _ = saddle.solve(-program.force(u, z), -program.slack(u)[held])
+        u = u + step
+        z = z.copy()
+        z[held] -= change
+    return program.judged(u, z, 1)
+
+
+def polished(
+    program: ConvexProgram, u: np.ndarray, z: np.ndarray, work: int = 0, steps: int = STEPS
+) -> ProgramSolution:
+    """What some steps of a semismooth Newton method on the conditions make of a pair; the best of them."""
+    best = program.judged(u, z, work)
+    answer, seen, worse = best, set[bytes](), 0
+    for _ in range(steps):
+        if best.error <= EXACT:
+            break
+        if program.polyhedral:
+            held = _held(program, answer.u, answer.z)
+            if held.tobytes() in seen and (
+                program.smooth is None or (answer.error > 0.5 * best.error > 0 and answer is not best)
+            ):
+                break
+            seen.add(held.tobytes())
+            answer = _at_rows(program, answer.u, answer.z, held)
+        else:
+            answer = _newton_step(program, answer.u, answer.z)
+        if not np.isfinite(answer.error):
+            break
+        if answer.error < best.error:
+            answer = best = replace(answer, work=work)
+        elif answer.error > 10 * best.error and not (program.polyhedral and program.smooth is None):
+            worse += 1
+            if worse > PATIENCE:
+                break
+    return best
+
+
+def _held(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    """Equations, and inequalities whose multiplier is larger than their slack, both in units of their own."""
+    dual = z * program.sizes / program.force_size(u, z)
+    return program.equal | (program.loose & program.seen & (dual > program.slack(u) / program.row_sizes(u)))
+
+
+def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> ProgramSolution:
+    """A step on P u + q = A' z and z = Proj(z - (A u + b)), whose derivative is known."""
+    scale = program.force_size(u, z) / max(float(program.row_sizes(u).max(initial=0.0)), 1e-300)
+    e = scale * program.slack(u)
+    slope = dual_slope(program.cones, z - e)
+    miss = z - project_dual(program.cones, z - e)
+    right = -np.concatenate([program.force(u, z), miss])
+    width, total = program.width, program.width + len(z)
+    curvature = program.curvature(u)
+    if is_dense(program.a) or total <= DENSE_NEWTON:
+        a = program.a if is_dense(program.a) else program.a.toarray()
+        system = np.zeros((total, total))
+        system[:width, :width] = curvature if is_dense(curvature) else curvature.toarray()
+        system[:width, width:], system[width:, :width] = -a.T, scale * (slope @ a)
+        system[width:, width:] = np.eye(len(z)) - slope
+        step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+    else:
+        sparse = sp.csc_array(slope)
+        system = sp.csc_array(
+            sp.bmat([[curvature, -program.a.T], [scale * (sparse @ program.a), sp.eye_array(len(z)) - sparse]])
+        )
+        firm = sp.csc_matrix(system + 1e-10 * sp.eye_array(total))
+        factor, step = splu(firm), np.zeros(total)
+        for _ in range(5):
+            step = step + factor.solve(right - system @ step)
+    return program.judged(u + step[:width], z + step[width:], 1)
+
+
+__all__ = ["EMPTY", "ZERO", "polished", "solve_program"]

@@ -1,0 +1,175 @@
+"""Variational inequalities of affine maps that are no gradients: P u + q = A' z, A u + b in K, z in K*, z' (A u + b) = 0, P not symmetric.
+
+Over rows DAQP's active sets treat small ones. A monotone P makes them convex quadratic programs, whose cost is the gap between u and what
+it is to be better than (Cottle, Pang and Stone, 1992, section 3.1), at a minimum of 0:
+
+    minimise  u' P u + q' u + b' z   subject to   P u + q = A' z,  A u + b in K,  z in K*.
+
+The solutions of that program are all there are, so that its solution set is theirs. Maps that are not monotone are looked at by
+complementary pivots (Lemke, 1965), which find one solution or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import daqp
+import numpy as np
+
+from hierfl.compiler.programs.cones import ZERO, Cone
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.small_and_sparse import as_array, beside, diagonal, is_monotone, largest, nothing, stacked
+
+SMALL = 400  # scalars of u, and rows, up to which matrices are dense
+INFINITE = 1e30
+FAR = 1e8  # of its units, from which u may be a point on the way to infinity
+PIVOTS = 50  # for each row
+TOLERANCE = 1e-11
+
+Solve = Callable[[ConvexProgram], ProgramSolution]
+Polish = Callable[[ConvexProgram, np.ndarray, np.ndarray], ProgramSolution]
+
+
+def solve_map(program: ConvexProgram, solve: Solve, polish: Polish) -> ProgramSolution:
+    """A solution, or why there is none; ``solve`` solves programs with a cost, ``polish`` betters a pair."""
+    weight, unit = _units(program)
+    best, small = program.none(FAILED), max(program.width, len(program.b)) <= SMALL and program.polyhedral
+    for look in (_by_active_sets, _by_pivots) if small else ():
+        pair = look(program, weight, unit)
+        if pair is not None:
+            best = min(best, polish(program, *pair), key=lambda one: one.error)
+        if best.solved:
+            break
+    stiff = largest(program.p) or weight / unit
+    if best.solved and float(np.abs(best.u).max(initial=0.0)) <= FAR * weight / stiff:
+        return best
+    if not is_monotone(program.p + program.p.T):
+        return best
+    found = solve(gap_program(program, weight, unit))
+    if found.solved:
+        width = program.width
+        return polish(program, found.u[:width] * unit, found.u[width:] * weight / program.sizes)
+    if found.status == FAILED:
+        return replace(best, status=FAILED)
+    flat = nothing(program.width, program.width, program.p)
+    rows = solve(ConvexProgram.of(flat, np.zeros(program.width), program.a, program.b, program.cones))
+    return program.none(EMPTY if rows.status == EMPTY else UNBOUNDED)  # a gap is never negative
+
+
+def gap_program(program: ConvexProgram, weight: float = 1.0, unit: float = 1.0) -> ConvexProgram:
+    """The program of (u, z), for u in units of ``unit`` and multipliers of rows of length 1 in units of ``weight``."""
+    width, count, sizes = program.width, len(program.b), program.sizes
+    if not program.polyhedral:  # cones keep what they are where all their rows have one unit
+        sizes = program.cone_sizes
+    p, a, b = program.p * (unit / weight), diagonal(1.0 / sizes, program.a) @ program.a, program.b / (sizes * unit)
+    q, total = program.q / weight, width + count
+    loose = ~program.equal
+    kept = diagonal(np.ones(count), a)[loose]
+    rows = [beside([p, -a.T]), beside([a, nothing(count, count, a)]), beside([nothing(len(b[loose]), width, a), kept])]
+    cones = [Cone(ZERO, width), *program.cones, *(cone for cone in program.cones if cone.kind != ZERO)]
+    bend = stacked([beside([p + p.T, nothing(width, count, p)]), nothing(count, total, p)])
+    cost, offset = np.concatenate([q, b]), np.concatenate([q, b, np.zeros(int(loose.sum()))])
+    return ConvexProgram.of(bend, cost, stacked(rows), offset, [cone for cone in cones if cone.size], program.size)
+
+
+def gap_solution(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution of the gap's program that a solution is; its multipliers are (u, z, A u + b)."""
+    sizes = program.sizes if program.polyhedral else program.cone_sizes
+    e, z = program.slack(answer.u) / sizes, answer.z * sizes
+    multipliers = np.concatenate([answer.u, z, e[~program.equal]])
+    return gap_program(program).judged(np.concatenate([answer.u, z]), multipliers)
+
+
+def solution_of_gap(program: ConvexProgram, one: ProgramSolution) -> ProgramSolution:
+    """A map's solution, of one of the program of its gap."""
+    width, sizes = program.width, program.sizes if program.polyhedral else program.cone_sizes
+    return program.judged(one.u[:width], one.u[width:] / sizes) if one.solved else program.none(one.status)
+
+
+def _units(program: ConvexProgram) -> tuple[float, float]:
+    """(of multipliers, of u), in which P, q and b are about 1."""
+    unit = max(1.0, float(np.abs(program.b / program.sizes).max(initial=0.0)))
+    return max(largest(program.p) * unit, float(np.abs(program.q).max(initial=0.0))) or 1.0, unit
+
+
+def _by_active_sets(program: ConvexProgram, weight: float, unit: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """DAQP's (u, z)."""
+    felt = program.seen
+    rows, bounds = as_array(program.a)[felt] / program.sizes[felt, None], -program.b[felt] / (program.sizes[felt] * unit)
+    equal = program.equal[felt]
+    low, sense = np.ascontiguousarray(bounds), np.where(equal, 5, 0).astype(np.int32)
+    p, high = np.ascontiguousarray(as_array(program.p) * (unit / weight)), np.where(equal, low, INFINITE)
+    q = np.ascontiguousarray(program.q / weight)
+    u, _, flag, info = daqp.solve(p, q, np.ascontiguousarray(rows), high, low, sense, is_avi=True, primal_tol=1e-12)
+    if flag <= 0:  # what is returned then is whatever was in memory
+        return None
+    z = np.zeros(len(program.b))
+    z[felt] = -np.array(info["lam"]) * weight / program.sizes[felt]
+    u = np.array(u) * unit
+    return (u, z) if np.isfinite(u).all() and np.isfinite(z).all() else None
+
+
+# --- pivots ----------------------------------------------------------------------------------------------------------
+
+
+def _by_pivots(program: ConvexProgram, weight: float, unit: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Lemke's (u, z), once the equations and a P that is definite on them are solved for u; in the program's own units."""
+    p, rows, equal = as_array(program.p), as_array(program.a) / program.sizes[:, None], program.equal
+    b, width, count = program.b / program.sizes, program.width, int(equal.sum())
+    block = np.block([[p, -rows[equal].T], [rows[equal], np.zeros((count, count))]])
+    moves = np.vstack([rows[~equal].T, np.zeros((count, int((~equal).sum())))])
+    right = np.hstack([np.concatenate([-program.q, -b[equal]])[:, None], moves])
+    answers = np.linalg.lstsq(block, right, rcond=1e-13)[0]
+    free, moved = answers[:, 0], answers[:, 1:]
+    z = _lemke(rows[~equal] @ moved[:width], rows[~equal] @ free[:width] + b[~equal])
+    if z is None:
+        return None
+    u, multipliers = free + moved @ z, np.zeros(len(b))
+    multipliers[equal], multipliers[~equal] = u[width:], z
+    return u[:width], multipliers / program.sizes
+
+
+def _lemke(m: np.ndarray, q: np.ndarray) -> np.ndarray | None:
+    """z >= 0 with w = M z + q >= 0 and z'w = 0; None where a ray shows that there is none (M positive semidefinite)."""
+    count = len(q)
+    if not count or (q >= 0).all():
+        return np.zeros(count)
+    # columns: w, z, the artificial variable, the right-hand side and, to break ties, a perturbation of it
+    table = np.hstack([np.eye(count), -m, -np.ones((count, 1)), q[:, None], np.eye(count)])
+    artificial, right = 2 * count, 2 * count + 1
+    basis = np.arange(count)
+    row, entering = int(np.argmin(q)), artificial
+    for _ in range(PIVOTS * (count + 1)):
+        leaving = basis[row]
+        table[row] /= table[row, entering]
+        others = np.arange(count) != row
+        table[others] -= np.outer(table[others, entering], table[row])
+        basis[row] = entering
+        if leaving == artificial:
+            z = np.zeros(2 * count + 1)
+            z[basis] = table[:, right]
+            return np.maximum(z[count : 2 * count], 0.0)
+        entering = leaving + count if leaving < count else leaving - count
+        column = table[:, entering]
+        able = np.flatnonzero(column > TOLERANCE * np.abs(table[:, : 2 * count]).max())
+        if not len(able):
+            return None
+        row = _first(table, able, column, right, basis, artificial)
+    return None
+
+
+def _first(
+    table: np.ndarray, able: np.ndarray, column: np.ndarray, right: int, basis: np.ndarray, artificial: int
+) -> int:
+    """The row of the least ratio, ties broken by the perturbation; the artificial variable leaves first."""
+    ratios = table[able, right] / column[able]
+    tied = able[ratios <= ratios.min() + TOLERANCE * (1.0 + abs(ratios.min()))]
+    if artificial in basis[tied]:
+        return int(tied[np.flatnonzero(basis[tied] == artificial)[0]])
+    for place in range(right + 1, table.shape[1]):
+        if len(tied) == 1:
+            break
+        ratios = table[tied, place] / column[tied]
+        tied = tied[ratios <= ratios.min() + TOLERANCE]
+    return int(tied[0])

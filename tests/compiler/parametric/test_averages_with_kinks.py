@@ -1,0 +1,320 @@
+"""Averages over data of what has kinks in y (hinges, absolute values, norms): values against CVXPY on sums written out, gradients against differences."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import root
+
+import hierfl as hf
+from tests.bilevel_case import gradient_by_differences
+
+SIZE = 3
+SAME = 0.3  # weight of the quadratic term below
+TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
+CVXPY = {"with smooth addends": 1e-6}  # how near CVXPY comes over exponential cones
+LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "hinge": lambda a, b, y: cp.pos(1 - cp.multiply(b, a @ y)),
+    "squared hinge": lambda a, b, y: cp.square(cp.pos(1 - cp.multiply(b, a @ y))),
+    "absolute": lambda a, b, y: cp.abs(b - a @ y),
+    "quantile": lambda a, b, y: cp.maximum(0.3 * (b - a @ y), 0.7 * (a @ y - b)),
+    "with smooth addends": lambda a, b, y: cp.pos(1 - cp.multiply(b, a @ y)) + cp.logistic(a @ y) + cp.square(y[0] - b),
+    "several kinks": lambda a, b, y: cp.huber(b - a @ y, 0.5) + cp.norm_inf(y - a),
+}
+
+
+def drawn(seed: int, counts: tuple[int, ...], twins: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows (a, b) of each client; with twins some are repeated, and some are zero."""
+    rng = np.random.default_rng(seed)
+    data = [(rng.standard_normal((rows, SIZE)), rng.standard_normal(rows)) for rows in counts]
+    for a, b in data if twins else ():
+        a[-1], b[-1] = a[0], b[0]
+        a[len(a) // 2] = 0.0
+    return data
+
+
+def declared(
+    loss: Callable[[Any, Any, Any], Any],
+    data: list[tuple[np.ndarray, np.ndarray]],
+    scope: str,
+    kind: Any = hf.E,
+    maximised: bool = False,
+) -> hf.Problem:
+    x, y = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y")
+    a, b = hf.Sample(SIZE, name="a"), hf.Sample(name="b")
+    below, rows = kind(loss(a, b, y)) + SAME * cp.sum_squares(y - x), [y <= 1.2]
+    lower = hf.ArgMax(y, -below, rows, scope=scope) if maximised else hf.ArgMin(y, below, rows, scope=scope)
+    return hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - 0.3) + cp.sum(x)),
+        lower,
+        federation=hf.Federation([hf.Client({a: rows_a, b: rows_b}) for rows_a, rows_b in data]),
+    )
+
+
+def response(losses: list[Any], y: cp.Variable, x: np.ndarray) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        cost = sum(losses) + SAME * cp.sum_squares(y - x)
+        cp.Problem(cp.Minimize(cost), [y <= 1.2]).solve(solver=cp.CLARABEL, **TIGHT)
+    return np.asarray(y.value)
+
+
+def value(
+    loss: Callable[[Any, Any, Any], Any],
+    data: list[tuple[np.ndarray, np.ndarray]],
+    scope: str,
+    x: np.ndarray,
+    summed: bool,
+) -> float:
+    y = cp.Variable(SIZE)
+    written = [[loss(*row, y) / (1 if summed else len(b)) for row in zip(a, b)] for a, b in data]
+    if scope == "federation":
+        shared = [term / len(data) for terms in written for term in terms]
+        answers = [response(shared, y, x)] * len(data)
+    else:
+        answers = [response(terms, y, x) for terms in written]
+    return float(np.mean([np.sum((z - 0.3) ** 2) for z in answers]) + x.sum())
+
+
+@pytest.mark.parametrize("counts", [(6, 1, 9), (4,)], ids=["uneven", "one client"])
+@pytest.mark.parametrize("scope", ["client", "federation"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_values_and_gradients(name: str, scope: str, counts: tuple[int, ...]) -> None:
+    loss, data, x = LOSSES[name], drawn(3, counts), np.array([0.4, -0.9, 1.3])
+    summed, maximised = name == "absolute", counts == (4,)
+    problem = declared(loss, data, scope, hf.total if summed else hf.E, maximised)
+    assert problem.implicit(x) == pytest.approx(value(loss, data, scope, x, summed), abs=CVXPY.get(name, 1e-8))
+    assert problem.implicit.certificate(x).method == "parametric program"
+    differences = gradient_by_differences(problem.implicit, x, 1e-5)
+    np.testing.assert_allclose(problem.implicit.gradient(x), differences, atol=1e-7)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(2, 8), twins=st.booleans(), name=st.sampled_from(sorted(LOSSES)))
+def test_random_data(seed: int, count: int, twins: bool, name: str) -> None:
+    """Repeated rows and rows of zeros among them: values are right, and a gradient is that of the side where there are two."""
+    loss, data = LOSSES[name], drawn(seed, (count, 2), twins)
+    x = np.random.default_rng(seed + 1).standard_normal(SIZE)
+    problem = declared(loss, data, "client")
+    if name in CVXPY:  # where Clarabel may end 1e-5 away: at y the cost is no higher than at its answer
+        for (a, b), answer in zip(data, problem.implicit.response(x)):
+            y = cp.Variable(SIZE)
+            losses = [loss(*row, y) / len(b) for row in zip(a, b)]
+            near = response(losses, y, x)
+            cost = sum(losses) + SAME * cp.sum_squares(y - x)
+            theirs, y.value = float(cost.value), answer
+            assert (
+                np.abs(answer - near).max() < 1e-4
+                and float(cost.value) <= theirs + 1e-14
+                and answer.max() <= 1.2 + 1e-14
+            )
+    else:
+        assert problem.implicit(x) == pytest.approx(value(loss, data, "client", x, False), abs=1e-7)
+    step = 1e-6
+    ahead, behind = (
+        [(problem.implicit(x + s * step * e) - problem.implicit(x)) / (s * step) for e in np.eye(SIZE)] for s in (1, -1)
+    )
+    slope = problem.implicit.gradient(x)
+    between = (slope >= np.minimum(ahead, behind) - 1e-4) & (slope <= np.maximum(ahead, behind) + 1e-4)
+    assert between.all()
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_geometric_median(count: int) -> None:
+    """Norms are second-order cones, one for each row; against the root of the smooth part's gradient, away from the rows."""
+    x, y, a = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y"), hf.Sample(SIZE, name="a")
+    rows = drawn(8, (count,))[0][0]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - 0.3)),
+        hf.ArgMin(y, hf.E(cp.norm(y - a)) + SAME * cp.sum_squares(y - x), scope="client"),
+        federation=hf.Federation([hf.Client({a: rows})]),
+    )
+
+    def of(at: Any) -> float:
+        def slope(z: np.ndarray) -> np.ndarray:
+            gaps = z - rows
+            return np.mean(gaps / np.linalg.norm(gaps, axis=1)[:, None], axis=0) + 2 * SAME * (z - at)
+
+        z = root(slope, rows.mean(axis=0) + 0.1, tol=1e-14).x
+        assert np.abs(slope(z)).max() < 1e-12
+        return float(np.sum((z - 0.3) ** 2))
+
+    at = np.array([2.4, -1.9, 1.3])
+    assert problem.implicit(at) == pytest.approx(of(at), abs=1e-11)
+    np.testing.assert_allclose(problem.implicit.gradient(at), gradient_by_differences(of, at, 1e-4), atol=1e-8)
+
+
+def test_a_client_at_its_only_row() -> None:
+    """The answer is the row itself, at a kink of every loss: it does not move with x."""
+    x, y, a = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y"), hf.Sample(SIZE, name="a")
+    row = np.array([[0.2, 0.5, -0.1]])
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y) + cp.sum(x)),
+        hf.ArgMin(y, hf.E(cp.norm1(y - a)) + SAME * cp.sum_squares(y - x), scope="client"),
+        federation=hf.Federation([hf.Client({a: row})]),
+    )
+    at = np.array([0.3, 0.1, 0.4])
+    assert problem.implicit(at) == pytest.approx(float(np.sum(row**2) + at.sum()), abs=1e-14)
+    np.testing.assert_allclose(problem.implicit.gradient(at), np.ones(SIZE), atol=1e-14)
+
+
+def test_least_absolute_deviations_without_anything_else() -> None:
+    """A linear program below, whose answer is a median of the data: x moves the data."""
+    x, y, b = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="b")
+    values = np.array([0.3, -1.0, 4.0, 2.0, 0.9])
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(y)),
+        hf.ArgMin(y, hf.total(cp.abs(y - b - 2 * x)), scope="client"),
+        federation=hf.Federation([hf.Client({b: values})]),
+    )
+    assert problem.implicit(0.5) == pytest.approx((np.median(values) + 1) ** 2, abs=1e-12)
+    assert problem.implicit.gradient(0.5) == pytest.approx(4 * (np.median(values) + 1), abs=1e-12)
+
+
+def test_kinks_of_a_support_vector_machine() -> None:
+    """Along its regularisation weight the response bends where a row reaches or leaves its margin."""
+    weight, y = cp.Variable(name="weight"), cp.Variable(name="y")
+    a = hf.Sample(name="a")
+    rows = np.array([1.0, 2.0, 4.0])
+    problem = hf.Problem(
+        hf.Minimize(clients=y),
+        hf.ArgMin(y, hf.total(cp.pos(1 - a * y)) + 0.5 * cp.multiply(weight, cp.square(y)), scope="client"),
+        constraints=[weight >= 0.5, weight <= 40],
+        federation=hf.Federation([hf.Client({a: rows})]),
+    )
+
+    def answer(at: float) -> float:  # the pull of rows short of their margin, or the margin of one of them
+        for margin, short in ((1.0, 1.0), (0.5, 3.0), (0.25, 7.0)):
+            if short / at >= margin:
+                return margin
+            if short / at > (margin / 2 if margin > 0.25 else 0.0):
+                return short / at
+        raise AssertionError
+
+    for at in (0.7, 1.5, 4.0, 8.0, 20.0, 35.0):
+        assert problem.implicit(at) == pytest.approx(answer(at), abs=1e-12)
+    kinks = problem.implicit.slice(15.0, 1.0, 14.4, 91, progress=False).kinks
+    np.testing.assert_allclose([15.0 + kink.t for kink in kinks], [1.0, 2.0, 6.0, 12.0, 28.0], atol=1e-9)
+
+
+WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "an addend that is the same for all": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + 0.2 * cp.exp(y[1]) + cp.norm1(y)),
+    "an addend with x": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + cp.exp(x[0] - y[1])),
+    "half": lambda x, y, a: 0.5 * hf.E(cp.pos(1 - a @ y) + cp.logistic(a @ y)),
+    "divided": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + cp.logistic(a @ y)) / 2,
+    "doubled inside": lambda x, y, a: hf.E(2 * (cp.pos(1 - a @ y) + cp.logistic(a @ y))),
+    "scaled by x": lambda x, y, a: cp.multiply(cp.exp(x[0]), hf.E(cp.pos(1 - a @ y) + cp.logistic(a @ y))),
+    "half a total": lambda x, y, a: 0.5 * hf.total(cp.pos(1 - a @ y)),
+    "a total scaled by x": lambda x, y, a: cp.multiply(cp.exp(x[0]), hf.total(cp.abs(a @ y - 1))),
+}
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+@pytest.mark.parametrize("name", WAYS)
+def test_ways_of_writing_them(name: str, scope: str) -> None:
+    """The answer minimises the sum written out, which other points of a grid around it do not undercut."""
+    x, y, a = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y"), hf.Sample(SIZE, name="a")
+    rows = drawn(5, (4,))[0][0]
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - 0.3)),
+        hf.ArgMin(y, WAYS[name](x, y, a) + SAME * cp.sum_squares(y - x), scope=scope),
+        federation=hf.Federation([hf.Client({a: rows})]),
+    )
+    at = np.array([0.4, -0.9, 1.3])
+    certificate = problem.implicit.certificate(at)
+    assert certificate.method == "parametric program" and certificate.lower_residual < 1e-13
+    answer = np.ravel(problem.implicit.response(at))
+
+    def cost(z: np.ndarray) -> float:
+        mean = {"mean": np.mean, "total": np.sum}["total" if "total" in name else "mean"]
+        hinge, soft = np.maximum(1 - rows @ z, 0), np.logaddexp(0, rows @ z)
+        written = {
+            "an addend that is the same for all": hinge + 0.2 * np.exp(z[1]) + np.abs(z).sum(),
+            "an addend with x": hinge + np.exp(at[0] - z[1]),
+            "half": 0.5 * (hinge + soft),
+            "divided": (hinge + soft) / 2,
+            "doubled inside": 2 * (hinge + soft),
+            "scaled by x": np.exp(at[0]) * (hinge + soft),
+            "half a total": 0.5 * hinge,
+            "a total scaled by x": np.exp(at[0]) * np.abs(rows @ z - 1),
+        }[name]
+        return float(mean(written) + SAME * np.sum((z - at) ** 2))
+
+    around = answer + 1e-4 * np.random.default_rng(0).standard_normal((200, SIZE))
+    assert min(map(cost, around)) > cost(answer)
+    differences = gradient_by_differences(problem.implicit, at, 1e-5)
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences, atol=1e-7)
+
+
+TERMS: dict[str, Callable[[Any], Any]] = {
+    "norm1": cp.norm1,
+    "huber": lambda y: cp.sum(cp.huber(y, 0.3)),
+    "norm": cp.norm,
+    "largest": cp.max,
+}
+
+
+@pytest.mark.parametrize("weights", ["uniform", [0.5, 1.5, 2.0]], ids=["uniform", "weights of sum 4"])
+@pytest.mark.parametrize("name", TERMS)
+def test_constants_of_clients_in_front_of_kinks(name: str, weights: Any) -> None:
+    """A level of the whole federation is a weighted sum over clients, whose constants all count: not those of the first alone."""
+    x, y = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y")
+    own, constants = hf.ClientParameter(name="c", nonneg=True), np.array([0.1, 0.5, 1.2])
+    clients = [hf.Client({}, {own: value}) for value in constants]
+    problem = hf.Problem(
+        hf.Minimize(server=cp.sum_squares(y) + cp.sum(x)),
+        hf.ArgMin(y, own * TERMS[name](y) + 0.2 * cp.norm_inf(y) + cp.sum_squares(y - x), scope="federation"),
+        federation=hf.Federation(clients, weights=weights),
+    )
+    share = np.full(3, 1 / 3) if weights == "uniform" else np.array(weights)
+    at, z = np.array([0.8, -1.1, 0.45]), cp.Variable(SIZE)
+    rest = 0.2 * cp.norm_inf(z) + cp.sum_squares(z - at)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        cp.Problem(cp.Minimize(share @ constants * TERMS[name](z) + share.sum() * rest)).solve(
+            solver=cp.CLARABEL, **TIGHT
+        )
+    assert problem.implicit(at) == pytest.approx(float(np.sum(z.value**2) + at.sum()), abs=1e-7)
+    differences = gradient_by_differences(problem.implicit, at, 1e-5)
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e5, 1e7, 1e8])
+def test_data_in_other_units_have_the_same_median(size: float) -> None:
+    """Interior points call programs empty whose bounds are far from 1; in units of their own they do not."""
+    rows, u = np.random.default_rng(3).standard_normal((7, 2)), hf.Sample(2, name="u")
+
+    def median(unit: float) -> np.ndarray:
+        x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+        below = hf.ArgMin(y, hf.E(cp.norm(y - u)) + 0.1 * cp.norm(y - x))
+        one = hf.Federation([hf.Client({u: unit * rows})])
+        return np.ravel(
+            hf.Problem(hf.Minimize(clients=cp.sum_squares(y - x)), below, federation=one).implicit.response([0.0, 0.0])
+        )
+
+    np.testing.assert_allclose(median(size) / size, median(1.0), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_median_that_is_a_row_of_data(seed: int, times: int) -> None:
+    """There the norm's cone ends in its apex: y is the row at which all other forces are no longer than its own share."""
+    data = np.random.default_rng(seed).normal(size=(5, 2))
+    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="d")
+    lower = hf.ArgMin(y, hf.E(cp.norm(y - d)) + 0.05 * cp.sum_squares(y - x))
+    federation = hf.Federation([hf.Client({d: np.repeat(data, times, axis=0)})])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower, federation=federation).implicit
+    pulls = []
+    for k in range(5):
+        ways = data[k] - np.delete(data, k, axis=0)
+        pulls.append(np.linalg.norm((ways / np.linalg.norm(ways, axis=1)[:, None]).sum(axis=0) / 5 + 0.1 * data[k]))
+    (row,) = np.flatnonzero(np.array(pulls) <= 0.2)
+    assert implicit.response(np.zeros(2)) == pytest.approx(data[row], abs=1e-12)
+    assert implicit.gradient(np.zeros(2)) == pytest.approx(np.zeros(2), abs=1e-9)

@@ -1,0 +1,82 @@
+"""The catalogue of bilevel problems by every engine: values, responses, gradients, kinks and minima, to 1e-9."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import hierfl as hf
+from tests.bilevel_case import Case
+from tests.bilevel_catalogue import CATALOGUE
+from tests.compiler.parametric.engines import NEAR, Engine, near
+
+KINK_PLACE = 1e-12
+
+each_case = pytest.mark.parametrize("case", CATALOGUE, ids=str)
+with_lines = pytest.mark.parametrize("case", [case for case in CATALOGUE if case.lines], ids=str)
+with_optima = pytest.mark.parametrize("case", [case for case in CATALOGUE if case.least is not None], ids=str)
+
+
+@cache
+def problem_of(case_name: str, engine: Engine) -> hf.Problem:
+    """Declared once for all questions, as users do."""
+    return engine(next(case for case in CATALOGUE if case.name == case_name).declare())
+
+
+def places(case: Case) -> list[np.ndarray]:
+    """Generic points, kinks and minimisers."""
+    kinks = [line.at(t) for line in case.lines for t in line.kinks]
+    return [np.array(point, float) for point in [*case.points, *case.optima]] + kinks
+
+
+@each_case
+def test_values(case: Case, engine: Engine) -> None:
+    problem = problem_of(case.name, engine)
+    for x in places(case):
+        near(problem.implicit(x), case.value(x))
+
+
+@each_case
+def test_responses(case: Case, engine: Engine) -> None:
+    problem = problem_of(case.name, engine)
+    for x in places(case):
+        near(problem.implicit.response(x), case.response(x))
+
+
+@each_case
+def test_gradients(case: Case, engine: Engine) -> None:
+    problem = problem_of(case.name, engine)
+    for x in map(np.array, case.points):
+        near(problem.implicit.gradient(x), case.gradient(x))
+
+
+@each_case
+def test_error_bounds_hold(case: Case, engine: Engine) -> None:
+    problem = problem_of(case.name, engine)
+    for x in places(case):
+        error = np.abs(np.asarray(problem.implicit.response(x)).ravel() - case.response(x).ravel()).max()
+        assert error <= problem.implicit.certificate(x).error_bound + 1e-14 * (1 + np.abs(case.response(x)).max())
+
+
+@with_lines
+def test_kinks(case: Case, engine: Engine) -> None:
+    problem = problem_of(case.name, engine)
+    for line in case.lines:
+        kinks = problem.implicit.slice(
+            np.array(line.centre, float), line.unit, line.radius, points=101, progress=False
+        ).kinks
+        assert len(kinks) == len(line.kinks), str(kinks)
+        for kink, t in zip(kinks, line.kinks):
+            near(kink.t, t, KINK_PLACE)
+            near((kink.left_slope, kink.right_slope), case.slopes(line, t))
+
+
+@pytest.mark.slow
+@with_optima
+def test_minima(case: Case, engine: Engine) -> None:
+    found = problem_of(case.name, engine).reference(progress=False)
+    near(found.value, case.least)
+    distances = [np.abs(found.x - np.array(x)).max() for x in case.optima]
+    assert min(distances) < 1e-4 * (1 + np.abs(found.x).max()) or case.value(found.x) <= case.least + NEAR

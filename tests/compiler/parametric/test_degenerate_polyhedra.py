@@ -1,0 +1,237 @@
+"""Responses and slopes over 200 random degenerate polyhedra, against enumeration of active sets.
+
+Y(x) = {y: (A + x_1 A') y <= b + B x, E y == e + D x} has repeated rows, rows that force entries to a value, rows without
+variables and redundant equations, so that multipliers are not unique; y(x) is unique all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from tests.bilevel_answers import quadratic_answer
+from tests.bilevel_case import gradient_by_differences, is_smooth, one_sided_slopes
+from tests.compiler.parametric.engines import Engine, near
+
+SEEDS = range(200)
+STEP = 1e-4
+
+
+@dataclass(frozen=True)
+class Polyhedron:
+    """A lower level y'Hy/2 + (c + C x)'y over a moving degenerate polyhedron, and the leader's aims."""
+
+    hessian: np.ndarray
+    linear: np.ndarray
+    linear_of_x: np.ndarray
+    rows: np.ndarray
+    rows_of_x: np.ndarray
+    limits: np.ndarray
+    limits_of_x: np.ndarray
+    equal: np.ndarray
+    totals: np.ndarray
+    totals_of_x: np.ndarray
+    aim: np.ndarray
+    weights: np.ndarray
+    bounds_apart: bool
+
+    @property
+    def turns(self) -> bool:
+        """Whether coefficients of rows move, and not only their right-hand sides."""
+        return bool(self.rows_of_x.any())
+
+    def declare(self) -> hf.Problem:
+        x, y = cp.Variable(2, name="x"), cp.Variable(len(self.linear), name="y")
+        below = 0.5 * cp.quad_form(y, self.hessian) + (self.linear + self.linear_of_x @ x) @ y
+        upper = 0.5 * cp.sum_squares(y - self.aim) + self.weights @ y + 0.1 * cp.sum_squares(x)
+        return hf.Problem(
+            hf.Minimize(clients=upper),
+            lower=hf.ArgMin(y, below, self.constraints(x, y)),
+            constraints=[x >= -1.5, x <= 1.5],
+        )
+
+    def constraints(self, x: Any, y: cp.Variable) -> list[Any]:
+        """Y(x); x a variable or numbers (2,)."""
+        rows = [self._among(x, y, slice(None))]
+        if self.bounds_apart:  # the first rows are -y <= ...
+            bounds = slice(0, len(self.linear))
+            rows = [
+                y >= -(self.limits[bounds] + self.limits_of_x[bounds] @ x),
+                self._among(x, y, slice(bounds.stop, None)),
+            ]
+        if len(self.totals):
+            rows.append(self.equal @ y == self.totals + self.totals_of_x @ x)
+        return rows
+
+    def _among(self, x: Any, y: cp.Variable, chosen: slice) -> Any:
+        """Some of the inequalities."""
+        left = self.rows[chosen] @ y
+        if self.turns:
+            left += x[0] * (self.rows_of_x[chosen] @ y)
+        return left <= self.limits[chosen] + self.limits_of_x[chosen] @ x
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        return quadratic_answer(
+            self.hessian,
+            self.linear + self.linear_of_x @ x,
+            self.rows + x[0] * self.rows_of_x,
+            self.limits + self.limits_of_x @ x,
+            equal=self.equal,
+            totals=self.totals + self.totals_of_x @ x,
+        )
+
+    def value(self, x: np.ndarray) -> float:
+        y = self.answer(x)
+        return float(0.5 * np.sum((y - self.aim) ** 2) + self.weights @ y + 0.1 * x @ x)
+
+
+def polyhedron(seed: int) -> Polyhedron:
+    """One of a random family; odd seeds have general Hessians, every third seed moving coefficients, half bounds apart.
+
+    y_0 + Y x (y_0 alone where coefficients move) is in Y(x) for every x, so that no Y(x) is empty.
+    """
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 5))
+    turns = seed % 3 == 2
+    inside, inside_of_x = rng.integers(0, 3, size).astype(float), np.zeros((size, 2))
+    if not turns:
+        inside_of_x = rng.integers(-1, 2, (size, 2)) / 2
+    forced = rng.random(size) < 0.25 if size > 2 else np.zeros(size, bool)
+    inside[forced], inside_of_x[forced] = 0, 0
+    rows, turning, slack = _inequalities(rng, size, forced, turns)
+    equal = _equations(rng, size, forced)
+    root = rng.standard_normal((size, size))
+    return Polyhedron(
+        hessian=np.eye(size) if seed % 2 == 0 else root @ root.T + 0.5 * np.eye(size),
+        linear=3 * rng.standard_normal(size),
+        linear_of_x=4 * rng.standard_normal((size, 2)),
+        rows=rows,
+        rows_of_x=turning,
+        limits=rows @ inside + slack,
+        limits_of_x=rows @ inside_of_x + np.outer(turning @ inside, [1.0, 0.0]),
+        equal=equal,
+        totals=equal @ inside,
+        totals_of_x=equal @ inside_of_x,
+        aim=rng.standard_normal(size),
+        weights=rng.standard_normal(size),
+        bounds_apart=seed % 4 >= 2,
+    )
+
+
+def _inequalities(
+    rng: np.random.Generator, size: int, forced: np.ndarray, turns: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows with their movements and their slacks at the point inside; some repeated, one without variables, some forcing."""
+    rows = [*-np.eye(size), *rng.integers(-2, 3, (2, size)).astype(float)]
+    turning = [np.zeros(size)] * size + [rng.integers(-1, 2, size) * (0.3 if turns else 0.0) for _ in range(2)]
+    slack = [*np.where(forced, 0.0, rng.integers(0, 3, size)), *rng.integers(0, 3, 2).astype(float)]
+    for copied, factor in ((int(rng.integers(len(rows))), 1.0), (int(rng.integers(len(rows))), 3.0)):
+        rows, turning = [*rows, factor * rows[copied]], [*turning, factor * turning[copied]]
+        slack = [*slack, factor * slack[copied]]
+    if forced.any():  # their sum is at most 0, and each is at least 0
+        rows, turning, slack = [*rows, forced.astype(float)], [*turning, np.zeros(size)], [*slack, 0.0]
+    if rng.random() < 0.5:
+        rows, turning = [*rows, np.zeros(size)], [*turning, np.zeros(size)]
+        slack = [*slack, float(rng.integers(0, 2))]
+    return np.array(rows), np.array(turning), np.array(slack)
+
+
+def _equations(rng: np.random.Generator, size: int, forced: np.ndarray) -> np.ndarray:
+    """None, or one for the free entries with its double or a row without variables, and perhaps one that forces entries."""
+    equations = [forced.astype(float)] if forced.any() and rng.random() < 0.5 else []
+    if rng.random() < 0.6 and size - forced.sum() >= 2:
+        row = rng.integers(-1, 2, size).astype(float)
+        row[np.flatnonzero(~forced)[:2]] = 1.0
+        equations += [row, [2 * row, row + sum(equations), np.zeros(size)][rng.integers(3)]]
+    return np.array(equations).reshape(-1, size)
+
+
+def generic_points(f: Callable[[np.ndarray], float], rng: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Points around which f is smooth."""
+    drawn = (rng.uniform(-1, 1, 2) for _ in range(100 * count))
+    return list(islice((x for x in drawn if is_smooth(f, x, STEP)), count))
+
+
+def bend(of: Polyhedron, start: np.ndarray, unit: np.ndarray) -> float | None:
+    """Where y(start + t unit), piecewise affine, first has a bend for |t| <= 0.7 that no other is near; None if nowhere."""
+    grid = np.linspace(-0.7, 0.7, 57)
+    step = grid[1] - grid[0]
+    y = np.array([of.answer(start + t * unit) for t in grid])
+    bent = np.abs(np.diff(y, 2, axis=0)).max(axis=1) > 1e-9
+    for k in np.flatnonzero(bent):
+        around = bent[max(0, k - 2) : k + 4]
+        if k < 2 or k > len(bent) - 4 or around.sum() > 2 or not bent[k + 1]:
+            continue
+        before, after = (y[k + 1] - y[k]) / step, (y[k + 3] - y[k + 2]) / step  # the bend lies between k + 1 and k + 2
+        gap, turn = y[k + 2] - y[k + 1], after - before
+        far = (gap - before * step) @ turn / (turn @ turn)  # how far after the bend the point k + 2 is
+        if 0.1 * step < far < 0.9 * step and np.allclose(gap - before * step, far * turn, rtol=0, atol=1e-10):
+            return float(grid[k + 2] - far)
+    return None
+
+
+def require_kinks_where_bends_are(of: Polyhedron, problem: hf.Problem, start: np.ndarray, unit: np.ndarray) -> None:
+    """Along a line on which y(x) is affine, or bends more than once between two points of a grid."""
+    y = np.array([of.answer(start + t * unit) for t in np.linspace(-0.7, 0.7, 57)])
+    kinks = problem.implicit.slice(start, unit, radius=0.7, points=57, progress=False).kinks
+    assert bool(kinks) == bool(np.abs(np.diff(y, 2, axis=0)).max() > 1e-9), str(kinks)
+
+
+@cache
+def asked(seed: int, engine: Engine) -> hf.Problem:
+    """The problem of a seed, of which both tests ask: what is compiled for values serves slopes too."""
+    return engine(polyhedron(seed).declare())
+
+
+@pytest.mark.every_engine
+@pytest.mark.parametrize("seed", SEEDS)
+def test_values_responses_and_gradients(seed: int, engine: Engine) -> None:
+    of, problem = polyhedron(seed), asked(seed, engine)
+    for x in generic_points(of.value, np.random.default_rng(seed + 1000), 3):
+        near(problem.implicit.response(x), of.answer(x))
+        near(problem.implicit(x), of.value(x))
+        near(problem.implicit.gradient(x), gradient_by_differences(of.value, x, STEP), 1e-8)
+
+
+@pytest.mark.parametrize("seed", [seed for seed in SEEDS if not polyhedron(seed).turns])
+def test_one_sided_slopes_at_kinks(seed: int, engine: Engine) -> None:
+    of, rng = polyhedron(seed), np.random.default_rng(seed + 2000)
+    for _ in range(10):
+        start, unit = rng.uniform(-0.7, 0.7, 2) / np.sqrt(2), rng.standard_normal(2)
+        unit /= np.linalg.norm(unit)
+        t = bend(of, start, unit)
+        if t is not None:
+            break
+    else:
+        require_kinks_where_bends_are(of, asked(seed, engine), start, unit)
+        return
+    centre = start + t * unit
+    left, right = one_sided_slopes(lambda s: of.value(centre + s * unit), 0.0, STEP)
+    kinks = asked(seed, engine).implicit.slice(centre, unit, radius=5e-3, points=21, progress=False).kinks
+    assert len(kinks) == (abs(left - right) > 1e-6 * (1 + max(abs(left), abs(right)))), str(kinks)
+    for kink in kinks:
+        assert abs(kink.t) <= 1e-12
+        near((kink.left_slope, kink.right_slope), (left, right), 1e-8)
+
+
+def test_the_family_is_degenerate() -> None:
+    """Every kind of degeneracy occurs often, and y(x) has bends to be tested on most lines."""
+    family = [polyhedron(seed) for seed in SEEDS]
+    assert sum(len(of.totals) > 0 for of in family) > 60
+    assert sum(not np.abs(of.rows).max(axis=1).all() for of in family) > 60
+    assert sum(of.turns for of in family) > 60
+    assert all(len(np.unique(np.round(normalised(of), 9), axis=0)) < len(of.rows) for of in family)
+
+
+def normalised(of: Polyhedron) -> np.ndarray:
+    """Rows with their limits, made unit vectors, so that copies are equal."""
+    together = np.column_stack([of.rows, of.rows_of_x, of.limits])
+    return together / np.maximum(np.linalg.norm(together, axis=1, keepdims=True), 1e-300)

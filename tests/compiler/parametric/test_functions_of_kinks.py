@@ -1,0 +1,151 @@
+"""Smooth increasing functions of what has kinks, at their kinks and away from them: against CVXPY, and differences of values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+
+TERMS: dict[str, Callable[[cp.Variable], cp.Expression]] = {
+    "exp of a maximum": lambda w: cp.exp(cp.maximum(w[0], -2 * w[1])),
+    "exp of a norm": lambda w: cp.exp(cp.norm(w)),
+    "exp of sizes": lambda w: cp.exp(cp.norm1(w)),
+    "log-sum-exp of sizes": lambda w: cp.log_sum_exp(cp.abs(w)),
+    "logistic of sizes": lambda w: cp.sum(cp.logistic(cp.abs(w))),
+    "log of a minimum": lambda w: -cp.log(cp.minimum(w[0] + 3, w[1] + 2)),
+    "root of a minimum": lambda w: -cp.sqrt(cp.minimum(w[0] + 3, w[1] + 2)),
+    "log of what is left": lambda w: -cp.sum(cp.log(4 - cp.abs(w))),
+    "cube of a sum": lambda w: cp.power(cp.norm(w) + cp.abs(w[0]), 3),
+    "one over what is left": lambda w: cp.inv_pos(4 - cp.norm(w)),
+    "quotient": lambda w: cp.quad_over_lin(cp.abs(w), 3 + cp.minimum(w[0], 1.0)),
+    "geometric mean": lambda w: -cp.geo_mean(cp.hstack([cp.minimum(w[0] + 4, w[1] + 4), 5 - w[0]])),
+    "power of sizes": lambda w: cp.power(cp.abs(w[0]) + cp.pos(w[1]), 1.5),
+    "power of a largest": lambda w: cp.power(cp.norm_inf(w), 1.5),
+    "log of a minimum with a number": lambda w: -cp.log(cp.minimum(w[0] + 3, 2)),
+    "square of a maximum of a power": lambda w: cp.square(cp.maximum(cp.power(cp.abs(w[0] - 1), 3), 1)),
+    "square of what is over": lambda w: cp.square(cp.pos(cp.power(cp.norm(w), 1.5) - 1)),
+    "nested over a norm": lambda w: cp.quad_over_lin(
+        cp.pos(cp.power(cp.pos(cp.norm(w - 3) + 0.5 * cp.norm(w - 3) - 1), 3)), 2
+    ),
+    "huber of what is over": lambda w: cp.huber(cp.pos(cp.power(cp.abs(w[0]), 3) - 1)),
+    "root of what a power leaves": lambda w: -cp.sqrt(9 - cp.power(cp.pos(w[0]), 1.5)),
+}
+
+
+def implicit(term: Callable[[cp.Variable], cp.Expression], argmax: bool = False) -> hf.ImplicitFunction:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    cost = 0.5 * cp.sum_squares(y - x) + term(y)
+    lower = hf.ArgMax(y, -1 * cost) if argmax else hf.ArgMin(y, cost)
+    return hf.Problem(hf.Minimize(clients=y[0] + 0.7 * y[1]), lower).implicit
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_answers_and_gradients(name: str) -> None:
+    found, other = implicit(TERMS[name]), implicit(TERMS[name], argmax=True)
+    rng = np.random.default_rng(3)
+    for at in (np.zeros(2), np.array([0.5, -0.5]), np.ones(2), *(2 * rng.normal(size=(3, 2)))):
+        y = cp.Variable(2)
+        cp.Problem(cp.Minimize(0.5 * cp.sum_squares(y - at) + TERMS[name](y))).solve(solver="CLARABEL")
+        truth = np.ravel(y.value)
+
+        def cost(point: np.ndarray, at: np.ndarray = at, y: cp.Variable = y) -> float:
+            y.value = point
+            return float((0.5 * cp.sum_squares(y - at) + TERMS[name](y)).value)
+
+        mine = np.ravel(found.response(at))
+        assert mine == pytest.approx(truth, abs=1e-4)
+        assert cost(mine) <= cost(truth) + 1e-11  # CVXPY's answer is the rougher one
+        assert np.ravel(other.response(at)) == pytest.approx(mine, rel=1e-9, abs=1e-11)
+        step = 1e-6
+        sides = np.array([[found(at + d) - found(at), found(at) - found(at - d)] for d in step * np.eye(2)]) / step
+        try:
+            off = np.abs(np.ravel(found.gradient(at))[:, None] - sides)
+            assert off.min(axis=1).max() < 1e-4
+        except hf.NoGradientError:
+            if name == "quotient":
+                continue  # at 0 a bound that may be anywhere decides how it bends
+            assert np.abs(sides[:, 0] - sides[:, 1]).max() > 1e-4  # a kink
+        assert found.certificate(at).lower_residual <= 1e-9
+
+
+@pytest.mark.parametrize("exponent", [1.5, 1.8])
+def test_a_kink_where_a_power_has_its_corner(exponent: float) -> None:
+    """|y - x|^p + |y| keeps y at 0 for small x: beside an infinite second derivative multipliers were any, and the slope 1."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    found = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.power(cp.abs(y - x), exponent) + cp.abs(y))).implicit
+    for at in (0.0, 1e-3, -0.1):
+        assert found(at) == pytest.approx(0.0, abs=1e-12) and found.gradient(at) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("idle", [cp.pos, cp.abs, lambda s: -cp.minimum(-s, 0)], ids=["pos", "abs", "minimum"])
+def test_pieces_that_are_never_met_have_no_share(idle: Callable[[cp.Expression], cp.Expression]) -> None:
+    """max(s, 0) of a square s is s; at s = 0 half of its curvature was counted, and the slope was -3/8 for 4/15."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost = cp.exp(idle(0.7 * cp.sum_squares(y - x))) + x * y + 0.05 * cp.square(y)
+    found = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cost)).implicit
+    assert found(0.0) == pytest.approx(0.0, abs=1e-12)
+    with contextlib.suppress(hf.NoGradientError):
+        assert found.gradient(0.0) == pytest.approx(4 / 15, rel=1e-9)
+
+
+def test_a_kink_of_them_is_found_with_its_slopes() -> None:
+    """y of exp(max(y, -2y)) + (y - x)^2 / 2 is 0 for x from -2 to 1, where one piece's slope balances; y' is 1 / (1 + exp'') beyond."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.exp(cp.maximum(y, -2 * y)) + 0.5 * cp.square(y - x))
+    shown = hf.Problem(hf.Minimize(clients=y), lower).implicit.slice(0.0, radius=3.0)
+    found = [(kink.t, kink.left_slope, kink.right_slope) for kink in shown.kinks]
+    assert np.ravel(found) == pytest.approx([-2.0, 1 / 5, 0.0, 1.0, 0.0, 1 / 2], abs=1e-5)
+    assert not shown.gaps
+
+
+def test_what_falls_without_end_is_refused() -> None:
+    """exp(max(y, 0)) - x y falls for x < 0 as y does; from a start at y = 100, whose force is 1e43, 0 was told."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    found = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.exp(cp.maximum(y, 0)) - x * y)).implicit
+    assert found(3.0) == pytest.approx(np.log(3.0), rel=1e-12)
+    with pytest.raises(hf.LowerLevelError):
+        found(-1.0)
+
+
+def test_limits_that_move_with_x_and_constraints_beside_them() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    term = cp.exp(cp.maximum(y[0] - x, y[1])) + cp.sum_squares(y)
+    found = hf.Problem(hf.Minimize(clients=y[0] - 2 * y[1]), hf.ArgMin(y, term - 2 * y[0] - y[1], [cp.sum(y) == x]))
+    for at in (-0.7, 0.0, 0.4):
+        z = cp.Variable(2)
+        parts = cp.exp(cp.maximum(z[0] - at, z[1])) + cp.sum_squares(z) - 2 * z[0] - z[1]
+        cp.Problem(cp.Minimize(parts), [cp.sum(z) == at]).solve(solver="CLARABEL")
+        assert np.ravel(found.implicit.response(at)) == pytest.approx(z.value, abs=1e-4)
+        step = 1e-6
+        here = found.implicit(at)
+        slopes = [(found.implicit(at + side) - here) / side for side in (step, -step)]  # at 0 there is a kink
+        if at == 0.0:
+            with pytest.raises(hf.NoGradientError):
+                found.implicit.gradient(at)
+        else:
+            assert np.abs(found.implicit.gradient(at) - slopes).max() < 1e-5
+        assert sum(np.size(v) for v in found.implicit.multipliers(at).values()) == 1
+
+
+def test_a_level_of_each_client() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    c = hf.ClientParameter(name="c")
+    lower = hf.ArgMin(y, cp.exp(cp.abs(y - c)) + 0.5 * cp.square(y - x), scope="client")
+    clients = [hf.Client(parameters={c: value}, name=f"c{k}") for k, value in enumerate((0.0, 1.0, -2.0))]
+    problem = hf.Problem(hf.Minimize(clients=cp.square(y - c)), lower, federation=hf.Federation(clients))
+
+    def answer(x: float, c: float) -> float:
+        low, high = -9.0, 9.0
+        for _ in range(200):
+            y = 0.5 * (low + high)
+            low, high = (y, high) if np.sign(y - c) * np.exp(abs(y - c)) + y - x < 0 else (low, y)
+        return 0.5 * (low + high)
+
+    for at in (0.3, 2.5, -4.0):
+        values = [(answer(at, c) - c) ** 2 for c in (0.0, 1.0, -2.0)]
+        assert problem.implicit(at) == pytest.approx(np.mean(values), rel=1e-9, abs=1e-12)

@@ -1,0 +1,91 @@
+"""Gradients of lower levels over averages of clients' data, uneven and of one row, where Y is a polyhedron."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import ImplicitGradient
+from tests.bilevel_answers import quadratic_answer
+from tests.bilevel_case import gradient_by_differences
+from tests.compiler.parametric.engines import Engine, near
+
+RNG = np.random.default_rng(5)
+ROWS = [RNG.standard_normal((count, 3)) for count in (7, 1, 13)]
+LIMITED = np.array([[1.0, 2, 0], [0, 1, 1]])
+CURVES = [rows.T @ rows / len(rows) for rows in ROWS]
+POINTS = [np.array([0.3, 0.3, 0.3]), np.array([1.0, -0.4, 0.7])]
+
+
+def declared(scope: str) -> hf.Problem:
+    x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    below = hf.E(cp.square(u @ (y - x))) + 0.1 * cp.sum_squares(y)
+    return hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(u @ y - 1)) + cp.sum(x)),
+        hf.ArgMin(y, below, [y >= 0, LIMITED @ y <= 1], scope=scope),
+        federation=hf.Federation([hf.Client({u: rows}) for rows in ROWS]),
+    )
+
+
+def response(curve: np.ndarray, x: np.ndarray) -> np.ndarray:
+    rows, limits = np.vstack([-np.eye(3), LIMITED]), np.array([0.0, 0, 0, 1, 1])
+    return quadratic_answer(2 * curve + 0.2 * np.eye(3), -2 * curve @ x, rows, limits)
+
+
+def value(scope: str, x: np.ndarray) -> float:
+    shared = response(np.mean(CURVES, axis=0), x)
+    answers = [response(curve, x) if scope == "client" else shared for curve in CURVES]
+    return float(np.mean([np.mean((rows @ y - 1) ** 2) for rows, y in zip(ROWS, answers)]) + x.sum())
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+@pytest.mark.parametrize("x", POINTS, ids=str)
+def test_gradients(scope: str, x: np.ndarray, engine: Engine) -> None:
+    problem = engine(declared(scope))
+
+    def of(at: Any) -> float:
+        return value(scope, at)
+
+    near(problem.implicit(x), of(x))
+    near(problem.implicit.gradient(x), gradient_by_differences(of, x, 1e-4), 1e-8)
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+def test_ties_that_data_resolve(scope: str, engine: Engine) -> None:
+    """Below only y_1 + y_2 + y_3 counts: of the answers, the one that fits a client's data best is meant."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    problem = engine(
+        hf.Problem(
+            hf.Minimize(clients=hf.E(cp.square(u @ y - 1))),
+            hf.ArgMin(y, cp.square(cp.sum(y) - x), [y >= -1, y <= 1], scope=scope, selection="optimistic"),
+            federation=hf.Federation([hf.Client({u: rows}) for rows in ROWS]),
+        )
+    )
+    z = cp.Variable(3)
+    losses = [cp.sum_squares(rows @ z - 1) / len(rows) for rows in ROWS]
+    within = [z >= -1, z <= 1, cp.sum(z) == 0.5]
+    asked = [sum(losses) / 3] if scope == "federation" else losses
+    best = [cp.Problem(cp.Minimize(loss), within).solve(solver=cp.CLARABEL) for loss in asked]
+    near(problem.implicit(0.5), np.mean(best), 1e-7)
+
+
+def test_constants_of_clients_in_a_federation_wide_level() -> None:
+    """Each client weighs its own data below; rounds of an algorithm find the same answer as single questions."""
+    x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    weight, weights = hf.ClientParameter(name="weight", nonneg=True), [0.5, 1.0, 3.0]
+    below = hf.E(weight * cp.square(u @ (y - x))) + 0.1 * cp.sum_squares(y)
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(u @ y - 1)) + cp.sum(x)),
+        hf.ArgMin(y, below, [y >= 0, LIMITED @ y <= 1], scope="federation"),
+        federation=hf.Federation([hf.Client({u: rows}, {weight: w}) for rows, w in zip(ROWS, weights)]),
+    )
+    curve = np.mean([w * curve for w, curve in zip(weights, CURVES)], axis=0)
+    y_there = response(curve, POINTS[0])
+    expected = np.mean([np.mean((rows @ y_there - 1) ** 2) for rows in ROWS]) + POINTS[0].sum()
+    near(problem.implicit(POINTS[0]), expected)
+    result = problem.solve(ImplicitGradient(step_size=1e-12), rounds=1, x0=POINTS[0], progress=False)
+    near(result.value, expected, 1e-8)

@@ -1,0 +1,285 @@
+"""Answers that hierfl once got wrong, each with the answer by hand or by enumeration, so that they stay right."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import ImplicitGradient
+from tests.bilevel_answers import quadratic_answer
+from tests.bilevel_case import one_sided_slopes
+from tests.bilevel_catalogue import CATALOGUE
+from tests.bilevel_models import incidence
+from tests.compiler.parametric.engines import Engine, near
+
+# --- a network with a node that nothing reaches --------------------------------------------------------------------------
+
+NETWORK = incidence((("0", "1"), ("0", "2"), ("1", "2"), ("1", "3"), ("2", "3")), "0123")
+SENT = np.array([0.0, 1, 0, -1])
+WEIGHTS = np.array([1.0, -2, 0.5, 1.5, -1])
+
+
+def network(upper: Callable[[cp.Variable, cp.Variable], cp.Expression]) -> hf.Problem:
+    """One unit from 1 to 3, directly or through 2; the arcs out of 0 carry nothing."""
+    x, y = cp.Variable(5, name="x"), cp.Variable(5, name="y")
+    below = hf.ArgMin(y, 0.5 * cp.sum_squares(y) + x @ y, [NETWORK @ y == SENT, y >= 0])
+    return hf.Problem(hf.Minimize(clients=upper(x, y)), lower=below)
+
+
+def weighted(x: cp.Variable, y: cp.Variable) -> cp.Expression:
+    return cp.sum_squares(y) + WEIGHTS @ y
+
+
+def through(x: np.ndarray) -> float:
+    """What goes through node 2."""
+    return float(np.clip((1 - x[2] + x[3] - x[4]) / 3, 0, 1))
+
+
+def flows(x: np.ndarray) -> np.ndarray:
+    part = through(x)
+    return np.array([0, 0, part, 1 - part, part])
+
+
+def weighted_value(x: np.ndarray) -> float:
+    return float(np.sum(flows(x) ** 2) + WEIGHTS @ flows(x))
+
+
+def weighted_gradient(x: np.ndarray) -> np.ndarray:
+    part = through(x)
+    slope = 6 * part - 2 + WEIGHTS[2] - WEIGHTS[3] + WEIGHTS[4]
+    return slope * (0 < part < 1) * np.array([0, 0, -1, 1, -1]) / 3
+
+
+@pytest.mark.every_engine
+def test_gradients_over_a_network_with_forced_zeros(engine: Engine) -> None:
+    problem, rng = engine(network(weighted)), np.random.default_rng(0)
+    for x in rng.standard_normal((12, 5)):
+        near(problem.implicit.response(x), flows(x))
+        near(problem.implicit(x), weighted_value(x))
+        near(problem.implicit.gradient(x), weighted_gradient(x))
+
+
+def test_slopes_at_the_kinks_of_a_network_with_forced_zeros(engine: Engine) -> None:
+    """Along (0, 0, 1, -1, 1) what goes through node 2 is 1 until t = -2 / sqrt(3), and 0 from t = 1 / sqrt(3) on."""
+    along = np.array([0, 0, 1.0, -1, 1]) / np.sqrt(3)
+    problem = engine(network(weighted))
+    for centre in (np.zeros(5), np.array([0.1257, -0.1321, 0, 0, 0])):
+        kinks = problem.implicit.slice(centre, along, radius=2, points=101, progress=False).kinks
+        assert len(kinks) == 2, str(kinks)
+        for kink, t in zip(kinks, (-2 / np.sqrt(3), 1 / np.sqrt(3))):
+            near(kink.t, t, 1e-12)
+            expected = one_sided_slopes(lambda s, t=t: weighted_value((t + s) * along), 0.0)
+            near((kink.left_slope, kink.right_slope), expected)
+            assert {cause.entry for cause in kink.causes} <= {(2,), (3,), (4,)}, "an arc out of 0 never changes"
+
+
+def test_a_run_over_a_network_with_forced_zeros_ends_where_it_should(engine: Engine) -> None:
+    """f = 10 (part - 0.4)^2 + |x - wish|^2 / 2 is least at a multiple of (0, 0, 1, -1, 1) from wish, found by hand."""
+    wish, along = np.array([0.1257, -0.1321, 0.6404, 0.1049, -0.5357]), np.array([0, 0, 1, -1, 1])
+    problem = engine(network(lambda x, y: 10 * cp.square(y[2] - 0.4) + 0.5 * cp.sum_squares(x - wish)))
+    start = wish + np.array([0.03, -0.02, 0.04, 0.01, 0.02])
+    found = problem.solve(ImplicitGradient(step_size=0.1), rounds=300, x0=start, progress=False)
+    near(found.x, wish + 20 * (through(wish) - 0.4) / 23 * along)
+
+
+# --- envelopes -----------------------------------------------------------------------------------------------------------
+
+CENTRE, ROOM = np.array([0.6, 0.3, 0.1, 0.1]), 0.7
+
+
+def envelope() -> hf.Problem:
+    """The largest x'y - |y|^2 / 2 over a simplex cut by an l1 ball: a function of x without kinks (Danskin)."""
+    x, y = cp.Variable(4, name="x"), cp.Variable(4, name="y")
+    gain = x @ y - 0.5 * cp.sum_squares(y)
+    rows = [y >= 0, cp.sum(y) == 1, cp.norm1(y - CENTRE) <= ROOM]
+    return hf.Problem(hf.Minimize(clients=gain), lower=hf.ArgMax(y, gain, rows))
+
+
+def envelope_response(x: np.ndarray) -> np.ndarray:
+    """The projection of x, the l1 ball written as 16 rows."""
+    signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * 4)).reshape(4, -1).T
+    rows, limits = np.vstack([signs, -np.eye(4)]), np.concatenate([ROOM + signs @ CENTRE, np.zeros(4)])
+    return quadratic_answer(np.eye(4), -x, rows, limits, equal=np.ones((1, 4)), totals=np.ones(1))
+
+
+def test_an_envelope_has_no_kinks(engine: Engine) -> None:
+    problem = engine(envelope())
+    for direction in (np.array([1.0, 0, 0, 0]), np.array([1.0, -1, 0.5, 0.2])):
+        shown = problem.implicit.slice(np.array([0.1, 0.2, 0.3, 0]), direction, radius=2, points=101, progress=False)
+        assert len(shown.kinks) == 0, str(shown.kinks)
+        for t, value in zip(shown.t[::10], shown.value[::10]):
+            x = shown.centre + t * shown.direction
+            y = envelope_response(x)
+            near(value, x @ y - 0.5 * y @ y)
+
+
+@pytest.mark.every_engine
+def test_an_envelope_has_the_gradient_of_danskin(engine: Engine) -> None:
+    problem = engine(envelope())
+    for x in np.random.default_rng(1).standard_normal((6, 4)):
+        near(problem.implicit.response(x), envelope_response(x))
+        near(problem.implicit.gradient(x), envelope_response(x))
+
+
+def test_an_envelope_has_a_gradient_where_y_is_not_differentiable(engine: Engine) -> None:
+    """f = min over y >= 0 of y^2 / 2 - x y is -max(x, 0)^2 / 2: C1 at x = 0, where y bends."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost = 0.5 * cp.square(y) - x * y
+    problem = engine(hf.Problem(hf.Minimize(clients=cost), lower=hf.ArgMin(y, cost, [y >= 0])))
+    for at in (-1.0, 0.0, 2.0):
+        near(problem.implicit.gradient(at), -max(at, 0.0))
+    assert len(problem.implicit.slice(0.0, 1.0, radius=1, points=21, progress=False).kinks) == 0
+
+
+# --- linear programs below -------------------------------------------------------------------------------------------------
+
+
+def recourse() -> hf.Problem:
+    return next(case for case in CATALOGUE if case.name == "newsvendor").declare()
+
+
+def test_linear_recourse_has_gradients(engine: Engine) -> None:
+    """f(x) = mean of (d - x)+^2 + (x - d)+ / 2, and 0.8 x."""
+    problem, demand = engine(recourse()), np.array([2, 3.5, 4, 6, 7.5])
+    for x in (0.7, 2.6, 5.1, 8.3):
+        near(
+            problem.implicit.gradient(np.array([x])), np.mean(-2 * np.maximum(demand - x, 0) + 0.5 * (x > demand)) + 0.8
+        )
+
+
+def test_a_run_over_linear_recourse_ends_where_it_should(engine: Engine) -> None:
+    """Between 4 and 6 the slope is 0.8 + (-2 (6 - x) - 2 (7.5 - x) + 3 / 2) / 5, which is 0 at x = 21.5 / 4; before 4 f falls."""
+    problem = engine(recourse())
+    found = problem.solve(ImplicitGradient(step_size=0.3), rounds=300, x0=np.array([3.7]), progress=False)
+    near(found.x, 21.5 / 4)
+
+
+# --- flat and strictly convex ----------------------------------------------------------------------------------------------
+
+
+def fourth_power(shift: bool) -> hf.Problem:
+    x, z = cp.Variable(name="x"), cp.Variable(name="z")
+    cost = (z - x) ** 4 if shift else z**4 - x * z
+    return hf.Problem(hf.Minimize(clients=z + 0 * x), lower=hf.ArgMin(z, cost))
+
+
+@pytest.mark.parametrize("x", [1.0, -0.3, 1e-3, 1e-5, -1e-5])
+def test_a_flat_quartic_near_its_flat_place(x: float, engine: Engine) -> None:
+    """The least of z^4 - x z is at z = cbrt(x / 4)."""
+    problem = engine(fourth_power(shift=False))
+    near(problem.implicit(x), np.cbrt(x / 4))
+    near(problem.implicit.gradient(x), np.cbrt(x / 4) / (3 * x), 1e-7)
+
+
+@pytest.mark.parametrize("x", [0.0, 2.0, 100.0])
+def test_a_quartic_around_a_far_point(x: float, engine: Engine) -> None:
+    """(z - x)^4 is least at z = x, where all its derivatives but the fourth vanish: 1e-4 in z is 1e-16 in the cost."""
+    problem = engine(fourth_power(shift=True))
+    near(problem.implicit(x), x, 1e-4)
+    error = abs(float(problem.implicit.response(x)) - x)
+    assert error <= problem.implicit.certificate(x).error_bound + 1e-15
+
+
+# --- ties ------------------------------------------------------------------------------------------------------------------
+
+
+def test_ties_that_the_leader_tells_apart_are_told(engine: Engine) -> None:
+    """All y >= 0 with y_1 + y_2 = 1 are solutions; (1/2, 1/2) is the shortest."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    below = hf.ArgMin(y, cp.sum(y) + 0 * x, [cp.sum(y) >= 1, y >= 0, y <= 3])
+    problem = engine(hf.Problem(hf.Minimize(clients=y[0] - 2 * y[1] + cp.square(x)), lower=below))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        near(problem.implicit(0.5), -0.25)
+        near(problem.implicit.response(0.7), [0.5, 0.5])
+        certificate = problem.implicit.certificate(0.5)
+    assert not certificate.unique
+    assert len(heard) == 1, [str(one.message) for one in heard]
+
+
+# --- noise and exponentials ------------------------------------------------------------------------------------------------
+
+
+def not_dpp() -> hf.Problem:
+    """x enters twice in a product with y, so that CVXPY cannot canonicalise the lower level once."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    cost = cp.norm1(cp.exp(x) * (cp.square(x) * y + 1)) + cp.sum_squares(y - x)
+    return hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, cost))
+
+
+@pytest.mark.parametrize("name", ["Dempe", "De Silva", "Outrata-Zowe", "elastic net", "entropy", "not DPP"])
+def test_no_warnings_of_cvxpy_leak(name: str, engine: Engine) -> None:
+    declared = {case.name: case for case in CATALOGUE}
+    problem = engine(not_dpp() if name == "not DPP" else declared[name].declare())
+    points = [0.4, 1.3] if name == "not DPP" else [np.array(point, float) for point in declared[name].points]
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for x in points:
+            problem.implicit(x)
+    assert [str(one.message) for one in heard] == []
+
+
+def test_entropy_responses_are_exponentials(engine: Engine) -> None:
+    """The least of x'y - sum(entr(y)) is at y = exp(-1 - x)."""
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    below = hf.ArgMin(y, x @ y - cp.sum(cp.entr(y)))
+    problem = engine(hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower=below))
+    for at in (np.array([0.3, -1.2, 2.0]), np.zeros(3), np.array([-2.0, 4.0, 0.1])):
+        near(problem.implicit.response(at), np.exp(-1 - at))
+        near(problem.implicit(at), np.sum(np.exp(-2 - 2 * at)))
+        near(problem.implicit.gradient(at), -2 * np.exp(-2 - 2 * at))
+
+
+# --- many owners -------------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_where_many_answers_move_with_a_polyhedron() -> None:
+    """Over a thousand samples the sets are projected on by the host, one by one: their rows move with x, and so do the answers."""
+    x, y, wish = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="wish")
+    rows = [y[0] + 2 * y[1] <= 1 + x[0], y[0] - y[1] <= 0.5 + x[1], y >= -1]
+    data = np.random.default_rng(0).standard_normal((1001, 2))
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.sum_squares(y - 0.3) + x @ y)),
+        lower=hf.ArgMin(y, cp.sum_squares(y - x - wish), rows, scope="sample"),
+        federation=hf.Federation([hf.Client({wish: data})]),
+    )
+    at = np.array([0.2, -0.3])
+    matrix, limits = np.array([[1.0, 2], [1, -1], [-1, 0], [0, -1]]), np.array([1.2, 0.2, 1, 1])
+    moves = np.array([[1.0, 0], [0, 1], [0, 0], [0, 0]])
+    expected = np.zeros(2)
+    for w in data:
+        z = quadratic_answer(np.eye(2), -(at + w), matrix, limits)
+        held = np.abs(matrix @ z - limits) < 1e-9
+        face = matrix[held]
+        onto = np.linalg.pinv(face)
+        moved = (np.eye(2) - onto @ face) + onto @ moves[held]
+        expected += z + moved.T @ (2 * (z - 0.3) + at)
+    near(problem.implicit.gradient(at), expected / len(data))
+
+
+@pytest.mark.every_engine
+@pytest.mark.parametrize("unit", [1e-200, 1e-12, 1e9])
+def test_the_unit_of_f_does_not_matter(unit: float) -> None:
+    """f = unit (|y - 1|^2 + |x|^2) with y = max(x, -1): a small f is no f that does not depend on y."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    f = unit * (cp.sum_squares(y - 1) + cp.sum_squares(x))
+    problem = hf.Problem(hf.Minimize(clients=f), hf.ArgMin(y, cp.sum_squares(y - x), [y >= -1]))
+    at = np.array([0.6, -1.7])
+    near(problem.implicit(at) / unit, 0.16 + 4 + at @ at)
+    near(problem.implicit.gradient(at) / unit, np.array([2 * -0.4 + 1.2, -3.4]))
+
+
+@pytest.mark.parametrize("far", [1e6, 1e10, 1e12])
+def test_large_constants_do_not_make_an_envelope(far: float) -> None:
+    """Beside 1e10 all gradients of (y - 1e10)^2 are alike, and proportional to that of y; y moves by half of x all the same."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y - far) + cp.square(y - x)))
+    assert problem.implicit.gradient(0.0) == pytest.approx(0.5, rel=1e-6)
+    same = cp.square(y - far) + cp.square(y - x)
+    value_function = hf.Problem(hf.Minimize(clients=same), hf.ArgMin(y, same))
+    assert value_function.implicit.gradient(0.0) == pytest.approx(-far, rel=1e-6)

@@ -1,0 +1,188 @@
+"""Solvers behind programs: what they say is rough, and is accepted by the optimality conditions alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hierfl.compiler.programs import solve_program as module
+from hierfl.compiler.programs.backends import Backend, backends_for
+from hierfl.compiler.programs.backends.clarabel_backend import Clarabel
+from hierfl.compiler.programs.backends.daqp_backend import Daqp
+from hierfl.compiler.programs.backends.highs_backend import Highs
+from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+from hierfl.compiler.programs.convex_program import (
+    EMPTY,
+    FAILED,
+    SOLVED,
+    UNBOUNDED,
+    ConvexProgram,
+    ProgramSolution,
+)
+from hierfl.compiler.programs.solve_program import solve_program
+
+
+def program(p: object, q: object, a: object, b: object, cones: list[Cone]) -> ConvexProgram:
+    p, q, a, b = np.atleast_2d(np.asarray(p, float)), np.asarray(q, float), np.asarray(a, float), np.asarray(b, float)
+    return ConvexProgram(p, q, a.reshape(len(b), len(q)), b, cones, len(q), p)
+
+
+def random_quadratic(seed: int, width: int = 8) -> ConvexProgram:
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(width, width))
+    a, inside = rng.normal(size=(width + 2, width)), rng.normal(size=width)
+    room = np.r_[0.0, 0.0, rng.uniform(0, 1, width)]
+    b = room - a @ inside
+    return program(half @ half.T, rng.normal(size=width), a, b, [Cone(ZERO, 2), Cone(NONNEGATIVE, width)])
+
+
+def by_cvxpy(given: ConvexProgram) -> float:
+    u = cp.Variable(given.width)
+    slack, held, start = given.a @ u + given.b, [], 0
+    for cone in given.cones:
+        part = slack[start : start + cone.size]
+        held.append(
+            part == 0 if cone.kind == ZERO else part >= 0 if cone.kind == NONNEGATIVE else cp.SOC(part[0], part[1:])
+        )
+        start += cone.size
+    cost = 0.5 * cp.quad_form(u, cp.psd_wrap(given.p)) + given.q @ u
+    return float(cp.Problem(cp.Minimize(cost), held).solve("CLARABEL"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("backend", [Daqp(), Clarabel()], ids=lambda b: b.name)
+def test_every_solvers_answer_becomes_the_same_one(backend: Backend, seed: int) -> None:
+    given = random_quadratic(seed)
+    assert backend.applies(given)
+    rough = backend.solve(given)
+    found = module.polished(given, rough.u, rough.z)
+    assert found.solved and found.error <= 1e-13
+    assert given.cost(found.u) == pytest.approx(by_cvxpy(given), abs=1e-7)
+
+
+@pytest.mark.parametrize("backend", [Highs(), Clarabel()], ids=lambda b: b.name)
+def test_linear_programs_end_at_a_vertex_to_rounding(backend: Backend) -> None:
+    rng = np.random.default_rng(4)
+    c = rng.normal(size=6)
+    a = np.vstack([np.ones(6), np.eye(6)])
+    given = program(np.zeros((6, 6)), c, a, np.r_[-1.0, np.zeros(6)], [Cone(ZERO, 1), Cone(NONNEGATIVE, 6)])
+    rough = backend.solve(given)
+    found = module.polished(given, rough.u, rough.z)
+    np.testing.assert_allclose(found.u, np.eye(6)[c.argmin()], atol=1e-12)
+    assert found.solved
+
+
+def test_the_most_suitable_solver_comes_first() -> None:
+    linear = program(np.zeros((2, 2)), [1, 1], np.eye(2), [0, 0], [Cone(NONNEGATIVE, 2)])
+    strict = random_quadratic(0)
+    flat = replace(strict, p=np.diag(np.r_[0.0, np.ones(7)]))
+    ball = program(np.eye(2), [1, 1], np.vstack([np.zeros(2), np.eye(2)]), [1, 0, 0], [Cone(SECOND_ORDER, 3)])
+    first = [backends_for(each)[0].name for each in (linear, strict, flat, ball)]
+    assert first == ["HiGHS", "DAQP", "Clarabel", "Clarabel"]
+
+
+def test_sparse_programs_of_many_rows_are_left_to_interior_points() -> None:
+    width = 400
+    p, a = sp.csr_array(sp.eye_array(width)), sp.csr_array(sp.eye_array(width))
+    given = ConvexProgram(p, np.ones(width), a, np.zeros(width), [Cone(NONNEGATIVE, width)], width, p)
+    assert backends_for(given)[0].name == "Clarabel"
+    assert np.abs(solve_program(given).u).max() < 1e-12
+
+
+EMPTY_SETS = {
+    "rows": ([[1.0], [-1.0]], [-2.0, 1.0], [Cone(NONNEGATIVE, 2)]),  # u >= 2, u <= 1
+    "equations": ([[1.0], [1.0]], [-2.0, 1.0], [Cone(ZERO, 2)]),
+    "a ball and a row": ([[0.0], [1.0], [1.0]], [1.0, 0.0, -3.0], [Cone(SECOND_ORDER, 2), Cone(NONNEGATIVE, 1)]),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_SETS)
+@pytest.mark.parametrize("curved", [0.0, 1.0])
+def test_empty_sets_are_told(name: str, curved: float) -> None:
+    a, b, cones = EMPTY_SETS[name]
+    given = program([[curved]], [1.0], a, b, cones)
+    assert solve_program(given).status == EMPTY
+
+
+@pytest.mark.parametrize(
+    "curvature",
+    [0.0, 1.0],
+)
+def test_what_falls_without_end_is_told(curvature: float) -> None:
+    within = program(np.diag([0.0, curvature]), [-1.0, 1.0], np.eye(2), [0.0, 0.0], [Cone(NONNEGATIVE, 2)])
+    free = program(np.diag([0.0, curvature]), [-1.0, 1.0], np.zeros((0, 2)), np.zeros(0), [])
+    assert [solve_program(each).status for each in (within, free)] == [UNBOUNDED] * 2
+
+
+def test_proofs_are_checked() -> None:
+    a, b, cones = EMPTY_SETS["rows"]
+    empty = program([[0.0]], [1.0], a, b, cones)
+    assert empty.proves_empty(np.array([1.0, 1.0]))
+    assert not empty.proves_empty(np.array([1.0, 0.5]))  # A'z is not 0
+    full = program([[0.0]], [1.0], [[1.0], [-1.0]], [2.0, 1.0], cones)
+    assert not full.proves_empty(np.array([1.0, 1.0]))
+    falling = program(np.zeros((2, 2)), [-1.0, 1.0], np.eye(2), [0.0, 0.0], [Cone(NONNEGATIVE, 2)])
+    assert falling.proves_unbounded(np.array([3.0, 0.0]))
+    assert not falling.proves_unbounded(np.array([3.0, -1.0]))  # leaves the rows
+    assert not falling.proves_unbounded(np.array([0.0, 1.0]))  # rises
+
+
+class Liar(Backend):
+    """Says what it was told to say."""
+
+    name: ClassVar[str] = "liar"
+
+    def __init__(self, u: np.ndarray, z: np.ndarray) -> None:
+        self.u, self.z = u, z
+
+    def applies(self, program: ConvexProgram) -> bool:
+        return True
+
+    def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
+        return ProgramSolution(self.u, self.z, 0.0, SOLVED)
+
+
+def ridge_in_a_cone() -> ConvexProgram:
+    a = np.vstack([np.zeros(2), np.eye(2)])
+    return program(np.eye(2), [-3.0, -4.0], a, [1.0, 0.0, 0.0], [Cone(SECOND_ORDER, 3)])
+
+
+def test_a_wrong_answer_is_none_whatever_its_author_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, right = ridge_in_a_cone(), [0.6, 0.8]
+    for far in (Liar(np.array([9.0, -7.0]), np.array([5.0, 4.0, 1.0])), Liar(np.zeros(2), np.zeros(3))):
+        assert given.judged(far.u, far.z).status == FAILED
+        monkeypatch.setattr(module, "backends_for", lambda _, liar=far: [liar])
+        alone = solve_program(given)
+        assert not alone.solved or np.abs(alone.u - right).max() < 1e-9  # Newton's method may have mended it
+        monkeypatch.setattr(module, "backends_for", lambda _, liar=far: [liar, Clarabel()])  # the next one is asked
+        found = solve_program(given)
+        assert found.solved
+        np.testing.assert_allclose(found.u, right, atol=1e-9)
+
+
+def test_the_error_of_a_pair_is_that_of_the_worst_condition() -> None:
+    given = random_quadratic(1)
+    found = solve_program(given)
+    assert given.error(found.u, found.z) < 1e-13
+    off = np.zeros(given.width)
+    off[0] = 1e-6
+    moved = given.error(found.u + off, found.z)
+    assert 1e-9 < moved < 1e-4
+    turned = found.z.copy()
+    turned[2:] = -1.0 - turned[2:]
+    assert given.error(found.u, turned) > 1e-3
+
+
+@pytest.mark.parametrize("slack", [0.0, 1.0, 1e-6])
+def test_rows_without_entries_hold_nothing(slack: float) -> None:
+    """min (u_1 + u_2)^2 / 2 + c u_2 with u_2 >= d, beside 0 <= slack: u = (-d, d)."""
+    c, d = 5e-6, 1.1e-6
+    a, b = [[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.0, -1.0], [0.0, 0.0]], [-d, 2.0, 2.0, 2.0, slack]
+    found = solve_program(program(np.ones((2, 2)), [0.0, c], a, b, [Cone(NONNEGATIVE, 5)]))
+    assert found.solved
+    np.testing.assert_allclose(found.u, [-d, d], atol=1e-12)

@@ -1,0 +1,205 @@
+"""Bounds on errors of y hold, against solutions in 50 digits: rows by enumeration, balls by their multiplier, cones by their projections."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import cvxpy as cp
+import mpmath as mp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, triangle
+from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.distance_bound import distance_bound
+from hierfl.compiler.programs.solve_program import solve_program
+from hierfl.compiler.programs.statuses import SOLVED
+
+Exact = Sequence[Any]  # numbers of 50 digits
+
+
+@pytest.fixture(autouse=True)
+def many_digits() -> Any:
+    with mp.workdps(50):
+        yield
+
+
+def exact(values: Any) -> list[Any]:
+    return [mp.mpf(float(v)) for v in np.ravel(values)]
+
+
+def distance(u: np.ndarray, solution: Exact) -> float:
+    return float(mp.sqrt(sum((a - b) ** 2 for a, b in zip(exact(u), solution))))
+
+
+def by_enumeration(h: np.ndarray, g: np.ndarray, a: np.ndarray, b: np.ndarray) -> Exact:
+    """The minimiser over a u + b >= 0, of all sets of rows the one whose conditions hold."""
+    n, m = len(g), len(b)
+    for held in itertools.chain.from_iterable(itertools.combinations(range(m), k) for k in range(min(n, m) + 1)):
+        rows = a[list(held)]
+        system = np.block([[h, -rows.T], [rows, np.zeros((len(held), len(held)))]])
+        right = -mp.matrix(exact(np.concatenate([g, b[list(held)]])))
+        try:
+            pair = list(mp.lu_solve(mp.matrix([exact(row) for row in system]), right))
+        except ZeroDivisionError:
+            continue
+        left = [mp.fdot(exact(row), pair[:n]) + mp.mpf(float(c)) for row, c in zip(a, b)]
+        if min([*pair[n:], mp.mpf(0)]) >= -(mp.mpf(10) ** -40) and min(left) >= -(mp.mpf(10) ** -30):
+            return pair[:n]
+    raise AssertionError("no set of rows solves it")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_in_all_units(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for k in range(40):
+        n, m = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+        root = rng.normal(size=(n, n))
+        h = (root @ root.T + 0.1 * np.eye(n)) * 10 ** rng.uniform(-3, 3)
+        g, b = rng.normal(size=n) * 10 ** rng.uniform(-4, 6), rng.normal(size=m) * 10 ** rng.uniform(-3, 3)
+        a = rng.normal(size=(m, n)) * 10 ** rng.uniform(-2, 2, size=(m, 1))
+        if k % 3 == 0:  # rows that depend on each other, without coefficients, held by nothing
+            h, g, a, b = np.round(8 * h) / 8 + np.eye(n), np.round(g), np.round(2 * a) / 2, np.round(b)
+        h = 0.5 * (h + h.T)
+        program = ConvexProgram.of(h, g, a, b, [Cone(NONNEGATIVE, m)])
+        answer = solve_program(program)
+        if answer.status != SOLVED:  # about one set in four is empty
+            continue
+        bound = distance_bound(program, answer.u, answer.z, float(np.linalg.eigvalsh(h)[0]) * (1 - 1e-12))
+        assert distance(answer.u, by_enumeration(h, g, a, b)) <= bound <= 1e-7 * (1 + np.linalg.norm(answer.u))
+
+
+def in_ball(d: np.ndarray, g: np.ndarray, radius: float) -> Exact:
+    """The minimiser of sum(d u^2) / 2 + g'u in a ball, by bisection for its multiplier."""
+    weights, costs, r = exact(d), exact(g), mp.mpf(float(radius))
+
+    def at(multiplier: Any) -> Exact:
+        return [-c / (w + multiplier) for w, c in zip(weights, costs)]
+
+    low, high = mp.mpf(0), mp.mpf(1)
+    if mp.norm(at(low)) <= r:
+        return at(low)
+    while mp.norm(at(high)) > r:
+        high *= 2
+    for _ in range(180):
+        low, high = ((low + high) / 2, high) if mp.norm(at((low + high) / 2)) > r else (low, (low + high) / 2)
+    return at(high)
+
+
+@pytest.mark.parametrize("on_the_edge", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_balls(seed: int, on_the_edge: bool) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        n = int(rng.integers(1, 5))
+        d, g = 10 ** rng.uniform(-1, 2, n), rng.normal(size=n) * 10 ** rng.uniform(-3, 3)
+        radius = float(np.linalg.norm(g / d)) if on_the_edge else 10 ** rng.uniform(-2, 1)
+        a, b = np.vstack([np.zeros(n), np.eye(n)]), np.append(radius, np.zeros(n))
+        program = ConvexProgram.of(np.diag(d), g, a, b, [Cone(SECOND_ORDER, n + 1)])
+        answer = solve_program(program)
+        assert answer.status == SOLVED
+        bound = distance_bound(program, answer.u, answer.z, float(d.min()))
+        assert distance(answer.u, in_ball(d, g, radius)) <= bound <= 1e-6 * (1 + np.linalg.norm(answer.u))
+
+
+@pytest.mark.parametrize("degenerate", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_second_order_cones(seed: int, degenerate: bool) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        n = int(rng.integers(2, 5))
+        p = rng.normal(size=n) * 10 ** rng.uniform(-3, 3)
+        p[0] = np.linalg.norm(p[1:]) * rng.choice([-1, 1]) if degenerate else p[0]
+        t, size = mp.mpf(float(p[0])), mp.norm(exact(p[1:]))
+        mean = (t + size) / 2
+        nearest = [mean, *(mean * w / size for w in exact(p[1:]))]
+        solution = exact(p) if size <= t else [mp.mpf(0)] * n if size <= -t else nearest
+        program = ConvexProgram.of(np.eye(n), -p, np.eye(n), np.zeros(n), [Cone(SECOND_ORDER, n)])
+        answer = solve_program(program)
+        bound = distance_bound(program, answer.u, answer.z, 1.0)
+        assert distance(answer.u, solution) <= bound <= 1e-8 * (1 + np.linalg.norm(p))
+
+
+@pytest.mark.parametrize("degenerate", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_semidefinite_cones(seed: int, degenerate: bool) -> None:
+    rng = np.random.default_rng(seed)
+    for k in range(15):
+        order = int(rng.integers(2, 4))
+        matrix = rng.normal(size=(order, order)) * 10 ** rng.uniform(-3, 3)
+        v = rng.integers(-2, 3, order).astype(float)
+        matrix = np.outer(v, v) - (k % 2) * np.eye(order) if degenerate else 0.5 * (matrix + matrix.T)
+        values, vectors = mp.eigsy(mp.matrix(matrix.tolist()))
+        nearest = vectors * mp.diag([max(value, 0) for value in values]) * vectors.T
+        basis = triangle(order)
+        solution = [mp.fdot(exact(row), list(nearest)) for row in basis]
+        s = basis @ np.ravel(matrix, order="F")
+        program = ConvexProgram.of(np.eye(len(s)), -s, np.eye(len(s)), np.zeros(len(s)), [Cone(SEMIDEFINITE, len(s), order)])
+        answer = solve_program(program)
+        bound = distance_bound(program, answer.u, answer.z, 1.0)
+        # entries of the basis are sqrt(2), to rounding
+        slack = 1e-15 * np.linalg.norm(s)
+        assert distance(answer.u, solution) <= bound + slack and bound <= 1e-8 * (1 + np.linalg.norm(s))
+
+
+@pytest.mark.parametrize("at", [0.1, 0.7, 3.0, -2.0, 50.0])
+def test_terms_that_are_cones(at: float) -> None:
+    """CVXPY writes |y|^1.5 as three second-order cones beside y: 1.5 sqrt(s) + 2 s = |x| at y = s."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.power(cp.abs(y), 1.5) + cp.square(y) - x * y))
+    root = (mp.sqrt(mp.mpf(9) / 4 + 8 * abs(mp.mpf(at))) - mp.mpf(3) / 2) / 4
+    found = problem.implicit.response(at)
+    bound = problem.implicit.certificate(at).error_bound
+    assert distance(found, [mp.sign(at) * root**2]) <= bound <= 1e-8 * (1 + abs(float(found)))
+
+
+def test_nothing_is_proved_without_a_modulus_and_of_rows_that_contradict_each_other() -> None:
+    program = ConvexProgram.of(np.eye(1), np.zeros(1), np.ones((2, 1)), np.array([0.0, -1e-9]), [Cone(ZERO, 2)])
+    assert distance_bound(program, np.zeros(1), np.zeros(2), 0.0) == np.inf
+    assert distance_bound(program, np.zeros(1), np.zeros(2), 1.0) == np.inf
+
+
+def test_a_slice_tells_it_where_it_is_asked() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [cp.norm(y - 1) <= 1, y[0] + y[1] <= 1.5, y[0] >= 0.2])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower)
+    line = problem.implicit.slice(np.array([0.5, 0.5]), direction=np.array([1.0, 0.0]), points=41)
+    asked = [problem.implicit.certificate(np.array([0.5 + t, 0.5])).error_bound for t in line.t[::10]]
+    assert line.error_bound.shape == (41,) and line.error_bound[::10] == pytest.approx(asked, rel=1e-12)
+    assert 0 < line.error_bound.max() < 1e-12
+
+
+@pytest.mark.parametrize("cap", [10.0, 0.2])
+def test_smooth_costs_within_a_ball_whether_it_holds_or_not(cap: float) -> None:
+    """A cone that holds with a multiplier of rounding is inside: y = (t, t), by bisection in 50 digits."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum(cp.exp(y)) + cp.sum_squares(y - x), [cp.norm(y) <= cap])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
+    for at in (0.3, 1.0, 1.7):
+        low, high = mp.mpf(-5), mp.mpf(5)
+        for _ in range(180):
+            middle = (low + high) / 2
+            low, high = (middle, high) if mp.exp(middle) + 2 * (middle - mp.mpf(at)) < 0 else (low, middle)
+        edge = mp.mpf(cap) / mp.sqrt(2)
+        t = min(max(high, -edge), edge)
+        assert distance(implicit.response(at), [t, t]) <= implicit.certificate(at).error_bound <= 1e-11
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e6])
+def test_squares_whose_residuals_cancel(size: float) -> None:
+    """Data across the columns leave no more than rounding in the gradient, and that rounding is theirs."""
+    rng = np.random.default_rng(0)
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    for _ in range(10):
+        matrix, b, at = rng.normal(size=(6, 2)), rng.normal(size=6) * size, rng.normal(size=2)
+        b -= matrix @ np.linalg.lstsq(matrix, b, rcond=None)[0]
+        cost = cp.sum_squares(matrix @ y - b) + cp.sum_squares(y - x)
+        lower = hf.ArgMin(y, cost, [y[0] + y[1] <= 50, y[0] - 2 * y[1] <= 50])
+        implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
+        rows = mp.matrix([exact(row) for row in matrix])
+        solution = mp.lu_solve(rows.T * rows + mp.eye(2), rows.T * mp.matrix(exact(b)) + mp.matrix(exact(at)))
+        bound = implicit.certificate(at).error_bound
+        assert distance(implicit.response(at), list(solution)) <= bound <= 1e-11 + 1e-12 * size
