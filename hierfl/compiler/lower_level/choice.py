@@ -108,7 +108,9 @@ def method_asked_for(name: str, structure: LowerStructure) -> ExactMethod:
     IncompatibleSolverError
         If there is no such method, or it cannot treat this lower level; names those that can.
     """
-    able = ", ".join(repr(other) for other, method in METHODS.items() if method.verdict(structure).applies)
+    afar = answered_from_afar(structure)
+    can = (name for name, method in METHODS.items() if method.verdict(structure).applies and not (afar and method in IN_ONE_PLACE))
+    able = ", ".join(map(repr, can))
     if name not in METHODS:
         raise IncompatibleSolverError(
             f"method={name!r}: {near_names(name, METHODS)} These can solve this level: {able}."

@@ -136,9 +136,11 @@ def test_a_shared_y_is_solved_for_by_questions_to_the_sites(kind: str, solver: A
 )
 def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:
     case = Case("federation", "kinks" if isinstance(solver, FedRZO) else "polyhedron", "both")
-    with pytest.raises(IncompatibleSolverError, match=r"'client 0' are elsewhere.*LocalSGD\(\.\.\.\)") as refused:
+    told = r"'client 0' are elsewhere.*LocalSGD\(\.\.\.\)"
+    if not isinstance(solver, FedRZO):
+        told = r"needs the data of all clients in one place. These can: 'semismooth Newton', 'extragradient', 'accel"
+    with pytest.raises(IncompatibleSolverError, match=told):
         at_sites(case, solver)
-    assert isinstance(solver, FedRZO) or "Exact(method='semismooth Newton')" in str(refused.value)
     result = at_sites(case, FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)))
     assert np.isfinite(result.value)
 
