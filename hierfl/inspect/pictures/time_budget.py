@@ -15,6 +15,7 @@ from hierfl.inspect.kinks.place_search import effort
 from hierfl.inspect.pictures.slice import Slice
 from hierfl.jaxtools.precision import double_precision
 
+ASIDE = 1e-3  # of a step
 FEW = 64  # points that are timed: a whole piece of those that are evaluated together
 SLOPES_FOR_KINKS = 4  # evaluations of a slope for each point of a slice, about, in a search for kinks
 
@@ -54,13 +55,15 @@ class TimeBudget:
     def _timed(self, function: Callable[[np.ndarray], Any], after: float) -> float:
         """Seconds for one point, of a few in the middle that are evaluated together; what they compile is not counted.
 
-        They are a share ``after`` of a step behind the slice's own points, and compiled for at others: lower levels that are
-        solved on the host remember what they were asked, and answer it again in no time.
+        They are a share ``after`` of a step behind the slice's own points, a little aside, and compiled for at others: lower levels that
+        are solved on the host remember what they were asked, and answer it again in no time; along the line all may be one question.
         """
         t = self.shown.t
         count = min(1 if self._points.on_host else FEW, len(t) - 1)
         few, step = t[(len(t) - count) // 2 :][:count], t[1] - t[0]
-        function(self.shown.line.at(few + step / 3))
+        places = self.shown.line.at(few + step / 3)
+        aside = ASIDE * step * after * np.cos(np.arange(1, places.shape[-1] + 1) ** 2)
+        function(places + 0.5 * aside)
         began = perf_counter()
-        function(self.shown.line.at(few + after * step))
+        function(self.shown.line.at(few + after * step) + aside)
         return (perf_counter() - began) / count

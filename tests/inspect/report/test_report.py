@@ -422,7 +422,7 @@ def test_lower_levels_that_were_solved_before_do_not_make_estimates_too_small() 
     problem.implicit.slice(
         np.zeros(2), np.array([1.0, -0.3]), points=401, progress=False
     )  # as many evaluations as f^eta takes
-    assert estimate > (time.perf_counter() - began) / 20  # it was a 400th
+    assert estimate > (time.perf_counter() - began) / 150  # it was a 400th; kinks are looked for besides
 
 
 def test_a_small_runs_report_is_there_soon(tmp_path: Path) -> None:
