@@ -154,7 +154,8 @@ class LevelSolver:
         """The solutions of a program; of a map those of the program of its gap."""
         if not program.is_map:
             return AllSolutions(program, answer)
-        return AllSolutions(gap_program(program), gap_solution(program, answer))
+        gap = gap_program(program)
+        return AllSolutions(gap, gap_solution(gap, program, answer))
 
     @staticmethod
     def _least(several: AllSolutions) -> ProgramSolution:

@@ -24,6 +24,8 @@ from hierfl.analysis.hoist import copy_with
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.programs.smooth_atoms import TakenOut, smooth_atom_of
 
+ENTRIES = 1_000_000  # of the matrix of what is affine in y, which is dense
+
 
 @dataclass
 class SmoothPiece:
@@ -68,7 +70,6 @@ class SmoothPieces:
         if isinstance(node, (multiply, MulExpression)) and (scaled := self._scaled(node)) is not None:
             return scaled
         return copy_with(node, self.taken_out_of) if isinstance(node, AffAtom) and node.args else node
-
 
     def _scaled(self, node: Any) -> Any | None:
         """A parameter times what has kinks and parameters of its own, as that times a bound; None for other products."""
@@ -127,7 +128,8 @@ def with_maps(tree: Any, maps: list[LinearMap]) -> Any:
     with dpp_scope():
         if tree.is_dpp() if isinstance(tree, Constraint) else tree.is_dcp() or tree.is_affine():
             return tree
-    if isinstance(tree, Expression) and tree.is_affine() and tree.variables():
+    affine = isinstance(tree, Expression) and tree.is_affine() and tree.variables()
+    if affine and tree.size * sum(v.size for v in tree.variables()) <= ENTRIES:
         maps.append(LinearMap.of(tree))
         return maps[-1].expression(tree.shape)
     return copy_with(tree, lambda node: with_maps(node, maps)) if tree.args else tree

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
-from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
@@ -30,6 +30,7 @@ from hierfl.compiler.programs.small_and_sparse import (
 )
 from hierfl.compiler.programs.solution_face import SolutionFace
 from hierfl.compiler.programs.solve_program import solve_program
+from hierfl.compiler.programs.statuses import SOLVED
 
 SMALL = 2e-14  # of the largest multiplier, and of the forces, up to which one counts as zero
 SMALL_Y, DEFINITE = 300, 1e-7  # scalars of y whose curvature is looked at, and how much of the largest one is some

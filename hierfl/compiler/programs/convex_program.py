@@ -23,7 +23,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     stacked,
 )
 from hierfl.compiler.programs.smooth_sum import SmoothSum
-from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
+from hierfl.compiler.programs.statuses import FAILED, SOLVED
 
 FAINT, FAINTEST = 1e-6, 1e-16  # of the highest price of a bound, from which units follow it, and the least that counts
 SPREAD = 1e3  # of square roots of curvatures, from which u is told in other units
@@ -315,6 +315,3 @@ def merged(cones: list[Cone]) -> list[Cone]:
         else:
             merged.append(cone)
     return merged
-
-
-__all__ = ["EMPTY", "FAILED", "GOOD", "SOLVED", "UNBOUNDED", "ConvexProgram", "ProgramSolution", "merged"]

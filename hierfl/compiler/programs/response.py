@@ -17,11 +17,12 @@ import numpy as np
 
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, dual_slope, middles
-from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
+from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, nothing, stacked
 from hierfl.compiler.programs.solve_program import solve_program
+from hierfl.compiler.programs.statuses import EMPTY, UNBOUNDED
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
 UNMOVED = 1e-4  # of how far u would go without rows: what it moves by less than 1e-9 of that is none

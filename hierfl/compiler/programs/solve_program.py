@@ -15,17 +15,11 @@ from scipy.sparse.linalg import splu
 
 from hierfl.compiler.programs.backends import backends_for
 from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, dual_slope, project_dual, triangle
-from hierfl.compiler.programs.convex_program import (
-    EMPTY,
-    FAILED,
-    SOLVED,
-    UNBOUNDED,
-    ConvexProgram,
-    ProgramSolution,
-)
+from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, is_dense, nothing, stacked
 from hierfl.compiler.programs.smooth_sum import SmoothTerm
+from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
 from hierfl.compiler.programs.variational_inequality import solve_map
 
 EXACT = 1e-14  # the error of a pair that is not polished any further
@@ -382,6 +376,3 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
         for _ in range(5):
             step = step + factor.solve(right - system @ step)
     return program.judged(u + step[:width], z + step[width:], 1)
-
-
-__all__ = ["EMPTY", "ZERO", "polished", "solve_program"]

@@ -18,8 +18,9 @@ import daqp
 import numpy as np
 
 from hierfl.compiler.programs.cones import ZERO, Cone
-from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.small_and_sparse import as_array, beside, diagonal, is_monotone, largest, nothing, stacked
+from hierfl.compiler.programs.statuses import EMPTY, FAILED, UNBOUNDED
 
 SMALL = 400  # scalars of u, and rows, up to which matrices are dense
 INFINITE = 1e30
@@ -73,12 +74,12 @@ def gap_program(program: ConvexProgram, weight: float = 1.0, unit: float = 1.0) 
     return ConvexProgram.of(bend, cost, stacked(rows), offset, [cone for cone in cones if cone.size], program.size)
 
 
-def gap_solution(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
-    """The solution of the gap's program that a solution is; its multipliers are (u, z, A u + b)."""
+def gap_solution(gap: ConvexProgram, program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution of the program of the gap that a solution is; its multipliers are (u, z, A u + b)."""
     sizes = program.sizes if program.polyhedral else program.cone_sizes
     e, z = program.slack(answer.u) / sizes, answer.z * sizes
     multipliers = np.concatenate([answer.u, z, e[~program.equal]])
-    return gap_program(program).judged(np.concatenate([answer.u, z]), multipliers)
+    return gap.judged(np.concatenate([answer.u, z]), multipliers)
 
 
 def solution_of_gap(program: ConvexProgram, one: ProgramSolution) -> ProgramSolution:

@@ -5,7 +5,6 @@ More than the few of the tests: ``python -m tests.compiler.parametric.random_fla
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
+from tests.random_trials import trials
 
 FEW = 3  # scalars of x
 SCOPES = ("federation", "client", "sample")
@@ -209,20 +209,5 @@ def faults(drawn: Drawn) -> list[str]:
     return wrong
 
 
-def main(count: int, first: int = 0, tell: Callable[..., Any] = print) -> None:
-    """Print what is wrong in so many random levels."""
-    bad = 0
-    for seed in range(first, first + count):
-        drawn = draw(seed)
-        try:
-            wrong = faults(drawn)
-        except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        bad += bool(wrong)
-        if wrong:
-            tell(seed, *drawn[:5], drawn.size, [len(rows) for rows in drawn.rows], *wrong, sep="\n   ", flush=True)
-    tell(f"{count - bad} of {count} right")
-
-
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    trials(draw, faults, lambda drawn: (*drawn[:5], drawn.size, [len(rows) for rows in drawn.rows]))

@@ -5,7 +5,6 @@ More than the few of the tests: ``python -m tests.compiler.parametric.random_tie
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
+from tests.random_trials import trials
 
 SCOPES = ("federation", "client", "sample")
 SELECTIONS = (None, "optimistic", "pessimistic")
@@ -204,24 +204,5 @@ def faults(drawn: Drawn, said: Counter[str] | None = None) -> list[str]:
     return wrong
 
 
-def main(count: int, first: int = 0, tell: Callable[..., Any] = print) -> None:
-    """Print what is wrong in so many random levels."""
-    bad, said = 0, Counter[str]()
-    for seed in range(first, first + count):
-        drawn = draw(seed)
-        before = said["refused, smooth"]
-        try:
-            wrong = faults(drawn, said)
-        except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        bad += bool(wrong)
-        what = seed, drawn.scope, drawn.selection, drawn.name, drawn.sign, drawn.size, bool(drawn.r.any())
-        if wrong:
-            tell(*what, *wrong, sep="\n   ", flush=True)
-        elif said["refused, smooth"] > before:
-            tell("smooth but refused:", *what, flush=True)
-    tell(f"{count - bad} of {count} right", dict(said))
-
-
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    trials(draw, faults, lambda drawn: (drawn.scope, drawn.selection, drawn.name, drawn.sign, drawn.size, bool(drawn.r.any())), told=True)

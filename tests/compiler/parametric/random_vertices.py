@@ -5,16 +5,15 @@ More than the few of the tests: ``python -m tests.compiler.parametric.random_ver
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
+from tests.random_trials import trials
 
 FEW = 2  # scalars of x
 NEAR, NEAR_TO_CVXPY = 2e-7, 2e-5
@@ -198,23 +197,5 @@ def faults(drawn: Drawn, said: Counter[str] | None = None) -> list[str]:
     return wrong
 
 
-def main(count: int, first: int = 0, tell: Callable[..., Any] = print) -> None:
-    """Print what is wrong in so many random levels."""
-    bad, said = 0, Counter[str]()
-    for seed in range(first, first + count):
-        drawn, before = draw(seed), said["refused, smooth"]
-        try:
-            wrong = faults(drawn, said)
-        except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        bad += bool(wrong)
-        what = seed, drawn.kind, drawn.scope, drawn.order, len(drawn.shifts)
-        if wrong:
-            tell(*what, *wrong, sep="\n   ", flush=True)
-        elif said["refused, smooth"] > before:
-            tell("smooth but refused:", *what, flush=True)
-    tell(f"{count - bad} of {count} right", dict(said))
-
-
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    trials(draw, faults, lambda drawn: (drawn.kind, drawn.scope, drawn.order, len(drawn.shifts)), told=True)

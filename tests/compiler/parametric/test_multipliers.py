@@ -96,3 +96,17 @@ def test_attributes_have_multipliers_and_all_are_shown_as_they_were_written() ->
     near(found[room], 0.5, 1e-12)
     near(found[bound], [0.0, 3.5], 1e-12)
     assert repr(found).splitlines() == ["sum(y) <= 0.5: 0.5", "y >= 0: [0. 3.5]"]
+
+
+def test_of_a_map_that_is_not_affine() -> None:
+    """Those of its linear model at y, which has the same conditions."""
+    x, q = cp.Variable(name="x"), cp.Variable(2, name="q")
+    force = [cp.power(q[0], 3) + q[1] - 2 + x, cp.power(q[1], 3) - q[0] - 1]
+    level = hf.Equilibrium(q, cp.hstack(force), [q >= 0, cp.sum(q) <= 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(q) + cp.square(x)), level)
+    for at in (0.3, 2.5):
+        low, most = (np.atleast_1d(np.asarray(part, float)) for part in problem.implicit.multipliers(at).values())
+        y = np.ravel(problem.implicit.response(at))
+        pull = np.array([y[0] ** 3 + y[1] - 2 + at, y[1] ** 3 - y[0] - 1])
+        near(pull - low + most, np.zeros(2))
+        assert (low >= 0).all() and most >= 0 and np.abs(low * y).max() < 1e-9 and abs(most[0] * (1 - y.sum())) < 1e-9

@@ -8,6 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+from hierfl.compiler.parametric import written_for_cvxpy
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import Slopes
 from hierfl.compiler.programs.cones import NoStandardFormError
@@ -168,3 +169,18 @@ def test_what_has_no_such_program_is_refused_with_the_reason(cost: Callable[...,
     y = cp.Variable(3)
     with pytest.raises(NoStandardFormError, match=why):
         LevelForm.of([(cost(y), 1.0, None)], [], [y], False)
+
+
+def test_data_times_data_are_a_matrix_as_long_as_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """t (u'y) of parameters t and u has one matrix; where that would be large it is refused, as CVXPY would."""
+    y, t, u = cp.Variable(3), cp.Parameter(), cp.Parameter(3)
+    cost = cp.pos(1 - t * (u @ y)) + cp.sum_squares(y)
+    form = LevelForm.of([(cost, 1.0, None)], [], [y], False)
+    theta = np.asarray(form.base.theta_at({t.id: np.array(-2.0), u.id: np.array([1.0, 0.5, -1.0])}), float)
+    found = solve_program(form.program([theta])).u[:3]
+    z = cp.Variable(3)
+    cp.Problem(cp.Minimize(cp.pos(1 + 2 * (np.array([1.0, 0.5, -1.0]) @ z)) + cp.sum_squares(z))).solve(solver=cp.CLARABEL)
+    np.testing.assert_allclose(found, z.value, atol=1e-6)
+    monkeypatch.setattr(written_for_cvxpy, "ENTRIES", 2)
+    with pytest.raises(NoStandardFormError, match="canonicalise"):
+        LevelForm.of([(cost, 1.0, None)], [], [y], False)

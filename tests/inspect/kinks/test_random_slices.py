@@ -5,17 +5,16 @@ More than the few kept here: ``python -m tests.inspect.kinks.test_random_slices 
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cvxpy as cp
 import numpy as np
 import pytest
 
 import hierfl as hf
+from tests.random_trials import trials
 
 TIKHONOV, NUDGE = 1e-7, 1e-5  # what chooses the least norm, and what moves from one solution to another
 SCOPES = ("federation", "client", "sample")
@@ -187,20 +186,5 @@ def test_slices_across_ties_and_jumps_are_those_of_an_enumeration(seed: int) -> 
     assert faults(draw(seed)) == []
 
 
-def main(count: int, first: int = 0, tell: Callable[..., Any] = print) -> None:
-    """Print what is wrong in so many random slices."""
-    bad = 0
-    for seed in range(first, first + count):
-        try:
-            wrong = faults(draw(seed))
-        except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        bad += bool(wrong)
-        if wrong:
-            drawn = draw(seed)
-            tell(seed, drawn.scope, drawn.selection, drawn.h, *wrong, sep="\n   ", flush=True)
-    tell(f"{count - bad} of {count} right")
-
-
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    trials(draw, faults, lambda drawn: (drawn.scope, drawn.selection, drawn.h))

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 
 from hierfl.compiler.programs.backends.backend import Backend
 from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
-from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
 
 
 class Clarabel(Backend):
