@@ -17,7 +17,7 @@ from hierfl.compiler.programs.backends import backends_for
 from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, dual_slope, project_dual, triangle
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle
-from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, is_dense, nothing, stacked
+from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, gram, is_dense, nothing, stacked
 from hierfl.compiler.programs.smooth_sum import SmoothTerm
 from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
 from hierfl.compiler.programs.variational_inequality import solve_map
@@ -248,7 +248,7 @@ def _curvature(program: ConvexProgram, u: np.ndarray, floor: float) -> Matrix:
         if term.block == 1:
             own = np.abs(term.curvature(u)[:, 0, 0])
             lacking = np.where(term.weight != 0, np.maximum(floor * (most or 1.0) - own, 0.0), 0.0)
-            curvature = curvature + term.form.T @ (diagonal(lacking, term.form) @ term.form)
+            curvature = curvature + gram(term.form, lacking)
     return curvature
 
 
