@@ -87,6 +87,16 @@ def _rows(array: np.ndarray, lead: tuple[int, ...], batch: tuple[int, ...]) -> n
     )
 
 
+def _last(arrays: Sequence[np.ndarray], leads: Sequence[tuple[int, ...]], batch: tuple[int, ...]) -> int:
+    """The entry of the batch's first axis from which on all are the same, as where it has been filled up to a size."""
+    last = 0
+    for array, lead in zip(arrays, leads):
+        if len(lead) == len(batch) and lead[0] > 1 and last + 1 < batch[0]:
+            others = (array != array[-1]).reshape(len(array), -1).any(axis=1)
+            last = max(last, int(np.flatnonzero(others)[-1]) + 1 if others.any() else 0)
+    return last
+
+
 def _called(
     function: Callable[..., np.ndarray],
     shape: tuple[int, ...],
@@ -106,6 +116,12 @@ def _called(
         batch = np.broadcast_shapes(*leads)
         if not batch:
             return batch, [function(*arrays)]
+        last = _last(arrays, leads, batch)
+        if last + 1 < batch[0]:
+            cut = [a[: last + 1] if len(lead) == len(batch) and lead[0] > 1 else a for a, lead in zip(arrays, leads)]
+            before, answers = values(cut)
+            each = np.asarray(answers).reshape(*before, *shape)
+            return batch, np.concatenate([each, np.repeat(each[-1:], batch[0] - last - 1, axis=0)])
         given = Batch(int(np.prod(batch)), [_rows(a, lead, batch) for a, lead in zip(arrays, leads)])
         if many is not None:
             return batch, many(given)

@@ -33,7 +33,7 @@ ALIKE, SOME = (
 )  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
 MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
 SCALARS = 30_000_000  # that programs looked at at once may have in all, and
-LARGEST = 40_000  # entries of a program's linear system, of which many are solved side by side
+LARGEST = 20_000  # entries of a program's linear system, of which many are solved side by side
 
 Stack = Float[np.ndarray, "k *shape"]
 Rows = Bool[np.ndarray, "k rows"]

@@ -138,25 +138,49 @@ def judge(
     least = np.maximum(2 * widths, ROUNDING * (1.0 + np.max(np.abs(places), initial=0.0)))
     closest = np.maximum(np.minimum(last, 0.1 * reach), least)
     distances = np.geomspace(np.maximum(np.minimum(first, reach), closest), closest, LOOKS)
-    looks = [eye.look(places, directions, distances[0])]
-    shift = looks[0].crossing(distances[0]) if eye.by_differences else np.zeros(len(places))
-    looks += [eye.look(places + shift[:, None] * directions, directions, distance) for distance in distances[1:-1]]
-    exact = eye.exact and not eye.by_differences
-    if exact:  # a switch counts as zero near its zero: the last look would stand on the kink's other side
-        settled = _alike(looks[-1].slope, looks[-2].slope).all(axis=1)
-        shift = np.where(settled, looks[-1].crossing(distances[-2]), 0.0)
-    looks.append(eye.look(places + shift[:, None] * directions, directions, distances[-1]))
+    looks, shift, settled = _looks(eye, places, directions, distances)
     closest = _from_where_there_are_values(looks, distances)
     there, near, far = limit(looks), looks[-1], looks[-2]
     jumps = there.steps(near, far, closest)
     kinks = there.bends(near, far, eye.least_jump_from(closest, there)) & ~jumps
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
-    if exact and kinks.any():  # the slopes at the very place
-        again = eye.look(places + shift[:, None] * directions, directions, distances[-1])
-        close = kinks[:, None] & _alike(again.slope, there.slope)
-        there = there._replace(slope=np.where(close, again.slope, there.slope))
-        shift = shift + np.where(close.all(axis=1), again.crossing(distances[-1]), 0.0)
+    unsure = np.flatnonzero(kinks & ~settled)
+    if eye.exact and not eye.by_differences and unsure.size:  # the slopes at the very place
+        ways = directions[unsure]
+        again = eye.look(places[unsure] + shift[unsure, None] * ways, ways, distances[-1][unsure])
+        close = _alike(again.slope, there.slope[unsure])
+        there = there.replaced(unsure, Sides(there.value[unsure], np.where(close, again.slope, there.slope[unsure])))
+        shift[unsure] += np.where(close.all(axis=1), again.crossing(distances[-1][unsure]), 0.0)
     return Judged(kinks, jumps, shift, there)
+
+
+def _looks(
+    eye: OneSided, places: np.ndarray, directions: np.ndarray, distances: np.ndarray
+) -> tuple[list[Sides], np.ndarray, np.ndarray]:
+    """(what is seen from each of the distances (LOOKS, k), how far aside, which places look from close as they do from afar).
+
+    From the distances in between nothing else is seen of those places, and they are not looked at from there.
+    """
+
+    def seen(aside: np.ndarray, distance: np.ndarray, which: np.ndarray | slice = slice(None)) -> Sides:
+        ways = directions[which]
+        return eye.look(places[which] + aside[:, None] * ways, ways, distance[which])
+
+    here, settled = np.zeros(len(places)), np.zeros(len(places), bool)
+    first = seen(here, distances[0])
+    shift = first.crossing(distances[0]) if eye.by_differences or eye.exact else here
+    if eye.by_differences or not eye.exact:
+        return [first, *(seen(shift, distance) for distance in distances[1:])], shift, settled
+    last = seen(shift, distances[-1])  # aside: a switch counts as zero near its zero
+    settled = _alike(last.slope, first.slope).all(axis=1)
+    looks, others = [first, first, first, last], np.flatnonzero(~settled)
+    if others.size:
+        between = [seen(here[others], distance, others) for distance in distances[1:-1]]
+        still = _alike(between[-1].slope, between[-2].slope).all(axis=1)
+        shift[others] = np.where(still, between[-1].crossing(distances[-2][others]), 0.0)
+        between.append(seen(shift[others], distances[-1], others))
+        looks[1:] = [look.replaced(others, other) for look, other in zip(looks[1:], between)]
+    return looks, shift, settled
 
 
 def _from_where_there_are_values(looks: list[Sides], distances: np.ndarray) -> np.ndarray:

@@ -23,6 +23,12 @@ class Sides(NamedTuple):
     value: np.ndarray
     slope: np.ndarray
 
+    def replaced(self, places: np.ndarray, others: Sides) -> Sides:
+        """The same with those of some places replaced."""
+        value, slope = self.value.copy(), self.slope.copy()
+        value[places], slope[places] = others
+        return Sides(value, slope)
+
     @property
     def bend(self) -> np.ndarray:
         """The amount by which the slope jumps, infinite where one of the slopes is."""

@@ -5,7 +5,10 @@ Switches (``hierfl.inspect.kinks.switches``) say exactly where a branch changes,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +18,91 @@ from hierfl.inspect.kinks.switches import ROUNDING
 from hierfl.inspect.line import Line
 
 TOUCH = 1e-7  # of a switch's value, relative to that at the neighbouring points
+FAR = 100.0  # widths that two places of one branch are apart, for a line through them
+BESIDE = np.array([-0.45, 0.45])  # widths
+CLOSE = 0.05  # of the way along a line
+PATIENCE = 8  # misses
 VALUES_LIMIT = 4_000_000
 SHARE = 0.02  # of a distribution's sample: as many rows that change branch at one place are no accident
+
+
+class _End(NamedTuple):
+    """A place on the line: whether f has a value there, the signs of the switches and their values (NaN where those are not kept)."""
+
+    t: float
+    good: bool
+    signature: np.ndarray
+    value: np.ndarray
+
+    def leaves(self, other: _End | None, changing: np.ndarray, zero: float) -> np.ndarray:
+        """Where the line through here and another place of this branch takes each changing switch to zero."""
+        if other is None or other.value.shape != changing.shape:
+            return np.zeros(0)
+        sign, mine = self.signature[changing], self.value[changing]
+        with np.errstate(all="ignore"):
+            rate = (mine - other.value[changing]) / (self.t - other.t)
+            root = self.t - (mine - zero * sign) / rate
+        return np.asarray(root[(sign != 0) & np.isfinite(root)])
+
+
+class _Cell(NamedTuple):
+    """Part of the line over which a switch changes; ``before`` and ``after`` are further places of the branches at its ends."""
+
+    left: _End
+    right: _End
+    before: _End | None
+    after: _End | None
+    misses: int = 0  # how often lines have left most of it
+
+    @classmethod
+    def of(cls, left: _End, right: _End, near: Sequence[_End], width: float, misses: int = 0) -> _Cell:
+        """Between two neighbours, of which others are ``near``, in order."""
+
+        def of_branch(end: _End, others: Iterable[_End]) -> _End | None:
+            for other in others:
+                if not other.good or (other.signature != end.signature).any():
+                    return None
+                if abs(other.t - end.t) > FAR * width:
+                    return other
+            return None
+
+        before = of_branch(left, (end for end in reversed(near) if end.t < left.t))
+        after = of_branch(right, (end for end in near if end.t > right.t))
+        return cls(left, right, before, after, misses)
+
+    @property
+    def length(self) -> float:
+        return self.right.t - self.left.t
+
+    @property
+    def middle(self) -> float:
+        return 0.5 * (self.left.t + self.right.t)
+
+    def cuts(self, width: float, zero: float) -> np.ndarray:
+        """Where to look next: just beside the places where the lines from both ends say that a branch ends, or half-way.
+
+        Lines that have missed are those of a curve, and next time there is a place of its branch close to its end.
+        """
+        changing = self.left.signature != self.right.signature
+        cuts: list[float] = []
+        for end, other, nearest in ((self.left, self.before, np.min), (self.right, self.after, np.max)):
+            roots = end.leaves(other, changing, zero)
+            roots = roots[(roots > self.left.t) & (roots < self.right.t)]
+            if roots.size:
+                cuts += (nearest(roots) + BESIDE * width).tolist()
+                cuts += [nearest(roots) - CLOSE * (nearest(roots) - end.t)] * (self.misses > 0)
+        inside = [cut for cut in sorted(cuts) if self.left.t < cut < self.right.t]
+        apart = [cut for k, cut in enumerate(inside) if k == 0 or cut - inside[k - 1] > 0.5 * width]
+        return np.array(apart if apart and self.misses <= PATIENCE else [self.middle])
+
+    def parts(self, inner: list[_End], width: float) -> list[_Cell]:
+        """Cut at places inside, and keep the parts over which a switch changes."""
+        near = [end for end in (self.before, self.left, *inner, self.right, self.after) if end is not None]
+        return [
+            _Cell.of(left, right, near, width, self.misses + (right.t - left.t > 0.6 * self.length))
+            for left, right in pairwise([self.left, *inner, self.right])
+            if (left.signature != right.signature).any()
+        ]
 
 
 @dataclass(frozen=True)
@@ -27,36 +113,59 @@ class SwitchChanges:
     line: Line
 
     def crossings(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
-        """Bisect the cells in which a switch changes sign, all at once, a distribution's sample left out.
+        """Narrow the cells in which a switch changes sign, all at once, a distribution's sample left out.
+
+        Where the switches are known on two places of one branch, the line through them says where the branch ends: exactly, where y is
+        piecewise affine, and by secants elsewhere. A cell that this leaves longer than its half is halved.
 
         Returns the places, and how many were too many to be looked at.
         """
         names = np.flatnonzero(~self.points.switches.sampled)
         names = names[: sampled.signature.shape[1]]  # none where the signatures were too long to be kept
-        signature, good = sampled.signature[:, names], sampled.reason == 0
-        changing = (np.diff(signature, axis=0) != 0).any(axis=1) & good[1:] & good[:-1]
-        open_: list[tuple[float, float, np.ndarray, np.ndarray]] = [
-            (t[i], t[i + 1], signature[i], signature[i + 1]) for i in np.flatnonzero(changing)
+        ends = self._ends(t, sampled, names)
+        open_ = [
+            _Cell.of(left, right, ends[max(0, i - 1) : i + 3], self._width)
+            for i, (left, right) in enumerate(pairwise(ends))
+            if left.good and right.good and (left.signature != right.signature).any()
         ]
-        width, closed, dropped = BRACKET * self.line.radius, [], 0
+        closed, dropped = [], 0
         blur = ROUNDING * float(np.nanmax(np.abs(sampled.answers), initial=0.0))  # within which a switch counts as zero
         while open_:
-            middle = np.array([0.5 * (a + b) for a, b, _, _ in open_])
-            between = self.points.values(self.line.at(middle))
-            halves = []
-            for (a, b, left, right), m, here, reason in zip(open_, middle, between.signature[:, names], between.reason):
-                if reason != 0:  # as close as f can be had
-                    closed.append(KinkPlace(m, b - a, changed(left, right, names)))
-                    continue
-                halves += [(p, q, s, e) for p, q, s, e in ((a, m, left, here), (m, b, here, right)) if (s != e).any()]
-            open_ = []
-            dropped += max(0, len(halves) - LIMIT)
-            for a, b, left, right in halves[:LIMIT]:
-                if b - a <= width:
-                    closed.append(KinkPlace(0.5 * (a + b), max(b - a, blur), changed(left, right, names)))
+            cuts = [cell.cuts(self._width, self.points.switches.tolerance) for cell in open_]
+            at = np.concatenate(cuts)
+            between = iter(self._ends(at, self.points.values(self.line.at(at)), names))
+            parts = []
+            for cell, cut in zip(open_, cuts):
+                inner = list(islice(between, len(cut)))
+                lost = next((end for end in inner if not end.good), None)
+                if lost is not None:  # as close as f can be had
+                    changes = changed(cell.left.signature, cell.right.signature, names)
+                    closed.append(KinkPlace(lost.t, cell.length, changes))
                 else:
-                    open_.append((a, b, left, right))
+                    parts += cell.parts(inner, self._width)
+            dropped += max(0, len(parts) - LIMIT)
+            open_ = []
+            for cell in parts[:LIMIT]:
+                if cell.length <= self._width:
+                    changes = changed(cell.left.signature, cell.right.signature, names)
+                    closed.append(KinkPlace(cell.middle, max(cell.length, blur), changes))
+                else:
+                    open_.append(cell)
         return closed, dropped
+
+    @property
+    def _width(self) -> float:
+        """To within what a place is found."""
+        return BRACKET * self.line.radius
+
+    def _ends(self, t: np.ndarray, sampled: Sampled, names: np.ndarray) -> list[_End]:
+        """Make ends of cells at places that have been evaluated, with the values of their switches where those are not too many."""
+        signature, good = sampled.signature[:, names], sampled.reason == 0
+        if not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
+            value = np.full((len(t), 1), np.nan)
+        else:
+            value = self.points.switches_of(self.line.at(t), sampled)[:, names]
+        return [_End(*each) for each in zip(t.tolist(), good.tolist(), signature, value)]
 
     def touches(self, t: np.ndarray, sampled: Sampled) -> list[KinkPlace]:
         """Find where a switch that has one sign at neighbouring points comes to zero between them."""
