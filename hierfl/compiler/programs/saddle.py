@@ -20,7 +20,8 @@ from scipy.sparse.linalg import splu
 
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, is_dense
 
-DENSE = 400  # unknowns up to which a system is decomposed
+DENSE = 400  # unknowns up to which a system is decomposed; up to
+FILLED, FULL = 4_000, 0.15  # so many where it has as many entries, a share of all
 UNCERTAIN = 1e-11  # the inverse of a condition number, from which a null space is looked for
 FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
@@ -52,7 +53,7 @@ class Saddle:
         if size == 0.0 or not np.isfinite(size):
             return np.zeros(self.width), np.zeros(self.count), 0.0 if size == 0.0 else np.inf
         best, found = np.inf, np.full(len(wanted), np.nan)
-        if self._system.shape[0] <= DENSE:
+        if self._is_small:
             best, found = self._refined(wanted, self._by_vectors)
         else:
             for firm, pivots in FIRM:
@@ -62,6 +63,13 @@ class Saddle:
                     break
         found = found * self._units
         return found[: self.width], found[self.width :], best / size
+
+    @cached_property
+    def _is_small(self) -> bool:
+        """Whether it is decomposed as a dense matrix."""
+        count = self._system.shape[0]
+        full = is_dense(self._system) or self._system.nnz >= FULL * count**2
+        return count <= DENSE or (count <= FILLED and full)
 
     def _refined(self, wanted: np.ndarray, inverted: Any) -> tuple[float, np.ndarray]:
         """(what is left, the solution), made better by itself as long as that helps."""

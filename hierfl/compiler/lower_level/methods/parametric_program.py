@@ -31,7 +31,7 @@ from hierfl.language.expectation import SampleAverage
 
 OWNERS = 1_000  # of a y: solved one after another
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
-AVERAGED, FEW = 1_000, 100_000  # scalars of y where they are many
+WORK = 1e8  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations
 BETWEEN = (
     (0, 1, 0),
     (0, 0, 1),
@@ -69,7 +69,8 @@ class ParametricProgram(ExactMethod):
         if structure.owners > OWNERS and not ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers = sum(group.template.count * _rows(group, oracles, structure) for group in form.groups)
-        if numbers > NUMBERS or (numbers > FEW and structure.size > AVERAGED):
+        iterated = structure.obstacle is None and numbers * structure.size * structure.owners > WORK
+        if numbers > NUMBERS or iterated:
             return Verdict(
                 False, f"needs fewer numbers to average over; here {numbers:,}, for {structure.size:,} scalars of y"
             )
