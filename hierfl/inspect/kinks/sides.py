@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+ROUNDING = 2e-14  # of the value, relative to 1 + |value|: values that are no further apart meet
 LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
 PERSISTENCE = 0.5  # what stays of a true jump from one look to the next
 FADED = 0.1  # what extrapolation leaves of a jump of the slope, where it comes to nothing
@@ -36,10 +37,12 @@ class Sides(NamedTuple):
             return np.where(self.vertical, np.inf, self.slope[:, 1] - self.slope[:, 0])
 
     def crossing(self, reach: np.ndarray) -> np.ndarray:
-        """Where the two sides' tangents cross, relative to the place and within reach of it; 0 where they are alike."""
+        """Where the two sides' tangents cross, relative to the place and within reach of it; 0 where they are alike, or cross here."""
+        apart = self.value[:, 0] - self.value[:, 1]
         with np.errstate(all="ignore"):
-            shift = (self.value[:, 0] - self.value[:, 1]) / self.bend
-        return np.where(np.abs(shift) <= reach, shift, 0.0)
+            shift = apart / self.bend
+        told = np.abs(apart) > ROUNDING * (1.0 + np.abs(self.value[:, 0]))
+        return np.where(told & (np.abs(shift) <= reach), shift, 0.0)
 
     @property
     def step(self) -> np.ndarray:

@@ -78,6 +78,16 @@ class _Cell(NamedTuple):
     def middle(self) -> float:
         return 0.5 * (self.left.t + self.right.t)
 
+    def meeting(self, width: float, zero: float) -> float:
+        """Where a switch is zero itself, not only counted as it, by the line that led here; the middle where none did."""
+        changing = self.left.signature != self.right.signature
+        for end, other in ((self.left, self.before), (self.right, self.after)):
+            counted, itself = end.leaves(other, changing, zero), end.leaves(other, changing, 0.0)
+            led = itself[np.abs(counted - self.middle) <= width]
+            if led.size:
+                return float(led[0])
+        return self.middle
+
     def cuts(self, width: float, zero: float) -> np.ndarray:
         """Where to look next: just beside the places where the lines from both ends say that a branch ends, or half-way.
 
@@ -128,10 +138,10 @@ class SwitchChanges:
             for i, (left, right) in enumerate(pairwise(ends))
             if left.good and right.good and (left.signature != right.signature).any()
         ]
-        closed, dropped = [], 0
+        closed, dropped, zero = [], 0, self.points.switches.tolerance
         blur = ROUNDING * float(np.nanmax(np.abs(sampled.answers), initial=0.0))  # within which a switch counts as zero
         while open_:
-            cuts = [cell.cuts(self._width, self.points.switches.tolerance) for cell in open_]
+            cuts = [cell.cuts(self._width, zero) for cell in open_]
             at = np.concatenate(cuts)
             between = iter(self._ends(at, self.points.values(self.line.at(at)), names))
             parts = []
@@ -148,7 +158,7 @@ class SwitchChanges:
             for cell in parts[:LIMIT]:
                 if cell.length <= self._width:
                     changes = changed(cell.left.signature, cell.right.signature, names)
-                    closed.append(KinkPlace(cell.middle, max(cell.length, blur), changes))
+                    closed.append(KinkPlace(cell.meeting(self._width, zero), max(cell.length, blur), changes))
                 else:
                     open_.append(cell)
         return closed, dropped
