@@ -13,6 +13,7 @@ from typing import Any
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
+import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
 from cvxpy.constraints.constraint import Constraint
@@ -93,9 +94,18 @@ def _bound_of_argument(node: Any) -> tuple[cp.Variable, Constraint] | None:
     if not (rises or falls) or not (node.is_convex() or node.is_concave()):
         return None
     variable = cp.Variable(inner.shape, nonneg=inner.is_nonneg())
+    if rises and isinstance(inner, cp.maximum) and _is_least_at_zero(node):  # below 0 a bound that is free goes back to 0
+        above = [argument for argument in inner.args if not argument.is_zero()]
+        variable, inner = cp.Variable(inner.shape), cp.maximum(*above) if len(above) > 1 else above[0] + np.zeros(inner.shape)
     if node.is_convex() == rises:
         return (variable, inner <= variable) if inner.is_convex() else None
     return (variable, variable <= inner) if inner.is_concave() else None
+
+
+def _is_least_at_zero(node: Any) -> bool:
+    """Whether a convex function grows with the size of its argument, on either side of 0."""
+    sides = [node.copy([cp.Variable(node.args[0].shape, **{side: True}), *node.args[1:]]) for side in ("nonneg", "nonpos")]
+    return bool(node.is_convex() and sides[0].is_incr(0) and sides[1].is_decr(0))
 
 
 def factors_collected(node: Any, ids: set[int]) -> Any:

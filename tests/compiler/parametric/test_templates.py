@@ -11,6 +11,7 @@ import pytest
 from hierfl.compiler.parametric import written_for_cvxpy
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import Slopes
+from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.programs.solve_program import solve_program
@@ -184,3 +185,11 @@ def test_data_times_data_are_a_matrix_as_long_as_it_is_small(monkeypatch: pytest
     monkeypatch.setattr(written_for_cvxpy, "ENTRIES", 2)
     with pytest.raises(NoStandardFormError, match="canonicalise"):
         LevelForm.of([(cost, 1.0, None)], [], [y], False)
+
+
+def test_a_square_of_a_positive_part_needs_no_bound_at_zero() -> None:
+    """Such a bound would hold wherever the part is zero, with a multiplier of zero: the corner of every squared hinge."""
+    y, rows = cp.Variable(3), np.arange(12.0).reshape(4, 3)
+    for of in (cp.sum_squares, lambda e: cp.sum(cp.square(e))):
+        assert LevelTemplate.of(of(cp.pos(rows @ y - 1)) + cp.sum_squares(y), [], [y]).height == 4
+    assert LevelTemplate.of(cp.sum(cp.power(cp.pos(rows @ y - 1), 3)), [], [y]).height > 4  # a cube has no other side
