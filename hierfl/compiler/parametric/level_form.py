@@ -6,6 +6,7 @@ bounds and cones are repeated. theta is a list of arrays: that of the base, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -102,21 +103,27 @@ class LevelForm:
                         of_group = parts.setdefault((table, kind is total, server), {})
                         of_group.setdefault(entry, []).append(factor * part)
 
-        def template(own: dict[int, list[Expression]], constraints: Sequence[Constraint]) -> LevelTemplate:
+        def template(
+            own: dict[int, list[Expression]], constraints: Sequence[Constraint], copies: float = math.inf
+        ) -> LevelTemplate:
             if not mapped:
-                return LevelTemplate.of(_sum(own.get(0, [])), constraints, variables, known)
+                return LevelTemplate.of(_sum(own.get(0, [])), constraints, variables, known, copies=copies)
             forces = [_sum(own.get(k, [])) for k in range(len(variables))]
             zeros = [cp.Constant(np.zeros(v.shape)) for v in variables]
             full = [zero if force is None else force + zero for force, zero in zip(forces, zeros)]
             return LevelTemplate.of(None, constraints, variables, known, full)
 
         base = template(parts.pop(None), constraints)
-        groups = tuple(RowGroup(template(own, ()), *key) for key, own in parts.items() if key is not None)
-        for group in groups:
-            parties = costs[int(group.server)][2]
-            if group.table is not None and parties is not None:
-                _require_few(group, parties, whole)
-        return cls(base, groups)
+        groups = []
+        for key, own in parts.items():
+            assert key is not None
+            table, _, server = key
+            parties = costs[int(server)][2]
+            assert parties is not None
+            groups.append(RowGroup(template(own, (), _copies(table, parties, whole)), *key))
+            if table is not None:
+                _require_few(groups[-1], parties, whole)
+        return cls(base, tuple(groups))
 
     @property
     def size(self) -> int:
@@ -217,6 +224,14 @@ def _parts(term: Expression) -> Iterator[tuple[Expression, type | None]]:
 
 def _sum(parts: Sequence[Expression]) -> Expression | None:
     return sum(parts[1:], start=parts[0]) if parts else None
+
+
+def _copies(table: int | None, parties: Population, whole: bool) -> float:
+    """Of how many rows, or clients, an owner of a y averages; without end where they are nodes of a law."""
+    if table is None:
+        return float(parties.size) if whole else 1.0
+    rows = parties.tables[table]
+    return math.inf if rows.has_nodes else float(rows.size if whole else rows.longest)
 
 
 def _require_few(group: RowGroup, parties: Population, whole: bool) -> None:

@@ -9,6 +9,7 @@ would blur them. Everything else CVXPY reduces to cones, bringing in bounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ from hierfl.compiler.programs.cones import Cone, NoStandardFormError
 from hierfl.compiler.programs.smooth_atoms import SmoothAtom
 from hierfl.language.function import UserAtom
 
+WIDE, FEW = 300, 2  # scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
 FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
 
 
@@ -82,10 +84,12 @@ class LevelTemplate:
         variables: Sequence[cp.Variable],
         known: Known = NOTHING_KNOWN,
         mapping: Sequence[Expression] = (),
+        copies: float = math.inf,
     ) -> LevelTemplate:
         """Canonicalise a convex cost (None: zero) and constraints; averages count as their per-sample expressions.
 
-        An affine ``mapping``, one expression for each variable, takes the place of a gradient: its matrix is P, as it is.
+        An affine ``mapping``, one expression for each variable, takes the place of a gradient: its matrix is P, as it is. An average is over
+        ``copies`` of the cost: where they are few beside y, arguments of smooth atoms are variables of their own, too.
 
         Raises
         ------
@@ -93,7 +97,8 @@ class LevelTemplate:
             Where a cone is needed that is none of the four, or CVXPY does not find the problem convex; says why.
         """
         made = cls._of(cost, constraints, variables, known, frozenset(), mapping)
-        long = frozenset(k for k, part in enumerate(made.smooth) if _fills_in(part.form))
+        few = [made.size >= WIDE and FEW * copies * part.form.shape[0] <= made.size for part in made.smooth]
+        long = frozenset(k for k, part in enumerate(made.smooth) if few[k] or _fills_in(part.form))
         return cls._of(cost, constraints, variables, known, long, mapping) if long else made
 
     @classmethod

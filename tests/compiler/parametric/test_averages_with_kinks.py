@@ -9,6 +9,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+from sklearn.linear_model import Lasso
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
@@ -318,3 +319,28 @@ def test_a_median_that_is_a_row_of_data(seed: int, times: int) -> None:
     (row,) = np.flatnonzero(np.array(pulls) <= 0.2)
     assert implicit.response(np.zeros(2)) == pytest.approx(data[row], abs=1e-12)
     assert implicit.gradient(np.zeros(2)) == pytest.approx(np.zeros(2), abs=1e-9)
+
+
+@pytest.mark.parametrize("scope", ["federation", "client"])
+def test_a_lasso_of_more_columns_than_rows_beside_scikit_learn(scope: str) -> None:
+    rng, size, rows = np.random.default_rng(0), 320, (25, 18, 30)
+    data = [rng.standard_normal((n, size)) for n in rows]
+    told = [a[:, :5].sum(axis=1) + 0.1 * rng.standard_normal(len(a)) for a in data]
+    x, y, u, t = cp.Variable(name="x"), cp.Variable(size, name="y"), hf.Sample(size, name="u"), hf.Sample(name="t")
+    level = hf.ArgMin(y, 0.5 * hf.E(cp.square(t - u @ y)) + cp.exp(x) * cp.norm1(y), scope=scope)
+    federation = hf.Federation([hf.Client({u: a, t: b}) for a, b in zip(data, told)], weights="samples")
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), level, federation=federation).implicit
+
+    def answers(at: float) -> list[np.ndarray]:
+        fits = [(np.vstack(data), np.concatenate(told))] if scope == "federation" else list(zip(data, told))
+        lasso = Lasso(alpha=np.exp(at), fit_intercept=False, tol=1e-15, max_iter=10**6)
+        return [lasso.fit(*fit).coef_.copy() for fit in fits]
+
+    shares = np.ones(1) if scope == "federation" else np.array(rows) / sum(rows)
+
+    def value(at: float) -> float:
+        return float(sum(share * (each @ each) for share, each in zip(shares, answers(at))))
+
+    assert implicit(-1.0) == pytest.approx(value(-1.0), rel=1e-8)
+    slope = (value(-1.0 + 1e-5) - value(-1.0 - 1e-5)) / 2e-5
+    assert implicit.gradient(-1.0) == pytest.approx(slope, rel=1e-6)
