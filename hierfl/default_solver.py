@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.starting_points import start_point
+from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError
 from hierfl.jaxtools.interruption import CutShort, impatient
@@ -17,11 +19,16 @@ from hierfl.solvers.implicit_bundle import ImplicitBundle
 from hierfl.solvers.zohfl import ZOHFL
 
 
+STARTS = 32  # points of X that are looked at where f is flat at the first
+FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what another point has to be better
+
+
 class DefaultSolver(NamedTuple):
-    """A solver, and the reason for it in a line."""
+    """A solver, the reason for it in a line, and another x to begin at where it has a reason for that, too."""
 
     solver: Any
     why: str
+    start: Any = None
 
 
 @double_precision
@@ -36,12 +43,31 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> DefaultSo
     except CutShort:  # no round will be made
         against = "whether f has exact gradients was not found out in time"
     if against is None:
-        return DefaultSolver(
-            ImplicitBundle(), "f has exact gradients and all data are in this process; it is a local method"
-        )
+        why = "f has exact gradients and all data are in this process; it is a local method"
+        start = _off_a_plateau(compiled, settings)
+        if start is not None:
+            why += f", and f is flat where it would begin: it begins at the best of {STARTS} points of X"
+        return DefaultSolver(ImplicitBundle(), why, start)
     if compiled.scope == "client" and compiled.private_set is None:
         return DefaultSolver(ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}")
     return DefaultSolver(FedRZO(step_size="auto"), f"it is the papers' algorithm, and {against}")
+
+
+def _off_a_plateau(compiled: CompiledProblem, settings: RunSettings) -> Any:
+    """The best of some points of X, where f is flat at the one that a run would begin at; None where it may begin there."""
+    method, start = compiled.exact.method, start_point(compiled, None)
+    box = box_around(compiled, start)
+    costly = method is not None and STARTS * method.structure.owners > 2 * method.solutions_in_a_second
+    if settings.x0 is not None or settings.restarts is not None or not box.bounded or costly:
+        return None
+    oracle = ImplicitOracle(compiled, settings.seed)
+    first = oracle(start)
+    if first is None or np.abs(first.slope).max(initial=0.0) > FLAT * (1.0 + abs(first.value)):
+        return None
+    points = [oracle(point) for point in on_upper_set(compiled, sobol_points(box, STARTS, settings.seed))]
+    best = min((point for point in points if point is not None), key=lambda point: point.value, default=first)
+    far_better = best.value < first.value - BETTER * (1.0 + abs(first.value))
+    return compiled.upper.unflatten(best.x) if far_better else None
 
 
 def _against_exact(compiled: CompiledProblem, settings: RunSettings) -> str | None:

@@ -258,7 +258,8 @@ class Problem:
             How many starts to run from at once, where f may have several local minima: ``x0``, then points spread over the
             known bounds of X (10 to either side of the first where there are none), each with a seed of its own.
         x0
-            Start: an array for one upper variable, else ``{variable: array}``; None is the projection of 0 on X.
+            Start: an array for one upper variable, else ``{variable: array}``; None is the projection of 0 on X. Without a solver,
+            None is the best of 32 points of a bounded X where f is flat at that projection.
         runtime
             Where the clients run; None is ``hierfl.runtime.InProcess()``.
         queries
@@ -318,7 +319,8 @@ class Problem:
                 with heeded(limits.until):
                     if solver is None:
                         from hierfl.default_solver import choose_solver
-                        solver, why = choose_solver(compiled, asked)
+                        solver, why, start = choose_solver(compiled, asked)
+                        asked = asked if start is None else replace(asked, x0=start)
                     outcome = run(compiled, solver, asked, limits, why)
         except DivergedError as error:
             for record in (error.result, error.runs):
