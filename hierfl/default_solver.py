@@ -18,7 +18,6 @@ from hierfl.solvers.fedrzo import FedRZO
 from hierfl.solvers.implicit_bundle import ImplicitBundle
 from hierfl.solvers.zohfl import ZOHFL
 
-
 STARTS = 32  # points of X that are looked at where f is flat at the first
 FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what another point has to be better
 

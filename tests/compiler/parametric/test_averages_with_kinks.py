@@ -9,10 +9,10 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from sklearn.linear_model import Lasso
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
+from sklearn.linear_model import Lasso
 
 import hierfl as hf
 from tests.bilevel_case import gradient_by_differences
