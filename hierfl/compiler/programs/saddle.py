@@ -3,7 +3,7 @@
 Dependent rows (every conservation law has them) and flat objectives are the normal case. Small ones are decomposed where they
 are singular: what the null space sees is left out. Large ones are factorised with a little of the identity beside, [P + d, A'; A, -d], which is always
 possible, without pivots and so with little filling in, and the solution is refined until the residual is rounding: a proximal point
-method, whose factor is d / (d + lambda). Where that is slow, a smaller d with pivots is tried.
+method, whose factor is d / (d + lambda). Where that is slow, a smaller d with pivots is tried, unless what is left does not change at all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
 REFINEMENTS = 60
 GOOD = 1e-13  # of the right side, that may be left before the next d is tried
+TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
 
 
 class Saddle:
@@ -45,9 +46,15 @@ class Saddle:
         self._factors: dict[float, Any] = {}
 
     def solve(
-        self, right: Float[np.ndarray, " width"], below: Float[np.ndarray, " count"]
+        self,
+        right: Float[np.ndarray, " width"],
+        below: Float[np.ndarray, " count"],
+        noise: Float[np.ndarray, " width+count"] | float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """(v, w, what is left of the system relative to the right side) for P v + rows' w = right, rows v = below."""
+        """(v, w, what is left of the system relative to the right side) for P v + rows' w = right, rows v = below.
+
+        ``noise`` is what rounding has left in each entry of the right side: no smaller d is tried for it.
+        """
         wanted = self._units * np.concatenate([right, below])
         size = float(np.abs(wanted).max(initial=0.0))
         if size == 0.0 or not np.isfinite(size):
@@ -56,10 +63,12 @@ class Saddle:
         if self._is_small:
             best, found = self._refined(wanted, self._by_vectors)
         else:
+            good = np.maximum(GOOD * size, self._units * noise)
             for firm, pivots in FIRM:
                 left, other = self._refined(wanted, lambda v, d=firm, p=pivots: self._by_factor(v, d, p))
                 best, found = (left, other) if left < best else (best, found)
-                if best <= GOOD * size:
+                rest = wanted - self._system @ found
+                if (np.abs(rest) <= good).all() or self._is_beyond(rest, firm, pivots):
                     break
         found = found * self._units
         return found[: self.width], found[self.width :], best / size
@@ -89,6 +98,16 @@ class Saddle:
                 break
             found, left, best = better, rest, error
         return best, found
+
+    def _is_beyond(self, rest: np.ndarray, firm: float, pivots: float) -> bool:
+        """Whether what is left stays: then it is of the null space, or of eigenvalues that are as good as none."""
+        size = float(np.abs(rest).max())
+        for _ in range(TRIALS):
+            rest = rest - self._system @ self._by_factor(rest, firm, pivots)
+            before, size = size, float(np.abs(rest).max())
+            if abs(before - size) <= STAYS * before:
+                return True
+        return False
 
     def _by_vectors(self, wanted: np.ndarray) -> np.ndarray:
         if self._pivoted is not None:

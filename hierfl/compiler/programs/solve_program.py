@@ -84,10 +84,11 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
 def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0) -> ProgramSolution:
     """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding."""
     good = max(good, program.good)
-    free = None if program.linear or program.is_held else _without_inequalities(program)
+    begun = near is not None and near.solved
+    free = None if begun or program.linear or program.is_held else _without_inequalities(program)
     if free is not None and free.error <= EXACT * 100:
         return free
-    if near is not None and near.solved:
+    if begun and near is not None:
         moved = polished(program, near.u, near.z, steps=FEW)
         if moved.error <= EXACT * 100:
             return moved
@@ -307,7 +308,8 @@ def _at_rows(program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np
     saddle = Saddle(program.curvature(u), program.a[held], not program.is_map)
     z = np.where(held, z, 0.0)
     for _ in range(2):
-        step, change, _ = saddle.solve(-program.force(u, z), -program.slack(u)[held])
+        noise = EXACT * np.append(np.full(program.width, program.force_size(u, z)), program.row_sizes(u)[held])
+        step, change, _ = saddle.solve(-program.force(u, z), -program.slack(u)[held], noise)
         u = u + step
         z = z.copy()
         z[held] -= change
