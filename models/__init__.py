@@ -8,11 +8,13 @@ from hierfl.models.heterogeneous_classification import ClassificationData, heter
 from hierfl.models.hyperparameter_learning import hyperparameter_learning
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
 from hierfl.models.relu_network import relu_network
+from hierfl.models.road_network import RoadNetwork
 from hierfl.models.stackelberg_cournot import stackelberg_cournot, stackelberg_cournot_game
 from hierfl.near_names import no_such_name
 
 __all__ = [
     "ClassificationData",
+    "RoadNetwork",
     "coupled_minimax",
     "fair_classification",
     "heterogeneous_classification",

@@ -3,7 +3,8 @@
 Dependent rows (every conservation law has them) and flat objectives are the normal case. Small ones are decomposed where they
 are singular: what the null space sees is left out. Large ones are factorised with a little of the identity beside, [P + d, A'; A, -d], which is always
 possible, without pivots and so with little filling in, and the solution is refined until the residual is rounding: a proximal point
-method, whose factor is d / (d + lambda). Where that is slow, a smaller d with pivots is tried, unless what is left does not change at all.
+method, whose factor is d / (d + lambda). What rows with a single entry fix is left out before. Where that is slow, a smaller d with
+pivots is tried, unless what is left does not change at all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scipy.linalg import svd
 from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
 from scipy.sparse.linalg import splu
 
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, is_dense
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, count_in_rows, entries_of, is_dense
 
 DENSE = 400  # unknowns up to which a system is decomposed; up to
 FILLED, FULL = 4_000, 0.15  # so many where it has as many entries, a share of all
@@ -26,7 +27,7 @@ UNCERTAIN = 1e-11  # the inverse of a condition number, from which a null space 
 FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
 REFINEMENTS = 60
-GOOD = 1e-13  # of the right side, that may be left before the next d is tried
+GOOD = 1e-12  # of the right side, that may be left before the next d is tried
 TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
 
 
@@ -35,15 +36,31 @@ class Saddle:
 
     def __init__(self, p: Matrix, rows: Matrix, symmetric: bool = True) -> None:
         self.width, self.count, self._symmetric = p.shape[0], rows.shape[0], symmetric
+        self._p, self._rows = p, rows
         if is_dense(p) and is_dense(rows):
+            self._by = self._at = np.zeros(0, int)
             system = np.zeros((self.width + self.count,) * 2)
             system[: self.width, : self.width] = p
             system[self.width :, : self.width], system[: self.width, self.width :] = rows, rows.T
         else:
-            system = sp.csr_array(sp.bmat([[p, rows.T], [rows, None]])) if self.count else sp.csr_array(p)
+            self._p, self._rows = p, rows = sp.csr_array(p), sp.csr_array(rows)
+            self._by, self._at, self._entries = _bounds(rows)
+            free, rest = self._free, self._rest
+            inner, others = sp.csr_array(p[free][:, free]), sp.csr_array(rows[rest][:, free])
+            system = sp.csr_array(sp.bmat([[inner, others.T], [others, None]])) if len(rest) else inner
         self._units = _equilibrated(abs(system) if symmetric else abs(system) + abs(system).T)
         self._system = _scaled(system, self._units)
         self._factors: dict[float, Any] = {}
+
+    @cached_property
+    def _free(self) -> np.ndarray:
+        """The entries of v that no row fixes alone."""
+        return np.delete(np.arange(self.width), self._at)
+
+    @cached_property
+    def _rest(self) -> np.ndarray:
+        """The rows that fix no entry alone."""
+        return np.delete(np.arange(self.count), self._by)
 
     def solve(
         self,
@@ -55,10 +72,24 @@ class Saddle:
 
         ``noise`` is what rounding has left in each entry of the right side: no smaller d is tried for it.
         """
-        wanted = self._units * np.concatenate([right, below])
-        size = float(np.abs(wanted).max(initial=0.0))
-        if size == 0.0 or not np.isfinite(size):
-            return np.zeros(self.width), np.zeros(self.count), 0.0 if size == 0.0 else np.inf
+        whole = np.concatenate([right, below])
+        if not len(self._by):
+            return self._inner(whole, noise * np.ones(len(whole)), float(np.abs(self._units * whole).max(initial=0.0)))
+        v, w = np.zeros(self.width), np.zeros(self.count)
+        v[self._at] = below[self._by] / self._entries
+        place = np.concatenate([self._free, self.width + self._rest])
+        given = np.concatenate([self._p @ v, self._rows @ v])[place]
+        size = float(np.abs(self._units * whole[place]).max(initial=0.0) + np.abs(self._units * given).max(initial=0.0))
+        found, others, left = self._inner(whole[place] - given, (noise * np.ones(len(whole)))[place], size)
+        v[self._free], w[self._rest] = found, others
+        w[self._by] = (right - self._p @ v - self._rows.T @ w)[self._at] / self._entries
+        return v, w, left
+
+    def _inner(self, whole: np.ndarray, noise: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray, float]:
+        """The same for what no row fixes alone; ``size`` is that of what adds up in the right side, in the system's units."""
+        wanted, width = self._units * whole, len(self._free)
+        if not float(np.abs(wanted).max(initial=0.0)) or not np.isfinite(size):
+            return np.zeros(width), np.zeros(len(whole) - width), 0.0 if np.isfinite(size) else np.inf
         best, found = np.inf, np.full(len(wanted), np.nan)
         if self._is_small:
             best, found = self._refined(wanted, self._by_vectors)
@@ -71,7 +102,7 @@ class Saddle:
                 if (np.abs(rest) <= good).all() or self._is_beyond(rest, firm, pivots):
                     break
         found = found * self._units
-        return found[: self.width], found[self.width :], best / size
+        return found[:width], found[width:], best / size
 
     @cached_property
     def _is_small(self) -> bool:
@@ -142,7 +173,7 @@ class Saddle:
 
     def _by_factor(self, wanted: np.ndarray, firm: float, pivots: float) -> np.ndarray:
         if firm not in self._factors:
-            signs = np.concatenate([np.full(self.width, firm), np.full(self.count, -firm)])
+            signs = np.where(np.arange(self._system.shape[0]) < len(self._free), firm, -firm)
             matrix = sp.csc_matrix(self._system + sp.diags_array(signs))
             alike = self._symmetric and not pivots
             order, pivots = ("MMD_AT_PLUS_A", pivots) if self._symmetric else ("COLAMD", 1.0)
@@ -154,10 +185,18 @@ class Saddle:
         return np.full(len(wanted), np.nan) if factor is None else np.asarray(factor.solve(wanted))
 
 
+def _bounds(rows: Matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, columns, numbers) of rows with a single entry, one for each column."""
+    alone = np.flatnonzero(count_in_rows(rows) == 1)
+    row, column, value = entries_of(rows[alone])
+    _, first = np.unique(column, return_index=True)
+    return alone[row[first]], column[first], value[first]
+
+
 def _equilibrated(sizes: Matrix) -> np.ndarray:
     """Powers of two that bring the largest entry of each row and column to about 1 (Ruiz, 2001)."""
     units = np.ones(sizes.shape[0])
-    for _ in range(4):
+    for _ in range(4 if len(units) else 0):
         scaled = _scaled(sizes, units) if (units != 1.0).any() else sizes
         most = scaled.max(axis=0) if is_dense(scaled) else np.asarray(scaled.max(axis=0).todense()).reshape(-1)
         units = units / np.sqrt(np.where(most > 0, most, 1.0))

@@ -89,7 +89,7 @@ class ParametricProgram(ExactMethod):
     def answer(self, question: Question) -> LowerSolution:
         raise AssertionError("solved on the host, not from a question")
 
-    def _thetas(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
+    def thetas(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
         """theta of the level, and of the upper objective where it chooses."""
         environment = self.structure.oracles.environment(x, None, owner.own)
         below = self.solver.form.thetas(environment, owner.gather)
@@ -99,7 +99,7 @@ class ParametricProgram(ExactMethod):
 
     def numbers(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
         """The same as arrays of NumPy's."""
-        below, above = self._thetas(x, owner)
+        below, above = self.thetas(x, owner)
         return [np.asarray(part, float) for part in below], [np.asarray(part, float) for part in above]
 
     def solve(
@@ -107,7 +107,7 @@ class ParametricProgram(ExactMethod):
     ) -> LowerSolution:
         """y(x) of one owner through a callback, to rounding whatever the tolerance."""
         size, mu = self.structure.size, jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))
-        below, above = self._thetas(x, owner)
+        below, above = self.thetas(x, owner)
         count = len(below)
 
         def on_host(*parts: np.ndarray) -> np.ndarray:
@@ -167,12 +167,12 @@ class ParametricProgram(ExactMethod):
         """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
 
         def both(x: Array) -> Thetas:
-            below, above = self._thetas(x, owner)
+            below, above = self.thetas(x, owner)
             return [*below, *above]
 
         thetas, back = jax.vjp(both, x)
         moves = [jax.jvp(both, (x,), (way,))[1] for way in (_generic(x) if ways is None else ways)]
-        count, shapes = len(self._thetas(x, owner)[0]), [jnp.shape(part) for part in thetas]
+        count, shapes = len(self.thetas(x, owner)[0]), [jnp.shape(part) for part in thetas]
         sizes = [int(np.prod(shape)) for shape in shapes]
 
         def on_host(seed: np.ndarray, *parts: np.ndarray) -> np.ndarray:
