@@ -58,7 +58,7 @@ class RoadNetwork:
         """
         place = Path(folder)
         told, lines = _parts(place / f"{name}_net.tntp")
-        rows = np.array([line.split()[:7] for line in lines], float)
+        rows = np.array([line.split()[:7] for line in lines if line[0].isdigit()], float)
         if not rows.size or "NUMBER OF ZONES" not in told:
             raise SettingError(f"{place / f'{name}_net.tntp'} has no links, or no number of zones: is it a TNTP network?")
         zones = int(told["NUMBER OF ZONES"])

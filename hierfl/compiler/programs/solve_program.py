@@ -84,13 +84,10 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
 def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0) -> ProgramSolution:
     """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding."""
     good = max(good, program.good)
-    near = near if near is not None and near.solved else None
-    may_be_free = not (program.linear or program.is_held)
-    later = near is not None and bool((_held(program, near.u, near.z) & program.loose).any())
-    free = _without_inequalities(program) if may_be_free and not later else None
+    free = None if program.linear or program.is_held else _without_inequalities(program)
     if free is not None and free.error <= EXACT * 100:
         return free
-    if near is not None:
+    if near is not None and near.solved:
         moved = polished(program, near.u, near.z, steps=FEW)
         if moved.error <= EXACT * 100:
             return moved
@@ -109,8 +106,6 @@ def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float
             best = answer
         if best.error <= good:
             return replace(best, status=SOLVED)
-    if may_be_free and later and (free := _without_inequalities(program)) is not None and free.solved:
-        return free
     if best is not None and not best.solved and program.polyhedral and (among := _on_face(program, best)) is not None:
         best = min(best, among, key=lambda one: one.error)
     if reason == FAILED and program.polyhedral and _is_empty(program):

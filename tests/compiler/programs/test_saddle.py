@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.sparse.linalg import splu
 
+from hierfl.compiler.programs import saddle
 from hierfl.compiler.programs.saddle import DENSE, Saddle
 
 
@@ -81,3 +83,35 @@ def test_units_do_not_matter(size: int, scale: float) -> None:
     found, w, _ = Saddle(*given).solve(right, a @ v)
     np.testing.assert_allclose(found, v, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(w / scale, [1.0, -2.0], rtol=1e-6)
+
+
+def test_what_rows_with_a_single_entry_fix_is_right_in_large_systems() -> None:
+    """Bounds that hold beside other rows, some of them twice, and other rows whose entries are all fixed."""
+    rng, width = np.random.default_rng(8), 700
+    fixed = rng.choice(width, 300, replace=False)
+    bounds = np.zeros((305, width))
+    bounds[np.arange(305), np.r_[fixed, fixed[:5]]] = rng.choice([-2.0, 1.0, 0.5], 305)
+    bounds[300:] = bounds[:5] * 3.0
+    others = np.where(rng.random((60, width)) < 0.02, rng.normal(size=(60, width)), 0.0)
+    others[0] = 0.0
+    others[0, fixed[:2]] = 1.0, -1.0
+    a = np.vstack([others[:30], bounds, others[30:]])
+    p = np.diag(rng.uniform(0.5, 2.0, width))
+    right = system(p, a) @ rng.normal(size=width + len(a))
+    v, w, left = Saddle(sp.csr_array(p), sp.csr_array(a)).solve(right[:width], right[width:])
+    assert left < 1e-12
+    np.testing.assert_allclose(system(p, a) @ np.concatenate([v, w]), right, atol=1e-10 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-9])
+def test_large_systems_are_factorised_once_where_nothing_is_to_be_gained(
+    noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no solution, and where what is left is no more than rounding that the right side had."""
+    made, width = [], 800
+    monkeypatch.setattr(saddle, "splu", lambda *given, **named: made.append(1) or splu(*given, **named))
+    flat = np.diag(np.r_[np.zeros(2), np.ones(width - 2)])
+    right = np.r_[1e-10 if noise else 1.0, np.zeros(width - 1)]  # along a flat entry, which no row holds
+    row = sp.csr_array(np.eye(width)[[1, 1]] + np.eye(width)[[2, 2]])
+    Saddle(sp.csr_array(flat), row).solve(right, np.zeros(2), noise)
+    assert len(made) == 1
