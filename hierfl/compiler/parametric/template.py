@@ -110,7 +110,7 @@ class LevelTemplate:
         own = {v.id for v in variables}
         given = [*([] if cost is None else [factors_collected(cost, own)]), *constraints, *mapping]
         hoisted = hoist(given, variables, known)
-        plain = {hoisted.twins[v].id: cp.Variable(v.shape, name=v.name()) for v in variables}
+        plain = {hoisted.twins[v].id: _of_this_sign(v) for v in variables}
         trees = [_over(tree, plain) for tree in hoisted.expressions]
         trees, forces = trees[: len(trees) - len(mapping)], trees[len(trees) - len(mapping) :]
         objective, rest = (cp.Constant(0.0), trees) if cost is None else (trees[0], trees[1:])
@@ -171,8 +171,14 @@ def _fills_in(form: AffineEntries) -> bool:
     return bool(min(float(form.shape[1]) ** 2, float(lengths @ lengths)) > FILLED * max(len(form.rows), SMALL_FORM))
 
 
+def _of_this_sign(variable: cp.Variable) -> cp.Variable:
+    """A variable of which no more is known than a sign, by which CVXPY finds what is convex."""
+    sign = {"nonneg": True} if variable.is_nonneg() else {"nonpos": True} if variable.is_nonpos() else {}
+    return cp.Variable(variable.shape, name=variable.name(), **sign)
+
+
 def _over(tree: Any, plain: Mapping[int, cp.Variable]) -> Any:
-    """The tree over variables without attributes; what these say is among the constraints."""
+    """The tree over other variables; what attributes say is among the constraints."""
     memo: dict[int, Any] = {}
 
     def rebuilt(node: Any) -> Any:
@@ -197,7 +203,7 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
         constraints = [Zero(cp.Variable(0))]
     problem = cp.Problem(cp.Minimize(objective), list(constraints))
     if not problem.is_dcp():
-        raise NoStandardFormError("CVXPY does not find it convex without what attributes of y say")
+        raise NoStandardFormError("CVXPY does not find it convex")
     if not problem.is_dpp():
         raise NoStandardFormError("CVXPY cannot canonicalise it once for all x and data")
     try:
