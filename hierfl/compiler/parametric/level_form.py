@@ -61,6 +61,7 @@ class LevelForm:
     base: LevelTemplate
     groups: tuple[RowGroup, ...]
     is_map: bool = False  # P is that of an affine map that is no gradient
+    stairs: str = ""  # why y moves in steps with x, as no law asks for; else empty
 
     @classmethod
     def of(
@@ -112,11 +113,12 @@ class LevelForm:
 
         base = template(parts.pop(None), constraints)
         groups = tuple(RowGroup(template(own, ()), *key) for key, own in parts.items() if key is not None)
+        stairs = ""
         for group in groups:
             parties = costs[int(group.server)][2]
             if group.table is not None and parties is not None:
-                _require_few(group, parties, whole)
-        return cls(base, groups)
+                stairs = _stairs_of(group, parties, whole) or stairs
+        return cls(base, groups, stairs=stairs)
 
     @property
     def size(self) -> int:
@@ -219,23 +221,23 @@ def _sum(parts: Sequence[Expression]) -> Expression | None:
     return sum(parts[1:], start=parts[0]) if parts else None
 
 
-def _require_few(group: RowGroup, parties: Population, whole: bool) -> None:
+def _stairs_of(group: RowGroup, parties: Population, whole: bool) -> str:
+    """Why the average over a group's rows is no good stand-in for that over a law; raises an error where they are too many."""
     assert group.table is not None
     table = parties.tables[group.table]
     steep = any(part.atom.steep for part in group.template.smooth)
     if table.has_nodes and steep:
-        raise NoStandardFormError("the average of a law's infinite curvatures is finite, that of its nodes' is not")
+        return "the average of a law's infinite curvatures is finite, that of its nodes' is not"
     if group.template.width == group.template.size:
-        return
+        return ""
     if table.has_nodes:
-        raise NoStandardFormError(
-            "the average of a law's kinks is smooth, that of its nodes' is not: y(x) would be a staircase"
-        )
+        return "the average of a law's kinks is smooth, that of its nodes' is not: y(x) is a staircase"
     count = table.size if whole else table.longest
     if count > ROWS_LIMIT:
         raise NoStandardFormError(
             f"an average over {count:,} rows of something that is not smooth in y; at most {ROWS_LIMIT:,} are treated"
         )
+    return ""
 
 
 def _gathered(parts: Sequence[tuple[np.ndarray, ...]], shape: tuple[int, int], dense: bool) -> Matrix:

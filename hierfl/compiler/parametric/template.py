@@ -38,7 +38,7 @@ from hierfl.compiler.parametric.written_for_cvxpy import (
 )
 from hierfl.compiler.programs.cones import Cone, NoStandardFormError
 from hierfl.compiler.programs.smooth_atoms import SmoothAtom
-from hierfl.language.function import UserAtom
+from hierfl.language.function import user_code_in
 
 FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
 
@@ -90,7 +90,7 @@ class LevelTemplate:
         Raises
         ------
         NoStandardFormError
-            Where a cone is needed that is none of the four, or CVXPY does not find the problem convex; says why.
+            Where a cone is needed that is not known, or CVXPY does not find the problem convex; says why.
         """
         made = cls._of(cost, constraints, variables, known, frozenset(), mapping)
         long = frozenset(k for k, part in enumerate(made.smooth) if _fills_in(part.form))
@@ -108,7 +108,7 @@ class LevelTemplate:
     ) -> LevelTemplate:
         """With variables of their own for the arguments of some of the smooth atoms."""
         own = {v.id for v in variables}
-        given = [*([] if cost is None else [factors_collected(cost, own)]), *constraints, *mapping]
+        given = [*(factors_collected(tree, own) for tree in (*([] if cost is None else [cost]), *constraints)), *mapping]
         hoisted = hoist(given, variables, known)
         plain = {hoisted.twins[v].id: _of_this_sign(v) for v in variables}
         trees = [_over(tree, plain) for tree in hoisted.expressions]
@@ -197,7 +197,7 @@ def _over(tree: Any, plain: Mapping[int, cp.Variable]) -> Any:
 def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[ParamConeProg, Mapping[int, int]]:
     """CVXPY's program over cones, and the ids that constraints have in it."""
     for tree in (objective, *constraints):
-        if (code := _user_code(tree)) is not None:
+        if (code := user_code_in(tree)) is not None:
             raise NoStandardFormError(f"{code.name()} is user code, of which no cone is known")
     if not (constraints or objective.variables()):
         constraints = [Zero(cp.Variable(0))]
@@ -212,13 +212,6 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
     except ValueError as error:  # shapes that CVXPY's own reductions do not fit together
         raise NoStandardFormError(f"CVXPY does not reduce it: {error}") from error
     return stuffed, inverse.cons_id_map
-
-
-def _user_code(tree: Any) -> UserAtom | None:
-    """A function of the user's that variables enter, of which CVXPY knows nothing but what is asserted."""
-    if isinstance(tree, UserAtom) and tree.variables():
-        return tree
-    return next((code for argument in tree.args if (code := _user_code(argument)) is not None), None)
 
 
 @dataclass(frozen=True)
