@@ -67,11 +67,6 @@ class CompiledSet:
         """Whether every block is projected on exactly, to rounding."""
         return self.product.exact
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the set is the same in every environment."""
-        return not self.depends_on
-
     def values(self, environment: Mapping[int, Any]) -> dict[int, Any]:
         """Values of the hoisted parameters in an environment."""
         return dict(zip((p.id for p in self.parameters), self.hoisted_program(environment)))
