@@ -63,7 +63,7 @@ def test_a_kink_where_a_constraint_starts_to_bind() -> None:
     with pytest.raises(hf.NoGradientError):
         problem.implicit.gradient(np.array([1.0, 0.0]))
     shown = problem.implicit.slice(np.array([0.9, 0.0]), np.array([1.0, 0.0]), radius=0.3, points=31, progress=False)
-    assert len(shown.kinks) == 1 and shown.kinks.t[0] == pytest.approx(0.1, abs=1e-6)
+    assert len(shown.kinks) == 1 and shown.kinks[0].t == pytest.approx(0.1, abs=1e-6)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
