@@ -37,9 +37,3 @@ def status_of(problem: cp.Problem, tight: float = 1e-8) -> str:
     except cp.SolverError:
         return str(cp.SOLVER_ERROR)
     return str(problem.status)
-
-
-def tight_status_of(problem: cp.Problem, tight: float = 1e-12) -> str:
-    """The same as tightly as may be: a solver that gives up is asked for less."""
-    status = status_of(problem, tight)
-    return status_of(problem) if status == cp.SOLVER_ERROR else status

@@ -104,8 +104,6 @@ class AtomRow:
     smooth
         ``(atom, which arguments vary, enclosure)``: whether the gradient is locally Lipschitz wherever the enclosure's
         bounds hold. Default: for affine atoms only.
-    smooth_inside
-        Whether the gradient is locally Lipschitz inside the domain, at whose end it may be steep.
     twice_smooth
         ``(atom,)``: whether it is twice continuously differentiable inside its domain. Default: affine atoms only.
     narrow
@@ -156,7 +154,6 @@ class AtomRow:
     second_derivative: Callable[..., Interval] | None = None
     majorant: Callable[[Any, Parts, Rebuild], Expression | None] | None = None
     smooth: Callable[[Any, Sequence[bool], Callable[[Any], Interval]], bool] | None = None
-    smooth_inside: bool = False
     twice_smooth: Callable[[Any], bool] | None = None
     narrow: Callable[[Any, Interval, list[Interval]], list[Interval | None]] | None = None
     derivative: Callable[[Any, int, Expression], Expression | None] | None = None

@@ -155,3 +155,10 @@ def uses_black_box(parts: Iterable[Any]) -> BlackBox | None:
         if inner is not None:
             return inner
     return None
+
+
+def user_code_in(tree: Any) -> UserAtom | None:
+    """A function of the user's that variables enter, of which CVXPY knows nothing but what is asserted."""
+    if isinstance(tree, UserAtom) and tree.variables():
+        return tree
+    return next((code for argument in tree.args if (code := user_code_in(argument)) is not None), None)

@@ -13,9 +13,10 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.held_elsewhere import any_elsewhere
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
-from hierfl.compiler.lower_level.choice import IN_ONE_PLACE, METHODS, answered_from_afar
+from hierfl.compiler.lower_level.choice import METHODS
 from hierfl.compiler.lower_level.exact_lower import ExactLower
-from hierfl.compiler.lower_level.owner import Held, Owner, held_by_all
+from hierfl.compiler.lower_level.methods.no_method import NoMethod
+from hierfl.compiler.lower_level.owner import Owner
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Question
@@ -32,8 +33,8 @@ class Exact:
     Parameters
     ----------
     method
-        One of ``"closed form"``, ``"projection"``, ``"diagonal plus low rank"``, ``"linear system"``, ``"active set"``,
-        ``"semismooth Newton"``, ``"accelerated gradient"``, ``"extragradient"``, ``"cvxpy"``; by default the compiler's choice, which
+        One of ``"closed form"``, ``"projection"``, ``"diagonal plus low rank"``, ``"linear system"``, ``"parametric program"``,
+        ``"semismooth Newton"``, ``"accelerated gradient"``, ``"extragradient"``; by default the compiler's choice, which
         ``problem.explain()`` shows.
     tolerance
         Relative error of y that is asked for, where the modulus of strong monotonicity is known.
@@ -78,19 +79,14 @@ class BoundExact(Tabulated):
             Naming the client whose data are elsewhere, and the lower solvers that ask for no data.
         """
         problem, method = self.problem, self.exact.method_in_rounds
-        if not isinstance(method, IN_ONE_PLACE) or not answered_from_afar(method.structure):
+        if not isinstance(method, NoMethod) or not problem.elsewhere or problem.scope != "federation":
             return
-        others = [
-            f"Exact(method={name!r})"
-            for name, other in METHODS.items()
-            if other not in IN_ONE_PLACE and other.verdict(method.structure).applies
-        ]
         federation = problem.declaration.federation
         away = next(k for k, client in enumerate(federation.clients if federation else ()) if any_elsewhere([client]))
         raise IncompatibleSolverError(
-            f"lower={self.settings} solves for the y that all clients share by the method {method.name!r}, from everybody's data in one place, "
+            f"lower={self.settings} solves for the y that all clients share from everybody's data in one place, "
             f"and those of {problem.declaration.client_called(away)} are elsewhere (hf.Elsewhere): write "
-            f"lower={' or '.join([*others, 'LocalSGD(...), FedAC(...) or LFD(...)'])}, by which clients answer for their own data."
+            f"lower=LocalSGD(...), FedAC(...) or LFD(...), by which clients answer for their own data."
         )
 
     def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
@@ -122,10 +118,6 @@ class BoundExact(Tabulated):
         public, data = clients.public, self._data()
         everyone = replace(data.clients, public=public)
 
-        def held(upper: bool) -> Held:
-            """Of the declaration: who solves for a y that clients share by a method that does not ask them knows what they hold."""
-            return held_by_all(self.problem, everyone, data.server, upper and not self.problem.elsewhere)
-
         def ask(question: Question) -> Callable[[Array], Array]:
             """The mean over the clients of their answers."""
             return lambda y: clients.mean(clients.query(question, (x, y)))
@@ -143,7 +135,6 @@ class BoundExact(Tabulated):
             lambda: self.problem.lower_limits(x, public),
             lambda: self.problem.lower_condition(x, public),
             public,
-            held,
             lambda group: (data.server_party if group.server else everyone).gathered(group),
             lambda y: self.problem.federation_value(x, y, everyone),
         )

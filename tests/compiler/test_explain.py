@@ -31,8 +31,8 @@ def test_every_piece_is_named_with_its_lowering_and_its_cost() -> None:
 
 
 def test_advice_on_sets() -> None:
-    (cvxpy,) = declared([cp.norm(Y, 3) <= 1]).explain()["Y(x)"]
-    assert "the 3-norm" in cvxpy.how and "without CVXPY" in cvxpy.advice
+    (program,) = declared([cp.norm(Y, 3) <= 1]).explain()["Y(x)"]
+    assert "the 3-norm" in program.how and "without a program" in program.advice
     turning = cp.vstack([X, cp.hstack([X[1:], X[0]])]) @ Y == 1
     (affine,) = declared([turning]).explain()["Y(x)"]
     assert "factorised for each x" in affine.cost and "keep the matrix of the equations constant" in affine.advice
@@ -45,7 +45,7 @@ def test_advice_on_lower_levels() -> None:
     assert "mu unknown" in level.how and "0.5 * eps * cp.sum_squares(y)" in level.advice
     conic = [cp.sum(cp.exp(Y)) <= 10]
     (rough,) = declared(conic, cp.norm1(Y) + cp.sum_squares(Y - X)).explain()["lower level"]
-    assert "cvxpy" in rough.how and "norm1" in rough.how and "cp.huber" in rough.advice
+    assert "parametric program" in rough.how and not rough.advice
 
 
 def test_a_radius_that_is_a_sample_is_better_a_client_parameter() -> None:

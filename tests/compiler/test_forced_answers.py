@@ -33,7 +33,6 @@ METHODS = [
     "parametric program",
     "semismooth Newton",
     "extragradient",
-    "cvxpy",
     "accelerated gradient",
 ]
 

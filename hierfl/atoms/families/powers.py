@@ -213,7 +213,6 @@ ROWS = (
         second_derivative=_second_derivative,
         majorant=_majorant,
         smooth=_is_smooth,
-        smooth_inside=True,
         flat=_flat,
         derivative=_pull,
         formula=_formula,

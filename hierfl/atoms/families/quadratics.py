@@ -158,7 +158,6 @@ ROWS = (
         curvature=_curvature_of_squares,
         majorant=product_majorant,
         smooth=_is_smooth,
-        smooth_inside=True,
         flat=flat_at_zero,
         derivative=_pull_squares,
         formula=reduction(lambda atom, entries, below: sympy.Add(*(e**2 for e in entries)) / below),

@@ -8,8 +8,8 @@ nodes for full passes, always the same ones, so that exact values are repeatable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -81,30 +81,6 @@ class Table:
     def rows(self, chosen: Any) -> dict[int, Any]:
         """Some rows, by index over all parties, as floating-point numbers: ``{sample id: (*chosen.shape, *shape)}``."""
         return {sample: gathered(column, chosen) for sample, column in self.values.items()}
-
-    def of_samples(self, samples: Collection[int]) -> Table:
-        """The columns of some samples alone, to be averaged over: nothing is drawn from it."""
-        values = {sample: column for sample, column in self.values.items() if sample in samples}
-        if not values:
-            return Table(values, self.offsets, self.counts, None, self.typical, self.longest)
-        return replace(self, values=values, quantiles=None, roles=None)
-
-    def of_party(self, offset: Any, count: Any, samples: Collection[int]) -> Table:
-        """The same of one party: as many rows as the longest has, whoever it is, the last one again where it has fewer."""
-        first, counts = jnp.zeros(1, int), jnp.reshape(count, 1)
-        if not set(samples) & set(self.values):
-            return Table({}, first, counts, None, self.longest, self.longest)
-        chosen = offset + jnp.minimum(jnp.arange(self.longest), count - 1)
-        return Table(
-            {sample: gathered(column, chosen) for sample, column in self.values.items() if sample in samples},
-            first,
-            counts,
-            None,
-            self.typical,
-            self.longest,
-            None if self.weights is None else jnp.asarray(self.weights)[chosen],
-            integrals=None if self.integrals is None else self.integrals.of_rows(chosen, True),
-        )
 
 
 @jax.tree_util.register_dataclass
@@ -243,12 +219,6 @@ class Party:
                 values[sample], counts[sample] = rows[sample], count
                 weights[sample] = inside / jnp.sum(inside)
         return Rows(values, weights, counts)
-
-    def alone(self, samples: Collection[int]) -> Population:
-        """This party as a population of its own, with its rows of some samples and without its constants."""
-        given = zip(self.tables, self.offsets, self.counts)
-        tables = tuple(table.of_party(offset, count, samples) for table, offset, count in given)
-        return Population(tables, {}, jnp.ones(1))
 
     def _holding(self, samples: Sequence[int] | None) -> list[tuple[int, Table]]:
         """The tables that hold some of the samples."""

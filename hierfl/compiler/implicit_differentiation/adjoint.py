@@ -271,11 +271,11 @@ def _require_smooth(problem: CompiledProblem, method: ExactMethod | None) -> Non
     lower_set = problem.lower_set
     if method is None or method.responds:
         return
-    why = method.reason if method.on_host else None
-    if lower_set is not None and not lower_set.is_exact:
+    why = method.values_only
+    if not why and lower_set is not None and not lower_set.is_exact:
         why = f"projecting on Y(x): {'; '.join(block.explain() for block in lower_set.blocks if not block.exact)}"
-    if why is not None:
+    if why:
         raise IncompatibleSolverError(
-            f"implicit gradients need a lower level with a differentiable gradient and projection, but this one goes to CVXPY "
-            f"({why}): use FedRZO or ZOHFL, which ask for values only."
+            f"implicit gradients need a lower level with a differentiable gradient and projection, which this one has not ({why}): use FedRZO "
+            f"or ZOHFL, which ask for values only."
         )

@@ -65,7 +65,7 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
         gradient, seed = gradient + in_x, seed + in_y
     if problem.scope == "federation":
         assert answers is not None
-        owner = partial(exact.federation_owner, x, clients, data.server)
+        owner = partial(exact.federation_owner, x, clients)
         lower = partial(_mean_map, hyper, x, answers[0], data)
         gradient = hyper.gradient(x, gradient, seed, answers[0], owner, lower)
     return evaluation, gradient

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
-from hierfl.compiler.lower_level.methods.conic_program import ConicProgram
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
 from hierfl.compiler.lower_level.methods.extragradient import ExtragradientMethod
 from hierfl.compiler.lower_level.methods.linear_system import LinearSystem
 from hierfl.compiler.lower_level.methods.method import ExactMethod
+from hierfl.compiler.lower_level.methods.no_method import NoMethod
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.methods.projected_solution import ProjectedSolution
 from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
@@ -26,7 +26,6 @@ METHODS: dict[str, type[ExactMethod]] = {
         ParametricProgram,
         SemismoothNewton,
         ExtragradientMethod,
-        ConicProgram,
         AcceleratedGradient,
     )
 }
@@ -37,18 +36,6 @@ OWNERS_LOOKED_AT = (
     20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
 )
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
-
-
-IN_ONE_PLACE = (
-    ParametricProgram,
-    ConicProgram,
-)  # that read what owners hold; others ask for F, and its derivatives along directions
-
-
-def answered_from_afar(structure: LowerStructure) -> bool:
-    """Whether clients whose data are elsewhere share a y that these data make, or choose."""
-    oracles, chooses = structure.oracles, getattr(structure.level, "selection", None) is not None
-    return structure.level.scope == "federation" and oracles.elsewhere and (oracles.lower_is_private or chooses)
 
 
 def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
@@ -76,28 +63,17 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
 
 
 def chosen_method(structure: LowerStructure) -> ExactMethod:
-    """The first method that applies, for rounds of an algorithm.
-
-    Raises
-    ------
-    NotConvexError
-        If a nonsmooth lower level contains user code, so that neither iteration nor CVXPY applies.
-    """
+    """The first method that applies, for rounds of an algorithm."""
     methods = list(METHODS.values())
     if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
         methods = [ParametricProgram, *methods]
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
-    if answered_from_afar(structure):  # what can run before what cannot
-        methods.sort(key=lambda method: method in IN_ONE_PLACE)
-    why_not_on_rows = ""
     for method in methods:
         applies, why = method.verdict(structure)
         if applies:
-            return method(structure, f"{why}{why_not_on_rows if method is ConicProgram else ''}")
-        if method is ParametricProgram:
-            why_not_on_rows = f"; {ParametricProgram.name} {why}"
-    raise AssertionError("every lower level has a method: CVXPY or extragradient")
+            return method(structure, why)
+    return NoMethod(structure, f"{structure.obstacle}, and the {ParametricProgram.name} {ParametricProgram.verdict(structure).why}")
 
 
 def method_asked_for(name: str, structure: LowerStructure) -> ExactMethod:
@@ -108,9 +84,7 @@ def method_asked_for(name: str, structure: LowerStructure) -> ExactMethod:
     IncompatibleSolverError
         If there is no such method, or it cannot treat this lower level; names those that can.
     """
-    afar = answered_from_afar(structure)
-    can = (name for name, method in METHODS.items() if method.verdict(structure).applies and not (afar and method in IN_ONE_PLACE))
-    able = ", ".join(map(repr, can))
+    able = ", ".join(repr(name) for name, method in METHODS.items() if method.verdict(structure).applies)
     if name not in METHODS:
         raise IncompatibleSolverError(
             f"method={name!r}: {near_names(name, METHODS)} These can solve this level: {able}."

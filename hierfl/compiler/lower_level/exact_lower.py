@@ -130,9 +130,9 @@ class ExactLower:
         """The owner of a client-scope y."""
         return Owner.of_client(self.oracles, self._quadratic, x, party)
 
-    def federation_owner(self, x: Array, clients: Population, server: Population | None) -> Owner:
+    def federation_owner(self, x: Array, clients: Population) -> Owner:
         """The owner of the federation-scope y."""
-        return Owner.of_federation(self.oracles, self._quadratic, x, clients, server)
+        return Owner.of_federation(self.oracles, self._quadratic, x, clients)
 
     def sample_owner(self, x: Array, own: dict[int, Array]) -> Owner:
         """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
@@ -157,7 +157,7 @@ class ExactLower:
         """A function of each owner and of its row of what is given (None of nothing), stacked."""
         oracles, clients = self.oracles, data.clients
         if oracles.scope == "federation":
-            owner = self.federation_owner(x, clients, data.server)
+            owner = self.federation_owner(x, clients)
             return jax.tree.map(lambda a: jnp.asarray(a)[None], function(owner, None if given is None else given[0]))
         if oracles.scope == "client":
 

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.compiler.data.tables import Data, Party, Population
+from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.parametric.level_form import Gather, RowGroup
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Held:
-    """What an owner of a y holds: its lower level is a function of x and of this, wherever it is solved.
-
-    ``own`` has its constants by leaf (in sample scope the sample's values too); ``data`` the rows that are averaged over, and of clients
-    that share a y their constants and weights: None where there is nothing to average. ``tells_upper`` says that what the upper objective
-    averages over is there as well, by which one of several y is chosen.
-    """
-
-    own: dict[int, Any]
-    data: Data | None
-    tells_upper: bool = field(metadata={"static": True})
 
 
 class Owner(NamedTuple):
@@ -41,7 +25,6 @@ class Owner(NamedTuple):
     limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
     condition: Callable[[], Array]  # of the projection
     own: dict[int, Array]  # its constants
-    held: Callable[[bool], Held]  # all that it holds, for methods on the host: also of the upper level, or not
     gather: Gather  # what differs between the rows that its objectives average over, and their weights
     upper: Callable[[Array], Array]  # what of the upper objective its y enters, up to its weight
 
@@ -58,10 +41,6 @@ class Owner(NamedTuple):
         def mapping(y: Array) -> Array:
             return party.mean(lambda rows: oracles.operator(x, y, party.environment, rows), oracles.lower_samples)
 
-        def held(upper: bool) -> Held:
-            samples = {*oracles.lower_samples, *(oracles.upper_samples if upper else ())}
-            return Held(party.environment, Data(party.alone(samples), None) if samples else None, upper)
-
         def quadratic(y: Array) -> Array:
             samples = oracles.lower_samples if part.from_data else ()
             return party.mean(lambda rows: part.operator(oracles, x, y, party.environment, rows), samples)
@@ -73,7 +52,6 @@ class Owner(NamedTuple):
             lambda: oracles.lower_limits(x, party.environment),
             lambda: oracles.lower_condition(x, party.environment),
             party.environment,
-            held,
             party.gathered,
             lambda y: party.mean(
                 lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
@@ -82,9 +60,9 @@ class Owner(NamedTuple):
 
     @classmethod
     def of_federation(
-        cls, oracles: Oracles, part: QuadraticPart, x: Array, clients: Population, server: Population | None = None
+        cls, oracles: Oracles, part: QuadraticPart, x: Array, clients: Population
     ) -> Owner:
-        """The owner of the federation-scope y: F is the weighted mean over the clients; ``server`` is what the upper level's term needs."""
+        """The owner of the federation-scope y: F is the weighted mean over the clients."""
 
         def weighted(of_party: Callable[[Party], Array]) -> Array:
             return clients.weighted(of_party, jnp.zeros(oracles.lower.size, x.dtype))
@@ -107,7 +85,6 @@ class Owner(NamedTuple):
             lambda: oracles.lower_limits(x, public),
             lambda: oracles.lower_condition(x, public),
             public,
-            lambda upper: held_by_all(oracles, clients, server, upper),
             lambda group: oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group),
             lambda y: oracles.federation_value(x, y, clients),
         )
@@ -122,7 +99,6 @@ class Owner(NamedTuple):
             lambda: oracles.lower_limits(x, own),
             lambda: oracles.lower_condition(x, own),
             own,
-            lambda upper: Held(own, None, True),
             _nothing_to_gather,
             lambda y: oracles.client_value(x, y[None], own, oracles.as_rows(own)),
         )
@@ -130,20 +106,6 @@ class Owner(NamedTuple):
 
 def _nothing_to_gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
     raise AssertionError("a sample's level averages over nothing")
-
-
-def held_by_all(oracles: Oracles, clients: Population, server: Population | None, upper: bool) -> Held:
-    """What clients that share a y hold together, and with what ``upper`` needs the server."""
-    public = clients.public
-    if not upper and not oracles.lower_is_private:
-        return Held(public, None, False)
-    samples = {*oracles.lower_samples, *(oracles.upper_samples if upper else ())}
-    tables = tuple(table.of_samples(samples) for table in clients.tables)
-    of_server = server if upper else None
-    if of_server is not None:
-        own = tuple(table.of_samples(oracles.server_samples) for table in of_server.tables)
-        of_server = Population(own, {}, of_server.weights)
-    return Held(public, Data(Population(tables, clients.parameters, clients.weights), of_server), upper)
 
 
 def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:

@@ -116,7 +116,7 @@ def _own_hessian(exact: ExactLower) -> Callable[..., Array]:
 def _owner(exact: ExactLower, x: Array, data: Data, index: Array) -> Owner:
     """The federation, a client, or one of its samples."""
     if exact.oracles.scope == "federation":
-        return exact.federation_owner(x, data.clients, data.server)
+        return exact.federation_owner(x, data.clients)
     party = data.clients.party(index)
     if exact.oracles.scope == "client":
         return exact.client_owner(x, party)

@@ -27,17 +27,6 @@ def nonsmooth_atom(
     return _first(expressions, lower_ids, lambda atom: _is_smooth(atom, lower_ids, enclosure), laws)
 
 
-def rough_atom(
-    expressions: Any, lower_ids: set[int], enclosure: Enclosure, laws: frozenset[int] = NO_LAWS
-) -> Atom | None:
-    """The first atom over y whose gradient is not known to be locally Lipschitz even inside its domain."""
-
-    def passes(atom: Atom) -> bool:
-        return row_of(atom).smooth_inside or _is_smooth(atom, lower_ids, enclosure)
-
-    return _first(expressions, lower_ids, passes, laws)
-
-
 def has_pieces(expression: Any, laws: frozenset[int], crossed: Container[int] = ()) -> bool:
     """Whether second derivatives may jump: an atom has branches, whose changes no law of a sample smooths."""
     if isinstance(expression, SampleAverage):

@@ -62,6 +62,7 @@ class LevelForm:
     base: LevelTemplate
     groups: tuple[RowGroup, ...]
     is_map: bool = False  # P is that of an affine map that is no gradient
+    stairs: str = ""  # why y moves in steps with x, as no law asks for; else empty
 
     @classmethod
     def of(
@@ -114,7 +115,7 @@ class LevelForm:
             return LevelTemplate.of(None, constraints, variables, known, full)
 
         base = template(parts.pop(None), constraints)
-        groups = []
+        groups, stairs = [], ""
         for key, own in parts.items():
             assert key is not None
             table, _, server = key
@@ -122,8 +123,8 @@ class LevelForm:
             assert parties is not None
             groups.append(RowGroup(template(own, (), _copies(table, parties, whole)), *key))
             if table is not None:
-                _require_few(groups[-1], parties, whole)
-        return cls(base, tuple(groups))
+                stairs = _stairs_of(groups[-1], parties, whole) or stairs
+        return cls(base, tuple(groups), stairs=stairs)
 
     @property
     def size(self) -> int:
@@ -234,23 +235,23 @@ def _copies(table: int | None, parties: Population, whole: bool) -> float:
     return math.inf if rows.has_nodes else float(rows.size if whole else rows.longest)
 
 
-def _require_few(group: RowGroup, parties: Population, whole: bool) -> None:
+def _stairs_of(group: RowGroup, parties: Population, whole: bool) -> str:
+    """Why the average over a group's rows is no good stand-in for that over a law; raises an error where they are too many."""
     assert group.table is not None
     table = parties.tables[group.table]
     steep = any(part.atom.steep for part in group.template.smooth)
     if table.has_nodes and steep:
-        raise NoStandardFormError("the average of a law's infinite curvatures is finite, that of its nodes' is not")
+        return "the average of a law's infinite curvatures is finite, that of its nodes' is not"
     if group.template.width == group.template.size:
-        return
+        return ""
     if table.has_nodes:
-        raise NoStandardFormError(
-            "the average of a law's kinks is smooth, that of its nodes' is not: y(x) would be a staircase"
-        )
+        return "the average of a law's kinks is smooth, that of its nodes' is not: y(x) is a staircase"
     count = table.size if whole else table.longest
     if count > ROWS_LIMIT:
         raise NoStandardFormError(
             f"an average over {count:,} rows of something that is not smooth in y; at most {ROWS_LIMIT:,} are treated"
         )
+    return ""
 
 
 def _gathered(parts: Sequence[tuple[np.ndarray, ...]], shape: tuple[int, int], dense: bool) -> Matrix:

@@ -6,10 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from cvxpy.constraints import PSD, SOC, NonNeg, Zero
+from cvxpy.constraints import PSD, SOC, ExpCone, NonNeg, PowCone3D, Zero
 from cvxpy.constraints.constraint import Constraint
 
-from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, NoStandardFormError
+from hierfl.compiler.programs.cones import (
+    EXPONENTIAL,
+    NONNEGATIVE,
+    POWER,
+    SECOND_ORDER,
+    SEMIDEFINITE,
+    ZERO,
+    Cone,
+    NoStandardFormError,
+)
 
 
 @dataclass(frozen=True)
@@ -63,4 +72,10 @@ def _rows_of(constraint: Constraint) -> tuple[np.ndarray, np.ndarray, list[Cone]
         size = order * (order + 1) // 2
         cone = Cone(NONNEGATIVE, 1) if order == 1 else Cone(SEMIDEFINITE, size, order)
         return high * (high + 1) // 2 + low, factor, [cone]
+    if isinstance(constraint, (ExpCone, PowCone3D)):
+        count = constraint.args[0].size
+        places = 3 * np.arange(count) + np.arange(3)[:, None]
+        shares = np.ravel(constraint.alpha.value) if isinstance(constraint, PowCone3D) else [None] * count
+        kind = EXPONENTIAL if isinstance(constraint, ExpCone) else POWER
+        return np.ravel(places), np.ones(3 * count), [Cone(kind, 3, share=share) for share in shares]
     raise NoStandardFormError(f"it needs the cone {type(constraint).__name__}")

@@ -39,7 +39,7 @@ from hierfl.compiler.parametric.written_for_cvxpy import (
 )
 from hierfl.compiler.programs.cones import Cone, NoStandardFormError
 from hierfl.compiler.programs.smooth_atoms import SmoothAtom
-from hierfl.language.function import UserAtom
+from hierfl.language.function import user_code_in
 
 WIDE, FEW = 300, 2  # scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
 FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
@@ -94,7 +94,7 @@ class LevelTemplate:
         Raises
         ------
         NoStandardFormError
-            Where a cone is needed that is none of the four, or CVXPY does not find the problem convex; says why.
+            Where a cone is needed that is not known, or CVXPY does not find the problem convex; says why.
         """
         made = cls._of(cost, constraints, variables, known, frozenset(), mapping)
         few = [made.size >= WIDE and FEW * copies * part.form.shape[0] <= made.size for part in made.smooth]
@@ -113,9 +113,9 @@ class LevelTemplate:
     ) -> LevelTemplate:
         """With variables of their own for the arguments of some of the smooth atoms."""
         own = {v.id for v in variables}
-        given = [*([] if cost is None else [factors_collected(cost, own)]), *constraints, *mapping]
+        given = [*(factors_collected(tree, own) for tree in (*([] if cost is None else [cost]), *constraints)), *mapping]
         hoisted = hoist(given, variables, known)
-        plain = {hoisted.twins[v].id: cp.Variable(v.shape, name=v.name()) for v in variables}
+        plain = {hoisted.twins[v].id: _of_this_sign(v) for v in variables}
         trees = [_over(tree, plain) for tree in hoisted.expressions]
         trees, forces = trees[: len(trees) - len(mapping)], trees[len(trees) - len(mapping) :]
         objective, rest = (cp.Constant(0.0), trees) if cost is None else (trees[0], trees[1:])
@@ -176,8 +176,14 @@ def _fills_in(form: AffineEntries) -> bool:
     return bool(min(float(form.shape[1]) ** 2, float(lengths @ lengths)) > FILLED * max(len(form.rows), SMALL_FORM))
 
 
+def _of_this_sign(variable: cp.Variable) -> cp.Variable:
+    """A variable of which no more is known than a sign, by which CVXPY finds what is convex."""
+    sign = {"nonneg": True} if variable.is_nonneg() else {"nonpos": True} if variable.is_nonpos() else {}
+    return cp.Variable(variable.shape, name=variable.name(), **sign)
+
+
 def _over(tree: Any, plain: Mapping[int, cp.Variable]) -> Any:
-    """The tree over variables without attributes; what these say is among the constraints."""
+    """The tree over other variables; what attributes say is among the constraints."""
     memo: dict[int, Any] = {}
 
     def rebuilt(node: Any) -> Any:
@@ -196,13 +202,13 @@ def _over(tree: Any, plain: Mapping[int, cp.Variable]) -> Any:
 def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[ParamConeProg, Mapping[int, int]]:
     """CVXPY's program over cones, and the ids that constraints have in it."""
     for tree in (objective, *constraints):
-        if (code := _user_code(tree)) is not None:
+        if (code := user_code_in(tree)) is not None:
             raise NoStandardFormError(f"{code.name()} is user code, of which no cone is known")
     if not (constraints or objective.variables()):
         constraints = [Zero(cp.Variable(0))]
     problem = cp.Problem(cp.Minimize(objective), list(constraints))
     if not problem.is_dcp():
-        raise NoStandardFormError("CVXPY does not find it convex without what attributes of y say")
+        raise NoStandardFormError("CVXPY does not find it convex")
     if not problem.is_dpp():
         raise NoStandardFormError("CVXPY cannot canonicalise it once for all x and data")
     try:
@@ -211,13 +217,6 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
     except ValueError as error:  # shapes that CVXPY's own reductions do not fit together
         raise NoStandardFormError(f"CVXPY does not reduce it: {error}") from error
     return stuffed, inverse.cons_id_map
-
-
-def _user_code(tree: Any) -> UserAtom | None:
-    """A function of the user's that variables enter, of which CVXPY knows nothing but what is asserted."""
-    if isinstance(tree, UserAtom) and tree.variables():
-        return tree
-    return next((code for argument in tree.args if (code := _user_code(argument)) is not None), None)
 
 
 @dataclass(frozen=True)

@@ -112,12 +112,20 @@ def factors_collected(node: Any, ids: set[int]) -> Any:
     """The expression with factors without y that multiply each other as one, which becomes one parameter."""
     if not node.args or not any(v.id in ids for v in node.variables()):
         return node
+    if isinstance(node, cp.quad_over_lin) and node.shape == () and _moves_without(node.args[1], ids):
+        node = cp.multiply(cp.inv_pos(node.args[1]), cp.sum_squares(node.args[0]))
     args = [factors_collected(argument, ids) for argument in node.args]
     own = _factor_and_rest(node, args, ids)
     inner = None if own is None else _factor_and_rest(own[1], own[1].args, ids)
     if own is not None and inner is not None:
         return cp.multiply(cp.multiply(own[0], inner[0]), inner[1])
     return node if all(a is b for a, b in zip(args, node.args)) else node.copy(args)
+
+
+def _moves_without(divisor: Any, ids: set[int]) -> bool:
+    """Whether an expression depends on x or data, and not on y."""
+    leaves = [*divisor.variables(), *divisor.parameters()]
+    return bool(leaves) and not any(leaf.id in ids for leaf in leaves)
 
 
 def _factor_and_rest(node: Any, args: Sequence[Any], ids: set[int]) -> tuple[Any, Any] | None:

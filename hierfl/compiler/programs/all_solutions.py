@@ -262,7 +262,7 @@ def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
         lowest, highest = (_moved(program, answer, centred, way * np.ones(len(centred))) for way in (1.0, -1.0))
         if lowest is not answer:  # without a limit they are anywhere above, and far from it
             above = highest.u if highest is not answer else lowest.u + _mask(centred, program.width)
-            middle = program.judged(0.5 * (lowest.u + above), answer.z)
+            middle = program.judged((lowest.u + above + answer.u) / 3.0, answer.z)  # interior points are inside of rows between bounds
             return middle if middle.solved else answer
     return answer
 

@@ -8,23 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hierfl.compiler.programs.cones_of_three import nearest_exponential, nearest_power
+
 ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
-KINDS = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)
+EXPONENTIAL, POWER = OF_THREE = "exponential", "power"
+KINDS = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)  # in the order of rows of critical cones
 
 Rows = Float[np.ndarray, " rows"]
 
 
 class NoStandardFormError(Exception):
-    """The problem needs a cone that is none of the four, or has no such form at all; the message says why."""
+    """The problem needs a cone that is none of these, or has no such form at all; the message says why."""
 
 
 @dataclass(frozen=True)
 class Cone:
-    """Rows in one cone: ``size`` rows, or for a semidefinite one the scaled upper triangle of a matrix of this ``order``."""
+    """Rows in one cone: ``size`` rows, or for a semidefinite one the scaled upper triangle of a matrix of this ``order``.
+
+    A power cone is that of x^share y^(1 - share) >= |z|.
+    """
 
     kind: str
     size: int
     order: int = 0
+    share: float | None = None
 
 
 def triangle(order: int) -> np.ndarray:
@@ -58,7 +65,14 @@ def project_dual(cones: Sequence[Cone], v: Rows) -> Rows:
         elif cone.kind == SEMIDEFINITE:
             values, vectors = np.linalg.eigh(_matrix(v[rows], cone.order))
             out[rows] = _triangle_of((vectors * np.maximum(values, 0.0)) @ vectors.T)
+        elif cone.kind in OF_THREE:
+            out[rows] = v[rows] + nearest_of_three(cone, -v[rows])[0]
     return out
+
+
+def nearest_of_three(cone: Cone, v: Rows) -> tuple[Rows, Float[np.ndarray, "3 3"]]:
+    """The nearest point of an exponential or a power cone, with its derivative."""
+    return nearest_exponential(v) if cone.share is None else nearest_power(v, cone.share)
 
 
 def dual_slope(cones: Sequence[Cone], v: Rows) -> Float[np.ndarray, "rows rows"]:
@@ -71,6 +85,8 @@ def dual_slope(cones: Sequence[Cone], v: Rows) -> Float[np.ndarray, "rows rows"]
             out[rows, rows] = np.diag((v[rows] > 0).astype(float))
         elif cone.kind == SECOND_ORDER:
             out[rows, rows] = _second_order_slope(v[rows])
+        elif cone.kind in OF_THREE:
+            out[rows, rows] = np.eye(3) - nearest_of_three(cone, -v[rows])[1]
         else:
             out[rows, rows] = _semidefinite_slope(v[rows], cone.order)
     return out
@@ -98,7 +114,7 @@ def inside(cones: Sequence[Cone], e: Float[np.ndarray, "k rows"]) -> Bool[np.nda
 
 
 def middles(cones: Sequence[Cone], sizes: Rows) -> Rows:
-    """A point in the middle of every cone, as far inside as its rows are long: 1, (1, 0, ..., 0) or the identity; 0 for equations."""
+    """A point in the middle of every cone, as far inside as its rows are long: 0 for equations."""
     out = np.zeros(len(sizes))
     for cone, rows in blocks(cones):
         if cone.kind == NONNEGATIVE:
@@ -107,6 +123,8 @@ def middles(cones: Sequence[Cone], sizes: Rows) -> Rows:
             out[rows.start] = sizes[rows].max()
         elif cone.kind == SEMIDEFINITE:
             out[rows] = sizes[rows].max() * _triangle_of(np.eye(cone.order))
+        elif cone.kind in OF_THREE:
+            out[rows] = sizes[rows].max() * np.array([-1.0, 1.0, 1.0] if cone.share is None else [1.0, 1.0, 0.0])
     return out
 
 

@@ -16,10 +16,22 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.compiler.programs.cones import KINDS, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, blocks, triangle
+from hierfl.compiler.programs.cones import (
+    KINDS,
+    NONNEGATIVE,
+    OF_THREE,
+    SECOND_ORDER,
+    SEMIDEFINITE,
+    ZERO,
+    Cone,
+    blocks,
+    nearest_of_three,
+    triangle,
+)
 from hierfl.compiler.programs.convex_program import ConvexProgram
 
 NOTHING = 1e-7  # of a block's size, and of the forces, below which e and z count as zero: where both are, solvers come no nearer
+TURNS = 1e-2  # by which the derivative of a projection differs where there is none
 
 Rows = Float[np.ndarray, " rows"]
 Matrix = Float[np.ndarray, "some rows"]
@@ -27,12 +39,16 @@ Matrix = Float[np.ndarray, "some rows"]
 
 @dataclass(frozen=True, eq=False)
 class CriticalCone:
-    """``select`` d in the product of ``cones``, with d' ``bend`` d / 2 as a cost; ``vague`` where the projection has no derivative."""
+    """``select`` d in the product of ``cones``, with d' ``bend`` d / 2 as a cost; ``vague`` where the projection has no derivative.
+
+    Of exponential and power cones at their boundary it is not ``known``.
+    """
 
     select: Matrix
     cones: tuple[Cone, ...]
     bend: Float[np.ndarray, "rows rows"]
     vague: bool
+    known: bool
 
     @classmethod
     def of(
@@ -40,13 +56,18 @@ class CriticalCone:
     ) -> CriticalCone:
         """That of a program at its solution, where e and z below ``nothing`` are zero."""
         height = len(z)
-        bend, parts, vague = np.zeros((height, height)), [], False
+        bend, parts, vague, known = np.zeros((height, height)), [], False, True
         reach, force, e = program.row_sizes(u), program.force_size(u, z), program.slack(u)
         for cone, place in blocks(program.cones):
             alone = cone.kind in (ZERO, NONNEGATIVE)
             size, unit = reach[place], program.sizes[place] / force
             if not alone:
                 size, unit = size.max(), unit.max()
+            if cone.kind in OF_THREE:
+                here, pulled = e[place] / size, z[place] * unit
+                vague |= _turns(cone, pulled - here, nothing)
+                known &= not pulled.any()
+                continue
             look = _rows if alone else _second_order if cone.kind == SECOND_ORDER else _semidefinite
             found, bent, open_ = look(cone, e[place] / size, z[place] * unit, nothing)
             vague |= open_
@@ -58,10 +79,16 @@ class CriticalCone:
                 parts.append((kind, wide))
         parts.sort(key=lambda part: KINDS.index(part[0].kind))
         select = np.concatenate([np.zeros((0, height)), *(some for _, some in parts)])
-        return cls(select, tuple(kind for kind, _ in parts), bend, vague)
+        return cls(select, tuple(kind for kind, _ in parts), bend, vague, known)
 
 
 Found = list[tuple[Cone, Matrix]]
+
+
+def _turns(cone: Cone, v: Rows, nothing: float) -> bool:
+    """Whether the derivative of the projection is another one on either side of v."""
+    sides = [[nearest_of_three(cone, -v + sign * way)[1] for sign in (1, -1)] for way in nothing * np.eye(3)]
+    return any(float(np.abs(one - other).max()) > TURNS for one, other in sides)
 
 
 def _equations(rows: Matrix) -> Found:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import svd
 
-from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, blocks, triangle
+from hierfl.compiler.programs.cones import NONNEGATIVE, OF_THREE, SECOND_ORDER, ZERO, Cone, blocks, triangle
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.small_and_sparse import as_array
 
@@ -223,6 +223,8 @@ def _parts(program: _Model, u: Vector, z: Rows, reach: float) -> Iterator[tuple[
             yield _rows_that_hold(a, e, noise, pulls, force, reach)
         elif cone.kind == SECOND_ORDER:
             yield _second_order(a, e, noise, pulls if _length(pulls) > FAINT * force else 0.0 * pulls, reach)
+        elif cone.kind in OF_THREE:
+            yield _Held.none(a), -np.inf  # nothing is proved of these
         else:
             yield _semidefinite(cone, a, e, noise, pulls if _length(pulls) > FAINT * force else 0.0 * pulls, reach)
 

@@ -295,6 +295,8 @@ class ProgramResponse:
             if pair is None or determined or all(self._is_slope(pair, seed, way) for way in ways):
                 return pair
             return None
+        if not self._critical.known:
+            return None
         moves = [self.moved(way) for way in ways]
         looks = [self._along_cones(*way) for way in moves]
         if not looks or not all(moved.solved for _, moved in looks):

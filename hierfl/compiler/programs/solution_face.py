@@ -12,7 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, blocks, triangle
+from hierfl.compiler.programs.cones import (
+    NONNEGATIVE,
+    OF_THREE,
+    SECOND_ORDER,
+    SEMIDEFINITE,
+    ZERO,
+    Cone,
+    blocks,
+    triangle,
+)
+from hierfl.compiler.programs.cones_of_three import rays_left
 
 FAINT = 1e-9  # of the largest multiplier, and of the forces, below which a cone's counts as none
 NEAR = 1e-7  # of a multiplier, up to which it is on the boundary of its cone
@@ -49,6 +59,10 @@ class SolutionFace:
                 tight.append(across @ own)
                 if ray is not None:
                     loose.append(ray[None] @ own)
+            elif cone.kind in OF_THREE:
+                rays = np.reshape(rays_left(cone.share, z[rows]), (-1, 3))
+                loose.append(np.linalg.pinv(rays.T) @ own)
+                tight.append(np.linalg.svd(rays)[2][len(rays) :] @ own)
             else:
                 assert cone.kind == SEMIDEFINITE
                 zero, rest = _on_null_space(z[rows], cone.order)

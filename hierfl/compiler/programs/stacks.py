@@ -35,14 +35,6 @@ def solved(
     return np.asarray(answers.reshape(right.shape))
 
 
-def inverse_of(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
-    """The inverse; NaN where there is none."""
-    try:
-        return np.linalg.inv(matrix)
-    except np.linalg.LinAlgError:
-        return np.full_like(matrix, np.nan)
-
-
 def times(matrices: Stack, vectors: Stack) -> Stack:
     """Each matrix times its vector."""
     return np.asarray((matrices @ vectors[..., None])[..., 0])

@@ -35,7 +35,7 @@ class Alone:
 class SideBySide:
     """One block for all components that are ``alike`` (None where one is of another kind), which no later kind is tried on.
 
-    Where there is no block for all, each gets its own; those for which there is none either go to CVXPY.
+    Where there is no block for all, each gets its own; those for which there is none either are programs on the host.
     """
 
     alike: Callable[[Component], Hashable | None]

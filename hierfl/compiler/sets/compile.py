@@ -17,7 +17,7 @@ from hierfl.analysis.hoist import hoist
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.sets.blocks.block import Block
 from hierfl.compiler.sets.blocks.condition_block import ConditionBlock
-from hierfl.compiler.sets.blocks.cvxpy_block import CvxpyBlock
+from hierfl.compiler.sets.blocks.program_block import ProgramBlock
 from hierfl.compiler.sets.choose import choose
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.compiler.sets.components import Member, bands
@@ -95,9 +95,9 @@ class _Builder:
                 self._add_opaque(origin, piece)
 
     def blocks(self) -> list[Block]:
-        """The projections; what no rule covers goes to CVXPY."""
+        """The projections; what no rule covers is a program on the host."""
         chosen, left = choose([*bands(self.sides), *self.others], self.bounds)
-        return [*self.conditions, *chosen, *([CvxpyBlock.of(left, self.twins, self.parameters)] if left else [])]
+        return [*self.conditions, *chosen, *([ProgramBlock.of(left, self.twins, self.parameters)] if left else [])]
 
     def _map(self, expression: Expression, coordinates: sp.csr_array | None = None) -> AffineMap:
         matrix = coefficients(expression, self.twins, self.parameters, self.draws)

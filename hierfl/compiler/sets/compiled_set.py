@@ -23,12 +23,12 @@ from hierfl.compiler.sets.blocks.block import Block, Product
 from hierfl.compiler.sets.blocks.box_block import BoxBlock
 from hierfl.compiler.sets.blocks.cut_by_ball_block import CutByBall
 from hierfl.compiler.sets.blocks.cut_by_band_block import CutByBand
-from hierfl.compiler.sets.blocks.cvxpy_block import CvxpyBlock
 from hierfl.compiler.sets.blocks.dykstra_block import DykstraBlock
 from hierfl.compiler.sets.blocks.polyhedron_block import PolyhedronBlock
+from hierfl.compiler.sets.blocks.program_block import ProgramBlock
 from hierfl.jaxtools.cheap_jit import quick_jit, traced_for_numpy
 
-ITERATING = (PolyhedronBlock, DykstraBlock, CvxpyBlock, CutByBall, CutByBand)
+ITERATING = (PolyhedronBlock, DykstraBlock, ProgramBlock, CutByBall, CutByBand)
 HOST_LIMIT = 120  # scalars, for whose matrices the host engine takes about a millisecond
 
 
@@ -47,13 +47,13 @@ class CompiledSet:
 
     @cached_property
     def kind(self) -> str:
-        """``"free"``, a family (``"box"``, ``"ball"``, ``"simplex"``, ``"cvxpy"``, ...) or ``"product of ..."``."""
+        """``"free"``, a family (``"box"``, ``"ball"``, ``"simplex"``, ``"program"``, ...) or ``"product of ..."``."""
         moving = [block for block in self.blocks if len(block.entries)]
         kinds = list(dict.fromkeys(block.kind for block in moving))
         covered = len(np.unique(np.concatenate([b.entries for b in moving]))) if moving else 0
         if not kinds:
             return "free"
-        if len(moving) == 1 and (covered == self.size or kinds[0] in ("box", "cvxpy")):
+        if len(moving) == 1 and (covered == self.size or kinds[0] in ("box", "program")):
             return kinds[0]
         return "product of " + ", ".join([*kinds, *(["free"] if covered < self.size else [])])
 
@@ -66,11 +66,6 @@ class CompiledSet:
     def is_exact(self) -> bool:
         """Whether every block is projected on exactly, to rounding."""
         return self.product.exact
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the set is the same in every environment."""
-        return not self.depends_on
 
     def values(self, environment: Mapping[int, Any]) -> dict[int, Any]:
         """Values of the hoisted parameters in an environment."""

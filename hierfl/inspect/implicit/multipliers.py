@@ -64,7 +64,7 @@ def _owners(compiled: CompiledProblem, x: np.ndarray) -> list[Owner]:
     data, exact, scope = compiled.data(), compiled.exact, compiled.scope
     clients, at = data.clients, jnp.asarray(x)
     if scope == "federation":
-        return [exact.federation_owner(at, clients, data.server)]
+        return [exact.federation_owner(at, clients)]
     if scope == "client":
         return [exact.client_owner(at, clients.party(index)) for index in range(clients.size)]
     table = clients.tables[compiled.row_table(clients)]

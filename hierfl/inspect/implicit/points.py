@@ -128,10 +128,10 @@ class Points:
         return True
 
     @property
-    def on_host(self) -> bool:
-        """Whether every lower-level solution is a call of CVXPY."""
+    def rough(self) -> bool:
+        """Whether values are good, and differences of neighbouring ones are not."""
         method = self.compiled.exact.method
-        return method is not None and method.on_host
+        return method is not None and bool(method.values_only)
 
     @property
     def switches(self) -> Switches:
@@ -202,9 +202,9 @@ class Points:
 
     @property
     def _piece(self) -> int:
-        """Points in one call: as many as fit, one where the host solves each by itself."""
+        """Points in one call: as many as fit."""
         rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
-        return 1 if self.on_host else int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
+        return int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
 
     def _pieces(
         self, name: Hashable, one: Callable[..., tuple[Array, ...]], points: np.ndarray, *more: np.ndarray

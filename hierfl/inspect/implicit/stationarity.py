@@ -91,7 +91,7 @@ def stationarity_of(
         points = Points(compiled, progress=bar)
         if not points.differentiable:
             raise IncompatibleSolverError(
-                "stationarity needs gradients of f, but the lower level goes to CVXPY: use implicit.slice, which needs values only."
+                "stationarity needs gradients of f, which this lower level has not: use implicit.slice, which needs values only."
             )
         near = Neighbourhood.of(points, centre, eta)
         rng = np.random.default_rng(seed)

@@ -81,6 +81,4 @@ def is_cheap(compiled: CompiledProblem, points: int) -> bool:
     rows = sum(int(np.sum(table.counts)) for table in compiled.static_data.clients.tables)
     if rows + answers * compiled.lower.size > SCALARS:
         return False
-    return method is None or (
-        not (method.iterative or method.on_host) and points * answers <= SHARE * method.solutions_in_a_second
-    )
+    return method is None or (not method.iterative and points * answers <= SHARE * method.solutions_in_a_second)

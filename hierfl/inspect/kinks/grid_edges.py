@@ -10,7 +10,7 @@ from scipy.spatial import cKDTree
 from hierfl.inspect.implicit.points import Points, Sampled
 from hierfl.inspect.kinks.kink_places import EACH_PLACE, MERGE
 from hierfl.inspect.kinks.one_sided import OneSided, judge
-from hierfl.inspect.kinks.switches import Switches
+from hierfl.inspect.kinks.switches import TOLERANCE, Switches
 from hierfl.inspect.plane import Plane, grid_of
 
 CLOSE_ON_EDGE = 1e-9  # in radii: to within this a change on an edge is found
@@ -99,6 +99,6 @@ def kinks_along(edges: GridEdges, points: Points, plane: Plane, s: np.ndarray, s
     eye = OneSided.of(points, sampled, grid_of(plane, s), directions[0], plane.radius)
     seen = judge(eye, plane.at(at), directions, plane.radius, width, 0.1 * apart)
     kinks = (at + seen.shift[:, None] * along)[seen.kinks | seen.jumps]
-    zero = max(MERGE, 4 * points.switches.tolerance) * plane.radius
+    zero = max(MERGE, 4 * TOLERANCE) * plane.radius
     twice = cKDTree(kinks).query_pairs(zero, output_type="ndarray") if len(kinks) else np.zeros((0, 2), int)
     return np.delete(kinks, twice[:, 1], axis=0)

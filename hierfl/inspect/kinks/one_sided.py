@@ -16,9 +16,9 @@ from hierfl.inspect.kinks.sides import Sides, limit
 
 DISTANCES = (1e-5, 1e-7)  # first and last, in units of a radius
 EXACT_DISTANCES = (1e-5, 1e-8)  # where y is exact to rounding
-HOST_DISTANCES = (3e-3, 3e-4)  # with differences of CVXPY's values
+ROUGH_DISTANCES = (3e-3, 3e-4)  # with differences of rough values
 DIFFERENCE_DISTANCES = (1e-4, 1e-6)  # of exact values
-LEAST_JUMP, LEAST_HOST_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
+LEAST_JUMP, LEAST_ROUGH_JUMP = 1e-6, 1e-3  # of the slope, relative to 1 + |slope|
 LOOKS = 4  # distances, a constant factor apart
 NOISE_PLACES, NOISY = 16, 1e-12  # how many points tell the noise of f, and what is more than rounding
 EXACT = 1e-12  # residuals of a y that is exact to rounding
@@ -59,20 +59,20 @@ class OneSided(NamedTuple):
 
     @property
     def coarse(self) -> bool:
-        """Whether values are only as good as a conic solver's, or those of a noisy function."""
-        return (self.points.on_host and not self.exact) or self.noise > NOISY
+        """Whether values are those of a staircase, or of a noisy function."""
+        return self.points.rough or self.noise > NOISY
 
     @property
     def distances(self) -> tuple[float, float]:
         """How far away to look from, first and last, in units of a window's radius."""
         if self.by_differences:
-            return HOST_DISTANCES if self.coarse else DIFFERENCE_DISTANCES
+            return ROUGH_DISTANCES if self.coarse else DIFFERENCE_DISTANCES
         return EXACT_DISTANCES if self.exact else DISTANCES
 
     @property
     def least_jump(self) -> float:
         """The least jump of a slope that can be told, relative to 1 + |slope|."""
-        return max(LEAST_HOST_JUMP, 100 * self.noise / HOST_DISTANCES[-1]) if self.coarse else LEAST_JUMP
+        return max(LEAST_ROUGH_JUMP, 100 * self.noise / ROUGH_DISTANCES[-1]) if self.coarse else LEAST_JUMP
 
     def least_jump_from(self, distance: np.ndarray, sides: Sides) -> np.ndarray:
         """The least jump that can be told from distances (k,): differences over short ones see the rounding of f."""

@@ -12,9 +12,10 @@ import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
 from hierfl.inspect.kinks.kink_places import BRACKET, EACH_PLACE, LIMIT, MERGE, KinkPlace, merged
-from hierfl.inspect.kinks.one_sided import HOST_DISTANCES
+from hierfl.inspect.kinks.one_sided import ROUGH_DISTANCES
 from hierfl.inspect.kinks.slope_leaps import SlopeLeaps
 from hierfl.inspect.kinks.switch_changes import SwitchChanges
+from hierfl.inspect.kinks.switches import TOLERANCE
 from hierfl.inspect.kinks.value_outliers import outliers
 from hierfl.inspect.line import Line
 
@@ -45,12 +46,12 @@ class PlaceSearch:
         for grid in self._edges(t, sampled):
             more, also = self._between(grid, self.points.values(self.line.at(grid)))
             places, dropped = places + more, dropped + also
-        return merged(places, self.separation, 1e3 * self.points.switches.tolerance * self._size), dropped
+        return merged(places, self.separation, 1e3 * TOLERANCE * self._size), dropped
 
     @property
     def separation(self) -> float:
         """Places that are closer are taken together."""
-        least = HOST_DISTANCES[0] if self.coarse else MERGE
+        least = ROUGH_DISTANCES[0] if self.coarse else MERGE
         return max(least * self.line.radius, CLOSE * self._size)
 
     @property

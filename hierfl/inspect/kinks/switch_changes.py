@@ -14,7 +14,7 @@ import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
 from hierfl.inspect.kinks.kink_places import BRACKET, LIMIT, KinkPlace, changed
-from hierfl.inspect.kinks.switches import ROUNDING
+from hierfl.inspect.kinks.switches import ROUNDING, TOLERANCE
 from hierfl.inspect.line import Line
 
 TOUCH = 1e-7  # of a switch's value, relative to that at the neighbouring points
@@ -138,10 +138,10 @@ class SwitchChanges:
             for i, (left, right) in enumerate(pairwise(ends))
             if left.good and right.good and (left.signature != right.signature).any()
         ]
-        closed, dropped, zero = [], 0, self.points.switches.tolerance
+        closed, dropped = [], 0
         blur = ROUNDING * float(np.nanmax(np.abs(sampled.answers), initial=0.0))  # within which a switch counts as zero
         while open_:
-            cuts = [cell.cuts(self._width, zero) for cell in open_]
+            cuts = [cell.cuts(self._width, TOLERANCE) for cell in open_]
             at = np.concatenate(cuts)
             between = iter(self._ends(at, self.points.values(self.line.at(at)), names))
             parts = []
@@ -158,7 +158,7 @@ class SwitchChanges:
             for cell in parts[:LIMIT]:
                 if cell.length <= self._width:
                     changes = changed(cell.left.signature, cell.right.signature, names)
-                    closed.append(KinkPlace(cell.meeting(self._width, zero), max(cell.length, blur), changes))
+                    closed.append(KinkPlace(cell.meeting(self._width, TOLERANCE), max(cell.length, blur), changes))
                 else:
                     open_.append(cell)
         return closed, dropped
@@ -260,7 +260,7 @@ class SwitchChanges:
 
     def _denoised(self, value: np.ndarray) -> np.ndarray:
         size = np.abs(value)
-        noise = self.points.switches.tolerance * (1.0 + size) + ROUNDING * np.max(
+        noise = TOLERANCE * (1.0 + size) + ROUNDING * np.max(
             size, axis=1, keepdims=True, initial=0.0
         )
         return np.where(size <= noise, 0.0, value)

@@ -28,7 +28,7 @@ from hierfl.inspect.kinks.declared_switches import (
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
 
-TOLERANCE, HOST_TOLERANCE = 1e-11, 1e-6  # projections are exact on their boundary; what CVXPY returns is not
+TOLERANCE = 1e-11  # projections are exact on their boundary
 ROUNDING = 4e-16
 
 
@@ -109,12 +109,6 @@ class Switches:
         )
         return cls(compiled, groups, tuple(opaque))
 
-    @property
-    def tolerance(self) -> float:
-        """What counts as zero."""
-        method = self.compiled.exact.method
-        return HOST_TOLERANCE if method is not None and method.on_host else TOLERANCE
-
     def values(self, x: Array, answers: Array | None, data: Data) -> Array:
         """The value of every switch at x, ``(entries,)``; traceable."""
         parts = [jnp.ravel(values) for group in self.groups for values in self._values(group, x, answers, data)]
@@ -127,9 +121,7 @@ class Switches:
             for values in self._values(group, x, answers, data):
                 flat = jnp.ravel(values)
                 size, largest = jnp.abs(flat), jnp.max(jnp.abs(flat), initial=0.0)
-                zero = size <= self.tolerance * (1.0 + size)
-                if self.tolerance == HOST_TOLERANCE:  # CVXPY's errors are those of the largest entry
-                    zero |= size <= self.tolerance * largest
+                zero = size <= TOLERANCE * (1.0 + size)
                 parts.append(jnp.where(zero | (size <= ROUNDING * largest), 0, jnp.sign(flat)).astype(jnp.int8))
         return jnp.concatenate(parts)
 

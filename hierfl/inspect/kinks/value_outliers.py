@@ -6,7 +6,7 @@ import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
 from hierfl.inspect.kinks.kink_places import KinkPlace
-from hierfl.inspect.kinks.one_sided import HOST_DISTANCES
+from hierfl.inspect.kinks.one_sided import ROUGH_DISTANCES
 from hierfl.inspect.kinks.slope_leaps import NEIGHBOURS, OUTLIER
 from hierfl.inspect.line import Line
 
@@ -32,7 +32,7 @@ def outliers(points: Points, line: Line, t: np.ndarray, sampled: Sampled, coarse
         usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
         if bend[i] > OUTLIER * usual + floor:
             spans.append((t[i], t[i + 2]))
-    least = (HOST_DISTANCES[0] if coarse else 1e-7) * line.radius
+    least = (ROUGH_DISTANCES[0] if coarse else 1e-7) * line.radius
     while spans and max(b - a for a, b in spans) > least:
         fine = np.array([np.linspace(a, b, 5) for a, b in spans])
         inside = points.values(line.at(fine.ravel())).value.reshape(fine.shape)

@@ -59,7 +59,7 @@ class TimeBudget:
         are solved on the host remember what they were asked, and answer it again in no time; along the line all may be one question.
         """
         t = self.shown.t
-        count = min(1 if self._points.on_host else FEW, len(t) - 1)
+        count = min(FEW, len(t) - 1)
         few, step = t[(len(t) - count) // 2 :][:count], t[1] - t[0]
         places = self.shown.line.at(few + step / 3)
         aside = ASIDE * step * after * np.cos(np.arange(1, places.shape[-1] + 1) ** 2)

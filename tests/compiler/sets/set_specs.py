@@ -204,12 +204,12 @@ COMPOSED = [
     Spec("one entry in a simplex", lambda y, x, r, c: [y >= 0, cp.sum(y) == r], "box", shapes=((1,),)),
 ]
 
-BY_CVXPY = [
-    Spec("sum of exponentials", lambda y, x, r, c: [cp.sum(cp.exp(y)) <= 5 + r], "cvxpy"),
-    Spec("p-norm", lambda y, x, r, c: [cp.norm(y - x, 3) <= r], "cvxpy"),
-    Spec("norm under its own sum", lambda y, x, r, c: [cp.norm(y) <= 2 + cp.sum(y)], "cvxpy"),
-    Spec("entropy", lambda y, x, r, c: [cp.sum(cp.entr(y)) >= 0.1], "cvxpy"),
-    Spec("turning ellipsoid", lambda y, x, r, c: [cp.norm((M + cp.diag(x)) @ y) <= r], "cvxpy"),
+BY_PROGRAM = [
+    Spec("sum of exponentials", lambda y, x, r, c: [cp.sum(cp.exp(y)) <= 5 + r], "program"),
+    Spec("p-norm", lambda y, x, r, c: [cp.norm(y - x, 3) <= r], "program"),
+    Spec("norm under its own sum", lambda y, x, r, c: [cp.norm(y) <= 2 + cp.sum(y)], "program"),
+    Spec("entropy", lambda y, x, r, c: [cp.sum(cp.entr(y)) >= 0.1], "program"),
+    Spec("turning ellipsoid", lambda y, x, r, c: [cp.norm((M + cp.diag(x)) @ y) <= r], "program"),
 ]
 
-SPECS = [*FIXED_AND_MOVING, *CONES, *COMPOSED, *BY_CVXPY]
+SPECS = [*FIXED_AND_MOVING, *CONES, *COMPOSED, *BY_PROGRAM]

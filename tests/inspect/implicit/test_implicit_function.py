@@ -181,7 +181,7 @@ def test_nonsmooth_lower_level() -> None:
     assert "parametric program" in str(problem.explain())
 
 
-def test_nonsmooth_lower_level_with_data_by_cvxpy() -> None:
+def test_nonsmooth_lower_level_with_data() -> None:
     rng = np.random.default_rng(0)
     data = rng.standard_normal(9)
     x, y, s = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="s")

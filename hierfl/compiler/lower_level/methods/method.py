@@ -90,10 +90,6 @@ class ExactMethod(ABC):
         Whether y is a formula, or a few steps in a few unknowns.
     iterative
         Whether y is where an iteration on it stopped.
-    on_host
-        Whether it leaves the traced program, for a solution only as good as CVXPY's.
-    responds
-        Whether it knows how y moves with x: it has ``pull``.
     tells_empty
         Whether its solutions say that Y(x) is empty.
     """
@@ -104,9 +100,17 @@ class ExactMethod(ABC):
     cost: ClassVar[str]
     at_once: ClassVar[bool] = False
     iterative: ClassVar[bool] = False
-    on_host: ClassVar[bool] = False
     tells_empty: ClassVar[bool] = False
-    responds: ClassVar[bool] = False
+
+    @property
+    def responds(self) -> bool:
+        """Whether it knows how y moves with x: it has ``pull``."""
+        return False
+
+    @property
+    def values_only(self) -> str:
+        """Why what it finds tells nothing of how y moves with x; empty where it does."""
+        return ""
 
     @property
     def tells_kinks(self) -> bool:

@@ -29,7 +29,7 @@ from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage
 
-OWNERS = 1_000  # of a y: solved one after another
+OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are left to iterations
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
 WORK = 1e8  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations
 BETWEEN = (
@@ -55,22 +55,32 @@ class ParametricProgram(ExactMethod):
     name: ClassVar[str] = "parametric program"
     cost: ClassVar[str] = "a sparse convex program on the host, for each owner of a y"
     tells_empty: ClassVar[bool] = True
-    responds: ClassVar[bool] = True
+
+    @property
+    def responds(self) -> bool:
+        return not self.values_only
+
+    @property
+    def values_only(self) -> str:
+        return self.solver.form.stairs
 
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
         oracles = structure.oracles
-        if oracles.elsewhere and oracles.scope == "federation":
+        told = structure.obstacle is None or oracles.lower_is_private or getattr(structure.level, "selection", None) is not None
+        if oracles.elsewhere and oracles.scope == "federation" and told:
             return Verdict(False, "needs the data of all clients in one place")
         try:
             form = level_solver(structure).form
         except NoStandardFormError as reason:
             return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
-        if structure.owners > OWNERS and not ManyPrograms.treats(form):
+        if form.stairs and structure.obstacle is None:
+            return Verdict(False, f"would find a staircase: {form.stairs}")
+        if structure.obstacle is None and structure.owners > OWNERS and not ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers = sum(group.template.count * _rows(group, oracles, structure) for group in form.groups)
         iterated = structure.obstacle is None and numbers * structure.size * structure.owners > WORK
-        if numbers > NUMBERS or iterated:
+        if numbers > NUMBERS or iterated:  # or beyond what memory has
             return Verdict(
                 False, f"needs fewer numbers to average over; here {numbers:,}, for {structure.size:,} scalars of y"
             )

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hierfl.compiler.programs.backends.backend import Backend
-from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
 
@@ -55,4 +55,8 @@ def _of_clarabel(cone: Cone) -> object:
         return clarabel.ZeroConeT(cone.size)
     if cone.kind == NONNEGATIVE:
         return clarabel.NonnegativeConeT(cone.size)
+    if cone.kind == EXPONENTIAL:
+        return clarabel.ExponentialConeT()
+    if cone.share is not None:
+        return clarabel.PowerConeT(cone.share)
     return clarabel.SecondOrderConeT(cone.size) if cone.kind == SECOND_ORDER else clarabel.PSDTriangleConeT(cone.order)
