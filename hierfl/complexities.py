@@ -23,7 +23,7 @@ from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import LFD, Exact, FedAC, LocalSGD, ProjectedSGD, ProjectionMethod
 from hierfl.solvers.lower.lower_solver import Effort
 from hierfl.solvers.papers import orders
-from hierfl.solvers.papers.predicted_effort import points_of, predicted_effort
+from hierfl.solvers.papers.orders import points_of, predicted_effort
 from hierfl.solvers.papers.theory import report
 
 if TYPE_CHECKING:

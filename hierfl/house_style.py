@@ -60,10 +60,7 @@ KEPT = ("savefig.dpi", "savefig.bbox", "pdf.fonttype", "ps.fonttype")  # of a st
 def require_style(style: Any) -> str:
     """Require a style that there is.
 
-    Raises
-    ------
-    SettingError
-        Naming those.
+    Raises ``SettingError``, naming those.
     """
     if style not in STYLES:
         raise SettingError(f"style={style!r}: {near_names(style, tuple(STYLES))}")
@@ -127,10 +124,7 @@ def house_figure() -> type[Figure]:
 def require_axes(ax: Any, projection: str = "rectilinear") -> None:
     """Require that ``ax`` is None, or axes of matplotlib of that projection.
 
-    Raises
-    ------
-    SettingError
-        Saying how such axes are made.
+    Raises ``SettingError``, saying how such axes are made.
     """
     from matplotlib.axes import Axes
 
@@ -145,10 +139,7 @@ def require_axes(ax: Any, projection: str = "rectilinear") -> None:
 def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of matplotlib's lines, under their long names (``lw`` is ``linewidth``).
 
-    Raises
-    ------
-    SettingError
-        Naming a keyword that is none, and the usual ones.
+    Raises ``SettingError``, naming a keyword that is none, and the usual ones.
     """
     from matplotlib.artist import ArtistInspector
     from matplotlib.cbook import normalize_kwargs
@@ -166,10 +157,7 @@ def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
 def require_known(style: Mapping[str, Any], known: Iterable[str], usual: Iterable[str]) -> None:
     """Require that every keyword is known.
 
-    Raises
-    ------
-    SettingError
-        Naming the keyword, and the usual ones.
+    Raises ``SettingError``, naming the keyword, and the usual ones.
     """
     unknown = [name for name in style if name not in set(known)]
     if unknown:

@@ -40,10 +40,7 @@ def near_names(name: object, known: Iterable[str]) -> str:
 def require_names(given: Iterable[str], known: Iterable[str], function: str) -> None:
     """Each name is one of a function's settings.
 
-    Raises
-    ------
-    UnknownNameError
-        Naming the function that was called, and the nearest settings that there are.
+    Raises ``UnknownNameError``, naming the function that was called, and the nearest settings that there are.
     """
     known = list(known)
     for name in given:

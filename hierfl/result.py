@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.analysis.theorems.theorem_point import TheoremPoint
+from hierfl.analysis.theorems import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names

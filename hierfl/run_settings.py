@@ -88,10 +88,7 @@ class RunSettings:
     def require_known(cls, given: Iterable[str], function: str) -> None:
         """Each name is a setting.
 
-        Raises
-        ------
-        UnknownNameError
-            Naming the function that was called, and the nearest settings that there are.
+        Raises ``UnknownNameError``, naming the function that was called, and the nearest settings that there are.
         """
         require_names(given, [setting.name for setting in fields(cls) if setting.init], function)
 

@@ -249,10 +249,7 @@ class Runs(Shown):
 def half_width(values: np.ndarray, level: float = 0.95) -> Any:
     """Compute half the width of Student's interval for the mean over the first axis.
 
-    Raises
-    ------
-    SettingError
-        If the level is not in (0, 1).
+    Raises ``SettingError`` if the level is not in (0, 1).
     """
     from scipy.special import stdtrit
 

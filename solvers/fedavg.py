@@ -20,12 +20,11 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.local_steps import LocalSteps, Term, Value
-from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
+from hierfl.solvers.parts.participation import Participation, cohorts_of
 from hierfl.solvers.parts.requirements import (
-    require_choice,
     require_count,
     require_gradients,
     require_public_set,
@@ -35,7 +34,6 @@ from hierfl.solvers.parts.round_monitor import first_fault
 from hierfl.solvers.parts.step_schedules import (
     Schedule,
     StepCounts,
-    require_schedule,
     steps_of,
     tabulate,
     tabulate_steps,
@@ -90,10 +88,7 @@ class FedAvg:
     takes_epochs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_schedule(self.step_size, "step_size", auto=True)
-        require_participation(self.participation)
-        require_choice(self.absent, "absent", ABSENT)
-        require_count(self.batch_size, "batch_size", or_none=True)
+        require_common(self)
         if self.epochs is None:
             return
         require_count(self.epochs, "epochs")
@@ -121,10 +116,7 @@ class FedAvg:
 def batches_of_a_pass(population: Population | None, samples: Sequence[int], batch_size: int | None) -> np.ndarray:
     """The number of batches in a pass over each party's rows, ``(parties,)``.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        For a law, of which there is no pass, and for tables of different lengths.
+    Raises ``IncompatibleSolverError`` for a law, of which there is no pass, and for tables of different lengths.
     """
     assert population is not None
     tables = [table for table in population.tables if set(samples) & set(table.samples)]
@@ -143,10 +135,7 @@ def batches_of_a_pass(population: Population | None, samples: Sequence[int], bat
 def require_first_order(solver: object, problem: CompiledProblem) -> None:
     """Check what local gradient steps need: one level, gradients, and an X that the server knows.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming what is in the way.
+    Raises ``IncompatibleSolverError``, naming what is in the way.
     """
     require_single_level(solver, problem)
     require_gradients(solver, problem)

@@ -20,7 +20,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
-from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, require_schedule, tabulate
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 
@@ -41,10 +41,6 @@ class FedMSPP(FedAvg):
     local_steps: StepCounts = 20
     proximal_step: Schedule = 0.1
     takes_epochs: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_schedule(self.proximal_step, "proximal_step")
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedMSPP:
         """The algorithm for one problem; errors as for :meth:`FedAvg.bind`."""

@@ -33,10 +33,10 @@ from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.opposition import is_opposed
-from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
+from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.participation import Participation, cohorts_of
 from hierfl.solvers.parts.requirements import (
-    require_count,
+    is_opposed,
     require_gradients,
     require_number,
     require_public_set,
@@ -45,7 +45,6 @@ from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, move_r
 from hierfl.solvers.parts.step_schedules import (
     Schedule,
     StepCounts,
-    require_schedule,
     steps_of,
     tabulate,
     tabulate_steps,
@@ -100,14 +99,9 @@ class FedNest:
     batch_size: int | None = 32
 
     def __post_init__(self) -> None:
-        require_schedule(self.step_size, "step_size", auto=True)
-        require_schedule(self.inner_step, "inner_step")
-        for name in ("inner_rounds", "neumann"):
-            require_count(getattr(self, name), name)
+        require_common(self)
         if self.lipschitz is not None:
             require_number(self.lipschitz, "lipschitz", 0, np.inf)
-        require_participation(self.participation)
-        require_count(self.batch_size, "batch_size", or_none=True)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedNest:
         """The algorithm for one problem, schedules tabulated.

@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.near_names import suggests_names
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
-from hierfl.solvers.parts.requirements import require_number
 
 
 @suggests_names
@@ -33,10 +31,6 @@ class FedProx(FedAvg):
     """
 
     proximal: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number(self.proximal, "proximal", 0, np.inf)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedProx:
         """The algorithm for one problem; errors as for :meth:`FedAvg.bind`."""

@@ -4,10 +4,10 @@ Round r: the server broadcasts x; every participant takes H local steps
 
     x_i  <-  x_i - gamma ( g + (x_i - P_{X_i}(x_i)) / eta ),        g = (n / eta) (f_i(x_i + eta v) - f_i(x_i)) v,
 
-and the server averages the x_i. The classes differ in the y at which f_i is evaluated, and each has a file of its own:
+and the server averages the x_i. The classes differ in the y at which f_i is evaluated:
 
-* ``fedrzo_nn``, no lower level: none; every step draws its own v;
-* ``fedrzo_2s``, client and sample scope: the client answers itself, at both points, with the same samples; own v;
+* ``fedrzo_2s``, client and sample scope: the client answers itself, at both points, with the same samples; every step draws its own v.
+  Without a lower level there is no y, and this is FedRZO_nn;
 * ``fedrzo_bl``, federation scope, minimax included: the server draws v for the whole round, all clients together compute
   y+ at x + eta v and y0 at x *once*, and the local steps use these delayed answers.
 """
@@ -17,41 +17,37 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-import numpy as np
-
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
 from hierfl.solvers.fedrzo_2s import BoundFedRZO2s
 from hierfl.solvers.fedrzo_bl import BoundFedRZObl
-from hierfl.solvers.fedrzo_nn import BoundFedRZOnn
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, require_federated
-from hierfl.solvers.papers.fedrzo_modes import fedrzo_mode
+from hierfl.solvers.papers.printed_modes import fedrzo_mode
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings
-from hierfl.solvers.papers.theory import UPPER_SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.papers.theory import (
+    Starts,
+    prescription,
+    require_covered,
+    require_left_out,
+)
 from hierfl.solvers.papers.theory_lower import theory_lower
-from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.directions import KINDS
-from hierfl.solvers.parts.estimators import ESTIMATORS
-from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
+from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.participation import Participation, cohorts_of
 from hierfl.solvers.parts.requirements import (
-    require_choice,
     require_count,
     require_directions,
-    require_flag,
-    require_lower,
-    require_number,
 )
 from hierfl.solvers.parts.seeded_steps import SeededSteps
-from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, require_schedule
-from hierfl.solvers.parts.uplink import COMMUNICATIONS, MoveUplink, SlopeSumUplink, SlopeUplink, require_rebuildable
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts
+from hierfl.solvers.parts.uplink import MoveUplink, SlopeSumUplink, SlopeUplink, require_rebuildable
 from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
 
 BY_SCOPE: dict[str | None, type[ZerothOrderSteps]] = {
-    None: BoundFedRZOnn,
+    None: BoundFedRZO2s,
     "federation": BoundFedRZObl,
     "client": BoundFedRZO2s,
     "sample": BoundFedRZO2s,
@@ -152,26 +148,12 @@ class FedRZO(PublishedSettings):
         return cls(**{**mode.settings, "published_as": mode, **given})
 
     def __post_init__(self) -> None:
-        require_schedule(self.step_size, "step_size", auto=True)
-        require_number(self.smoothing, "smoothing", 0, np.inf)
-        require_choice(self.estimator, "estimator", ESTIMATORS)
-        require_count(self.directions, "directions")
-        require_choice(self.direction_kind, "direction_kind", KINDS)
-        require_flag(self.control_variate, "control_variate")
-        require_participation(self.participation)
-        require_choice(self.absent, "absent", ABSENT)
-        require_count(self.batch_size, "batch_size", or_none=True)
-        require_flag(self.common_random_numbers, "common_random_numbers")
-        require_choice(self.communication, "communication", COMMUNICATIONS)
-        require_choice(self.schedule, "schedule", UPPER_SCHEDULES)
-        require_number(self.accuracy, "accuracy", 0, np.inf)
+        require_common(self)
         require_left_out(self, "step_size")
         if self.schedule != "practical":
             require_count(
                 self.local_steps, f"local_steps with schedule={self.schedule!r}", or_none=True, none="the theorem's"
             )
-        if self.lower is not None:
-            require_lower(self.lower)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> ZerothOrderSteps:
         """The algorithm for one problem, schedules tabulated.

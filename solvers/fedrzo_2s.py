@@ -1,5 +1,6 @@
 """FedRZO_2s: every client solves lower levels of its own ([2S] Algorithm 4; client scope too). Chosen by ``FedRZO``.
 
+Where there is no lower level, the same lines are FedRZO_nn ([NN] Algorithm 1, which is [2S] Algorithm 1), without the answers of line 5.
 The lower-level solver is the paper's Algorithm 5 in ``lower=ProjectionMethod(steps=LogGrowth(tau), start="zero")``. In client
 scope a client keeps its y, the mean of those at the points of a step, for a warm start.
 """
@@ -23,7 +24,7 @@ from hierfl.solvers.parts.zeroth_order_steps import FedRZOMemory, FedRZOState, L
 
 @dataclass(frozen=True, eq=False)
 class BoundFedRZO2s(ZerothOrderSteps):
-    """FedRZO_2s on one problem: the algorithm of the runtime contract."""
+    """FedRZO_2s, or FedRZO_nn, on one problem: the algorithm of the runtime contract."""
 
     def round(self, clients: Clients, state: FedRZOState, key: Array) -> tuple[FedRZOState, dict[str, Array]]:
         """Lines 3 to 9: the server broadcasts x, the participants answer and step by themselves, the server averages."""
@@ -45,7 +46,7 @@ class BoundFedRZO2s(ZerothOrderSteps):
                 call = None if self.settings.common_random_numbers else place
                 return self.oracle.at(z, party, memory.y, clock, sample_key, call=call)
 
-            values = self.around(x, v, party.environment, answered_term)  # line 6
+            values = self.around(x, v, party.environment, answered_term)  # line 6: f_i(x + eta v, xi) and f_i(x, xi)
             return self.estimated(v, values, self._keeping(memory, values.y))
 
         return self.descend(party, arrived(received.broadcast), memory, received, key, local_gradient)  # line 7

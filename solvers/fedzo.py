@@ -21,7 +21,7 @@ from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.parts.directions import Directions
 from hierfl.solvers.parts.estimators import average_along, shifts_of, slopes
 from hierfl.solvers.parts.local_steps import Term
-from hierfl.solvers.parts.requirements import require_count, require_number, require_public_set, require_single_level
+from hierfl.solvers.parts.requirements import require_public_set, require_single_level
 
 
 @suggests_names
@@ -45,11 +45,6 @@ class FedZO(FedAvg):
     smoothing: float = 1e-3
     directions: int = 20
     takes_epochs: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number(self.smoothing, "smoothing", 0, np.inf)
-        require_count(self.directions, "directions")
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedZO:
         """The algorithm for one problem; errors as for :meth:`FedAvg.bind`, but black boxes are allowed."""

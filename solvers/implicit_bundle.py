@@ -141,10 +141,8 @@ class BoundImplicitBundle:
     def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:
         """One visit for every point that is asked for, the start first; of points that were answered before only where the run stands.
 
-        Raises
-        ------
-        EmptyLowerSetError, LowerLevelError, DivergedError, NoGradientError
-            If f has no value, or no gradient, at the start.
+        Raises ``EmptyLowerSetError``, ``LowerLevelError``, ``DivergedError``, ``NoGradientError`` if f has no value, or
+        no gradient, at the start.
         """
         oracle = ImplicitOracle(self.problem, seed, answers)
         try:

@@ -31,17 +31,16 @@ from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower, require_federated
-from hierfl.solvers.parts.bound import ABSENT, Bound
+from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
+from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.participation import Participation, cohorts_of
 from hierfl.solvers.parts.requirements import (
-    require_choice,
-    require_count,
     require_lower,
     require_public_set,
 )
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
-from hierfl.solvers.parts.step_schedules import Schedule, require_schedule, tabulate
+from hierfl.solvers.parts.step_schedules import Schedule, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 EXACT = Exact()
@@ -82,10 +81,7 @@ class ImplicitGradient:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        require_schedule(self.step_size, "step_size", auto=True)
-        require_participation(self.participation)
-        require_choice(self.absent, "absent", ABSENT)
-        require_count(self.batch_size, "batch_size", or_none=True)
+        require_common(self)
         require_lower(self.lower)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitGradient:

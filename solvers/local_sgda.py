@@ -32,10 +32,9 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.lower.lower_solver import Clock
-from hierfl.solvers.parts.opposition import is_opposed
-from hierfl.solvers.parts.requirements import require_gradients, require_public_set
+from hierfl.solvers.parts.requirements import is_opposed, require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, first_flagged, move_rate
-from hierfl.solvers.parts.step_schedules import Schedule, require_schedule, steps_of, tabulate
+from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate
 from hierfl.solvers.parts.step_tables import row
 
 
@@ -63,10 +62,6 @@ class LocalSGDA(FedAvg):
 
     ascent_step: Schedule = 0.01
     takes_epochs: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_schedule(self.ascent_step, "ascent_step")
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundLocalSGDA:
         """The algorithm for one problem; further errors as for :meth:`FedAvg.bind`."""

@@ -14,7 +14,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -23,10 +22,11 @@ from hierfl.compiler.data.tables import Party
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
-from hierfl.solvers.parts.participation import Participation, require_participation
-from hierfl.solvers.parts.requirements import require_choice, require_clients_alone, require_count, require_number
+from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.participation import Participation
+from hierfl.solvers.parts.requirements import require_choice, require_clients_alone
 from hierfl.solvers.parts.round_monitor import first_fault
-from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, require_schedule, steps_of
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, steps_of
 
 
 @suggests_names
@@ -71,10 +71,7 @@ class SCAFFOLD:
     epochs: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        require_schedule(self.step_size, "step_size", auto=True)
-        require_number(self.server_step, "server_step", 0, np.inf)
-        require_participation(self.participation)
-        require_count(self.batch_size, "batch_size", or_none=True)
+        require_common(self)
         require_choice(self.option, "option", ("I", "II"))
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundSCAFFOLD:

@@ -34,28 +34,28 @@ from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower
 from hierfl.solvers.papers.asymptotics import theorem_2
+from hierfl.solvers.papers.printed_modes import hfl_mode
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings
-from hierfl.solvers.papers.theory import UPPER_SCHEDULES, Starts, prescription, require_covered, require_left_out
+from hierfl.solvers.papers.theory import (
+    Starts,
+    prescription,
+    require_covered,
+    require_left_out,
+)
 from hierfl.solvers.papers.theory_lower import theory_lower
-from hierfl.solvers.papers.zohfl_mode import hfl_mode
-from hierfl.solvers.parts.bound import ABSENT, Bound
+from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated
-from hierfl.solvers.parts.directions import KINDS, Directions
-from hierfl.solvers.parts.participation import Participation, cohorts_of, require_participation
+from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.directions import Directions
+from hierfl.solvers.parts.participation import Participation, cohorts_of
 from hierfl.solvers.parts.requirements import (
-    require_choice,
-    require_count,
     require_directions,
-    require_flag,
-    require_lower,
-    require_number,
     require_public_set,
 )
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
-from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, require_schedule, tabulate
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, tabulate
 from hierfl.solvers.parts.step_tables import row
 from hierfl.solvers.parts.uplink import (
-    COMMUNICATIONS,
     Ledger,
     ScalarUplink,
     VectorUplink,
@@ -147,22 +147,10 @@ class ZOHFL(PublishedSettings):
         return cls(**{**mode.settings, "published_as": mode, **given})
 
     def __post_init__(self) -> None:
-        require_schedule(self.step_size, "step_size", auto=True)
-        require_number(self.smoothing, "smoothing", 0, np.inf)
-        require_count(self.directions, "directions")
-        require_choice(self.direction_kind, "direction_kind", KINDS)
-        require_participation(self.participation)
-        require_choice(self.absent, "absent", ABSENT)
-        require_count(self.batch_size, "batch_size", or_none=True)
-        require_flag(self.common_random_numbers, "common_random_numbers")
-        require_choice(self.communication, "communication", COMMUNICATIONS)
-        require_choice(self.schedule, "schedule", UPPER_SCHEDULES)
-        require_number(self.accuracy, "accuracy", 0, np.inf)
+        require_common(self)
         require_left_out(self, "step_size", "local_steps")
         if self.local_steps is not None and self.lower is not None:
             raise SettingError("local_steps is short for lower=ProjectedSGD(steps=...); give one of the two, not both.")
-        if self.lower is not None:
-            require_lower(self.lower)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundZOHFL:
         """The algorithm for one problem, schedules tabulated.

@@ -20,12 +20,8 @@ def require_convex(
 ) -> None:
     """Check convexity in ``keep``, everything else fixed within its bounds ``known`` (by leaf id).
 
-    Raises
-    ------
-    NotConvexError
-        Naming the smallest subexpression that breaks CVXPY's rules.
-    DeclarationError
-        For an integer, boolean or complex variable.
+    Raises ``NotConvexError``, naming the smallest subexpression that breaks CVXPY's rules. Raises ``DeclarationError``
+    for an integer, boolean or complex variable.
     """
     _require(expression, keep, what, "convex", known)
 
@@ -63,10 +59,7 @@ def require_domain(
 ) -> None:
     """Check that what is fixed stays in the domain of the atoms over ``keep``: ``quad_over_lin(y, x)`` needs x >= 0.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the atom and the constraint to declare.
+    Raises ``DeclarationError``, naming the atom and the constraint to declare.
     """
     kept, enclosure = {v.id for v in keep}, Enclosure(known)
 

@@ -33,10 +33,7 @@ from hierfl.language.sample import ClientParameter
 def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> Declaration:
     """The declaration of a problem; arguments as of :class:`hierfl.Problem`.
 
-    Raises
-    ------
-    DeclarationError, NotConvexError, DataError
-        Naming the culprit and what to write instead.
+    Raises ``DeclarationError``, ``NotConvexError``, ``DataError``, naming the culprit and what to write instead.
     """
     _require_kinds(objective, lower, federation)
     on_x = constraint_tuple(constraints, "Problem")

@@ -118,10 +118,8 @@ def _memoised(rule: Callable[[Tree, Rebuild], Tree]) -> Rebuild:
 def copy_with(node: Tree, rebuild: Rebuild) -> Tree:
     """A copy of an atom or constraint over rebuilt arguments, all settings kept.
 
-    Raises
-    ------
-    UnsupportedAtomError
-        For a perspective of which some variables are fixed: its function would no longer be scaled as a whole.
+    Raises ``UnsupportedAtomError`` for a perspective of which some variables are fixed: its function would no longer be
+    scaled as a whole.
     """
     copy = row_of(node).copy
     if copy is None:

@@ -35,12 +35,8 @@ class PlayerConvexity:
 def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
     """What the tree proves of each player.
 
-    Raises
-    ------
-    NotConvexError
-        For a player whose objective is known to curve the wrong way; names it and the curvature.
-    DeclarationError
-        For a player whose objective has kinks in its own decision; names the atom.
+    Raises ``NotConvexError`` for a player whose objective is known to curve the wrong way; names it and the curvature.
+    Raises ``DeclarationError`` for a player whose objective has kinks in its own decision; names the atom.
     """
     return tuple(PlayerConvexity(player, _proof(player)) for player in level.players)
 

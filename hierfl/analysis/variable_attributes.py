@@ -18,10 +18,7 @@ _REFUSED = ("boolean", "integer", "complex", "imag", "hermitian", "sparsity")
 def check_attributes(variables: Sequence[cp.Variable]) -> None:
     """Refuse variables that are not real and continuous.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the variable and the attribute.
+    Raises ``DeclarationError``, naming the variable and the attribute.
     """
     for variable in variables:
         for attribute in _REFUSED:

@@ -1,4 +1,4 @@
-"""Sums and products of expressions with the idle parts left out: no zeros, no ones, numbers multiplied together."""
+"""Sums and products of expressions with the idle parts left out (no zeros, no ones, numbers multiplied together), and a rule of curvature."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.binary_operators import multiply
+from cvxpy.atoms.affine.binary_operators import DivExpression, multiply
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
 
-from hierfl.atoms.row import own_row
+from hierfl.atoms.row import CurvatureSearch, own_row
 
 
 def only_compiled(expression: Any) -> bool:
@@ -158,4 +158,20 @@ def positive_part(atom: Any) -> Expression | None:
     for zero, w in (inner.args, inner.args[::-1]):
         if w.shape == atom.shape and vanishes(zero):
             return w if sign > 0 else -w
+    return None
+
+
+def factored(search: CurvatureSearch, node: Any) -> tuple[Any, Any] | None:
+    """(c, w) where the part with kept variables is c * w and w's slopes are fixed."""
+    if isinstance(node, AddExpression):
+        held = [argument for argument in node.args if search.has_kept(argument)]
+        return factored(search, held[0]) if len(held) == 1 and held[0].shape == node.shape else None
+    if isinstance(node, NegExpression):
+        return factored(search, node.args[0])
+    if isinstance(node, (multiply, DivExpression)):
+        left, right = node.args
+        if isinstance(node, DivExpression) and not search.has_kept(right):
+            return inverse(right), left
+        if isinstance(node, multiply) and not (search.has_kept(left) and search.has_kept(right)):
+            return (right, left) if search.has_kept(left) else (left, right)
     return None

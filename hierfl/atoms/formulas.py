@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import sympy
-else:
-    sympy = lazy_module("sympy")
+from hierfl.atoms.loaded_late import sympy
 
 Expr = Any  # a SymPy expression; SymPy has no types of its own
 Scalars = np.ndarray  # of SymPy expressions, dtype object

@@ -3,16 +3,86 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hierfl.command.loading import load_problem, load_rows, load_solver
 from hierfl.errors import SettingError
+from hierfl.near_names import near_names
+from hierfl.reproduce.conducting import conduct
+from hierfl.reproduce.listing import every_reproduction, find_data, reproduction_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hierfl.problem import Problem
+
+
+def serve_site(chosen: argparse.Namespace) -> None:
+    """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
+    from hierfl import solvers
+    from hierfl.runtime.sites.memory_folder import MemoryFolder
+    from hierfl.runtime.sites.site import Site
+    from hierfl.runtime.sites.site_rules import SiteRules, held_of
+
+    dask, flower = ("tls_ca", "tls_cert", "tls_key", "host"), ("parent_pid",)
+    for name in flower if chosen.socket is None else dask:
+        if getattr(chosen, name) is not None:
+            place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
+            raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
+    handler = logging.StreamHandler(sys.stderr) if chosen.log is None else logging.FileHandler(chosen.log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("hierfl.site")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    algorithms = None if chosen.algorithms is None else tuple(name.strip() for name in chosen.algorithms.split(","))
+    for name in algorithms or ():
+        if name not in solvers.__all__:
+            raise SettingError(f"--algorithms {name!r}: {near_names(name, solvers.__all__)}")
+    rules = SiteRules(algorithms, chosen.min_samples, chosen.max_rounds, chosen.min_noise, chosen.min_sum)
+    declaration = load_problem(chosen.problem).declaration
+    held = held_of(declaration, load_rows(chosen.data))
+    name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
+    memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
+    site = Site(name, declaration, held, rules, memories=memories)
+    if chosen.socket is not None:
+        from hierfl.runtime.on_flower.letter_desk import LetterDesk
+        from hierfl.runtime.on_flower.site_socket import serve_socket
+
+        serve_socket(LetterDesk(site, load_solver).answer, chosen.socket, chosen.parent_pid)
+        return
+    from hierfl.runtime.on_dask.site_process import TLSFiles, run_site
+
+    files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
+    run_site(site, chosen.scheduler, files, chosen.host)
+
+
+def reproduce(chosen: argparse.Namespace) -> None:
+    """Run what was named, or list what there is.
+
+    Raises ``SettingError`` for a name that there is not. Raises ``DataError`` if files of data are there and cannot be
+    read. Raises ``CheckpointError`` if the folder cannot be written, or holds other numbers.
+    """
+    if chosen.name is None:
+        for one in every_reproduction():
+            print(f"{one.name}\n    {one.about}\n    {one.source}; small: {one.smaller}")
+        print("\nhierfl reproduce NAME runs one of them; --full at the paper's size.")
+        return
+    reproduction = reproduction_of(chosen.name)
+    folder = chosen.out / reproduction.name
+    data = find_data(reproduction, chosen.data, chosen.download)
+    try:
+        _, text = conduct(reproduction, data, folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet)
+    except KeyboardInterrupt:
+        print(
+            f"\ninterrupted; the cells that are done are kept in {folder}, and the same command goes on.",
+            file=sys.stderr,
+        )
+        raise SystemExit(130) from None
+    print(text)
 
 
 def _show(chosen: argparse.Namespace) -> None:
@@ -127,7 +197,6 @@ def _demo(chosen: argparse.Namespace) -> None:
 
 
 def _reproduce(chosen: argparse.Namespace) -> None:
-    from hierfl.command.reproducing import reproduce
 
     reproduce(chosen)
 
@@ -146,7 +215,6 @@ def _text(x: Any) -> str:
 
 
 def _site(chosen: argparse.Namespace) -> None:
-    from hierfl.command.serving import serve_site
 
     serve_site(chosen)
 

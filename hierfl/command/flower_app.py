@@ -66,10 +66,7 @@ def write_app(place: str, folder: Path) -> str:
 
     A declaration in a file is copied into the app, one in a module has to be installed where the ServerApp runs.
 
-    Raises
-    ------
-    SettingError
-        If there is no such problem, if it has no federation, or if the folder is not empty.
+    Raises ``SettingError`` if there is no such problem, if it has no federation, or if the folder is not empty.
     """
     problem = load_problem(place)
     if problem.federation is None:

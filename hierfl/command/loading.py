@@ -22,10 +22,8 @@ def load_problem(place: str) -> Problem:
 
     The name can be left out where there is one problem only, declared or made by a function.
 
-    Raises
-    ------
-    SettingError
-        If there is no such module, file or name, or if it holds something else; without a name, if there are several.
+    Raises ``SettingError`` if there is no such module, file or name, or if it holds something else; without a name, if
+    there are several.
     """
     where, _, name = place.partition(":")
     if not where:
@@ -60,10 +58,7 @@ def load_problem(place: str) -> Problem:
 def load_rows(place: str) -> Any:
     """What the function without arguments at ``module:name`` or ``path/to/file.py:name`` returns.
 
-    Raises
-    ------
-    SettingError
-        If there is no such function.
+    Raises ``SettingError`` if there is no such function.
     """
     where, _, name = place.partition(":")
     if not where or not name:
@@ -81,10 +76,7 @@ def load_rows(place: str) -> Any:
 def load_solver(text: str) -> Any:
     """A solver as it is written in Python, such as ``FedRZO(smoothing=0.05, lower=LocalSGD(rounds=3))``; nothing else is run.
 
-    Raises
-    ------
-    SettingError
-        For anything but calls of the names in ``hierfl.solvers`` with literal arguments.
+    Raises ``SettingError`` for anything but calls of the names in ``hierfl.solvers`` with literal arguments.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -101,10 +93,7 @@ def load_solver(text: str) -> Any:
 def load_point(text: str) -> float | list[Any] | dict[str, Any]:
     """A point in JSON: a number, a list, or ``{"variable": ...}``.
 
-    Raises
-    ------
-    SettingError
-        If it is no JSON.
+    Raises ``SettingError`` if it is no JSON.
     """
     try:
         point: float | list[Any] | dict[str, Any] = json.loads(text)

@@ -47,10 +47,7 @@ class DecisionRows:
     def of(cls, problem: CompiledProblem) -> DecisionRows:
         """X itself, the private parts of all clients included.
 
-        Raises
-        ------
-        NoStandardFormError
-            If X needs a cone that the host engine does not know.
+        Raises ``NoStandardFormError`` if X needs a cone that the host engine does not know.
         """
         return cls._made(problem, constraints_of_all_clients(problem.declaration), problem.upper.variables)
 

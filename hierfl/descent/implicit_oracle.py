@@ -106,12 +106,8 @@ class ImplicitOracle:
     def require(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
         """The answer at a point of X.
 
-        Raises
-        ------
-        EmptyLowerSetError, LowerLevelError, DivergedError
-            Where f has no value.
-        NoGradientError
-            Where f has no gradient at x, nor at any of some points next to it.
+        Raises ``EmptyLowerSetError``, ``LowerLevelError``, ``DivergedError`` where f has no value. Raises
+        ``NoGradientError`` where f has no gradient at x, nor at any of some points next to it.
         """
         if self.answers is not None and self.answers.replaying:
             point = self._again(self.answers)

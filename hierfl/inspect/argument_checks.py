@@ -14,10 +14,7 @@ from hierfl.errors import SettingError
 def require_positive(name: str, value: Any) -> float:
     """Require a finite number above 0.
 
-    Raises
-    ------
-    SettingError
-        Naming the argument.
+    Raises ``SettingError``, naming the argument.
     """
     if not _is_number(value) or not 0 < value < np.inf:
         raise SettingError(f"{name}={value!r}: a finite number above 0.")
@@ -41,10 +38,7 @@ def require_whole(name: str, value: Any, least: int) -> int:
 def writable(path: Any) -> Path:
     """Require the name of a file that can be written; returns its path.
 
-    Raises
-    ------
-    SettingError
-        Saying why it cannot.
+    Raises ``SettingError``, saying why it cannot.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise SettingError(f"path={path!r}: the name of a file, such as 'run.html'.")
@@ -63,10 +57,7 @@ def writable(path: Any) -> Path:
 def writable_picture(path: Any) -> Path:
     """Require the name of a file that can be written and whose ending says a format that matplotlib can draw in.
 
-    Raises
-    ------
-    SettingError
-        Saying why it cannot, or which endings are known.
+    Raises ``SettingError``, saying why it cannot, or which endings are known.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 

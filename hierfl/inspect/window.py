@@ -23,10 +23,7 @@ AROUND, NEAR = (
 def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
     """The flat centre of a window: a point of X, a result's x, or the projection of 0 on X.
 
-    Raises
-    ------
-    SettingError
-        For a point outside X.
+    Raises ``SettingError`` for a point outside X.
     """
     if center is None:
         return on_upper_set(compiled, np.zeros((1, compiled.upper.size)))[0]
@@ -62,10 +59,7 @@ def direction_of(
 def unit_vector(flat: np.ndarray) -> np.ndarray:
     """Scale a vector to length 1, also where the square of a length would overflow or vanish.
 
-    Raises
-    ------
-    SettingError
-        If it is zero.
+    Raises ``SettingError`` if it is zero.
     """
     largest = float(np.max(np.abs(flat)))
     if largest == 0:
@@ -79,10 +73,7 @@ def unit_vector(flat: np.ndarray) -> np.ndarray:
 def run_of(compiled: CompiledProblem, center: Any) -> Result | None:
     """The run of the problem whose result is the centre; None for a point.
 
-    Raises
-    ------
-    SettingError
-        If it is a run of another problem, or was loaded without its problem; for several runs.
+    Raises ``SettingError`` if it is a run of another problem, or was loaded without its problem; for several runs.
     """
     if isinstance(center, Runs):
         raise SettingError("center holds the runs of several seeds: give one of them, such as runs.best or runs[0].")
@@ -102,10 +93,7 @@ def require_window(radius: Any, points: Any) -> None:
 def require_inside(compiled: CompiledProblem, centre: np.ndarray) -> None:
     """Require that the centre is in X.
 
-    Raises
-    ------
-    SettingError
-        Naming the distance.
+    Raises ``SettingError``, naming the distance.
     """
     away = float(np.linalg.norm(centre - on_upper_set(compiled, centre[None])[0]))
     if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):

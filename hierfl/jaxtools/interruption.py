@@ -250,10 +250,7 @@ def overdue() -> bool:
 def heed() -> None:
     """Go on, unless it is to end.
 
-    Raises
-    ------
-    CutShort
-        Where it is.
+    Raises ``CutShort`` where it is.
     """
     if over():
         raise CutShort

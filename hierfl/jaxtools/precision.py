@@ -46,10 +46,7 @@ def computing(*, double: bool) -> Iterator[None]:
 def _require_first_process() -> None:
     """Require that this process is no fork of one in which hierfl has computed: the threads of XLA are not in it.
 
-    Raises
-    ------
-    ForkedProcessError
-        Where a computation would wait for them for ever.
+    Raises ``ForkedProcessError`` where a computation would wait for them for ever.
     """
     if _COMPUTES_IN.setdefault("process", os.getpid()) != os.getpid():
         raise ForkedProcessError(

@@ -61,10 +61,7 @@ def apart(function: Callable[..., Returned], *arguments: Any) -> Returned:
 
     The call is given up then, and its thread left to itself. Where this thread has heard nobody yet, the call is made here.
 
-    Raises
-    ------
-    CutShort
-        Where it was given up.
+    Raises ``CutShort`` where it was given up.
     """
     wishes = present_wishes()
     if not wishes or wishes[-1].owner != get_ident():

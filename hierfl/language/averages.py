@@ -52,10 +52,7 @@ def variables_outside_averages(part: Part) -> list[cp.Variable]:
 def require_affine_in_averages(expression: Expression, what: str) -> None:
     """Check that the expression is affine in its ``E`` and ``total`` nodes.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the smallest subexpression that is not.
+    Raises ``DeclarationError``, naming the smallest subexpression that is not.
     """
     if isinstance(expression, SampleAverage):
         for inner in averages_of(expression.per_sample):
@@ -76,10 +73,7 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
 def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int]) -> None:
     """Refuse ``total`` over a sample that is held as a distribution, which has no number of samples.
 
-    Raises
-    ------
-    DataError
-        Naming the expression.
+    Raises ``DataError``, naming the expression.
     """
     for part in parts:
         for average in averages_of(part):

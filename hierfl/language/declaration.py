@@ -19,10 +19,10 @@ import cvxpy as cp
 import numpy as np
 
 from hierfl.errors import DataError, DeclarationError
+from hierfl.language.declared_arguments import reserve_ids
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.function import UserAtom
-from hierfl.language.leaves import reserve_ids
 from hierfl.language.levels import LowerLevel
 from hierfl.language.objective import Objective
 from hierfl.language.roles import Roles
@@ -101,10 +101,7 @@ class Declaration:
     def client_weights(self) -> np.ndarray:
         """The clients' weights w_i, ``(m,)``: 1/m, by samples of the lower-level table (else the upper), or explicit.
 
-        Raises
-        ------
-        DataError
-            If weights go by samples and there are none to count.
+        Raises ``DataError`` if weights go by samples and there are none to count.
         """
         federation = self.federation
         if federation is None:
@@ -164,10 +161,7 @@ class _Copier(pickle.Pickler):
 def _require_importable(declaration: Declaration) -> None:
     """Refuse to pickle a function that no other process could import; cloudpickle and dill take it along.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the function.
+    Raises ``DeclarationError``, naming the function.
     """
     if any(name in ("cloudpickle", "dill") for name in _callers()):
         return

@@ -24,7 +24,7 @@ from hierfl.language.averages import (
     require_affine_in_averages,
     variables_outside_averages,
 )
-from hierfl.language.leaves import samples_among
+from hierfl.language.declared_arguments import samples_among
 from hierfl.language.levels import LowerLevel
 from hierfl.language.objective import Objective
 from hierfl.language.printing.text import expression_text
@@ -38,11 +38,8 @@ def check_declaration(
 ) -> None:
     """Check the parts of a declaration together; ``upper`` are its variables that no lower level names.
 
-    Raises
-    ------
-    DeclarationError
-        For every misuse listed in ``tests/test_declaration_errors.py``: wrong scope, samples outside ``E``, no upper
-        variable, lower variables where only x may stand, dual variables, duplicate names.
+    Raises ``DeclarationError`` for every misuse listed in ``tests/test_declaration_errors.py``: wrong scope, samples
+    outside ``E``, no upper variable, lower variables where only x may stand, dual variables, duplicate names.
     """
     _check_prices(objective, lower, constraints)
     below = [*lower.expressions, *lower.constraints] if lower else []

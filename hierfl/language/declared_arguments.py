@@ -1,24 +1,24 @@
-"""What users give as variables, constraints and objectives, checked and made tuples and expressions of CVXPY."""
+"""What users give as variables, constraints and objectives, checked and made tuples and expressions of CVXPY, and the leaves of these."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import cvxpy as cp
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
+from cvxpy.expressions.leaf import Leaf
+from cvxpy.lin_ops import lin_utils
 
 from hierfl.errors import DeclarationError
+from hierfl.language.sample import Sample
 
 
 def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
     """The variables as a tuple, each checked to be one.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the entry that is none, or a variable that is named twice.
+    Raises ``DeclarationError``, naming the entry that is none, or a variable that is named twice.
     """
     items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
     for item in items:
@@ -36,10 +36,7 @@ def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
 def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
     """The constraints as a tuple, each checked to be a CVXPY constraint.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the entry that is none.
+    Raises ``DeclarationError``, naming the entry that is none.
     """
     if isinstance(constraints, Constraint):
         constraints = (constraints,)
@@ -55,10 +52,7 @@ def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
 def scalar_expression(expression: Any, what: str) -> Expression:
     """An objective as a CVXPY expression, checked to be a real scalar.
 
-    Raises
-    ------
-    DeclarationError
-        Naming ``what`` and the expression's shape.
+    Raises ``DeclarationError``, naming ``what`` and the expression's shape.
     """
     if isinstance(expression, (cp.Minimize, cp.Maximize)):
         raise DeclarationError(f"{what} is a cvxpy {type(expression).__name__}; give the expression inside it.")
@@ -74,3 +68,22 @@ def scalar_expression(expression: Any, what: str) -> Expression:
     if expression.is_complex():
         raise DeclarationError(f"{what} is complex; hierfl treats real problems only.")
     return expression
+
+
+AnyLeaf = TypeVar("AnyLeaf", bound=Leaf)
+
+
+def unique_leaves(leaves: Iterable[AnyLeaf]) -> tuple[AnyLeaf, ...]:
+    """The leaves without repetitions; CVXPY tells them apart by their ids."""
+    return tuple({leaf.id: leaf for leaf in leaves}.values())
+
+
+def samples_among(leaves: Iterable[Leaf]) -> tuple[Sample, ...]:
+    """The samples among the leaves, each once."""
+    return unique_leaves(leaf for leaf in leaves if isinstance(leaf, Sample))
+
+
+def reserve_ids(leaves: Iterable[Leaf]) -> None:
+    """Have CVXPY give no new leaf the id of one of these, which come from another process."""
+    counter = lin_utils.ID_COUNTER
+    counter.count = max([counter.count, *(leaf.id + 1 for leaf in leaves)])

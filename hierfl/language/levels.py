@@ -14,8 +14,7 @@ from cvxpy.expressions.leaf import Leaf
 
 from hierfl.errors import DeclarationError
 from hierfl.language.averages import averages_of, bare_samples
-from hierfl.language.declared_arguments import constraint_tuple, scalar_expression, variable_tuple
-from hierfl.language.leaves import samples_among
+from hierfl.language.declared_arguments import constraint_tuple, samples_among, scalar_expression, variable_tuple
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names, suggests_names
 
@@ -210,10 +209,7 @@ class Equilibrium(LowerLevel):
 def refuse_selection(selection: Any, level: str) -> None:
     """Refuse to choose among equilibria: they solve no common problem, and need not be a convex set.
 
-    Raises
-    ------
-    DeclarationError
-        Saying which levels take a selection.
+    Raises ``DeclarationError``, saying which levels take a selection.
     """
     if selection is not None:
         raise DeclarationError(

@@ -10,7 +10,7 @@ from cvxpy.constraints.constraint import Constraint
 
 from hierfl.language.averages import Part, averages_of
 from hierfl.language.declaration_checks import check_declaration
-from hierfl.language.leaves import samples_among, unique_leaves
+from hierfl.language.declared_arguments import samples_among, unique_leaves
 from hierfl.language.levels import LowerLevel
 from hierfl.language.objective import Objective
 from hierfl.language.sample import ClientParameter, Sample
@@ -37,10 +37,7 @@ class Roles:
     def of(cls, objective: Objective, lower: LowerLevel | None, constraints: Sequence[Constraint]) -> Roles:
         """Sort the leaves and check the declaration.
 
-        Raises
-        ------
-        DeclarationError
-            For every misuse that :func:`check_declaration` finds.
+        Raises ``DeclarationError`` for every misuse that :func:`check_declaration` finds.
         """
         below: list[Part] = [*lower.expressions, *lower.constraints] if lower else []
         parts = [*objective.terms, *constraints, *below]

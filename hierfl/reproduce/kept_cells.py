@@ -79,10 +79,7 @@ class KeptCells:
     def require_plan(self, cells: Sequence[Cell], marks: Mapping[str, str]) -> None:
         """Check that what is kept was made with the settings of these cells and with these data, told by a mark for each data set.
 
-        Raises
-        ------
-        CheckpointError
-            Naming the first difference.
+        Raises ``CheckpointError``, naming the first difference.
         """
         planned = {cell.name: _plain(cell.settings) for cell in cells}
         for name, kept in self._cells.items():
@@ -108,10 +105,7 @@ class KeptCells:
     def keep(self, cell: Cell, numbers: Plain, seconds: float) -> None:
         """Keep the numbers of a cell, on disk when this returns.
 
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be written; what was there before is still whole.
+        Raises ``CheckpointError`` if the file cannot be written; what was there before is still whole.
         """
         told = {"settings": _plain(cell.settings), "seconds": round(seconds, 3), "numbers": _plain(numbers)}
         self._cells[cell.name] = told
@@ -144,10 +138,7 @@ class KeptCells:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it is never seen in part.
 
-    Raises
-    ------
-    CheckpointError
-        If it cannot be written; what was there before is still whole.
+    Raises ``CheckpointError`` if it cannot be written; what was there before is still whole.
     """
     part = path.with_name(f"{path.name}.part")
     try:

@@ -10,36 +10,34 @@ from hierfl.models.image_data import load_images
 from hierfl.near_names import near_names
 from hierfl.reproduce.reproduction import DataSets, Reproduction
 
-MODULES = {
-    "hfl-table1": "heterogeneous.heterogeneous_table",
-    "hfl-fig2": "heterogeneous.heterogeneous_figure",
-    "hfl-few-samples": "heterogeneous.few_samples",
-    "nn-fig1": "networks.relu_steps_figure",
-    "2s-fig2": "networks.softplus_figure",
-    "2s-fig3": "networks.neurons_figure",
-    "2s-fig4": "networks.bilevel_figure",
-    "2s-table4": "market.cournot_table",
-    "2s-fig5": "market.cournot_figure",
+PLACES = {
+    "hfl-table1": "heterogeneous.heterogeneous_table:REPRODUCTION",
+    "hfl-fig2": "heterogeneous.heterogeneous_figure:REPRODUCTION",
+    "hfl-few-samples": "heterogeneous.few_samples:REPRODUCTION",
+    "nn-fig1": "networks.relu_figures:BY_STEPS",
+    "2s-fig2": "networks.relu_figures:BESIDE_SOFTPLUS",
+    "2s-fig3": "networks.relu_figures:BY_NEURONS",
+    "2s-fig4": "networks.bilevel_figure:REPRODUCTION",
+    "2s-table4": "cournot:TABLE",
+    "2s-fig5": "cournot:FIGURE",
 }
 
 
 def reproduction_of(name: str) -> Reproduction:
     """The reproduction of this name.
 
-    Raises
-    ------
-    SettingError
-        For a name that there is not, with the nearest.
+    Raises ``SettingError`` for a name that there is not, with the nearest.
     """
-    if name not in MODULES:
-        raise SettingError(f"there is no reproduction {name!r}: {near_names(name, MODULES)}")
-    found: Reproduction = import_module(f"hierfl.reproduce.{MODULES[name]}").REPRODUCTION
+    if name not in PLACES:
+        raise SettingError(f"there is no reproduction {name!r}: {near_names(name, PLACES)}")
+    module, _, attribute = PLACES[name].partition(":")
+    found: Reproduction = getattr(import_module(f"hierfl.reproduce.{module}"), attribute)
     return found
 
 
 def every_reproduction() -> list[Reproduction]:
     """All of them, in the order of the list."""
-    return [reproduction_of(name) for name in MODULES]
+    return [reproduction_of(name) for name in PLACES]
 
 
 def find_data(reproduction: Reproduction, folder: Path | None, download: bool) -> DataSets:
@@ -47,10 +45,7 @@ def find_data(reproduction: Reproduction, folder: Path | None, download: bool) -
 
     Nothing is fetched unless ``download``.
 
-    Raises
-    ------
-    DataError
-        If files are there and cannot be read.
+    Raises ``DataError`` if files are there and cannot be read.
     """
     found, absent = {}, {}
     for name in (*reproduction.data, *(["digits"] if reproduction.data else [])):

@@ -1,7 +1,7 @@
 """Who takes part in a round: a keyed random subset without replacement, at a cost that does not grow with the federation.
 
 Beyond ``SORTED`` clients the subset is the image of 0, ..., S - 1 under a keyed permutation of the clients' indices, any entry of which
-is found without the others.
+is found without the others. The keys of a round are here too, those beside its clients', whose indices are the smaller numbers.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_permutation import keyed_permutation
 from hierfl.jaxtools.keyed_random import fold_in, words
-from hierfl.runtime.streams import COHORT_STREAM
+
+ROUND_STREAM = 2**31 - 1  # what the algorithm draws at the server
+COHORT_STREAM = 2**31 - 2  # who takes part
+SERVER_STREAM = 2**31 - 3  # what the server draws as a holder of data
+VALUE_STREAM = 2**31 - 4  # the algorithm's own value at the end
+
 
 SORTED = 128
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cohort:
     """Who takes part in a round: the first ``count`` of ``participants`` (S,); places beyond repeat the first of them.
@@ -44,10 +51,7 @@ def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
 def cohort_size(participation: float, clients: int) -> int:
     """The number of participants, ceil(participation * m).
 
-    Raises
-    ------
-    SettingError
-        If the fraction is not in (0, 1].
+    Raises ``SettingError`` if the fraction is not in (0, 1].
     """
     if not 0 < participation <= 1:
         raise SettingError(f"participation={participation}: a fraction of the clients in (0, 1].")

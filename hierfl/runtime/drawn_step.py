@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hierfl.analysis.theorems import Prescription
-from hierfl.analysis.theorems.theorem_point import TheoremPoint
+from hierfl.analysis.theorems import Prescription, TheoremPoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.run_settings import RunSettings

@@ -17,11 +17,18 @@ from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.links import Links, require_known
 from hierfl.runtime.sites.masked_exchange import exchange_for
-from hierfl.runtime.sites.parcels import KeptMark, Packing, Pickling, pickled_solver, starting
+from hierfl.runtime.sites.parcels import (
+    KeptMark,
+    Packing,
+    Pickling,
+    declaration_mark,
+    declared_text,
+    pickled_solver,
+    starting,
+)
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, scalars_remembered
 from hierfl.version import VERSION
 
@@ -41,10 +48,7 @@ class MessageTreatment:
     def __post_init__(self) -> None:
         """Require that what is about the messages of one round is asked for in runs that have rounds.
 
-        Raises
-        ------
-        SettingError
-            Naming the two that exclude each other.
+        Raises ``SettingError``, naming the two that exclude each other.
         """
         name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
         if self.rule is not None and asynchronous:
@@ -140,10 +144,7 @@ class SiteRuntime(MessageTreatment):
     def memories(self) -> list[np.ndarray]:
         """What finds the clients' memories again, which their sites keep for a checkpoint; nothing, where they have none.
 
-        Raises
-        ------
-        SiteError
-            Naming a site that has no place for them.
+        Raises ``SiteError``, naming a site that has no place for them.
         """
         return self._latest.keep()
 

@@ -77,10 +77,7 @@ def wants_step(solver: object) -> bool:
 def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> FoundStep:
     """Find a step for a solver whose ``step_size`` is ``"auto"``.
 
-    Raises
-    ------
-    SettingError
-        If no step that was tried keeps the objective finite.
+    Raises ``SettingError`` if no step that was tried keeps the objective finite.
     """
     trials = _Trials(compiled, solver, settings, start)
     with Waiting("trial runs for step_size='auto'", settings.progress):

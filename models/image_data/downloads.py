@@ -17,12 +17,7 @@ SECONDS = 60  # without an answer
 def fetch_published(file: str, md5: str, places: Sequence[str], folder: Path) -> Path:
     """The file in ``folder``, fetched from the first of the places that has it whole, unless it is there.
 
-    Raises
-    ------
-    AbsentDataError
-        If no place has it.
-    DataError
-        If the folder cannot be made.
+    Raises ``AbsentDataError`` if no place has it. Raises ``DataError`` if the folder cannot be made.
     """
     path = folder / file
     if path.exists():

@@ -15,9 +15,8 @@ import platformdirs
 
 from hierfl.errors import AbsentDataError, DataError, MissingPackageError, SettingError
 from hierfl.models.heterogeneous_classification import ClassificationData
-from hierfl.models.image_data.cifar_batches import ARCHIVE, BATCHES, FOLDER, read_cifar
+from hierfl.models.image_data.binary_formats import ARCHIVE, BATCHES, FOLDER, IMAGES, LABELS, read_cifar, read_idx
 from hierfl.models.image_data.downloads import fetch_published
-from hierfl.models.image_data.idx_files import IMAGES, LABELS, read_idx
 from hierfl.near_names import near_names
 
 DATA_VARIABLE = "HIERFL_DATA"

@@ -73,10 +73,8 @@ class BoundExact(Tabulated):
     def require_reachable(self) -> None:
         """Require, of who runs the rounds, that the method sees the data that it needs.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming the client whose data are elsewhere, and the lower solvers that ask for no data.
+        Raises ``IncompatibleSolverError``, naming the client whose data are elsewhere, and the lower solvers that ask
+        for no data.
         """
         problem, method = self.problem, self.exact.method_in_rounds
         if not isinstance(method, NoMethod) or not problem.elsewhere or problem.scope != "federation":
@@ -106,9 +104,7 @@ class BoundExact(Tabulated):
         """The federation's y at each point. An oracle of the simulation: its questions to the clients are not counted."""
 
         def one(x: Array) -> tuple[Array, Array, Array]:
-            y, residual = self._checked(
-                self.exact.solve(x, self.owner(clients, x), start, self.settings.tolerance)
-            )
+            y, residual = self._checked(self.exact.solve(x, self.owner(clients, x), start, self.settings.tolerance))
             return y, residual, self.problem.lower_gap(x, clients.public)
 
         return LowerAnswer(*jax.lax.map(one, points.values))

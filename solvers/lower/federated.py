@@ -153,10 +153,7 @@ class BoundFederated(Tabulated):
 def tabulate_counts(schedule: Schedule, rounds: int, what: str) -> np.ndarray:
     """Whole numbers of at least 1, ``(rounds,)``, of a number or schedule of the round; fractions are rounded up.
 
-    Raises
-    ------
-    SettingError
-        Naming the setting and the round.
+    Raises ``SettingError``, naming the setting and the round.
     """
     table = whole(tabulate(schedule, rounds, what), what)
     bad = np.flatnonzero(table < 1)

@@ -11,21 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.federated import STARTS, BoundFederated
-from hierfl.solvers.lower.local_sgd import BY_ROUND, bound_as_given, steps_of_algorithm_3
-from hierfl.solvers.lower.lower_solver import require_scope
-from hierfl.solvers.papers.theory import require_left_out
-from hierfl.solvers.parts.requirements import require_choice, require_count
-from hierfl.solvers.parts.step_schedules import Schedule, require_schedule
-from hierfl.solvers.parts.step_tables import constant
+from hierfl.solvers.lower.local_sgd import LocalDescent
+from hierfl.solvers.parts.step_schedules import Schedule
 
 
 @suggests_names
 @dataclass(frozen=True)
-class LFD:
+class LFD(LocalDescent):
     """Local gradient descent with periodic averaging on full local data, for heterogeneous clients (after Haddadpour and Mahdavi 2019).
 
     No theorem bounds its error here. With a constant step s and H local steps between averages, clients whose minimisers differ
@@ -57,34 +51,19 @@ class LFD:
         When bound to a lower level of another scope.
     """
 
-    rounds: Schedule = 5
-    steps: Schedule = 10
     step_size: Schedule = 0.1
     batch_size: int | None = None
-    schedule: str = "practical"
-    start: str = "warm"
+    schedules = ("practical", "certified")
 
     def __post_init__(self) -> None:
-        require_choice(self.start, "start of LFD", STARTS)
-        require_schedule(self.rounds, "rounds of LFD", counts=True)
-        require_schedule(self.steps, "steps of LFD", counts=True)
-        require_schedule(self.step_size, "step_size of LFD")
-        require_count(self.batch_size, "batch_size of LFD", or_none=True)
         if self.schedule == "theory":
             raise SettingError(
                 "LFD has no schedule='theory': [2S] quotes the number of local steps of its source, but no step sizes, and no theorem "
                 "is known for those of hierfl. Write schedule='certified' for steps from certified constants, or take "
                 "LocalSGD(schedule='theory') (clients with data of one distribution) or Exact()."
             )
-        require_choice(self.schedule, "schedule of LFD", ("practical", "certified"))
-        require_left_out(self, "rounds", "steps", "step_size")
+        super().__post_init__()
 
-    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
-        """The solver for one problem."""
-        require_scope(self, ("federation",), problem)
-        if self.schedule == "practical":
-            return bound_as_given(self, problem, rounds)
-        sizes, total = steps_of_algorithm_3(problem, "LFD", rounds)
-        local = np.ceil(total ** (2 / 3) / problem.num_clients ** (1 / 3)).astype(int)
-        lower_rounds = np.ceil(total / local).astype(int)
-        return BoundFederated(problem, self, BY_ROUND, constant(lower_rounds), constant(local), sizes)
+    def _shared_out(self, total: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
+        local = np.ceil(total ** (2 / 3) / clients ** (1 / 3)).astype(int)
+        return np.ceil(total / local).astype(int), local

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.federated import STARTS, BoundFederated, FederatedSettings, Rule, Sequences, tabulate_counts
+from hierfl.solvers.lower.federated import STARTS, BoundFederated, Rule, Sequences, tabulate_counts
 from hierfl.solvers.lower.lower_solver import require_scope
 from hierfl.solvers.papers.theory import SCHEDULES, lower_constants, require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count
@@ -30,22 +30,63 @@ def _descent(by_round: bool) -> Rule:
 BY_STEP, BY_ROUND = _descent(by_round=False), _descent(by_round=True)
 
 
-class DescentSettings(FederatedSettings, Protocol):
-    """Settings of local descent."""
+@dataclass(frozen=True)
+class LocalDescent:
+    """Settings of local descent with periodic averaging, and what is required of them."""
 
-    @property
-    def rounds(self) -> Schedule: ...
+    rounds: Schedule = 5
+    steps: Schedule = 10
+    step_size: Schedule = PRACTICAL_STEP
+    batch_size: int | None = 32
+    schedule: str = "practical"
+    start: str = "warm"
+    schedules: ClassVar[tuple[str, ...]]
 
-    @property
-    def steps(self) -> Schedule: ...
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require_choice(self.start, f"start of {name}", STARTS)
+        require_schedule(self.rounds, f"rounds of {name}", counts=True)
+        require_schedule(self.steps, f"steps of {name}", counts=True)
+        require_schedule(self.step_size, f"step_size of {name}")
+        require_count(self.batch_size, f"batch_size of {name}", or_none=True)
+        require_choice(self.schedule, f"schedule of {name}", self.schedules)
+        require_left_out(self, "rounds", "steps", "step_size")
 
-    @property
-    def step_size(self) -> Schedule: ...
+    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
+        """The solver for one problem."""
+        require_scope(self, ("federation",), problem)
+        if self.schedule == "practical":
+            return self._as_given(problem, rounds)
+        sizes, total = self._by_algorithm_3(problem, rounds)
+        lower_rounds, local = self._shared_out(total, problem.num_clients)
+        return BoundFederated(problem, self, BY_ROUND, constant(lower_rounds), constant(local), sizes)
+
+    def _as_given(self, problem: CompiledProblem, rounds: int) -> BoundFederated:
+        """By the rounds, steps and step sizes that the settings give."""
+        name = type(self).__name__
+        lower_rounds = tabulate_counts(self.rounds, rounds, f"rounds of {name}")
+        local = tabulate_counts(self.steps, rounds, f"steps of {name}")
+        longest = int(np.max(lower_rounds * local, initial=1))
+        sizes = tabulate(self.step_size, longest, f"step_size of {name}")
+        return BoundFederated(problem, self, BY_STEP, constant(lower_rounds), constant(local), sizes)
+
+    def _by_algorithm_3(self, problem: CompiledProblem, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """(step sizes 1/(mu a_r), numbers of local steps 2 a_r ln(a_r)) of the upper rounds, from certified constants of every client.
+
+        Raises ``SettingError``, naming the constant that could not be proved.
+        """
+        mu, smooth = lower_constants(problem, type(self).__name__, of_each=True)
+        a = np.maximum(max(problem.num_clients, 4 * smooth / mu), np.arange(rounds)) + 1
+        return 1 / (mu * a), 2 * a * np.log(a)
+
+    def _shared_out(self, total: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
+        """(lower rounds, local steps in each) of the upper rounds, for so many local steps in all."""
+        raise NotImplementedError
 
 
 @suggests_names
 @dataclass(frozen=True)
-class LocalSGD:
+class LocalSGD(LocalDescent):
     """Local (projected) SGD with periodic averaging.
 
     Parameters
@@ -75,53 +116,9 @@ class LocalSGD:
         When bound to a lower level of another scope.
     """
 
-    rounds: Schedule = 5
-    steps: Schedule = 10
-    step_size: Schedule = PRACTICAL_STEP
-    batch_size: int | None = 32
-    schedule: str = "practical"
-    start: str = "warm"
+    schedules = (*SCHEDULES, "theorem-1")
 
-    def __post_init__(self) -> None:
-        require_choice(self.start, "start of LocalSGD", STARTS)
-        require_schedule(self.rounds, "rounds of LocalSGD", counts=True)
-        require_schedule(self.steps, "steps of LocalSGD", counts=True)
-        require_schedule(self.step_size, "step_size of LocalSGD")
-        require_count(self.batch_size, "batch_size of LocalSGD", or_none=True)
-        require_choice(self.schedule, "schedule of LocalSGD", (*SCHEDULES, "theorem-1"))
-        require_left_out(self, "rounds", "steps", "step_size")
-
-    def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
-        """The solver for one problem."""
-        require_scope(self, ("federation",), problem)
-        if self.schedule == "practical":
-            return bound_as_given(self, problem, rounds)
-        sizes, total = steps_of_algorithm_3(problem, "LocalSGD", rounds)
+    def _shared_out(self, total: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
         if self.schedule == "theorem-1":
-            total = np.arange(1.0, rounds + 1) ** (2 / 3) / problem.num_clients
-        lower_rounds = np.full(rounds, problem.num_clients)
-        local = np.ceil(total / problem.num_clients - 1e-9).astype(int)
-        return BoundFederated(problem, self, BY_ROUND, constant(lower_rounds), constant(local), sizes)
-
-
-def bound_as_given(solver: DescentSettings, problem: CompiledProblem, rounds: int) -> BoundFederated:
-    """Local descent by the rounds, steps and step sizes that the settings give."""
-    name = type(solver).__name__
-    lower_rounds = tabulate_counts(solver.rounds, rounds, f"rounds of {name}")
-    local = tabulate_counts(solver.steps, rounds, f"steps of {name}")
-    longest = int(np.max(lower_rounds * local, initial=1))
-    sizes = tabulate(solver.step_size, longest, f"step_size of {name}")
-    return BoundFederated(problem, solver, BY_STEP, constant(lower_rounds), constant(local), sizes)
-
-
-def steps_of_algorithm_3(problem: CompiledProblem, solver: str, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """(step sizes 1/(mu a_r), numbers of local steps 2 a_r ln(a_r)) of the upper rounds, from certified constants of every client.
-
-    Raises
-    ------
-    SettingError
-        Naming the constant that could not be proved.
-    """
-    mu, smooth = lower_constants(problem, solver, of_each=True)
-    a = np.maximum(max(problem.num_clients, 4 * smooth / mu), np.arange(rounds)) + 1
-    return 1 / (mu * a), 2 * a * np.log(a)
+            total = np.arange(1.0, len(total) + 1) ** (2 / 3) / clients
+        return np.full(len(total), clients), np.ceil(total / clients - 1e-9).astype(int)

@@ -11,8 +11,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Known
-from hierfl.runtime.settings_key import settings_key
-from hierfl.solvers.parts.step_tables import Tabulated
+from hierfl.solvers.parts.step_tables import Tabulated, settings_key
 
 
 class Clock(NamedTuple):
@@ -100,10 +99,7 @@ def bind_lower(lower: LowerSolver, problem: CompiledProblem, rounds: int, steps:
 def require_federated(lower: object, solver: object) -> None:
     """Check that the lower solver lets all clients compute one y together.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming those that do.
+    Raises ``IncompatibleSolverError``, naming those that do.
     """
     if not hasattr(lower, "federation"):
         raise IncompatibleSolverError(
@@ -115,10 +111,7 @@ def require_federated(lower: object, solver: object) -> None:
 def require_scope(solver: object, scopes: tuple[str, ...], problem: CompiledProblem) -> None:
     """Check that the solver treats the declared scope.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solvers that do.
+    Raises ``IncompatibleSolverError``, naming the solvers that do.
     """
     fitting = {
         "federation": "LocalSGD, FedAC, LFD or Exact",

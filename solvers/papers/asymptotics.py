@@ -43,10 +43,7 @@ def power_of(schedule: Any) -> Power | None:
 def theorem_2(solver: Any, steps: Any, lower: Any, problem: CompiledProblem, report: CheckReport) -> Theorem:
     """The theorem for ``steps`` gamma_r and a lower solver, with the report's hypotheses and those on the steps.
 
-    Raises
-    ------
-    SettingError
-        For a class of problem that it is not about.
+    Raises ``SettingError`` for a class of problem that it is not about.
     """
     if problem.scope != "client":
         raise SettingError(

@@ -1,7 +1,7 @@
-"""Orders of complexity as the papers' tables print them: symbols, and their values for a problem's m, K and kappa.
+"""What a run takes: orders of complexity as the papers' tables print them, and the lower level's effort by the tables of its solver.
 
-[NN] Table 1 and [2S] Tables 1 to 3, and [HFL] Theorem 1 (iii), (iv). Constants and logarithms are left out there, as here: values
-compare methods, and are no numbers of rounds.
+[NN] Table 1 and [2S] Tables 1 to 3, and [HFL] Theorem 1 (iii), (iv): symbols, and their values for a problem's m, K and kappa. Constants
+and logarithms are left out there, as here: values compare methods, and are no numbers of rounds. Nothing is run.
 """
 
 from __future__ import annotations
@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite, log1p
+from typing import Any
+
+import numpy as np
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.solvers.lower import LFD, FedAC, LocalSGD, ProjectionMethod
+from hierfl.solvers.lower.lower_solver import Effort
+from hierfl.solvers.parts.estimators import shifts_of
+from hierfl.solvers.parts.step_tables import rows
+from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
 
 
 @dataclass(frozen=True)
@@ -69,3 +76,56 @@ def lower_projections(lower: object, mu: float, smooth: float) -> Order | None:
 def horizon_of(printed: Prescription | None) -> float | None:
     """K of a theorem as printed, where its hypotheses are proved."""
     return None if printed is None else printed.iterations
+
+
+def predicted_effort(algorithm: Any, rounds: int) -> Effort | None:
+    """Add up the calls of ``rounds`` rounds; the upper level's rounds of communication are not among them.
+
+    None where nobody knows beforehand: an exact lower solver goes on to a residual, absent clients of client and sample scope are drawn (in
+    federation scope the lower solver asks everybody), and minibatches of all
+    rows (``batch_size=None``) in sample scope are as long as each client's data.
+    """
+    lower, problem = algorithm.lower, algorithm.problem
+    if not hasattr(lower, "effort") or not (algorithm.federated or algorithm.cohorts.everybody):
+        return None
+    points = points_of(algorithm.settings)
+    if algorithm.federated:
+        calls = [lower.effort(r) for r in range(rounds)]
+        return Effort(
+            points * sum(call.gradients for call in calls),
+            points * sum(call.projections for call in calls) * _projects(problem),
+            sum(call.rounds for call in calls),
+        )
+    owners = 1 if problem.scope == "client" else algorithm.oracle.batch_size
+    if owners is None:
+        return None
+    calls = [lower.effort(r, k, client) for r, k, client in _steps(algorithm, rounds)]
+    return Effort(
+        points * owners * sum(call.gradients for call in calls),
+        points * owners * sum(call.projections for call in calls) * _projects(problem),
+    )
+
+
+def points_of(settings: Any) -> int:
+    """At how many points an estimate asks for y."""
+    estimator = getattr(settings, "estimator", "central")  # ZO-HFL's
+    return len(shifts_of(settings.directions, 1.0, estimator)[0])
+
+
+def _steps(algorithm: Any, rounds: int) -> list[tuple[int, int, int]]:
+    """(round, local step over all rounds, client) of every estimate; a client without local steps still tells f_i once."""
+    clients = range(algorithm.problem.num_clients)
+    if not isinstance(algorithm, ZerothOrderSteps):
+        return [(r, r, client) for r in range(rounds) for client in clients]
+    steps, found = algorithm.steps, []
+    for r, own in enumerate(rows(steps.counts, 0, rounds)):
+        counts = np.broadcast_to(own, algorithm.problem.num_clients)
+        found += [
+            (r, int(steps.first_steps[r]) + t, client) for client in clients for t in range(max(1, counts[client]))
+        ]
+    return found
+
+
+def _projects(problem: Any) -> int:
+    """1 where Y(x) is not all of the space, else 0."""
+    return int(problem.lower_set is not None and problem.lower_set.kind != "free")

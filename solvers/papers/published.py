@@ -12,7 +12,7 @@ from typing import Any
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.printing.card import setting_text
-from hierfl.solvers.parts.opposition import is_opposed
+from hierfl.solvers.parts.requirements import is_opposed
 
 FITTING = {
     None: "write FedRZO.published('nn')",
@@ -55,10 +55,7 @@ class PaperMode:
     def require_fitting(self, problem: CompiledProblem) -> None:
         """Check that the problem is of the class that the paper's algorithm is for.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming both classes, and the mode that fits.
+        Raises ``IncompatibleSolverError``, naming both classes, and the mode that fits.
         """
         if problem.scope != self.scope:
             raise IncompatibleSolverError(

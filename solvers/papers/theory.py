@@ -11,7 +11,7 @@ from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.check import check
-from hierfl.inspect.assumptions.curvature.upper_spectra import upper_spectra
+from hierfl.inspect.assumptions.curvature.lower_spectra import upper_spectra
 from hierfl.inspect.assumptions.findings import CheckReport
 from hierfl.inspect.assumptions.study import Study
 
@@ -67,10 +67,7 @@ def lower_constants(problem: CompiledProblem, solver: str, *, of_each: bool = Fa
     With ``of_each`` they hold for every client, as methods need whose clients step by themselves between averages
     ([2S] Assumption 2 (ii)): the least mu_i and the largest L_i.
 
-    Raises
-    ------
-    SettingError
-        Naming the constant that could not be proved.
+    Raises ``SettingError``, naming the constant that could not be proved.
     """
     constants, level = report(problem).constants, problem.declaration.lower_level
     letter = "h" if level is None else level.letter
@@ -95,10 +92,7 @@ def lower_constants(problem: CompiledProblem, solver: str, *, of_each: bool = Fa
 def upper_constants(problem: CompiledProblem, solver: str) -> tuple[float, float]:
     """(mu, L) of the clients' terms in x: every f_i is mu-strongly convex and L-smooth.
 
-    Raises
-    ------
-    SettingError
-        Naming the constant that could not be proved.
+    Raises ``SettingError``, naming the constant that could not be proved.
     """
     study = Study(problem, smoothing=1.0, samples=4, seed=0)
     spectra = problem.programs.keep(("upper spectra", problem.parameter_values), lambda: upper_spectra(study))
@@ -120,11 +114,8 @@ def prescription(solver: TheorySettings, problem: CompiledProblem, local_steps: 
     With ``schedule="theory"`` its gaps are closed, with ``"theory-as-printed"`` they are not; ``local_steps`` is an H that is asked
     for, None the theorem's.
 
-    Raises
-    ------
-    SettingError
-        For a class whose theorem is about another solver, absent clients, an H that it does not cover, or naming the hypotheses
-        that could not be proved.
+    Raises ``SettingError`` for a class whose theorem is about another solver, absent clients, an H that it does not
+    cover, or naming the hypotheses that could not be proved.
     """
     name, fitting = type(solver).__name__, "ZOHFL" if problem.scope == "client" else "FedRZO"
     asked = report(problem, float(solver.smoothing), float(solver.accuracy), solver.starts, local_steps)
@@ -168,10 +159,7 @@ def require_covered(solver: Any, queries: str) -> None:
 
     Averages of several directions, and minibatches, are covered: their second moments are no larger than those of one.
 
-    Raises
-    ------
-    SettingError
-        Naming the setting that is not.
+    Raises ``SettingError``, naming the setting that is not.
     """
     name = type(solver).__name__
     uncovered = {
@@ -190,10 +178,7 @@ def require_covered(solver: Any, queries: str) -> None:
 def require_left_out(settings: Any, *names: str) -> None:
     """Check that with another schedule than ``"practical"`` nobody gives what that chooses.
 
-    Raises
-    ------
-    SettingError
-        Naming the setting.
+    Raises ``SettingError``, naming the setting.
     """
     default = {field.name: field.default for field in fields(settings)}
     given = [name for name in names if getattr(settings, name) is not default[name]]

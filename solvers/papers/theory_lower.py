@@ -24,10 +24,7 @@ def theory_lower(
     [2S] (Local SGD) in federation scope, Algorithm 2 of [HFL] (projected SGD) for a client, Algorithm 5 of [2S] (projections) for
     a sample. As printed, Local SGD makes as many steps as [2S] Theorem 1 (ii) asks for.
 
-    Raises
-    ------
-    SettingError
-        For one that is less accurate than the theorem asks for.
+    Raises ``SettingError`` for one that is less accurate than the theorem asks for.
     """
     wanted = _wanted(problem, prescribed, schedule)
     if given is None:

@@ -37,10 +37,7 @@ class WithParticipation(Protocol):
 def require_participation(value: Any) -> None:
     """Check a solver's ``participation`` where it is given; what depends on the problem is checked by :func:`cohorts_of`.
 
-    Raises
-    ------
-    SettingError
-        Saying which forms there are.
+    Raises ``SettingError``, saying which forms there are.
     """
     if callable(value) and not isinstance(value, type):
         return
@@ -66,10 +63,8 @@ def require_participation(value: Any) -> None:
 def cohorts_of(settings: WithParticipation, problem: CompiledProblem, rounds: int) -> DrawnCohorts | ScriptedCohorts:
     """Who takes part in each of the rounds.
 
-    Raises
-    ------
-    SettingError
-        For a script of another shape, a round in which nobody takes part, or clients that there are not; names the round.
+    Raises ``SettingError`` for a script of another shape, a round in which nobody takes part, or clients that there are
+    not; names the round.
     """
     given, clients = settings.participation, problem.num_clients
     if callable(given):

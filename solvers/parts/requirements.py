@@ -1,14 +1,22 @@
-"""What solvers require of their settings, and of a problem that they are bound to: what is wrong, and what is allowed."""
+"""What solvers require of their settings, and of a problem that they are bound to: what is wrong, and what is allowed.
+
+A minimax problem is known by its gradients: y maximises what x minimises.
+"""
 
 from __future__ import annotations
 
 from numbers import Integral, Real
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Population
 from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import near_names
 
@@ -25,10 +33,7 @@ FITTING = {
 def require_count(value: Any, name: str, *, or_none: bool = False, none: str = "all rows") -> None:
     """Check for a whole number of at least 1 (or None, which stands for ``none``).
 
-    Raises
-    ------
-    SettingError
-        Naming the setting.
+    Raises ``SettingError``, naming the setting.
     """
     if value is None and or_none:
         return
@@ -41,10 +46,7 @@ def require_count(value: Any, name: str, *, or_none: bool = False, none: str = "
 def require_number(value: Any, name: str, low: float, high: float) -> None:
     """Check for a finite number in (low, high].
 
-    Raises
-    ------
-    SettingError
-        Naming the setting.
+    Raises ``SettingError``, naming the setting.
     """
     real = isinstance(value, (Real, np.number)) and not isinstance(value, bool)
     if not real or not np.isfinite(float(value)) or not low < float(value) <= high:
@@ -55,10 +57,7 @@ def require_number(value: Any, name: str, low: float, high: float) -> None:
 def require_flag(value: object, name: str) -> None:
     """Check for True or False.
 
-    Raises
-    ------
-    SettingError
-        Naming the setting.
+    Raises ``SettingError``, naming the setting.
     """
     if not isinstance(value, (bool, np.bool_)):
         raise SettingError(f"{name}={value!r}: True or False.")
@@ -67,10 +66,7 @@ def require_flag(value: object, name: str) -> None:
 def require_lower(value: object) -> None:
     """Check for a lower-level solver.
 
-    Raises
-    ------
-    SettingError
-        Naming some.
+    Raises ``SettingError``, naming some.
     """
     if isinstance(value, type) or not hasattr(value, "bind"):
         raise SettingError(f"lower={value!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
@@ -79,10 +75,7 @@ def require_lower(value: object) -> None:
 def require_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
     """Check for one of some words.
 
-    Raises
-    ------
-    SettingError
-        Naming the setting and the nearest word.
+    Raises ``SettingError``, naming the setting and the nearest word.
     """
     if value not in choices:
         raise SettingError(f"{name}={value!r}: {near_names(value, choices)}")
@@ -91,10 +84,7 @@ def require_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
 def require_directions(directions: int, kind: str, size: int) -> None:
     """Check that there are so many directions of a kind in a space of ``size`` dimensions.
 
-    Raises
-    ------
-    SettingError
-        Naming the most that there are.
+    Raises ``SettingError``, naming the most that there are.
     """
     if kind == "orthonormal" and directions > size:
         raise SettingError(
@@ -109,10 +99,7 @@ def require_directions(directions: int, kind: str, size: int) -> None:
 def require_single_level(solver: object, problem: CompiledProblem) -> None:
     """Check that the problem has no lower level.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solvers that treat its scope.
+    Raises ``IncompatibleSolverError``, naming the solvers that treat its scope.
     """
     if problem.scope is not None:
         raise IncompatibleSolverError(
@@ -125,10 +112,7 @@ def require_single_level(solver: object, problem: CompiledProblem) -> None:
 def require_gradients(solver: object, problem: CompiledProblem) -> None:
     """Check that no upper term gives values only.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the term's black box.
+    Raises ``IncompatibleSolverError``, naming the term's black box.
     """
     for side, term in (
         ("server", problem.declaration.objective.server),
@@ -145,10 +129,7 @@ def require_gradients(solver: object, problem: CompiledProblem) -> None:
 def require_public_set(solver: object, problem: CompiledProblem) -> None:
     """Check that no client has private constraints on x.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solver that treats them.
+    Raises ``IncompatibleSolverError``, naming the solver that treats them.
     """
     if problem.private_set is not None:
         raise IncompatibleSolverError(
@@ -160,13 +141,35 @@ def require_public_set(solver: object, problem: CompiledProblem) -> None:
 def require_clients_alone(solver: object, problem: CompiledProblem) -> None:
     """Check that the server has no term.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solvers that treat one.
+    Raises ``IncompatibleSolverError``, naming the solvers that treat one.
     """
     if problem.server_program is not None:
         raise IncompatibleSolverError(
             f"{type(solver).__name__} corrects the clients' steps by control variates and has no place for a term of the "
             f"server: use FedAvg or FedProx, or give the server's data to a client."
         )
+
+
+def is_opposed(problem: CompiledProblem) -> bool:
+    """Whether every client's lower objective is its upper term, negated, in y: found out once, at random points."""
+    opposed: bool = problem.programs.keep(("opposed", problem.parameter_values), lambda: _sampled(problem))
+    return opposed
+
+
+def _sampled(problem: CompiledProblem) -> bool:
+    """Whether grad_y of every client's lower objective is that of its term, at random points of X and Y(x)."""
+
+    def difference(clients: Population, index: Array, key: Array) -> Array:
+        party, (x_key, y_key, row_key) = clients.party(index), jax.random.split(key, 3)
+        own, rows = party.environment, party.batch(row_key, 8)
+        x = problem.project_upper(jax.random.normal(x_key, (problem.upper.size,), float), own)
+        y = problem.project_lower(x, jax.random.normal(y_key, (problem.lower.size,), float), own)
+        ascent = jax.grad(lambda z: problem.client_value(x, z, own, rows))(y)
+        descent = problem.operator(x, y, own, rows)
+        return jnp.max(jnp.abs(ascent + descent)) / (1 + jnp.max(jnp.abs(ascent)))
+
+    every, keys = jnp.arange(problem.num_clients), jax.random.split(jax.random.key(0), problem.num_clients)
+    program = problem.programs.keep("opposition", lambda: quick_jit(jax.vmap(difference, (None, 0, 0))))
+    differences = program(problem.laid_out().clients, every, keys)
+    seen = differences[jnp.isfinite(differences)]
+    return bool(seen.size > 0 and jnp.all(seen <= 1e-9))

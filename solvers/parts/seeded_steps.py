@@ -56,10 +56,7 @@ class SeededSteps(Tabulated):
     ) -> SeededSteps:
         """Schedules tabulated.
 
-        Raises
-        ------
-        SettingError
-            For a schedule that is none; names it and the round.
+        Raises ``SettingError`` for a schedule that is none; names it and the round.
         """
         sizes = tabulate(step_size, rounds, "step_size")
         counts = tabulate_steps(local_steps, rounds, problem.num_clients)

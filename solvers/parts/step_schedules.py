@@ -66,10 +66,8 @@ class LogGrowth:
 def require_schedule(schedule: Any, what: str, *, counts: bool = False, auto: bool = False) -> None:
     """Check a schedule where it is given: ``counts`` of steps may be 0 where a step size may not, and ``auto`` allows ``"auto"``.
 
-    Raises
-    ------
-    SettingError
-        Naming the setting and what to write instead; values that only a round tells are checked by :func:`tabulate`.
+    Raises ``SettingError``, naming the setting and what to write instead; values that only a round tells are checked by
+    :func:`tabulate`.
     """
     if (auto and isinstance(schedule, str) and schedule == "auto") or (
         callable(schedule) and not isinstance(schedule, type)
@@ -92,11 +90,8 @@ def require_schedule(schedule: Any, what: str, *, counts: bool = False, auto: bo
 def tabulate(schedule: Schedule, count: int, what: str) -> np.ndarray:
     """The schedule's values at 0, ..., count - 1, as floats ``(count,)``.
 
-    Raises
-    ------
-    SettingError
-        If the schedule is neither a number nor a callable of the round that returns one, or a value is negative, NaN or infinite;
-        names the place.
+    Raises ``SettingError`` if the schedule is neither a number nor a callable of the round that returns one, or a value
+    is negative, NaN or infinite; names the place.
     """
     if type(schedule) is Decay or type(schedule) is LogGrowth:
         values = schedule.table(count)
@@ -116,10 +111,8 @@ def tabulate_steps(steps: StepCounts, rounds: int, clients: int, what: str = "lo
 
     ``steps`` is a number or schedule for all clients, or a sequence with one number or schedule per client.
 
-    Raises
-    ------
-    SettingError
-        For a wrong number of entries, a negative, non-finite or huge value, or no steps for anybody at any round.
+    Raises ``SettingError`` for a wrong number of entries, a negative, non-finite or huge value, or no steps for anybody
+    at any round.
     """
     if isinstance(steps, (Sequence, np.ndarray)) and not isinstance(steps, str):
         if len(steps) != clients:
@@ -140,10 +133,7 @@ def tabulate_steps(steps: StepCounts, rounds: int, clients: int, what: str = "lo
 def whole(values: np.ndarray, what: str) -> np.ndarray:
     """Numbers of steps as integers, rounded up.
 
-    Raises
-    ------
-    SettingError
-        If there are more than anybody would wait for; names the setting.
+    Raises ``SettingError`` if there are more than anybody would wait for; names the setting.
     """
     if values.size and values.max() > MOST:
         raise SettingError(f"{what}={values.max():g}: at most {MOST:,} steps.")
@@ -170,10 +160,7 @@ def _number(value: Any, what: str) -> float:
 def require_one_argument(schedule: Callable[[int], Any], what: str, example: str) -> None:
     """Check that a callable can be called with a round; what it raises by itself is the user's to see.
 
-    Raises
-    ------
-    SettingError
-        Naming the setting, with the example.
+    Raises ``SettingError``, naming the setting, with the example.
     """
     try:
         signature(schedule).bind(0)

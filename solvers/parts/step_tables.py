@@ -1,4 +1,4 @@
-"""Schedules as tables that a program takes as arguments.
+"""Schedules as tables that a program takes as arguments, and settings as its key: equal settings have equal keys, arrays included.
 
 Another step size, decay, number of rounds or radius of smoothing is another table and not another program. Numbers of local steps
 that never change stay constants of the program, which is then compiled for loops of that length.
@@ -6,8 +6,8 @@ that never change stay constants of the program, which is then compiled for loop
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import fields, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeGuard
 
@@ -15,7 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hierfl.runtime.settings_key import settings_key
+
+def settings_key(value: Any) -> Hashable:
+    """Make a key of a solver, or of one of its settings, by value: what is compiled for it is kept, and found again."""
+    if isinstance(value, np.generic):
+        return (type(value), value.item())
+    if isinstance(value, np.ndarray):
+        return (np.ndarray, value.shape, value.dtype.str, value.tobytes())
+    if isinstance(value, list | tuple):
+        return (type(value), *map(settings_key, value))
+    if isinstance(value, Mapping):
+        return (type(value), *((name, settings_key(part)) for name, part in value.items()))
+    if is_dataclass(value) and not isinstance(value, type) and type(value).__eq__ is not object.__eq__:
+        return (type(value), *(settings_key(getattr(value, field.name)) for field in fields(value)))
+    itself: Hashable = value
+    return itself
+
 
 LEAST = 64  # entries of a table as a program sees it; longer ones double, so that few lengths are compiled for
 PADDED = 1_000_000  # scalars of a table that is brought to such a length

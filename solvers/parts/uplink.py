@@ -28,10 +28,7 @@ COMMUNICATIONS = ("full", "scalars")
 def require_rebuildable(problem: CompiledProblem, solver: str) -> None:
     """Check that the clients can rebuild x from scalars: nothing dense enters it.
 
-    Raises
-    ------
-    SettingError
-        Naming what is dense.
+    Raises ``SettingError``, naming what is dense.
     """
     if problem.server_program is not None:
         raise SettingError(

@@ -9,6 +9,7 @@ from hierfl.analysis.theorems import (
     bound_2s,
     bound_bl,
     bound_nn,
+    bound_nn_corrected,
     lower_settings_hfl,
     prescribe_2s,
     prescribe_bl,
@@ -18,9 +19,9 @@ from hierfl.analysis.theorems import (
     step_limit_2s,
     step_limit_bl,
     step_limit_nn,
+    step_limit_nn_corrected,
     thetas_hfl,
 )
-from hierfl.analysis.theorems.proposition_nn import bound_nn_corrected, step_limit_nn_corrected
 
 N, M, ETA = 3, 4, 0.2
 L0, LY, SLOPE, NU2, B1, B2, GAP = 1.5, 2.0, 0.7, 0.4, 0.3, 1.0, 2.5

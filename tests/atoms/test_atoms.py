@@ -21,7 +21,7 @@ from hierfl.atoms.formulas import exact_array
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.table import FAMILIES, lowered_atoms, refused_atoms
 from hierfl.compiler.expressions.program import Program
-from hierfl.inspect.symbolic.translation import translate
+from hierfl.inspect.symbolic.derivation import translate
 from hierfl.language.calculus.derivative import gradient
 
 from .atom_cases import CASES, Case, positive

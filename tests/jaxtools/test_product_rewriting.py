@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from hierfl.jaxtools.product_rewriting import as_matrices
-from hierfl.jaxtools.traced import Traced
+from hierfl.jaxtools.traced import Traced, as_matrices
 
 
 def products(program: ClosedJaxpr | Jaxpr) -> list[tuple[tuple[int, ...], ...]]:

@@ -10,7 +10,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.errors import DeclarationError, NotConvexError
-from hierfl.language.player_rows import couples
+from hierfl.language.player import couples
 
 x, u, v = cp.Variable(2, name="x"), cp.Variable(2, name="u"), cp.Variable(3, name="v")
 y, Y = cp.Variable(4, name="y"), cp.Variable((4, 3), name="Y")

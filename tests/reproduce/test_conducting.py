@@ -186,7 +186,7 @@ def test_the_command_tells_what_is_the_users_to_mend(
     def interrupted(*given: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hierfl.command.reproducing.conduct", interrupted)
+    monkeypatch.setattr("hierfl.command.actions.conduct", interrupted)
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "2s-table4", "--out", str(tmp_path)])
     assert ended.value.code == 130 and "the same command goes on" in capsys.readouterr().err

@@ -10,9 +10,7 @@ import pytest
 
 from hierfl.command.main import main
 from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.market.cournot_figure import REPRODUCTION as FIGURE
-from hierfl.reproduce.market.cournot_runs import cournot_cell
-from hierfl.reproduce.market.cournot_table import PRINTED, REPRODUCTION, printed_value
+from hierfl.reproduce.cournot import FIGURE, PRINTED, TABLE, cournot_cell, printed_value
 from hierfl.reproduce.reproduction import DataSets
 
 pytestmark = pytest.mark.optimised
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.optimised
 @pytest.mark.slow
 def test_table4_is_reproduced_and_every_such_run_is_warned(tmp_path: Path) -> None:
     cells = [cournot_cell(20, 1.0, 20, 0.1), cournot_cell(100, 1.0, 20, 0.1)]
-    measured, text = conduct(replace(REPRODUCTION, plan=lambda full, data: cells), DataSets(), tmp_path, progress=False)
+    measured, text = conduct(replace(TABLE, plan=lambda full, data: cells), DataSets(), tmp_path, progress=False)
     for cell in cells:
         ours, printed = measured.numbers[cell.name], printed_value(*list(cell.settings.values())[:4])
         assert abs(ours["own"] / printed - 1) < 0.04
@@ -44,7 +42,7 @@ def test_figure5_is_drawn_in_the_papers_layout(tmp_path: Path) -> None:
 
 
 def test_all_72_cells_are_planned_with_their_printed_values() -> None:
-    cells = REPRODUCTION.plan(True, DataSets())
+    cells = TABLE.plan(True, DataSets())
     printed = {printed_value(*list(cell.settings.values())[:4]) for cell in cells}
     assert len(cells) == 72 and {-7.875, -39.448, -23.656, -8.773} <= printed
     for rows in PRINTED.values():

@@ -16,8 +16,8 @@ from hierfl.reproduce.conducting import conduct
 from hierfl.reproduce.heterogeneous.few_samples import ALONE, ENVELOPE, POOLED
 from hierfl.reproduce.heterogeneous.few_samples import REPRODUCTION as FEW_SAMPLES
 from hierfl.reproduce.heterogeneous.heterogeneous_figure import REPRODUCTION as FIGURE
+from hierfl.reproduce.heterogeneous.heterogeneous_runs import accuracy, mean_loss
 from hierfl.reproduce.heterogeneous.heterogeneous_table import PRINTED, REPRODUCTION, SETS
-from hierfl.reproduce.heterogeneous.linear_models import accuracy, mean_loss
 from hierfl.reproduce.listing import find_data
 from hierfl.reproduce.reproduction import Cell, DataSets
 

@@ -12,10 +12,10 @@ from hierfl.models import relu_network
 from hierfl.models.relu_network import initial_weights
 from hierfl.reproduce.conducting import conduct
 from hierfl.reproduce.listing import find_data
-from hierfl.reproduce.networks.neurons_figure import REPRODUCTION as NEURONS
+from hierfl.reproduce.networks.relu_figures import BESIDE_SOFTPLUS as SOFTPLUS
+from hierfl.reproduce.networks.relu_figures import BY_NEURONS as NEURONS
+from hierfl.reproduce.networks.relu_figures import BY_STEPS as STEPS
 from hierfl.reproduce.networks.relu_runs import relu_cell
-from hierfl.reproduce.networks.relu_steps_figure import REPRODUCTION as STEPS
-from hierfl.reproduce.networks.softplus_figure import REPRODUCTION as SOFTPLUS
 from hierfl.reproduce.reproduction import Cell, DataSets, Reproduction
 
 pytestmark = pytest.mark.slow

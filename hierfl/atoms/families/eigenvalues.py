@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,29 +12,15 @@ from cvxpy.atoms.norm_nuc import normNuc
 from cvxpy.atoms.sigma_max import sigma_max
 
 from hierfl.atoms.families.norms import norm_spelling
+from hierfl.atoms.loaded_late import jax, jnp, jsp, spectral_values
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-    import jax.scipy as jsp
-
-    from hierfl.atoms.numerics import spectral_values
-else:
-    jax, jnp, jsp = map(lazy_module, ("jax", "jax.numpy", "jax.scipy"))
-    spectral_values = lazy_module("hierfl.atoms.numerics.spectral_values")
 
 _LARGEST = (1.0,)
 _SQUARINGS = 40
-
-
-def _largest_eigenvalue(atom: Any, value: Any) -> Any:
-    return spectral_values.eigenvalue_sum(_LARGEST, value)
 
 
 def _largest_eigenvalues(atom: Any, value: Any) -> Any:
@@ -66,14 +52,6 @@ def _perron_eigenvalue(atom: Any, value: Any) -> Any:
     return left @ value @ right / (left @ right)
 
 
-def _spectral_norm(atom: Any, value: Any) -> Any:
-    return spectral_values.largest_singular_value(value)
-
-
-def _nuclear_norm(atom: Any, value: Any) -> Any:
-    return spectral_values.singular_value_sum(value)
-
-
 def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
     inside = pen.listed(phrase.args)
     return Latex(rf"\sum_{{j=1}}^{{{phrase.option('k')}}} \lambda_{{j}}\left({inside}\right)", latex_pen.PRODUCT)
@@ -82,7 +60,7 @@ def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
 ROWS = (
     AtomRow(
         (cp.lambda_max,),
-        lower=_largest_eigenvalue,
+        lower=lambda atom, value: spectral_values.eigenvalue_sum(_LARGEST, value),
         kinked=True,
         opaque=True,
         spellings=(Spelling("lambda_max", latex=r"\lambda_{\max}"),),
@@ -115,14 +93,14 @@ ROWS = (
     ),
     AtomRow(
         (sigma_max,),
-        lower=_spectral_norm,
+        lower=lambda atom, value: spectral_values.largest_singular_value(value),
         kinked=True,
         opaque=True,
         spellings=(Spelling("sigma_max", latex=r"\sigma_{\max}"),),
     ),
     AtomRow(
         (normNuc,),
-        lower=_nuclear_norm,
+        lower=lambda atom, value: spectral_values.singular_value_sum(value),
         kinked=True,
         opaque=True,
         spellings=(norm_spelling("norm_nuc", r"\ast", text="nuc"),),

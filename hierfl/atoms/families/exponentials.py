@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -13,43 +13,15 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import inverse, times
 from hierfl.atoms.formulas import Expr, entry_by_entry, reduction
 from hierfl.atoms.intervals import Interval
+from hierfl.atoms.loaded_late import jax, jnp, safe, special, sympy
 from hierfl.atoms.ranges import always_smooth, bounded, everywhere, slopes_between, smooth_above, value_at, with_slack
 from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-    import jax.scipy.special as special
-    import sympy
-
-    from hierfl.atoms.numerics import safe
-else:
-    jax, jnp, special = map(lazy_module, ("jax", "jax.numpy", "jax.scipy.special"))
-    sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
-
 
 # Values
-
-
-def _exp(atom: Any, value: Any) -> Any:
-    return jnp.exp(value)
-
-
-def _log(atom: Any, value: Any) -> Any:
-    return jnp.log(value)
-
-
-def _log1p(atom: Any, value: Any) -> Any:
-    return jnp.log1p(value)
-
-
-def _logistic(atom: Any, value: Any) -> Any:
-    return jnp.logaddexp(value, jnp.zeros((), value.dtype))
 
 
 def _entropy(atom: Any, value: Any) -> Any:
@@ -67,22 +39,6 @@ def _relative_entropy(atom: Any, x: Any, y: Any) -> Any:
     return jnp.where(inside, kept_x * (jnp.log(kept_x) - jnp.log(kept_y)), edge)
 
 
-def _kl_divergence(atom: Any, x: Any, y: Any) -> Any:
-    return _relative_entropy(atom, x, y) - x + y
-
-
-def _x_exp_x(atom: Any, value: Any) -> Any:
-    return value * jnp.exp(value)
-
-
-def _log_sum_exp(atom: Any, value: Any) -> Any:
-    return jax.scipy.special.logsumexp(value, axis=atom.axis)
-
-
-def _normal_cdf(atom: Any, value: Any) -> Any:
-    return special.ndtr(value)
-
-
 # Ranges
 
 
@@ -93,10 +49,6 @@ def _range_of_log_sum_exp(atom: Any, arguments: list[Interval]) -> Interval:
 
 
 # Curvature
-
-
-def _second_of_exp(atom: Any, z: Interval) -> Interval:
-    return Interval(np.exp(z.lo), np.exp(z.hi))
 
 
 def _second_of_logistic(atom: Any, z: Interval) -> Interval:
@@ -111,31 +63,12 @@ def _second_of_log(atom: Any, z: Interval) -> Interval:
     return Interval(-1 / low**2, -1 / z.hi**2)
 
 
-def _second_of_log1p(atom: Any, z: Interval) -> Interval:
-    return _second_of_log(atom, z + Interval.of(np.ones(z.shape)))
-
-
-def _second_of_entropy(atom: Any, z: Interval) -> Interval:
-    return Interval(-1 / np.maximum(z.lo, 0.0), -1 / z.hi)
-
-
 def _curvature_of_log_sum_exp(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
     """The Hessian is at most I / 2."""
     (argument,) = atom.args
     if not upper or not search.is_affine(argument) or search.is_moved(argument):
         return None
     return 0.25 * cp.sum(cp.square(argument), axis=atom.axis, keepdims=atom.keepdims)
-
-
-# Derivatives
-
-
-def _pull_exp(atom: Any, index: int, adjoint: Expression) -> Expression | None:
-    return times(adjoint, atom)
-
-
-def _pull_log(atom: Any, index: int, adjoint: Expression) -> Expression | None:
-    return times(adjoint, inverse(atom.args[0]))
 
 
 # Formulas
@@ -176,27 +109,27 @@ ROWS = (
         (cp.exp,),
         twice_smooth=everywhere,
         narrow=narrowing.of_exponential,
-        lower=_exp,
-        second_derivative=_second_of_exp,
+        lower=lambda atom, value: jnp.exp(value),
+        second_derivative=lambda atom, z: Interval(np.exp(z.lo), np.exp(z.hi)),
         smooth=always_smooth,
-        derivative=_pull_exp,
+        derivative=lambda atom, index, adjoint: times(adjoint, atom),
         formula=entry_by_entry(lambda v: sympy.exp(v)),
         spellings=(Spelling("exp", latex=r"\exp"),),
     ),
     AtomRow(
         (cp.log,),
         narrow=narrowing.of_logarithm,
-        lower=_log,
+        lower=lambda atom, value: jnp.log(value),
         second_derivative=_second_of_log,
         smooth=smooth_above(0.0),
-        derivative=_pull_log,
+        derivative=lambda atom, index, adjoint: times(adjoint, inverse(atom.args[0])),
         formula=entry_by_entry(lambda v: sympy.log(v)),
         spellings=(Spelling("log", latex=r"\log"),),
     ),
     AtomRow(
         (cp.log1p,),
-        lower=_log1p,
-        second_derivative=_second_of_log1p,
+        lower=lambda atom, value: jnp.log1p(value),
+        second_derivative=lambda atom, z: _second_of_log(atom, z + Interval.of(np.ones(z.shape))),
         smooth=smooth_above(-1.0),
         formula=entry_by_entry(lambda v: sympy.log(1 + v)),
         spellings=(Spelling("log1p", latex=_power_template(r"\log\left(1 + #1\right)")),),
@@ -204,7 +137,7 @@ ROWS = (
     AtomRow(
         (cp.logistic,),
         twice_smooth=everywhere,
-        lower=_logistic,
+        lower=lambda atom, value: jnp.logaddexp(value, jnp.zeros((), value.dtype)),
         slopes=slopes_between(0.0, 1.0),
         second_derivative=_second_of_logistic,
         smooth=always_smooth,
@@ -215,7 +148,7 @@ ROWS = (
         (cp.log_sum_exp,),
         twice_smooth=everywhere,
         narrow=narrowing.below_largest_of_axis,
-        lower=_log_sum_exp,
+        lower=lambda atom, value: jax.scipy.special.logsumexp(value, axis=atom.axis),
         range=_range_of_log_sum_exp,
         slopes=slopes_between(0.0, 1.0),
         curvature=_curvature_of_log_sum_exp,
@@ -226,7 +159,7 @@ ROWS = (
     AtomRow(
         (cp.entr,),
         lower=_entropy,
-        second_derivative=_second_of_entropy,
+        second_derivative=lambda atom, z: Interval(-1 / np.maximum(z.lo, 0.0), -1 / z.hi),
         smooth=smooth_above(0.0),
         formula=entry_by_entry(lambda v: -v * sympy.log(v)),
         spellings=(Spelling("entr", latex=_latex_of_entropy),),
@@ -239,15 +172,15 @@ ROWS = (
     ),
     AtomRow(
         (cp.kl_div,),
-        lower=_kl_divergence,
+        lower=lambda atom, x, y: _relative_entropy(atom, x, y) - x + y,
         formula=entry_by_entry(lambda x, y: _relative_entropy_formula(x, y) - x + y),
         spellings=(Spelling("kl_div", latex=_power_template(r"D_{\mathrm{KL}}\left(#1 \,\Vert\, #2\right)")),),
     ),
     AtomRow(
         (cp.xexp,),
-        lower=_x_exp_x,
+        lower=lambda atom, value: value * jnp.exp(value),
         formula=entry_by_entry(lambda v: v * sympy.exp(v)),
         spellings=(Spelling("xexp", latex=_latex_of_x_exp_x),),
     ),
-    AtomRow((normcdf,), lower=_normal_cdf, spellings=(Spelling("normcdf", latex=r"\Phi"),)),
+    AtomRow((normcdf,), lower=lambda atom, value: special.ndtr(value), spellings=(Spelling("normcdf", latex=r"\Phi"),)),
 )

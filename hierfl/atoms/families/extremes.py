@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,40 +12,18 @@ from cvxpy.settings import ATOM_EVAL_TOL
 
 from hierfl.atoms import narrowing
 from hierfl.atoms.formulas import Expr, Scalars, exact, reduced, reduction
+from hierfl.atoms.loaded_late import jax, jnp, safe, sympy
 from hierfl.atoms.ranges import slopes_between
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscriptable
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-    import sympy
-
-    from hierfl.atoms.numerics import safe
-else:
-    jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
-    sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
 
 FEW = 16  # entries, whose differences are few enough to look at every one
 
 
 # Values
-
-
-def _max(atom: Any, value: Any) -> Any:
-    return safe.first_largest(value, atom.axis)
-
-
-def _min(atom: Any, value: Any) -> Any:
-    return -safe.first_largest(-value, atom.axis)
-
-
-def _cumulative_max(atom: Any, value: Any) -> Any:
-    return jax.lax.cummax(value, axis=atom.axis % jnp.ndim(value))
 
 
 def _sum_of_largest(atom: Any, value: Any) -> Any:
@@ -132,7 +110,7 @@ _SORTED = r"\operatorname{sort}\left(#1\right)^{\top} \, \operatorname{sort}\lef
 ROWS = (
     AtomRow(
         (max_entries,),
-        lower=_max,
+        lower=lambda atom, value: safe.first_largest(value, atom.axis),
         narrow=narrowing.below_largest_of_axis,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
@@ -143,7 +121,7 @@ ROWS = (
     ),
     AtomRow(
         (min_entries,),
-        lower=_min,
+        lower=lambda atom, value: -safe.first_largest(-value, atom.axis),
         narrow=narrowing.above_smallest_of_axis,
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
@@ -153,7 +131,11 @@ ROWS = (
         spellings=(Spelling("min", latex=r"\min"),),
     ),
     AtomRow(
-        (cp.cummax,), lower=_cumulative_max, kinked=True, opaque=True, spellings=(Spelling("cummax", {"axis": 0}),)
+        (cp.cummax,),
+        lower=lambda atom, value: jax.lax.cummax(value, axis=atom.axis % jnp.ndim(value)),
+        kinked=True,
+        opaque=True,
+        spellings=(Spelling("cummax", {"axis": 0}),),
     ),
     AtomRow(
         (cp.sum_largest,),

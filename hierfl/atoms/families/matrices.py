@@ -6,7 +6,7 @@ Atoms that CVXPY defines on symmetric matrices act on the symmetric part, so tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -19,23 +19,12 @@ from scipy.special import entr, rel_entr
 from hierfl.atoms.algebra import times
 from hierfl.atoms.formulas import Expr, Scalars
 from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.loaded_late import jax, jnp, spectral_values, sympy
 from hierfl.atoms.row import AtomRow, CurvatureSearch, NoAnswerError
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, beside
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-    import sympy
-
-    from hierfl.atoms.numerics import matrix_logarithm, spectral_values
-else:
-    jax, jnp, sympy = map(lazy_module, ("jax", "jax.numpy", "sympy"))
-    matrix_logarithm = lazy_module("hierfl.atoms.numerics.matrix_logarithm")
-    spectral_values = lazy_module("hierfl.atoms.numerics.spectral_values")
 
 _LARGEST_ENTROPY = float(np.exp(-1.0))  # where -t log t is largest
 
@@ -54,20 +43,12 @@ def _trace_of_inverse(atom: Any, value: Any) -> Any:
     return jnp.where(definite, jnp.trace(jnp.linalg.inv(kept)), jnp.inf)
 
 
-def _inverse_of_identity_minus(atom: Any, value: Any) -> Any:
-    return jnp.linalg.inv(jnp.eye(value.shape[0], dtype=value.dtype) - value)
-
-
-def _geometric_product(atom: Any, value: Any, exponents: Any) -> Any:
-    return jnp.exp(exponents @ jnp.log(value))
-
-
 def _von_neumann_entropy(atom: Any, value: Any) -> Any:
     """-tr(X log X), in nats; -inf where X is not positive semidefinite."""
     matrix = spectral_values.symmetric(value)
-    inside = matrix_logarithm.is_semidefinite(matrix)
+    inside = spectral_values.is_semidefinite(matrix)
     kept = jnp.where(inside, matrix, jnp.eye(matrix.shape[0], dtype=matrix.dtype))
-    return jnp.where(inside, matrix_logarithm.entropy(kept), -jnp.inf)
+    return jnp.where(inside, spectral_values.entropy(kept), -jnp.inf)
 
 
 def _trace_range(matrix: Interval) -> tuple[float, float]:
@@ -104,24 +85,20 @@ def _diagonal(value: Scalars) -> Scalars:
     return np.diagonal(value)
 
 
-def _formula_of_entropy(atom: Any, value: Scalars) -> Expr:
-    return sympy.Add(*(-v * sympy.log(v) for v in _diagonal(value)))
-
-
 def _quantum_relative_entropy(atom: Any, x: Any, y: Any) -> Any:
     """tr(X (log X - log Y)), in nats; inf where one is not positive semidefinite, or X acts where Y does not.
 
     As CVXPY defines and solves it; its ``value`` scales X in the first term to trace 1.
     """
     x, y = spectral_values.symmetric(x), spectral_values.symmetric(y)
-    both = matrix_logarithm.is_semidefinite(x) & matrix_logarithm.is_semidefinite(y)
+    both = spectral_values.is_semidefinite(x) & spectral_values.is_semidefinite(y)
     fixed_x, fixed_y = jax.lax.stop_gradient(x), jax.lax.stop_gradient(y)
     values, vectors = jnp.linalg.eigh(fixed_y)
     outside = jnp.sum(jnp.where(values <= 0, jnp.sum(vectors * (fixed_x @ vectors), axis=0), 0.0))
     inside = both & (outside <= x.shape[0] * jnp.finfo(x.dtype).eps * jnp.trace(fixed_x))
     one = jnp.eye(x.shape[0], dtype=x.dtype)
     kept_x, kept_y = jnp.where(inside, x, one), jnp.where(inside, y, one)
-    value = -matrix_logarithm.entropy(kept_x) - jnp.sum(kept_x * matrix_logarithm.logarithm(kept_y))
+    value = -spectral_values.entropy(kept_x) - jnp.sum(kept_x * spectral_values.logarithm(kept_y))
     return jnp.where(inside, value, jnp.inf)
 
 
@@ -170,12 +147,12 @@ ROWS = (
     ),
     AtomRow(
         (cp.eye_minus_inv,),
-        lower=_inverse_of_identity_minus,
+        lower=lambda atom, value: jnp.linalg.inv(jnp.eye(value.shape[0], dtype=value.dtype) - value),
         spellings=(Spelling("eye_minus_inv", latex=Template(r"\left(I - *1\right)^{-1}", latex_pen.POWER)),),
     ),
     AtomRow(
         (cp.gmatmul,),
-        lower=_geometric_product,
+        lower=lambda atom, value, exponents: jnp.exp(exponents @ jnp.log(value)),
         settings=("A",),
         copy=_copy_geometric_product,
         spellings=(Spelling("gmatmul", {"A": None}, _latex_of_geometric_product),),
@@ -193,7 +170,7 @@ ROWS = (
         lower=_von_neumann_entropy,
         range=_range_of_entropy,
         curvature=_curvature_of_entropy,
-        formula=_formula_of_entropy,
+        formula=lambda atom, value: sympy.Add(*(-v * sympy.log(v) for v in _diagonal(value))),
         spellings=(
             Spelling("von_neumann_entr", latex=Template(r"-\mathrm{tr}\left(*1 \log @1\right)", latex_pen.SUM)),
         ),

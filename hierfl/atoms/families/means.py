@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -13,23 +13,14 @@ from cvxpy.atoms.cumprod import cumprod
 from cvxpy.atoms.geo_mean import GeoMean, GeoMeanApprox
 from cvxpy.atoms.prod import Prod
 
-from hierfl.atoms.formulas import Scalars, entry_by_entry, reduction
+from hierfl.atoms.formulas import entry_by_entry, reduction
 from hierfl.atoms.intervals import Interval
+from hierfl.atoms.loaded_late import jnp, safe, sympy
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised
 from hierfl.atoms.writing.phrase import Phrase, value_phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-    import sympy
-
-    from hierfl.atoms.numerics import safe
-else:
-    jnp, sympy, safe = map(lazy_module, ("jax.numpy", "sympy", "hierfl.atoms.numerics.safe"))
-
 
 # Values
 
@@ -49,22 +40,6 @@ def _geometric_mean(atom: Any, value: Any) -> Any:
     return jnp.where(negative, jnp.nan, jnp.where(jnp.any(zero, axis=0), broken, inside))
 
 
-def _product(atom: Any, value: Any) -> Any:
-    return jnp.prod(value, axis=atom.axis)
-
-
-def _cumulative_product(atom: Any, value: Any) -> Any:
-    return jnp.cumprod(value, axis=atom.axis)
-
-
-def _distance_ratio(atom: Any, value: Any, a: Any, b: Any) -> Any:
-    return safe.norm2(value - a) / safe.norm2(value - b)
-
-
-def _one_minus(atom: Any, value: Any) -> Any:
-    return 1.0 - value
-
-
 # Ranges and formulas
 
 
@@ -76,10 +51,6 @@ def _range_of_cumulative_product(atom: Any, arguments: list[Interval]) -> Interv
     products = list(accumulate(map(Interval, low, high), operator.mul))
     ends = ([p.lo for p in products], [p.hi for p in products])
     return Interval(*(np.moveaxis(np.stack(end), 0, atom.axis) for end in ends))
-
-
-def _formula_of_cumulative_product(atom: Any, value: Scalars) -> Scalars:
-    return np.asarray(np.multiply.accumulate(value, axis=atom.axis), dtype=object)
 
 
 # Notation
@@ -118,26 +89,26 @@ ROWS = (
     ),
     AtomRow(
         (Prod,),
-        lower=_product,
+        lower=lambda atom, value: jnp.prod(value, axis=atom.axis),
         formula=reduction(lambda atom, entries: sympy.Mul(*entries)),
         spellings=(Spelling("prod", latex=r"\prod"),),
     ),
     AtomRow(
         (cumprod,),
-        lower=_cumulative_product,
+        lower=lambda atom, value: jnp.cumprod(value, axis=atom.axis),
         product=True,
         range=_range_of_cumulative_product,
-        formula=_formula_of_cumulative_product,
+        formula=lambda atom, value: np.asarray(np.multiply.accumulate(value, axis=atom.axis), dtype=object),
         spellings=(Spelling("cumprod", {"axis": 0}),),
     ),
     AtomRow(
         (cp.dist_ratio,),
-        lower=_distance_ratio,
+        lower=lambda atom, value, a, b: safe.norm2(value - a) / safe.norm2(value - b),
         spellings=(Spelling("dist_ratio", latex=Template(_DISTANCES, latex_pen.PRODUCT)),),
     ),
     AtomRow(
         (cp.one_minus_pos,),
-        lower=_one_minus,
+        lower=lambda atom, value: 1.0 - value,
         formula=entry_by_entry(lambda v: 1 - v),
         spellings=(Spelling("one_minus_pos", latex=Template(r"1 - *1", latex_pen.SUM)),),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -14,34 +14,15 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.families.extremes import FEW
 from hierfl.atoms.formulas import Expr, exact, reduction
 from hierfl.atoms.intervals import Interval
+from hierfl.atoms.loaded_late import jax, jnp, safe, sympy
 from hierfl.atoms.ranges import flat_at_zero, kinked_at_zero, monotone, of_magnitudes, slopes_between
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscript
 from hierfl.atoms.writing.phrase import Phrase, ratio
 from hierfl.atoms.writing.spelling import Reader, Spelling
 from hierfl.atoms.writing.text_pen import Text, TextPen, call
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-    import sympy
-
-    from hierfl.atoms.numerics import safe
-else:
-    jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
-    sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
-
 
 # Values
-
-
-def _norm1(atom: Any, value: Any) -> Any:
-    return jnp.sum(jnp.abs(value), axis=atom.axis)
-
-
-def _norm_inf(atom: Any, value: Any) -> Any:
-    return safe.first_largest(jnp.abs(value), atom.axis)
 
 
 def _pnorm(atom: Any, value: Any) -> Any:
@@ -111,14 +92,6 @@ def _flat_pnorm(atom: Any, index: int, values: Interval, arguments: list[Interva
     return flat_at_zero(atom, index, values, arguments) & (float(atom.p) > 1)
 
 
-def _at_zeros(atom: Any) -> list[Any]:
-    return [atom.args[0]]
-
-
-def _at_ties_of_sizes(atom: Any) -> list[Any]:
-    return [atom.args[0], cp.abs(atom.args[0]) - cp.norm_inf(atom.args[0])]
-
-
 def _differences_of_sizes(atom: Any) -> list[Any]:
     """Where sizes are equal, entries or their negatives are; none for an atom of too many entries."""
     entries = cp.vec(atom.args[0], order="F")
@@ -178,26 +151,26 @@ ROWS = (
     AtomRow(
         (cp.norm1,),
         narrow=narrowing.of_norm,
-        lower=_norm1,
+        lower=lambda atom, value: jnp.sum(jnp.abs(value), axis=atom.axis),
         copy=_copy,
         range=of_magnitudes(),
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,
         kink_values=_kinks_of_sizes,
-        switches=_at_zeros,
+        switches=lambda atom: [atom.args[0]],
         formula=reduction(lambda atom, entries: sympy.Add(*map(sympy.Abs, entries))),
         spellings=(norm_spelling("norm1", "1"),),
     ),
     AtomRow(
         (cp.norm_inf,),
         narrow=narrowing.of_norm,
-        lower=_norm_inf,
+        lower=lambda atom, value: safe.first_largest(jnp.abs(value), atom.axis),
         copy=_copy,
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
         kinked=True,
         kink_values=_kinks_of_sizes,
-        switches=_at_ties_of_sizes,
+        switches=lambda atom: [atom.args[0], cp.abs(atom.args[0]) - cp.norm_inf(atom.args[0])],
         crossings=_differences_of_sizes,
         formula=reduction(lambda atom, entries: sympy.Max(*map(sympy.Abs, entries))),
         spellings=(norm_spelling("norm_inf", r"\infty"),),

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 from cvxpy.atoms.perspective import perspective
 from cvxpy.atoms.suppfunc import SuppFuncAtom
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.loaded_late import jax, jnp
 from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-else:
-    jax, jnp = map(lazy_module, ("jax", "jax.numpy"))
+from hierfl.atoms.writing.spelling import Spelling
 
 
 def _functions(atom: Any) -> tuple[Expression, ...]:
@@ -75,10 +69,6 @@ def _copy(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
     return perspective(rebuild(atom.f), arguments[0], recession)
 
 
-def _read(reader: Reader, atom: Any) -> Phrase:
-    return Phrase("perspective", (reader(atom.f), reader(atom.args[0])))
-
-
 ROWS = (
     AtomRow(
         (perspective,),
@@ -87,7 +77,7 @@ ROWS = (
         inside=_functions,
         copy=_copy,
         refusal_of=_hidden_leaves,
-        read=_read,
+        read=lambda reader, atom: Phrase("perspective", (reader(atom.f), reader(atom.args[0]))),
     ),
     AtomRow(
         (SuppFuncAtom,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -15,18 +15,12 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import times
 from hierfl.atoms.formulas import Expr, Scalars, as_array, entry_by_entry, exact
 from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.loaded_late import jnp, sympy
 from hierfl.atoms.ranges import always_smooth, flat_at_zero, kinked_at_zero, of_magnitudes, slopes_between, spread
 from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.latex_pen import Template
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling, operands
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-    import sympy
-else:
-    jnp, sympy = map(lazy_module, ("jax.numpy", "sympy"))
 
 _DECIMALS = 4  # CVXPY rounds to its ATOM_EVAL_TOL before ceil and floor
 _HALF_DECIMAL = 0.5e-4
@@ -39,18 +33,6 @@ def _absolute(atom: Any, value: Any) -> Any:
     return jnp.abs(value)  # derivative 0 at 0
 
 
-def _ceiling(atom: Any, value: Any) -> Any:
-    return jnp.ceil(jnp.round(value, _DECIMALS))
-
-
-def _floor(atom: Any, value: Any) -> Any:
-    return jnp.floor(jnp.round(value, _DECIMALS))
-
-
-def _sign(atom: Any, value: Any) -> Any:
-    return jnp.where(value > 0, 1.0, -1.0).astype(value.dtype)
-
-
 def _huber(atom: Any, value: Any, bound: Any) -> Any:
     size = jnp.abs(value)
     inner = jnp.minimum(size, bound)
@@ -59,10 +41,6 @@ def _huber(atom: Any, value: Any, bound: Any) -> Any:
 
 def _maximum(atom: Any, *values: Any) -> Any:
     return functools.reduce(jnp.maximum, values)  # at ties half of each derivative
-
-
-def _minimum(atom: Any, *values: Any) -> Any:
-    return functools.reduce(jnp.minimum, values)
 
 
 def _copy_huber(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
@@ -135,14 +113,6 @@ def _between_arguments(atom: Any) -> list[Any]:
     return [a - b for place, a in enumerate(atom.args) for b in atom.args[:place]]
 
 
-def _at_threshold(atom: Any) -> list[Any]:
-    return [cp.abs(atom.args[0]) - atom.M]
-
-
-def _at_both_thresholds(atom: Any) -> list[Any]:
-    return [atom.args[0] - atom.M, atom.args[0] + atom.M]
-
-
 def _at_whole_numbers(shift: float) -> Callable[[Any], list[Any]]:
     """What is constant between whole numbers changes at them, or ``shift`` before them."""
 
@@ -197,8 +167,8 @@ ROWS = (
         smooth=always_smooth,
         flat=flat_at_zero,
         derivative=_pull_huber,
-        switches=_at_threshold,
-        crossings=_at_both_thresholds,
+        switches=lambda atom: [cp.abs(atom.args[0]) - atom.M],
+        crossings=lambda atom: [atom.args[0] - atom.M, atom.args[0] + atom.M],
         formula=_huber_formula,
         spellings=(Spelling("huber", {"M": 1}, r"\phi^{\mathrm{huber}}"),),
     ),
@@ -218,7 +188,7 @@ ROWS = (
     AtomRow(
         (cp.minimum,),
         narrow=narrowing.above_smallest,
-        lower=_minimum,
+        lower=lambda atom, *values: functools.reduce(jnp.minimum, values),
         slopes=slopes_between(0.0, 1.0),
         kinked=True,
         kink_values=_at_ties,
@@ -228,17 +198,22 @@ ROWS = (
         read=_read_extreme,
         spellings=(Spelling("minimum", latex=r"\min"),),
     ),
-    AtomRow((cp.sign,), lower=_sign, kinked=True, switches=_at_zero),
+    AtomRow(
+        (cp.sign,),
+        lower=lambda atom, value: jnp.where(value > 0, 1.0, -1.0).astype(value.dtype),
+        kinked=True,
+        switches=_at_zero,
+    ),
     AtomRow(
         (cp.floor,),
-        lower=_floor,
+        lower=lambda atom, value: jnp.floor(jnp.round(value, _DECIMALS)),
         kinked=True,
         switches=_at_whole_numbers(_HALF_DECIMAL),
         spellings=(Spelling("floor", latex=Template(r"\left\lfloor #1 \right\rfloor")),),
     ),
     AtomRow(
         (cp.ceil,),
-        lower=_ceiling,
+        lower=lambda atom, value: jnp.ceil(jnp.round(value, _DECIMALS)),
         kinked=True,
         switches=_at_whole_numbers(-_HALF_DECIMAL),
         spellings=(Spelling("ceil", latex=Template(r"\left\lceil #1 \right\rceil")),),

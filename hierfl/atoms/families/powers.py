@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -11,10 +11,10 @@ from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms import narrowing
-from hierfl.atoms.algebra import times
-from hierfl.atoms.curvature import factored
-from hierfl.atoms.formulas import Scalars, exact
+from hierfl.atoms.algebra import factored, times
+from hierfl.atoms.formulas import exact
 from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.loaded_late import jnp, safe
 from hierfl.atoms.ranges import bounded, even, flat_at_zero
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen, text_pen
@@ -22,14 +22,6 @@ from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised
 from hierfl.atoms.writing.phrase import Phrase, ratio
 from hierfl.atoms.writing.spelling import Reader, Spelling
 from hierfl.atoms.writing.text_pen import Text, TextPen
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-
-    from hierfl.atoms.numerics import safe
-else:
-    jnp, safe = map(lazy_module, ("jax.numpy", "hierfl.atoms.numerics.safe"))
 
 
 def exponent_of(atom: Any) -> float | None:
@@ -164,10 +156,6 @@ def _pull(atom: Any, index: int, adjoint: Expression) -> Expression | None:
     return times(times(exponent, adjoint), base if exponent == 2 else cp.power(base, int(exponent) - 1))
 
 
-def _formula(atom: Any, value: Scalars) -> Any:
-    return value ** exact(float(atom.p.value))
-
-
 # Notation
 
 
@@ -215,7 +203,7 @@ ROWS = (
         smooth=_is_smooth,
         flat=_flat,
         derivative=_pull,
-        formula=_formula,
+        formula=lambda atom, value: value ** exact(float(atom.p.value)),
         read=_read,
         spellings=(
             Spelling("power", latex=_latex, text=_text),

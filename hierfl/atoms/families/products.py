@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
@@ -13,21 +13,14 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, inverse, minus, product, times
-from hierfl.atoms.formulas import Scalars
 from hierfl.atoms.intervals import Interval, matmul
+from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import even, reshaped, spread
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen, text_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
 from hierfl.atoms.writing.phrase import Phrase, negated
 from hierfl.atoms.writing.spelling import Reader, Spelling, operands
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-else:
-    jnp = lazy_module("jax.numpy")
-
 
 # Values
 
@@ -45,14 +38,6 @@ def _divide(atom: Any, left: Any, right: Any) -> Any:
     return left / right
 
 
-def _kron(atom: Any, left: Any, right: Any) -> Any:
-    return jnp.kron(left, right)
-
-
-def _convolve(atom: Any, left: Any, right: Any) -> Any:
-    return jnp.convolve(jnp.ravel(left), jnp.ravel(right))
-
-
 # Ranges
 
 
@@ -60,10 +45,6 @@ def _range_of_multiply(atom: Any, arguments: list[Interval]) -> Interval:
     if atom.args[0] is atom.args[1]:
         return even(arguments[0], lambda size: size * size)
     return spread(arguments[0] * arguments[1], atom.shape)
-
-
-def _range_of_quotient(atom: Any, arguments: list[Interval]) -> Interval:
-    return spread(arguments[0] * arguments[1].inverse(), atom.shape)
 
 
 def _range_of_matrix_product(atom: Any, arguments: list[Interval]) -> Interval:
@@ -106,10 +87,6 @@ def product_majorant(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | 
 # Derivatives
 
 
-def _pull_multiply(atom: Any, index: int, adjoint: Expression) -> Expression | None:
-    return times(adjoint, atom.args[1 - index])
-
-
 def _pull_quotient(atom: Any, index: int, adjoint: Expression) -> Expression | None:
     above, below = atom.args
     if index == 0:
@@ -131,13 +108,6 @@ def _pull_matrix_product(atom: Any, index: int, adjoint: Expression) -> Expressi
 def _outer(left: Expression, right: Expression, dimensions: int) -> Expression:
     """``left @ right'`` of matrices, or the outer product of two vectors."""
     return product(left, right.T) if dimensions == 2 else cp.outer(left, right)
-
-
-# Formulas
-
-
-def _formula_of_matrix_product(atom: Any, left: Scalars, right: Scalars) -> Any:
-    return left @ right if left.ndim and right.ndim else left * right
 
 
 # Notation
@@ -214,7 +184,7 @@ ROWS = (
         range=_range_of_multiply,
         curvature=_curvature_of_multiply,
         majorant=product_majorant,
-        derivative=_pull_multiply,
+        derivative=lambda atom, index, adjoint: times(adjoint, atom.args[1 - index]),
         formula=_multiply,
         read=_read_multiply,
         spellings=(
@@ -228,7 +198,7 @@ ROWS = (
         lower=_divide,
         entrywise=True,
         product=True,
-        range=_range_of_quotient,
+        range=lambda atom, arguments: spread(arguments[0] * arguments[1].inverse(), atom.shape),
         curvature=_curvature_of_quotient,
         majorant=product_majorant,
         derivative=_pull_quotient,
@@ -248,7 +218,7 @@ ROWS = (
         curvature=_curvature_of_matrix_product,
         majorant=product_majorant,
         derivative=_pull_matrix_product,
-        formula=_formula_of_matrix_product,
+        formula=lambda atom, left, right: left @ right if left.ndim and right.ndim else left * right,
         read=_read_matrix_product,
         spellings=(
             Spelling("matmul", latex=_latex_of_matrix_product, text=text_pen.infix_text("@")),
@@ -257,14 +227,14 @@ ROWS = (
     ),
     AtomRow(
         (kron,),
-        lower=_kron,
+        lower=lambda atom, left, right: jnp.kron(left, right),
         product=True,
         majorant=product_majorant,
         spellings=(Spelling("kron", latex=Template(r"*1 \otimes *2", latex_pen.ELEMENTWISE)),),
     ),
     AtomRow(
         (conv, convolve),
-        lower=_convolve,
+        lower=lambda atom, left, right: jnp.convolve(jnp.ravel(left), jnp.ravel(right)),
         product=True,
         majorant=product_majorant,
         spellings=tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,25 +12,17 @@ from cvxpy.atoms.quad_form import QuadForm, SymbolicQuadForm
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms import narrowing
-from hierfl.atoms.algebra import expanded, inverse, product, times, vanishes
-from hierfl.atoms.curvature import factored
+from hierfl.atoms.algebra import expanded, factored, inverse, product, times, vanishes
 from hierfl.atoms.families.products import product_majorant
 from hierfl.atoms.formulas import Scalars, reduction
 from hierfl.atoms.intervals import EPS, Interval, matmul
+from hierfl.atoms.loaded_late import jnp, sympy
 from hierfl.atoms.ranges import bounded, everywhere, flat_at_zero, reshaped, value_at, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised, subscript
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-    import sympy
-else:
-    jnp, sympy = map(lazy_module, ("jax.numpy", "sympy"))
-
 
 # Values
 
@@ -113,10 +105,6 @@ def _pull_form(atom: Any, index: int, adjoint: Expression) -> Expression | None:
     return times(expanded(times(2, adjoint), None, vector.shape), product(matrix, vector))
 
 
-def _squares_keep_rows(atom: Any) -> bool:
-    return bool(atom.args[1].is_constant()) and within_rows(atom)
-
-
 # Formulas
 
 
@@ -153,7 +141,7 @@ ROWS = (
         twice_smooth=everywhere,
         narrow=narrowing.of_quadratic_over_linear,
         lower=_sum_of_squares_over,
-        keeps_rows=_squares_keep_rows,
+        keeps_rows=lambda atom: bool(atom.args[1].is_constant()) and within_rows(atom),
         range=_range_of_squares,
         curvature=_curvature_of_squares,
         majorant=product_majorant,

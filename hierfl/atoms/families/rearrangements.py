@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -34,55 +34,28 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.families.products import transposed
 from hierfl.atoms.families.sums import unchanged
+from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import rearranged
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, dimensions_latex, subscript, subscriptable
+from hierfl.atoms.writing.latex_pen import (
+    Latex,
+    LatexPen,
+    Template,
+    dimensions_latex,
+    escaped,
+    subscript,
+    subscriptable,
+)
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.symbols import escaped
 from hierfl.atoms.writing.text_pen import Text, TextPen, call, index_text
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-else:
-    jnp = lazy_module("jax.numpy")
-
 
 # Values
 
 
 def _broadcast(atom: Any, value: Any) -> Any:
     return jnp.broadcast_to(value, atom.shape)
-
-
-def _concatenate(atom: Any, *values: Any) -> Any:
-    return jnp.concatenate(values, axis=atom.axis)
-
-
-def _hstack(atom: Any, *values: Any) -> Any:
-    return jnp.hstack(values)
-
-
-def _vstack(atom: Any, *values: Any) -> Any:
-    return jnp.vstack(values)
-
-
-def _vector_to_diagonal(atom: Any, value: Any) -> Any:
-    return jnp.diag(jnp.ravel(value), k=atom.k)
-
-
-def _diagonal_to_vector(atom: Any, value: Any) -> Any:
-    return jnp.diagonal(value, offset=atom.k)
-
-
-def _transpose(atom: Any, value: Any) -> Any:
-    return jnp.transpose(value, atom.axes)
-
-
-def _reshape(atom: Any, value: Any) -> Any:
-    return jnp.reshape(value, atom.shape, order=atom.order)
 
 
 def _upper_triangle(atom: Any, value: Any) -> Any:
@@ -101,10 +74,6 @@ def _special_index(atom: Any, value: Any) -> Any:
 
 def _identity(atom: Any, value: Any) -> Any:
     return value
-
-
-def _imaginary(atom: Any, value: Any) -> Any:
-    return jnp.zeros_like(value)
 
 
 # Rows of players
@@ -136,10 +105,6 @@ def _pull_broadcast(atom: Any, index: int, adjoint: Expression) -> Expression | 
     axes = [k for k in range(atom.ndim) if k < missing or (argument.shape[k - missing] == 1 and atom.shape[k] != 1)]
     summed = cp.sum(adjoint, axis=None if argument.ndim == 0 else tuple(axes))
     return summed if summed.shape == argument.shape else cp.reshape(summed, argument.shape, order="C")
-
-
-def _pull_reshape(atom: Any, index: int, adjoint: Expression) -> Expression | None:
-    return cp.reshape(adjoint, atom.args[0].shape, order=atom.order)
 
 
 def _pull_transpose(atom: Any, index: int, adjoint: Expression) -> Expression | None:
@@ -209,10 +174,6 @@ def _latex_of_reshape(pen: LatexPen, phrase: Phrase) -> Latex:
     return pen.applied(rf"\operatorname{{reshape}}_{{{dimensions_latex(phrase.value)}}}", phrase.args)
 
 
-def _latex_of_transpose(pen: LatexPen, phrase: Phrase) -> Latex:
-    return Latex(transposed(pen, phrase.args[0]), latex_pen.POWER)
-
-
 def _latex_of_permutation(pen: LatexPen, phrase: Phrase) -> Latex:
     axes = [str(axis) for axis in phrase.option("axes")]
     return pen.applied(r"\operatorname{permute}" + subscript(axes), phrase.args)
@@ -237,16 +198,12 @@ def _text_of_reshape(pen: TextPen, phrase: Phrase) -> Text:
     return call("reshape", pen.text(phrase.args[0]), str(phrase.value), *pen.settings(phrase))
 
 
-def _text_of_transpose(pen: TextPen, phrase: Phrase) -> Text:
-    return Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}.T")
-
-
-def _text_of_index(pen: TextPen, phrase: Phrase) -> Text:
-    return Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}[{index_text(phrase.value)}]")
-
-
 _DIAG = Spelling("diag", options={"k": 0})
-_INDEX = Spelling("index", latex=_latex_of_index, text=_text_of_index)
+_INDEX = Spelling(
+    "index",
+    latex=_latex_of_index,
+    text=lambda pen, phrase: Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}[{index_text(phrase.value)}]"),
+)
 
 ROWS = (
     AtomRow(
@@ -269,35 +226,51 @@ ROWS = (
     ),
     AtomRow(
         (Concatenate,),
-        lower=_concatenate,
+        lower=lambda atom, *values: jnp.concatenate(values, axis=atom.axis),
         layout=True,
         range=rearranged,
         spellings=(_stack_spelling("concatenate", r",\, ", {"axis": None}),),
     ),
-    AtomRow((Hstack,), lower=_hstack, layout=True, range=rearranged, spellings=(_stack_spelling("hstack", r",\, "),)),
-    AtomRow((Vstack,), lower=_vstack, layout=True, range=rearranged, spellings=(_stack_spelling("vstack", r";\, "),)),
-    AtomRow((diag_vec,), lower=_vector_to_diagonal, spellings=(_DIAG,)),
-    AtomRow((diag_mat,), lower=_diagonal_to_vector, spellings=(_DIAG,)),
+    AtomRow(
+        (Hstack,),
+        lower=lambda atom, *values: jnp.hstack(values),
+        layout=True,
+        range=rearranged,
+        spellings=(_stack_spelling("hstack", r",\, "),),
+    ),
+    AtomRow(
+        (Vstack,),
+        lower=lambda atom, *values: jnp.vstack(values),
+        layout=True,
+        range=rearranged,
+        spellings=(_stack_spelling("vstack", r";\, "),),
+    ),
+    AtomRow((diag_vec,), lower=lambda atom, value: jnp.diag(jnp.ravel(value), k=atom.k), spellings=(_DIAG,)),
+    AtomRow((diag_mat,), lower=lambda atom, value: jnp.diagonal(value, offset=atom.k), spellings=(_DIAG,)),
     AtomRow((upper_tri,), lower=_upper_triangle, spellings=(Spelling("upper_tri", latex=r"\operatorname{triu}"),)),
     AtomRow(
         (transpose,),
-        lower=_transpose,
+        lower=lambda atom, value: jnp.transpose(value, atom.axes),
         layout=True,
         range=rearranged,
         derivative=_pull_transpose,
         read=_read_transpose,
         spellings=(
-            Spelling("transpose", latex=_latex_of_transpose, text=_text_of_transpose),
+            Spelling(
+                "transpose",
+                latex=lambda pen, phrase: Latex(transposed(pen, phrase.args[0]), latex_pen.POWER),
+                text=lambda pen, phrase: Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}.T"),
+            ),
             Spelling("permute_dims", latex=_latex_of_permutation),
         ),
     ),
     AtomRow(
         (reshape,),
-        lower=_reshape,
+        lower=lambda atom, value: jnp.reshape(value, atom.shape, order=atom.order),
         layout=True,
         keeps_rows=_is_column,
         range=rearranged,
-        derivative=_pull_reshape,
+        derivative=lambda atom, index, adjoint: cp.reshape(adjoint, atom.args[0].shape, order=atom.order),
         read=_read_reshape,
         spellings=(Spelling("reshape", latex=_latex_of_reshape, text=_text_of_reshape),),
     ),
@@ -345,5 +318,9 @@ ROWS = (
         read=_read_real_part,
         spellings=(Spelling("conj", latex=Template(r"\overline{#1}", latex_pen.POWER)),),
     ),
-    AtomRow((imag,), lower=_imaginary, spellings=(Spelling("imag", latex=r"\operatorname{Im}"),)),
+    AtomRow(
+        (imag,),
+        lower=lambda atom, value: jnp.zeros_like(value),
+        spellings=(Spelling("imag", latex=r"\operatorname{Im}"),),
+    ),
 )

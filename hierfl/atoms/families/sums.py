@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.cumsum import cumsum
@@ -17,7 +17,8 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, minus, plus, zeros
 from hierfl.atoms.families.products import row_vector
-from hierfl.atoms.intervals import Interval, interval_sum
+from hierfl.atoms.intervals import interval_sum
+from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import spread, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen, text_pen
@@ -25,46 +26,8 @@ from hierfl.atoms.writing.latex_pen import Latex, LatexPen
 from hierfl.atoms.writing.phrase import Phrase, added, negated
 from hierfl.atoms.writing.spelling import Reader, Spelling, operands
 from hierfl.atoms.writing.text_pen import Text, TextPen
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-else:
-    jnp = lazy_module("jax.numpy")
-
-
-# Values
-
-
-def _add(atom: Any, *values: Any) -> Any:
-    return functools.reduce(operator.add, values)
-
-
-def _negate(atom: Any, value: Any) -> Any:
-    return -value
-
-
-def _sum(atom: Any, value: Any) -> Any:
-    return jnp.sum(value, axis=atom.axis)
-
-
-def _cumulative_sum(atom: Any, value: Any) -> Any:
-    return jnp.cumsum(value, axis=atom.axis)
-
-
-def _trace(atom: Any, value: Any) -> Any:
-    return jnp.trace(value, axis1=-2, axis2=-1)
-
 
 # Ranges and curvature
-
-
-def _range_of_sum(atom: Any, arguments: list[Interval]) -> Interval:
-    return interval_sum([spread(argument, atom.shape) for argument in arguments])
-
-
-def _range_of_negation(atom: Any, arguments: list[Interval]) -> Interval:
-    return -arguments[0]
 
 
 def _curvature_of_sum(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
@@ -83,10 +46,6 @@ def _majorant_of_sum(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | 
     return plus(*(part for part in parts if part is not None), zero=zeros(atom))
 
 
-def _majorant_of_negation(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | None:
-    return parts[0]
-
-
 # Derivatives
 
 
@@ -95,23 +54,7 @@ def unchanged(atom: Any, index: int, adjoint: Expression) -> Expression | None:
     return adjoint
 
 
-def _pull_negation(atom: Any, index: int, adjoint: Expression) -> Expression | None:
-    return minus(adjoint)
-
-
-def _pull_sum(atom: Any, index: int, adjoint: Expression) -> Expression | None:
-    return expanded(adjoint, atom.axis, atom.args[0].shape)
-
-
 # Notation
-
-
-def _read_sum_of_terms(reader: Reader, atom: Any) -> Phrase:
-    return replace(added(*operands(reader, atom)), shape=tuple(atom.shape))
-
-
-def _read_negation(reader: Reader, atom: Any) -> Phrase:
-    return negated(reader(atom.args[0]))
 
 
 def _read_sum(reader: Reader, atom: Any) -> Phrase:
@@ -128,10 +71,6 @@ def _latex_of_terms(pen: LatexPen, phrase: Phrase) -> Latex:
     place = latex_pen.ELEMENTWISE
     signed = [f" - {pen.at(t.args[0], place)}" if t.head == "neg" else f" + {pen.at(t, place)}" for t in others]
     return Latex(pen.at(first, latex_pen.SUM) + "".join(signed), latex_pen.SUM)
-
-
-def _latex_of_negation(pen: LatexPen, phrase: Phrase) -> Latex:
-    return Latex(f"-{pen.at(phrase.args[0], latex_pen.ELEMENTWISE)}", latex_pen.SUM)
 
 
 def _latex_of_sum(pen: LatexPen, phrase: Phrase) -> Latex:
@@ -153,44 +92,55 @@ def _text_of_terms(pen: TextPen, phrase: Phrase) -> Text:
     return Text(pen.at(first, text_pen.SUM) + "".join(signed), text_pen.SUM)
 
 
-def _text_of_negation(pen: TextPen, phrase: Phrase) -> Text:
-    return Text(f"-{pen.at(phrase.args[0], text_pen.PRODUCT)}", text_pen.SUM)
-
-
 ROWS = (
     AtomRow(
         (AddExpression,),
         narrow=narrowing.of_sum_of_terms,
-        lower=_add,
+        lower=lambda atom, *values: functools.reduce(operator.add, values),
         entrywise=True,
-        range=_range_of_sum,
+        range=lambda atom, arguments: interval_sum([spread(argument, atom.shape) for argument in arguments]),
         curvature=_curvature_of_sum,
         majorant=_majorant_of_sum,
         derivative=unchanged,
-        read=_read_sum_of_terms,
+        read=lambda reader, atom: replace(added(*operands(reader, atom)), shape=tuple(atom.shape)),
         spellings=(Spelling("add", latex=_latex_of_terms, text=_text_of_terms),),
     ),
     AtomRow(
         (NegExpression,),
         narrow=narrowing.of_negation,
-        lower=_negate,
+        lower=lambda atom, value: -value,
         entrywise=True,
-        range=_range_of_negation,
+        range=lambda atom, arguments: -arguments[0],
         curvature=_curvature_of_negation,
-        majorant=_majorant_of_negation,
-        derivative=_pull_negation,
-        read=_read_negation,
-        spellings=(Spelling("neg", latex=_latex_of_negation, text=_text_of_negation),),
+        majorant=lambda atom, parts, rebuild: parts[0],
+        derivative=lambda atom, index, adjoint: minus(adjoint),
+        read=lambda reader, atom: negated(reader(atom.args[0])),
+        spellings=(
+            Spelling(
+                "neg",
+                latex=lambda pen, phrase: Latex(f"-{pen.at(phrase.args[0], latex_pen.ELEMENTWISE)}", latex_pen.SUM),
+                text=lambda pen, phrase: Text(f"-{pen.at(phrase.args[0], text_pen.PRODUCT)}", text_pen.SUM),
+            ),
+        ),
     ),
     AtomRow(
         (Sum,),
         narrow=narrowing.of_sum_of_entries,
-        lower=_sum,
+        lower=lambda atom, value: jnp.sum(value, axis=atom.axis),
         keeps_rows=within_rows,
-        derivative=_pull_sum,
+        derivative=lambda atom, index, adjoint: expanded(adjoint, atom.axis, atom.args[0].shape),
         read=_read_sum,
         spellings=(Spelling("sum", latex=_latex_of_sum),),
     ),
-    AtomRow((cumsum,), lower=_cumulative_sum, spellings=(Spelling("cumsum", options={"axis": 0}),)),
-    AtomRow((Trace,), lower=_trace, narrow=narrowing.of_trace, spellings=(Spelling("trace", latex=r"\mathrm{tr}"),)),
+    AtomRow(
+        (cumsum,),
+        lower=lambda atom, value: jnp.cumsum(value, axis=atom.axis),
+        spellings=(Spelling("cumsum", options={"axis": 0}),),
+    ),
+    AtomRow(
+        (Trace,),
+        lower=lambda atom, value: jnp.trace(value, axis1=-2, axis2=-1),
+        narrow=narrowing.of_trace,
+        spellings=(Spelling("trace", latex=r"\mathrm{tr}"),),
+    ),
 )

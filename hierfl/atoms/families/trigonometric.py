@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cvxpy.atoms.elementwise.hyperbolic import asinh, atanh, sinh, tanh
 from cvxpy.atoms.elementwise.trig import cos, sin, tan
 
 from hierfl.atoms.formulas import entry_by_entry
+from hierfl.atoms.loaded_late import jnp, sympy
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.spelling import Spelling
-from hierfl.jaxtools.lazy_module import lazy_module
-
-if TYPE_CHECKING:
-    import jax.numpy as jnp
-    import sympy
-else:
-    jnp, sympy = map(lazy_module, ("jax.numpy", "sympy"))
 
 
 def _row(kind: type, lower: Callable[[Any], Any], formula: Callable[[Any], Any], latex: str) -> AtomRow:

@@ -1,8 +1,12 @@
-"""``problem.check()``: which of the papers' assumptions hold, how that is known, and what the theorem then says."""
+"""``problem.check()``: which of the papers' assumptions hold, how that is known, and what the theorem then says.
+
+What rests on convexity that the user asserted with ``hf.Function(..., convex=True)`` is reported as asserted, never as proved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -10,18 +14,16 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
-from hierfl.inspect.assumptions.assertions import marked, marked_constants
 from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
 from hierfl.inspect.assumptions.feasibility.attainment_check import has_a_solution
-from hierfl.inspect.assumptions.feasibility.lower_set_checks import lower_sets
-from hierfl.inspect.assumptions.feasibility.upper_set_checks import upper_sets
+from hierfl.inspect.assumptions.feasibility.lower_set_checks import lower_sets, upper_sets
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Finding
-from hierfl.inspect.assumptions.hypotheses.declared_form import form_of_declaration
 from hierfl.inspect.assumptions.hypotheses.randomness_checks import randomness
-from hierfl.inspect.assumptions.hypotheses.theorem_checks import theorem
+from hierfl.inspect.assumptions.hypotheses.theorem_numbers import form_of_declaration, theorem
 from hierfl.inspect.assumptions.slopes.lipschitz_checks import lipschitz
 from hierfl.inspect.assumptions.study import Study
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.function import asserted_convex
 from hierfl.progress import RunProgress
 
 Part = TypeVar("Part")
@@ -91,3 +93,54 @@ class _Stages:
         self._done += 1
         self._bar.update(self._done, what)
         return part
+
+
+OF_X = frozenset({"X nonempty, closed and convex"})
+OF_SETS = frozenset({"Y(x) closed and convex"})
+OF_Y = frozenset(
+    {
+        *("strong convexity", "strong monotonicity", "lower level has a solution"),
+        *("y(x) Lipschitz", "implicit function Lipschitz", "y(x) unique", "y(x) differentiable"),
+    }
+)
+CONSTANTS = frozenset({*("mu_h", "mu_h of the mean", "mu_F", "mu_F of the mean", "kappa_F"), *("L_y", "L0_imp", "L_f")})
+
+
+def marked(study: Study, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, those that rest on assertions with that status and the functions' names."""
+    return [_marked_finding(finding, resting(study, finding.name)) for finding in findings]
+
+
+def marked_constants(study: Study, constants: Sequence[Constant]) -> list[Constant]:
+    """The constants, with the functions whose convexity they rest on."""
+    names = _of_lower_level(study)
+    if not names:
+        return list(constants)
+    return [replace(c, reason=f"{c.reason}; {_said(names)}") if c.name in CONSTANTS else c for c in constants]
+
+
+def resting(study: Study, name: str) -> tuple[str, ...]:
+    """The functions that a finding of this name rests on."""
+    declared = study.compiled.declaration
+    if name in OF_X:
+        return asserted_convex(declared.constraints, study.compiled.upper.variables)
+    if study.level is None:
+        return ()
+    if name in OF_SETS:
+        return asserted_convex(study.level.constraints, study.level.variables)
+    return _of_lower_level(study) if name in OF_Y else ()
+
+
+def _of_lower_level(study: Study) -> tuple[str, ...]:
+    level = study.level
+    return () if level is None else asserted_convex([*level.expressions, *level.constraints], level.variables)
+
+
+def _marked_finding(finding: Finding, names: tuple[str, ...]) -> Finding:
+    if not names or finding.status not in ("proved", "sampled"):
+        return finding
+    return replace(finding, status="asserted", reason=f"{finding.reason}; {_said(names)}")
+
+
+def _said(names: tuple[str, ...]) -> str:
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} convex as asserted"

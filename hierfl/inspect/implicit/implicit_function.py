@@ -1,18 +1,23 @@
-"""The implicit function f(x) of a problem: its values, its response y(x), and its smoothing f^eta."""
+"""The implicit function f(x) of a problem: its values, kept for the last points, its response y(x), and its smoothing f^eta."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.implicit_differentiation.hypergradient import gradient_on_host
 from hierfl.compiler.lower_level.certificate import TOLERANCE
+from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.public_response import public_response
-from hierfl.inspect.implicit.known_values import KnownValues
 from hierfl.jaxtools.precision import computing, double_precision
+from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
 from hierfl.progress import Waits
 from hierfl.value_certificate import Certificate
@@ -25,6 +30,41 @@ if TYPE_CHECKING:
     from hierfl.inspect.pictures.slice import Slice
     from hierfl.inspect.pictures.surface import Surface
     from hierfl.inspect.symbolic.view import SymbolicView
+
+
+LATEST = 64  # points
+LARGEST = 100_000  # scalars of an evaluation, beyond which finding it again is cheaper than keeping it
+
+
+@dataclass(eq=False)
+class KnownValues:
+    """Evaluations by x and by the values of the parameters; none of a ``BlackBox``, which may answer differently each time."""
+
+    repeatable: bool
+    _known: OrderedDict[Hashable, Evaluation] = field(default_factory=OrderedDict)
+
+    @classmethod
+    def of(cls, compiled: CompiledProblem) -> KnownValues:
+        """Those of a problem, kept with it."""
+        return compiled.programs.keep("known values", lambda: cls(uses_black_box(_terms(compiled)) is None))
+
+    def at(self, x: np.ndarray, parameters: Hashable) -> Evaluation | None:
+        """The evaluation at a flat x; None where it is not known."""
+        return self._known.get((x.tobytes(), parameters))
+
+    def keep(self, x: np.ndarray, parameters: Hashable, evaluation: Evaluation) -> None:
+        """Keep an evaluation, and forget the oldest."""
+        if self.repeatable and sum(np.size(leaf) for leaf in jax.tree.leaves(evaluation)) <= LARGEST:
+            self._known[x.tobytes(), parameters] = evaluation
+            while len(self._known) > LATEST:
+                self._known.popitem(last=False)  # in one piece, whatever other threads do
+
+
+def _terms(compiled: CompiledProblem) -> list[Any]:
+    declaration = compiled.declaration
+    level = declaration.lower_level
+    upper = [term for term in (declaration.objective.server, declaration.objective.clients) if term is not None]
+    return [*upper, *(level.expressions if level else ())]
 
 
 class ImplicitFunction:
@@ -148,7 +188,7 @@ class ImplicitFunction:
         DataError
             For arrays of the wrong shape.
         """
-        from hierfl.inspect.pictures.slice_sampling import slice_of
+        from hierfl.inspect.pictures.slice import slice_of
 
         return slice_of(
             self._compiled_when_asked(progress=progress),
@@ -197,7 +237,7 @@ class ImplicitFunction:
         SettingError, DataError
             As for :meth:`slice`; for an x of one scalar, and for parallel directions.
         """
-        from hierfl.inspect.pictures.surface_sampling import surface_of
+        from hierfl.inspect.pictures.surface import surface_of
 
         settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
         return surface_of(self._compiled_when_asked(progress=progress), center, directions, radius, points, **settings)

@@ -60,10 +60,7 @@ def smoothed_gradient(
     Laurent and Massart (2000) for a weighted sum of squares, wider by what a piece that no pair met, of probability up to
     -log(0.05) / pairs, could add if f is no steeper there than ``steepest`` and between the pairs.
 
-    Raises
-    ------
-    SettingError
-        If f has no value at one of the points.
+    Raises ``SettingError`` if f has no value at one of the points.
     """
     directions = sphere_points(rng, pairs, centre.size) if centre.size > 1 else np.ones((1, 1))
     at = points.projected(centre + eta * np.concatenate([directions, -directions]))
@@ -116,10 +113,7 @@ def ball_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
 def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
     """Check one eta or several, and give them as numbers; none for None.
 
-    Raises
-    ------
-    SettingError
-        Naming the argument.
+    Raises ``SettingError``, naming the argument.
     """
     given = smoothing if isinstance(smoothing, (Sequence, np.ndarray)) and np.ndim(smoothing) else [smoothing]
     etas = () if smoothing is None else tuple(given)

@@ -1,9 +1,14 @@
-"""The implicit function along a line: values, terms, responses, active constraints, kinks, smoothing."""
+"""The implicit function sampled along a line: values, terms, responses, active constraints, kinks, smoothing.
+
+Its gaps are where f has no value, its ties where it is that of one of several lower solutions; both have edges.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
@@ -11,20 +16,62 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.errors import SettingError
-from hierfl.inspect.implicit.points import Points, Sampled, shown
+from hierfl.inspect.argument_checks import require_positive, require_whole
+from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called, shown
+from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch
 from hierfl.inspect.kinks.place_search import effort
 from hierfl.inspect.line import Line
 from hierfl.inspect.pictures.drawable import Gap, Smoothed, Tie
-from hierfl.inspect.pictures.gaps import gaps_between, ties_between
+from hierfl.inspect.window import centre_of, direction_of, require_window, run_of
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
+from hierfl.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+EDGE = 1e-7  # in radii: to within this an edge is found
+
+
+def gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Gap, ...]:
+    """Find the gaps between places ``t`` of a line that have been sampled."""
+    found = _stretches(line, t, sampled.reason, lambda places: points.values(line.at(places)).reason)
+    return tuple(Gap(low, high, REASONS[reason]) for low, high, reason in found)
+
+
+def ties_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Tie, ...]:
+    """Find the ties between places ``t`` of a line that have been sampled."""
+    found = _stretches(line, t, sampled.tied, lambda places: points.values(line.at(places)).tied)
+    selected = getattr(points.compiled.declaration.lower_level, "selection", None) is not None
+    return tuple(Tie(low, high, owner_called(points.compiled, who - 1), selected) for low, high, who in found)
+
+
+def _stretches(
+    line: Line, t: np.ndarray, codes: np.ndarray, ask: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[tuple[float, float, int]]:
+    """(low, high, code) of every stretch with one code but 0, whose edges are bisected, all at once."""
+    changes = np.flatnonzero(np.diff(codes) != 0)
+    here, there = (np.repeat([t[changes], t[changes + 1]], 2, axis=1)[k] for k in (0, 1))
+    other = np.arange(len(here)) % 2 == 1  # each edge is looked for from both of its sides
+    inside, outside = np.where(other, there, here), np.where(other, here, there)
+    wanted = np.repeat(codes[changes], 2)
+    wanted[1::2] = codes[changes + 1]
+    while len(inside) and np.max(np.abs(outside - inside)) > EDGE * line.radius:
+        middle = 0.5 * (inside + outside)
+        same = ask(middle) == wanted
+        inside, outside = np.where(same, middle, inside), np.where(same, outside, middle)
+    ends = [t[0], *inside, t[-1]]
+    starts = [0, *(changes + 1), len(codes)]
+    for number, (first, _) in enumerate(pairwise(starts)):
+        if codes[first] != 0:
+            yield float(ends[2 * number]), float(ends[2 * number + 1]), int(codes[first])
+
 
 KINKS_SHOWN = 3  # on the card
 TIES_SHOWN = 5  # in words
@@ -204,3 +251,45 @@ class Slice(Shown):
             *([] if kinks else [("kinks", "none" if self.kinks.sampled is None else str(self.kinks.sampled))]),
         ]
         return Card(lines[0], rows, [("all kinks", str(self))])
+
+
+@double_precision
+def slice_of(
+    compiled: CompiledProblem,
+    center: Any,
+    direction: Any = None,
+    radius: float = 1.0,
+    points: int = 401,
+    smoothing: float | Sequence[float] | None = None,
+    *,
+    samples: int = 256,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+    progress: bool = True,
+) -> Slice:
+    """Sample f along a line; arguments and errors as for ``ImplicitFunction.slice``."""
+    require_whole("seed", seed, 0)
+    require_positive("tolerance", tolerance)
+    run = run_of(compiled, center)
+    require_window(radius, points)
+    etas = radii(smoothing, samples)
+    start = centre_of(compiled, center)
+    chosen, along = direction_of(compiled, direction, run, seed, start, float(radius))
+    line = Line(start, along, float(radius))
+    t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
+    with shown(points + points * samples * len(etas), "slice", progress) as bar:
+        evaluate = Points(compiled, tolerance, bar)
+        sampled = evaluate.values(line.at(t))
+        inside = np.where(sampled.reason == 1, np.nan, 1.0)
+        means = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
+        smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, means))
+    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, progress)
+
+
+def _iterates_along(line: Line, run: Result | None) -> np.ndarray:
+    """(t, distance from the line, round) of a run's iterates, (k, 3)."""
+    if run is None or not len(run.trajectory.get("x", ())):
+        return np.zeros((0, 3))
+    moved = run.trajectory["x"] - line.centre
+    t = moved @ line.direction
+    return np.stack([t, np.linalg.norm(moved - t[:, None] * line.direction, axis=1), run.trajectory["round"]], axis=1)

@@ -16,9 +16,8 @@ from hierfl.house_style import (
     require_axes,
     require_style,
 )
-from hierfl.inspect.pictures.curves import curve, line_label, line_title
 from hierfl.inspect.pictures.drawable import DrawableSlice
-from hierfl.inspect.pictures.response_panel import draw_response, shows_response
+from hierfl.inspect.pictures.response_panel import curve, draw_response, line_label, line_title, shows_response
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,14 +1,16 @@
-"""The convergence figures of a report: one panel for each quantity, of one run or with bands over several seeds."""
+"""The convergence figures of a report: one panel for each quantity, of one run or with bands over several seeds.
+
+All figures of a report have their axes, fonts, and bands that stop at gaps from here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hierfl.house_style import COLOURS
 from hierfl.inspect.report.page import escaped, plotly
-from hierfl.inspect.report.page_style import faint, outline, styled
 from hierfl.runs import half_width
 
 if TYPE_CHECKING:
@@ -16,6 +18,46 @@ if TYPE_CHECKING:
 
     from hierfl.result import Result
     from hierfl.runs import Runs
+
+
+FONT = {"family": "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif", "size": 13}
+
+
+def styled(figure: Figure, **layout: Any) -> Figure:
+    """Give a figure the report's style; returns it."""
+    axis = {"gridcolor": "#e6e9ec", "zeroline": False, "linecolor": "#8c959f", "automargin": True}
+    figure.update_layout(
+        template="none",
+        font=FONT,
+        margin={"l": 12, "r": 12, "t": 60, "b": 12},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
+        hovermode="closest",
+        hoverlabel={"align": "left", "font": {"size": 12}},
+        **layout,
+    )
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+    figure.update_traces(selector={"type": "scatter", "mode": "lines"}, line_simplify=False)
+    return figure
+
+
+def outline(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[list[float | None], list[float | None]]:
+    """Trace the polygon between two curves, one for each stretch without gaps."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    good = np.isfinite(low) & np.isfinite(high)
+    stretches = np.split(np.flatnonzero(good), np.flatnonzero(np.diff(np.flatnonzero(good)) > 1) + 1)
+    for stretch in stretches:
+        x += [*t[stretch].tolist(), *t[stretch][::-1].tolist(), None]
+        y += [*high[stretch].tolist(), *low[stretch][::-1].tolist(), None]
+    return x, y
+
+
+def faint(colour: str) -> str:
+    """The colour of a band around a line of that colour."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.2)"
+
 
 SHOWN = 1500  # points of a curve
 COLUMNS = {

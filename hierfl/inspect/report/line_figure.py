@@ -1,22 +1,22 @@
-"""The interactive figure of a slice: f with kinks, gaps and smoothings, and the marker that the page's slider moves.
+"""The interactive figures of a slice: f with kinks, gaps and smoothings, and the marker that the page's sliders move.
 
 The hover boxes and the legend's switches are Plotly's own. What hover shows is markup to Plotly, so names in it are
-escaped like those of the page.
+escaped like those of the page. The sliders, one for the place on the line and one for eta, are the browser's own: arrows, Home
+and End move them, and screen readers say where they stand. A second figure has the parties' own terms along the slice.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hierfl.house_style import COLOURS
-from hierfl.inspect.pictures.curves import BrokenCurve, curve, line_label
-from hierfl.inspect.report.line_sliders import extent, finite
-from hierfl.inspect.report.page import escaped, plotly
-from hierfl.inspect.report.page_style import faint, outline, styled
+from hierfl.inspect.pictures.response_panel import BrokenCurve, broken, curve, line_label
+from hierfl.inspect.report.convergence_part import faint, outline, styled
+from hierfl.inspect.report.page import Html, data, element, escaped, joined, plotly, void
 from hierfl.inspect.report.point_notes import PointNotes
 
 if TYPE_CHECKING:
@@ -24,6 +24,57 @@ if TYPE_CHECKING:
 
     from hierfl.inspect.pictures.drawable import Gap, Tie
     from hierfl.inspect.pictures.slice import Slice
+    from hierfl.inspect.report.point_notes import PointNotes
+
+
+STEPS = 401  # places of the slider
+
+
+def slider_points(shown: Slice) -> np.ndarray:
+    """The points of the slice at which the slider stops, both ends and the middle among them."""
+    count = len(shown.t)
+    return np.unique(np.linspace(0, count - 1, min(count, STEPS)).round().astype(int))
+
+
+def line_sliders(shown: Slice, said: list[PointNotes]) -> Html:
+    """Make the sliders, with what is said at each stop: the place begins in the middle, eta at the first f^eta."""
+    stops = slider_points(shown)
+    middle = int(np.searchsorted(stops, len(shown.t) // 2))
+    low, high = extent(shown)
+    moved = {
+        "t": [float(shown.t[k]) for k in stops],
+        "f": [finite(shown.value[k]) for k in stops],
+        "extent": [low, high],
+    }
+    etas = [f"{smooth.eta:g}" for smooth in shown.smoothed]
+    return joined(
+        [
+            _slider("place", "place on the line: t = ", said[stops[middle]].t, len(stops) - 1, middle),
+            *([_slider("smoothing", "smoothing: η = ", etas[0], len(etas), 1)] if etas else []),
+            data([said[k]._asdict() for k in stops], "line-places"),
+            data(moved, "line-stops"),
+            data(["not shown", *etas], "line-smoothings"),
+        ]
+    )
+
+
+def _slider(name: str, label: str, shown: str, last: int, start: int) -> Html:
+    stops: dict[str, Any] = {"min": "0", "max": str(last), "step": "1", "value": str(start)}
+    words = joined([element("label", label, for_=f"{name}-slider"), element("output", shown, id=f"{name}-at")], "")
+    bar = void("input", type="range", id=f"{name}-slider", autocomplete="off", **stops)
+    return element("div", joined([element("div", words), bar]), class_="slider")
+
+
+def extent(shown: Slice) -> tuple[float | None, float | None]:
+    """The least and the largest value of f on the slice; None where f has no value at all."""
+    finite = shown.value[np.isfinite(shown.value)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+
+
+def finite(value: float) -> float | None:
+    """A number that JSON knows: None for one that is not finite."""
+    return float(value) if np.isfinite(value) else None
+
 
 WIDEST = 56  # characters of a line in a hover box
 NARROWEST, LETTER = 340, 7  # pixels of the figure in a narrow window, and of a letter
@@ -162,3 +213,37 @@ def _add_marker(figure: Figure, shown: Slice) -> None:
         go.Scatter(x=[t], y=[finite(shown.value[start])], mode="markers", marker=ring, hoverinfo="skip",
                    showlegend=False, meta="place")
     )  # fmt: skip
+
+
+SERVER = "#000000"
+PALETTE = tuple(colour for colour in COLOURS if colour != SERVER)
+CLIENTS = 20  # more terms than this are shown as a band
+
+
+def terms_figure(shown: Slice) -> Figure:
+    """Draw the server's term and each client's own, unweighted; of many clients the median and the band of all."""
+    go = plotly().graph_objects
+    figure, clients = go.Figure(), shown.clients
+    if shown.compiled.declaration.objective.server is not None:
+        t, value = broken(shown, shown.server)
+        figure.add_trace(go.Scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2}))
+    if clients.shape[1] <= CLIENTS:
+        for i, term in enumerate(clients.T):
+            dash = ("solid", "dash", "dot")[i // len(PALETTE) % 3]
+            line = {"color": PALETTE[i % len(PALETTE)], "dash": dash, "width": 1.6}
+            t, value = broken(shown, term)
+            name = shown.compiled.declaration.client_called(i)
+            figure.add_trace(go.Scatter(x=t, y=value, name=name, mode="lines", line=line))
+    else:
+        good = np.isfinite(clients).all(axis=1)
+        t, least = broken(shown, np.where(good, clients.min(axis=1), np.nan))
+        x, y = outline(t, least, broken(shown, np.where(good, clients.max(axis=1), np.nan))[1])
+        name = f"all {clients.shape[1]} clients"
+        figure.add_trace(go.Scatter(x=x, y=y, name=name, fill="toself", mode="none", fillcolor=faint(COLOURS[0])))
+        t, middle = broken(shown, np.median(clients, axis=1))
+        figure.add_trace(go.Scatter(x=t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]}))
+    figure.update_xaxes(title_text=escaped(line_label(shown)), title_standoff=8)
+    figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
+    styled(figure, height=460, showlegend=True)
+    # many names stand below, where they can take several lines
+    return figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, margin={"t": 36})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_called
-from hierfl.inspect.pictures.curves import entries
+from hierfl.inspect.pictures.response_panel import entries
 from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:

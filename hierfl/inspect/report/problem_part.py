@@ -1,15 +1,19 @@
-"""The sections of a report on the problem: its mathematics, the check of its assumptions, how it was lowered."""
+"""The sections of a report on the problem: its mathematics, the check of its assumptions, how it was lowered; and on the machine."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hierfl.inspect.report.mathematics_part import mathematics_svg
-from hierfl.inspect.report.page import Html, element, folded, joined, number, paragraph, preformatted, table
+from hierfl.inspect.report.page import Html, element, facts, folded, joined, number, paragraph, preformatted, table
 from hierfl.language.declaration import Declaration
 from hierfl.language.printing.render import problem_latex, problem_text
+from hierfl.version import VERSION
 
 if TYPE_CHECKING:
     from hierfl.compiler.explain import Explanation
@@ -70,3 +74,32 @@ def lowering(explanation: Explanation) -> Html:
     said = f"{len(rows)} pieces" + (f", {advice} of them with advice on what would be better" if advice else "")
     whole = table(["piece", "how", "cost of one use", "better"], rows, "lowering-pieces")
     return folded(f"How each of {said} was compiled", whole)
+
+
+PACKAGES = ("jax", "jaxlib", "cvxpy", "numpy", "scipy", "plotly")
+
+
+def environment() -> Html:
+    """Show versions and the machine; those of the report, which a loaded result need not share."""
+    import jax
+
+    versions = [(package, _version(package)) for package in PACKAGES]
+    rows = [
+        ("Python", sys.version.split()[0]),
+        ("hierfl", VERSION),
+        *versions,
+        ("platform", platform.platform()),
+        ("JAX's backend", jax.default_backend()),
+        ("precision", "double (64 bits)"),
+    ]
+    return joined(
+        [paragraph("Of the process that wrote this report; a result loaded from a file may come from another."),
+         facts(rows, "environment-facts")]
+    )  # fmt: skip
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

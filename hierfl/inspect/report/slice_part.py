@@ -1,24 +1,86 @@
-"""The section on the implicit function along a line: which line and which smoothings by default, figures, words."""
+"""The section on the implicit function along a line: which line and which smoothings by default, figures, kinks and jumps, words.
+
+A time budget says what its costly parts would take, by the time of a few evaluations, so that what takes too long is left out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hierfl.inspect.implicit.points import Points
 from hierfl.inspect.kinks.kink import Kinks, Resolution
+from hierfl.inspect.kinks.place_search import effort
 from hierfl.inspect.pictures.slice import Slice
-from hierfl.inspect.pictures.time_budget import TimeBudget
-from hierfl.inspect.report.line_figure import line_figure
-from hierfl.inspect.report.line_sliders import extent, line_sliders
-from hierfl.inspect.report.page import Html, drawn, element, joined, notice, paragraph
+from hierfl.inspect.report.line_figure import CLIENTS, extent, line_figure, line_sliders, terms_figure
+from hierfl.inspect.report.page import Html, drawn, element, joined, notice, paragraph, table
 from hierfl.inspect.report.point_notes import notes_along
 from hierfl.inspect.report.report_settings import ReportSettings
-from hierfl.inspect.report.terms_figure import CLIENTS, terms_figure
+from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
+    from hierfl.inspect.kinks.kink import Kinks
     from hierfl.result import Result
+
+
+ASIDE = 1e-3  # of a step
+FEW = 64  # points that are timed: a whole piece of those that are evaluated together
+SLOPES_FOR_KINKS = 4  # evaluations of a slope for each point of a slice, about, in a search for kinks
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """Estimates for a slice that has been sampled; ``seconds`` is what a part may take."""
+
+    shown: Slice
+    seconds: float
+
+    def smoothing(self, etas: int, samples: int) -> float:
+        """Seconds of f^eta for so many etas."""
+        return etas * samples * len(self.shown.t) * self._value
+
+    def slopes(self) -> float:
+        """Seconds of exact slopes at the slice's points; 0 where there are none."""
+        return len(self.shown.t) * self._slope
+
+    def kinks(self) -> float:
+        """Seconds of a search for kinks."""
+        return effort(self.shown.t, self.shown.sampled) * self._value + SLOPES_FOR_KINKS * self.slopes()
+
+    @cached_property
+    def _value(self) -> float:
+        return self._timed(self._points.values, 2 / 3)
+
+    @cached_property
+    def _slope(self) -> float:
+        return self._timed(self._points.gradients, 0) if self._points.differentiable else 0.0
+
+    @cached_property
+    def _points(self) -> Points:
+        return Points(self.shown.compiled, self.shown.tolerance)
+
+    @double_precision
+    def _timed(self, function: Callable[[np.ndarray], Any], after: float) -> float:
+        """Seconds for one point, of a few in the middle that are evaluated together; what they compile is not counted.
+
+        They are a share ``after`` of a step behind the slice's own points, a little aside, and compiled for at others: lower levels that
+        are solved on the host remember what they were asked, and answer it again in no time; along the line all may be one question.
+        """
+        t = self.shown.t
+        count = min(FEW, len(t) - 1)
+        few, step = t[(len(t) - count) // 2 :][:count], t[1] - t[0]
+        places = self.shown.line.at(few + step / 3)
+        aside = ASIDE * step * after * np.cos(np.arange(1, places.shape[-1] + 1) ** 2)
+        function(places + 0.5 * aside)
+        began = perf_counter()
+        function(self.shown.line.at(few + after * step) + aside)
+        return (perf_counter() - began) / count
+
 
 TIES = 5  # written out
 LEAST_DRAWS = 16  # for f^eta to be worth looking at
@@ -180,3 +242,28 @@ def _accuracy(shown: Slice) -> str:
     bound = np.max(shown.error_bound[good])
     words = f"at most {bound:.1e}" if np.isfinite(bound) else "unknown"
     return f"its residual is at most {np.max(shown.residual[good]):.1e}, the error of y {words}."
+
+
+ROWS = 200
+
+
+def kinks_table(kinks: Kinks) -> Html:
+    """Show the kinks and jumps of the slice, with what could be told apart."""
+    rows = [
+        [kink.t, kink.value, kink.left_slope, kink.right_slope, kink.bend, kink.cause]
+        for kink in sorted(kinks, key=lambda kink: -kink.sharpness)[:ROWS]
+    ]
+    parts: list[Html] = []
+    if rows:
+        header = ["t", "f", "slope before", "slope after", "bends", "cause"]
+        parts.append(element("div", table(header, sorted(rows, key=lambda row: row[0]), "kink-rows"), class_="long"))
+    else:
+        parts.append(paragraph("No kinks in this window."))
+    if len(kinks) > ROWS:
+        parts.append(paragraph(f"The {ROWS} sharpest of {len(kinks):,} kinks."))
+    if kinks.jumps:
+        jumps = [[jump.t, jump.left, jump.right, jump.cause] for jump in kinks.jumps[:ROWS]]
+        parts += [element("h3", "Jumps"), table(["t", "f before", "f after", "cause"], jumps, "jump-rows")]
+    if kinks.sampled is not None:
+        parts.append(paragraph(f"{kinks.sampled}."))
+    return joined([*parts, paragraph(f"Resolved: {kinks.resolution}.")])

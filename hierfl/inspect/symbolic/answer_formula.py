@@ -16,7 +16,7 @@ from cvxpy import constraints as cones
 
 from hierfl.atoms.formulas import Expr, Scalars
 from hierfl.errors import SymbolicError
-from hierfl.inspect.symbolic.region import Region
+from hierfl.inspect.symbolic.branches import Region
 from hierfl.language.printing.text import expression_text
 
 Translator = Any  # CVXPY expression -> Scalars
@@ -273,10 +273,7 @@ def _on_ball(
 def inequalities_of(constraint: Any, translated: Translator) -> list[Expr]:
     """A CVXPY constraint as expressions that must be <= 0.
 
-    Raises
-    ------
-    SymbolicError
-        For a kind of constraint that is no list of inequalities.
+    Raises ``SymbolicError`` for a kind of constraint that is no list of inequalities.
     """
     if isinstance(constraint, (cones.Inequality, cones.Equality)):
         difference: Scalars = translated(constraint.expr)

@@ -2,20 +2,119 @@
 
 Along a line x + t d every maximum, minimum and absolute value keeps one branch for small t > 0: the one that the first
 nonzero Taylor coefficient of a difference of branches decides. What is left is smooth, and its derivative at t = 0 is the
-one-sided one.
+one-sided one. A ``Region`` is what the known bounds of x say about signs, and which branches they leave. At the end: real zeros of
+expressions in one symbol with numbers between them, and formulas as one line of text, ``{x**2 if x < 0; 0 otherwise}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import sympy
 from sympy.core.relational import Relational
+from sympy.printing.str import StrPrinter
 
-from hierfl.inspect.symbolic.region import BRANCHING
+from hierfl.atoms.formulas import Expr
+from hierfl.errors import SymbolicError
 
-Expr = Any
+BRANCHING = (sympy.Max, sympy.Min, sympy.Abs, sympy.Piecewise)
+"""What makes an expression piecewise; all other functions here are smooth inside their domains, or roots."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A box, ``bounds[symbol] = (low, high)``, exact numbers or infinities, in which further ``conditions`` are >= 0.
+
+    Signs are decided by the box alone; a symbol without an entry is free.
+    """
+
+    bounds: Mapping[Expr, tuple[Expr, Expr]]
+    conditions: tuple[Expr, ...] = ()
+
+    @property
+    def domain(self) -> Expr:
+        """The conditions as a SymPy Boolean."""
+        return sympy.And(*(condition >= 0 for condition in self.conditions))
+
+    def limits(self, symbol: Expr) -> tuple[Expr, Expr]:
+        """The bounds of a symbol."""
+        return self.bounds.get(symbol, (-sympy.oo, sympy.oo))
+
+    def has_inside_box(self, point: Mapping[Expr, Expr]) -> bool:
+        """Whether a point, some coordinates of which may be missing, is inside the box and not on its boundary."""
+        limits = ((value, self.limits(symbol)) for symbol, value in point.items())
+        return all(bool(low < value) and bool(value < high) for value, (low, high) in limits)
+
+    def contains(self, point: Mapping[Expr, Expr]) -> bool:
+        """Whether the point is in the box and satisfies the conditions."""
+        boxed = all(low <= point[symbol] <= high for symbol, (low, high) in self.bounds.items())
+        return boxed and bool(self.domain.subs(point))
+
+    def nonnegative(self, expr: Expr) -> bool:
+        """Whether expr >= 0 is proved on the whole box; False if it is not known."""
+        lowest = self._lowest(expr)
+        return bool(lowest >= 0) if lowest is not None else self._shifted(expr, "is_nonnegative")
+
+    def positive(self, expr: Expr) -> bool:
+        """Whether expr > 0 is proved on the whole box; False if it is not known."""
+        lowest = self._lowest(expr)
+        return bool(lowest > 0) if lowest is not None else self._shifted(expr, "is_positive")
+
+    def simplified(self, expr: Expr) -> Expr:
+        """The expression without the branches of maxima, minima and absolute values that the box rules out."""
+        return map_branching(expr, self._live_branches)
+
+    def _lowest(self, expr: Expr) -> Expr | None:
+        """The least value of an affine expression; None for others."""
+        symbols = sorted(expr.free_symbols, key=str)
+        if not symbols:
+            return expr
+        try:
+            affine = sympy.Poly(expr, *symbols)
+        except sympy.PolynomialError:
+            return None
+        if affine.total_degree() > 1:
+            return None
+        lowest = affine.coeff_monomial(1)
+        for symbol in symbols:
+            slope = affine.coeff_monomial(symbol)
+            lowest += slope * self.limits(symbol)[0 if slope > 0 else 1] if slope != 0 else 0
+        return lowest
+
+    def _shifted(self, expr: Expr, question: str) -> bool:
+        """SymPy's answer when every symbol is written as its low end plus, or its high end minus, something nonnegative."""
+        return any(getattr(sympy.expand(expr.xreplace(self._substitution(expr, end))), question) for end in (0, 1))
+
+    def _substitution(self, expr: Expr, end: int) -> dict[Expr, Expr]:
+        finite = ((s, self.limits(s)[end]) for s in expr.free_symbols if self.limits(s)[end].is_finite)
+        return {s: value + (1 - 2 * end) * sympy.Dummy(nonnegative=True) for s, value in finite}
+
+    def _live_branches(self, node: Expr) -> Expr:
+        if isinstance(node, sympy.Abs):
+            (inner,) = node.args
+            return inner if self.nonnegative(inner) else -inner if self.nonnegative(-inner) else node
+        if isinstance(node, sympy.Piecewise):
+            return node
+        sign = 1 if isinstance(node, sympy.Max) else -1
+
+        def insert(kept: tuple[Expr, ...], new: Expr) -> tuple[Expr, ...]:
+            if any(self.nonnegative(sign * (old - new)) for old in kept):
+                return kept
+            return (*(old for old in kept if not self.nonnegative(sign * (new - old))), new)
+
+        return node.func(*reduce(insert, node.args, ()))
+
+
+def map_branching(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The expression with every branching node replaced, innermost first."""
+    return expr.replace(lambda node: isinstance(node, BRANCHING), change)
+
+
 Point = Mapping[Expr, Expr]
 SignOf = Callable[[Expr], int | None]  # of a difference of branches; None where it is not decided
 _TAYLOR_TERMS = 8
@@ -175,3 +274,60 @@ def _tidied(value: Expr) -> Expr:
 def branch_at(expr: Expr, point: Point) -> Expr:
     """The expression with the branches that are active at a point at which none meet."""
     return resolved(expr, lambda difference: sign_of_number(difference.xreplace(dict(point))))
+
+
+class _Printer(StrPrinter):
+    def _print_Piecewise(self, expr: Any) -> str:  # noqa: N802 - the name that SymPy looks for
+        return "{" + "; ".join(self._case(branch, condition) for branch, condition in expr.args) + "}"
+
+    def _case(self, branch: Any, condition: Any) -> str:
+        when = "otherwise" if condition == sympy.true else f"if {self._print(condition)}"
+        return f"{self._print(branch)} {when}"
+
+
+def formula_text(formula: Any) -> str:
+    """The formula as text."""
+    return str(_Printer().doprint(formula))
+
+
+def degree(expr: Expr, symbol: Expr) -> int:
+    """Degree in the symbol; very large for what is no polynomial."""
+    return int(sympy.degree(expr, symbol)) if expr.is_polynomial(symbol) else 1000
+
+
+def real_roots(expr: Expr, symbol: Expr) -> list[Expr]:
+    """The real zeros of an expression in one symbol; of a constant none."""
+    zeros = listed_zeros(expr, symbol)
+    if zeros is None:
+        raise SymbolicError(f"the zeros of {expr} in {symbol}, where a kink may be, cannot be solved for.")
+    return zeros
+
+
+def listed_zeros(expr: Expr, symbol: Expr) -> list[Expr] | None:
+    """The real zeros; None where SymPy cannot list them."""
+    if not expr.has(symbol):
+        return []
+    zeros = sympy.solveset(expr, symbol, sympy.S.Reals)
+    return list(zeros) if zeros is sympy.S.EmptySet or isinstance(zeros, sympy.FiniteSet) else None
+
+
+def numbers_between(points: Sequence[Expr], low: Expr, high: Expr) -> list[Expr]:
+    """A rational number inside each interval between the points."""
+    return [_middle(a, b) for a, b in pairwise([low, *points, high])]
+
+
+def _middle(low: Expr, high: Expr) -> Expr:
+    if low.is_finite and high.is_finite:
+        return sympy.Rational(sympy.N((low + high) / 2, 30))
+    if low.is_finite or high.is_finite:
+        return sympy.Rational(sympy.N(low + 1 if low.is_finite else high - 1, 30))
+    return sympy.Rational(1, 3)
+
+
+def random_rational(rng: np.random.Generator, limits: tuple[Expr, Expr]) -> Expr:
+    """A fraction between the limits, of a moderate size where they are infinite."""
+    low, high = limits
+    if low.is_finite and high.is_finite:
+        return low + (high - low) * sympy.Rational(int(rng.integers(1, 64)), 64)
+    offset = sympy.Rational(int(rng.integers(-128, 129)), 32)
+    return low + abs(offset) if low.is_finite else high - abs(offset) if high.is_finite else offset

@@ -14,9 +14,9 @@ from typing import Any
 
 import sympy
 
-from hierfl.inspect.symbolic.region import Region
+from hierfl.atoms.formulas import Expr
+from hierfl.inspect.symbolic.branches import Region
 
-Expr = Any
 Point = dict[Expr, Expr]
 _SYMBOLS_LIMIT, _CELLS_LIMIT, _EXPRESSIONS_LIMIT, _DEGREE_LIMIT = 3, 300, 60, 8
 _SHARE = Fraction(19, 47)  # of an interval: no centre of symmetry, where something may vanish by chance
@@ -29,10 +29,8 @@ class TooManyCellsError(Exception):
 def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Region) -> list[Point]:
     """A rational point in each open cell of the region's box on which no expression changes sign.
 
-    Raises
-    ------
-    TooManyCellsError
-        For more than three symbols, for expressions that are no polynomials, and beyond 300 cells.
+    Raises ``TooManyCellsError`` for more than three symbols, for expressions that are no polynomials, and beyond 300
+    cells.
     """
     if len(symbols) > _SYMBOLS_LIMIT:
         raise TooManyCellsError

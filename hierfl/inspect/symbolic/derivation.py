@@ -1,32 +1,193 @@
 """Derives the formulas of a problem: its declaration in SymPy, the lower level solved in closed form where it is separable.
 
 The upper objective is written with the answer in place of y. Nothing is returned that does not agree with
-``problem.implicit`` at random points of X.
+``problem.implicit`` at random points of X, and with the formula that it replaces.
+
+CVXPY expressions become arrays of SymPy scalars. Affine atoms need no formula: each is evaluated by CVXPY itself, at 0 and at the
+unit vectors, which gives its coefficients. The formulas of products and of nonlinear atoms are in their rows. Numbers become
+fractions: 0.1 is 1/10, and what a float can only round (1/3) is the fraction meant, if its denominator is small.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 import sympy
+from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
+from hierfl.atoms.row import NoAnswerError
+from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import DeclarationError, SymbolicError
-from hierfl.inspect.symbolic.agreement import CHECKS, agree, verify
+from hierfl.compiler.public_response import public_response
+from hierfl.compiler.starting_points import on_upper_set
+from hierfl.errors import DeclarationError, DivergedError, HierflError, SymbolicError
 from hierfl.inspect.symbolic.answer_formula import AnswerFormula, answer_formula, inequalities_of
-from hierfl.inspect.symbolic.branches import shortest
-from hierfl.inspect.symbolic.region import BRANCHING, Region
+from hierfl.inspect.symbolic.branches import BRANCHING, Region, random_rational, shortest
 from hierfl.inspect.symbolic.symbolic_kinks import find_kinks, pieces
-from hierfl.inspect.symbolic.translation import translate
 from hierfl.inspect.symbolic.view import DecisionSymbols, SymbolicView, symbols_of
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.declaration import Declaration
+from hierfl.language.expectation import SampleAverage
 from hierfl.language.federation.client import Client
+from hierfl.language.printing.text import expression_text
+
+CHECKS = 16  # points of X at which the formulas are compared with the numbers
+_TRIES = 200
+_TOLERANCE = 1e-9
+
+
+def agree(one: Expr, other: Expr, region: Region) -> bool:
+    """Whether two formulas have the same value at random points that the region's conditions do not rule out."""
+    rng = np.random.default_rng(0)
+    for _ in range(CHECKS):
+        point = {s: random_rational(rng, region.limits(s)) for s in sorted(other.free_symbols, key=str)}
+        expected = complex(sympy.N(other.xreplace(point), 20))
+        if region.domain.xreplace(point) == sympy.false or not np.isfinite(expected):
+            continue
+        if not abs(complex(sympy.N(one.xreplace(point), 20)) - expected) <= _TOLERANCE * max(1.0, abs(expected)):
+            return False
+    return True
+
+
+def verify(compiled: CompiledProblem, view: SymbolicView) -> None:
+    """Compare with the implicit function at random points of X.
+
+    Raises ``HierflError`` if they disagree: a defect of hierfl.
+    """
+    upper, checked = compiled.upper, 0
+    for point in _points(compiled, view):
+        x = upper.unflatten(point)
+        try:
+            evaluation = compiled.exact.at(point)
+        except DivergedError:  # a point of X at which the objective is not defined
+            continue
+        place = dict(zip(view.decision.flat, map(_digits, point)))
+        solution, pairs = evaluation.solution, [(view.value, compiled.sign * float(evaluation.value))]
+        if view.response and solution is not None:
+            pairs += _pairs(view.response, public_response(compiled, solution.y))
+        for formula, number in pairs:
+            exact_value = complex(sympy.N(formula.xreplace(place), 20))
+            if not abs(exact_value - number) <= _TOLERANCE * max(1.0, abs(number)):
+                raise HierflError(
+                    f"internal error: at x = {x} the formula {formula} is {exact_value}, problem.implicit finds {number}. "
+                    f"Please report it."
+                )
+        checked += 1
+        if checked == view.verified:
+            return
+    raise SymbolicError(f"f has a value at only {checked} of {_TRIES} random points of X: too few to check a formula.")
+
+
+def _digits(value: float) -> Expr:
+    """The float's own value, all digits."""
+    return sympy.Rational(float(value))
+
+
+def _points(compiled: CompiledProblem, view: SymbolicView) -> Iterator[np.ndarray]:
+    """Random points of X at which Y(x) is not empty."""
+    rng = np.random.default_rng(0)
+    limits = [view.region.limits(symbol) for symbol in view.decision.flat]
+    finite = [low.is_finite and high.is_finite for low, high in limits]
+    low, high = (np.array([float(e[k]) if f else 3.0 * (2 * k - 1) for e, f in zip(limits, finite)]) for k in (0, 1))
+    for point in on_upper_set(compiled, low + (high - low) * rng.random((_TRIES, low.size))):
+        place = dict(zip(view.decision.flat, map(_digits, point)))
+        if bool(view.domain.xreplace(place)):
+            yield point
+
+
+def _pairs(response: Mapping[cp.Variable, Expr], numbers: Any) -> list[tuple[Expr, float]]:
+    by_variable = numbers if isinstance(numbers, Mapping) else {next(iter(response)): numbers}
+    return [
+        (formula, float(number))
+        for variable, formulas in response.items()
+        for formula, number in zip(_entries(formulas), np.ravel(by_variable[variable]))
+    ]
+
+
+def _entries(formulas: Expr) -> list[Expr]:
+    return list(sympy.flatten(formulas)) if isinstance(formulas, sympy.NDimArray) else [formulas]
+
+
+def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
+    """The expression as an array of SymPy scalars, of its shape.
+
+    Parameters
+    ----------
+    expression
+        A CVXPY expression.
+    environment
+        Leaf id -> array of SymPy expressions.
+
+    Raises
+    ------
+    SymbolicError
+        For an atom without a rule; names it.
+    """
+    memo: dict[int, Scalars] = {}
+
+    def visit(node: Any) -> Scalars:
+        if id(node) not in memo:
+            memo[id(node)] = _shaped(_value(node), tuple(node.shape))
+        return memo[id(node)]
+
+    def _value(node: Any) -> Any:
+        if isinstance(node, cp.Constant):
+            return exact_array(node.value)
+        if isinstance(node, Leaf):
+            return environment[node.id]
+        return _formula(node, [visit(argument) for argument in node.args])
+
+    return visit(expression)
+
+
+def _shaped(value: Any, shape: tuple[int, ...]) -> Scalars:
+    return np.asarray(value, dtype=object).reshape(shape)
+
+
+def _formula(node: Any, values: list[Scalars]) -> Any:
+    if isinstance(node, SampleAverage):
+        raise SymbolicError(f"{expression_text(node)} is over data, not a formula of x.")
+    formula = row_of(node).formula
+    if formula is not None:
+        try:
+            return formula(node, *values)
+        except NoAnswerError as reason:
+            raise SymbolicError(str(reason).format(atom=expression_text(node))) from None
+    if isinstance(node, AffAtom):
+        return _affine(node, *values)
+    raise SymbolicError(f"{type(node).__name__} in {expression_text(node)} has no translation to SymPy.")
+
+
+def _affine(atom: Any, *values: Scalars) -> Scalars:
+    """Affine in the arguments that are not numbers, jointly: CVXPY's own value at 0, and its change along each entry."""
+    points = [np.zeros(v.shape) if _is_symbolic(v) else v.astype(float) for v in values]
+    base = _numeric(atom, points)
+    result = exact_array(base)
+    for place, value in enumerate(values):
+        if _is_symbolic(value):
+            for entry in np.ndindex(*value.shape):
+                moved = [p.copy() for p in points]
+                moved[place][entry] = 1.0
+                result = result + exact_array(_numeric(atom, moved) - base) * value[entry]
+    return result
+
+
+def _numeric(atom: Any, points: list[np.ndarray]) -> np.ndarray:
+    value = atom.numeric(points)
+    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(atom.shape)
+
+
+def _is_symbolic(value: Scalars) -> bool:
+    return any(entry.free_symbols for entry in value.flat)
+
 
 SIZE_LIMIT = 200  # scalars of x and of all owners' y
 JOINED_LIMIT = 20  # scalars of x in one term of f: what is not separable grows fast

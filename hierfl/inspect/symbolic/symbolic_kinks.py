@@ -12,12 +12,21 @@ from typing import Any
 import numpy as np
 import sympy
 
+from hierfl.atoms.formulas import Expr
 from hierfl.errors import SymbolicError
 from hierfl.inspect.symbolic.branches import (
+    BRANCHING,
     Point,
+    Region,
     branch_at,
+    degree,
+    formula_text,
     irreducible_factors,
+    listed_zeros,
+    numbers_between,
     one_sided_derivatives,
+    random_rational,
+    real_roots,
     resolved,
     roots_in,
     shortest,
@@ -26,11 +35,7 @@ from hierfl.inspect.symbolic.branches import (
     switches,
 )
 from hierfl.inspect.symbolic.cells import TooManyCellsError, cell_points, meeting
-from hierfl.inspect.symbolic.formula_text import formula_text
-from hierfl.inspect.symbolic.real_zeros import degree, listed_zeros, numbers_between, random_rational, real_roots
-from hierfl.inspect.symbolic.region import BRANCHING, Region
 
-Expr = Any
 _SAMPLES = 24  # points of a set on which a jump is looked for
 
 
@@ -73,10 +78,7 @@ def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tu
     each of the set's pieces between other switches; at two dozen random points where it has too many, or where switches are no
     polynomials. Then a jump on a small part of the set only may be missed: without any, the set is returned as not known.
 
-    Raises
-    ------
-    SymbolicError
-        If the set where two branches meet, or a root vanishes, cannot be solved for.
+    Raises ``SymbolicError`` if the set where two branches meet, or a root vanishes, cannot be solved for.
     """
     by_condition: dict[Expr, SymbolicKink | None] = {}  # by condition; None where it is not known
     for switch in switches(expr):

@@ -13,9 +13,7 @@ import sympy
 from hierfl.atoms.formulas import Expr, Scalars, as_array, exact
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.inspect.symbolic.branches import one_sided_derivatives
-from hierfl.inspect.symbolic.formula_text import formula_text
-from hierfl.inspect.symbolic.region import Region
+from hierfl.inspect.symbolic.branches import Region, formula_text, one_sided_derivatives
 from hierfl.inspect.symbolic.symbolic_kinks import SymbolicKink
 from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.text import expression_text

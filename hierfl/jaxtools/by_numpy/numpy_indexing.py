@@ -29,15 +29,13 @@ class Indexing:
         return self._fixed(indices)
 
 
-def _places(
-    shape: Any, sizes: Any, indices: Any, mapped: Any, batching: Any, index_batching: Any
-) -> tuple[list[Any], Any]:
-    """(an index of every dimension of the operand, each (*batch, *sizes); which windows fit, (*batch,)).
+def _places(shape: Any, sizes: Any, indices: Any, mapped: Any, batching: Any, index_batching: Any) -> tuple[Any, Any]:
+    """(the place of every entry, counted along all dimensions of the operand; whether its window fits), both (*batch, *sizes).
 
     ``indices`` (*batch, k) holds where windows of these sizes start along the dimensions ``mapped``.
     """
     batch = indices.shape[:-1]
-    where, fits = [], np.ones(batch, bool)
+    flat, fits = np.zeros((*batch, *sizes), int), np.ones(batch, bool)
     for d, (n, size) in enumerate(zip(shape, sizes)):
         start = np.zeros(batch, int)
         if d in mapped:
@@ -49,8 +47,8 @@ def _places(
             start = np.arange(n).reshape([-1 if k == axis else 1 for k in range(len(batch))]) + start
         along = [1] * (len(batch) + len(sizes))
         along[len(batch) + d] = size
-        where.append(start.reshape(*batch, *[1] * len(sizes)) + np.arange(size).reshape(along))
-    return where, fits
+        flat = flat * n + (start.reshape(*batch, *[1] * len(sizes)) + np.arange(size).reshape(along))
+    return flat, np.broadcast_to(fits.reshape(*batch, *[1] * len(sizes)), flat.shape)
 
 
 def gather(equation: Any) -> Made:
@@ -70,34 +68,25 @@ def gather(equation: Any) -> Made:
         else 0
     )
 
-    def places(indices: Any) -> Any:
-        return _places(
-            shape,
-            sizes,
-            indices,
+    def fixed(indices: Any) -> Made:
+        """Every entry of the result is one of the operand, counted along all its dimensions, or is missing."""
+        mapped, batching, theirs = (
             numbers.start_index_map,
             numbers.operand_batching_dims,
             numbers.start_indices_batching_dims,
         )
-
-    def fixed(indices: Any) -> Made:
-        """Every entry of the result is one of the operand, counted along all its dimensions, or is missing."""
-        where, fits = places(indices)
-        count = fits.ndim
+        flat, fits = _places(shape, sizes, indices, mapped, batching, theirs)
+        batch = indices.shape[:-1]
 
         def laid_out(entries: Any) -> Any:
-            entries = entries.reshape(*fits.shape, *(s for d, s in enumerate(sizes) if d not in gone))
-            windows, batch = iter(range(count, entries.ndim)), iter(range(count))
-            return entries.transpose([next(windows) if k in offsets else next(batch) for k in range(entries.ndim)])
+            entries = entries.reshape(*batch, *(s for d, s in enumerate(sizes) if d not in gone))
+            windows, places = iter(range(len(batch), entries.ndim)), iter(range(len(batch)))
+            return entries.transpose([next(windows) if k in offsets else next(places) for k in range(entries.ndim)])
 
-        whole = (*fits.shape, *sizes)
-        flat = np.zeros(whole, int)
-        for n, along in zip(shape, where):
-            flat = flat * n + along
-        flat = laid_out(np.broadcast_to(flat, whole))
+        flat = laid_out(flat)
         if not filling or fits.all():
             return lambda x, *_: x.take(flat)
-        there = laid_out(np.broadcast_to(fits.reshape(*fits.shape, *[1] * len(sizes)), whole))
+        there = laid_out(fits)
         return lambda x, *_: np.where(there, x.take(flat), missing)
 
     return Indexing(fixed)
@@ -116,28 +105,14 @@ def scatter(ufunc: Any) -> Maker:
         sizes = [1 if d in gone else update_shape[next(left)] for d in range(len(shape))]
         clip = "CLIP" in str(equation.params["mode"])
 
-        def places(indices: Any) -> Any:
-            return _places(
-                shape,
-                sizes,
-                indices,
-                numbers.scatter_dims_to_operand_dims,
-                numbers.operand_batching_dims,
-                numbers.scatter_indices_batching_dims,
-            )
-
         def fixed(indices: Any) -> Made:
             """Every entry of the updates has a place of the operand, counted along all its dimensions, or falls out."""
-            where, fits = places(indices)
-            whole = (*fits.shape, *sizes)
-            flat = np.zeros(whole, int)
-            for n, along in zip(shape, where):
-                flat = flat * n + along
+            mapped, batching = numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims
+            flat, inside = _places(shape, sizes, indices, mapped, batching, numbers.scatter_indices_batching_dims)
             order = np.argsort([*batch, *windows])  # from the updates as they lie to (*batch, *sizes), and back
-            inside = np.broadcast_to(fits.reshape(*fits.shape, *[1] * len(sizes)), whole)
             lying = [update_shape[k] for k in (*batch, *windows)]
             into, kept = (a.reshape(lying).transpose(order).ravel() for a in (flat, inside))
-            everything = clip or bool(fits.all())
+            everything = clip or bool(inside.all())
             into = into if everything else into[kept]
             several = ufunc is not None and np.unique(into).size < into.size  # some place takes more than one
 

@@ -54,10 +54,6 @@ def _select(equation: Any) -> Made:
     return lambda which, no, yes: np.where(which, yes, no)
 
 
-def _logistic(x: Any) -> Any:
-    return scipy.special.expit(x)
-
-
 @_with("y")
 def _integer_power(power: int) -> Made:
     if power == 2:
@@ -105,10 +101,6 @@ def _bits(dtype: Any) -> Made:
         return whole.view(target).reshape(shape[:-1])
 
     return cast
-
-
-def _integer_sign_aware(equation: Any) -> Made:
-    return np.fmod
 
 
 # --- shapes --------------------------------------------------------------------------------------------------------
@@ -271,75 +263,35 @@ def _platform(platforms: Any) -> Made:
     return lambda: np.int32(place)
 
 
+ALIKE = (
+    *("abs", "sign", "floor", "ceil", "exp", "exp2", "log", "log1p", "expm1", "sqrt", "cbrt", "square", "nextafter"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
+)  # NumPy has them by JAX's names
+OTHERWISE_CALLED = {
+    **{"add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "pow": np.power},
+    **{"max": np.maximum, "min": np.minimum, "rem": np.fmod, "is_finite": np.isfinite},
+    **{"asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2},
+    **{"asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh},
+    **{"not": np.invert, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
+    **{"eq": np.equal, "ne": np.not_equal},
+    **{"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal},
+    **{"logistic": scipy.special.expit, "erf": scipy.special.erf, "erfc": scipy.special.erfc},
+    **{"erf_inv": scipy.special.erfinv, "lgamma": scipy.special.gammaln, "digamma": scipy.special.digamma},
+}
+PLAIN: dict[str, Made] = {
+    **{name: getattr(np, name) for name in ALIKE},
+    **OTHERWISE_CALLED,
+    **dict.fromkeys(("copy", "copy_p", "reduce_precision", "stage", "stop_gradient"), _same),
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    "optimization_barrier": lambda *x: x,
+    "dynamic_update_slice": _dynamic_update,
+    "cholesky": cholesky,
+    "lu": lu,
+}
+
 MAKERS: dict[str, Maker] = {
-    **{
-        name: _plain(function)
-        for name, function in {
-            "add": np.add,
-            "add_any": np.add,
-            "sub": np.subtract,
-            "mul": np.multiply,
-            "neg": np.negative,
-            "max": np.maximum,
-            "min": np.minimum,
-            "abs": np.abs,
-            "sign": np.sign,
-            "floor": np.floor,
-            "ceil": np.ceil,
-            "exp": np.exp,
-            "exp2": np.exp2,
-            "log": np.log,
-            "log1p": np.log1p,
-            "expm1": np.expm1,
-            "sqrt": np.sqrt,
-            "rsqrt": lambda x: 1.0 / np.sqrt(x),
-            "cbrt": np.cbrt,
-            "square": np.square,
-            "pow": np.power,
-            "sin": np.sin,
-            "cos": np.cos,
-            "tan": np.tan,
-            "asin": np.arcsin,
-            "acos": np.arccos,
-            "atan": np.arctan,
-            "atan2": np.arctan2,
-            "sinh": np.sinh,
-            "cosh": np.cosh,
-            "tanh": np.tanh,
-            "asinh": np.arcsinh,
-            "acosh": np.arccosh,
-            "atanh": np.arctanh,
-            "logistic": _logistic,
-            "erf": scipy.special.erf,
-            "erfc": scipy.special.erfc,
-            "erf_inv": scipy.special.erfinv,
-            "lgamma": scipy.special.gammaln,
-            "digamma": scipy.special.digamma,
-            "is_finite": np.isfinite,
-            "not": np.invert,
-            "and": np.bitwise_and,
-            "or": np.bitwise_or,
-            "xor": np.bitwise_xor,
-            "eq": np.equal,
-            "ne": np.not_equal,
-            "lt": np.less,
-            "le": np.less_equal,
-            "gt": np.greater,
-            "ge": np.greater_equal,
-            "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
-            "rem": np.fmod,
-            "nextafter": np.nextafter,
-            "copy": _same,
-            "stage": _same,
-            "copy_p": _same,
-            "stop_gradient": _same,
-            "optimization_barrier": lambda *x: x,
-            "dynamic_update_slice": _dynamic_update,
-            "cholesky": cholesky,
-            "lu": lu,
-            "reduce_precision": _same,
-        }.items()
-    },
+    **{name: _plain(function) for name, function in PLAIN.items()},
     "div": _divide,
     "select_n": _select,
     "lt_to": _before,

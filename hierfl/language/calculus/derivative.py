@@ -32,10 +32,7 @@ Pull = Callable[[Any, int, Expression], Expression]
 def require_code_with_gradient(expression: Any, variables: Variables, what: str) -> None:
     """Check that no user code over the variables is without a gradient.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the function.
+    Raises ``DeclarationError``, naming the function.
     """
     if not depends(expression, {v.id for v in variables}):
         return
@@ -150,10 +147,7 @@ def mean_of(
 ) -> Gradients:
     """The gradient of a mean is the mean of the gradients.
 
-    Raises
-    ------
-    DeclarationError
-        If the mean does not enter affinely, so that a minibatch would bias the gradient.
+    Raises ``DeclarationError`` if the mean does not enter affinely, so that a minibatch would bias the gradient.
     """
     if any(averages_of(adjoint)):
         raise DeclarationError(

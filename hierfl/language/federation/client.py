@@ -15,13 +15,19 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import DataError
+from hierfl.language.declared_arguments import reserve_ids
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.given_arrays import GivenArray, name_order, names_of_columns
-from hierfl.language.federation.held_values import pickled, unpickled
-from hierfl.language.federation.parameter_values import parameter_value
-from hierfl.language.federation.sample_values import array_of, check_table, in_one_order, sample_value
+from hierfl.language.federation.sample_values import (
+    array_of,
+    check_table,
+    in_one_order,
+    parameter_value,
+    pickled,
+    sample_value,
+    unpickled,
+)
 from hierfl.language.federation.value_checks import described, is_frozen_distribution
-from hierfl.language.leaves import reserve_ids
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import suggests_names
 

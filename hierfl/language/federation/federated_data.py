@@ -11,8 +11,8 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.given_arrays import given_array, in_given_order, name_order, row_labels
-from hierfl.language.federation.held_values import pickled, unpickled
 from hierfl.language.federation.partition_schemes import Scheme
+from hierfl.language.federation.sample_values import pickled, unpickled
 from hierfl.language.federation.splitting import split_data
 from hierfl.language.federation.value_checks import is_frozen_distribution
 from hierfl.language.sample import ClientParameter, Sample
@@ -250,11 +250,8 @@ class Federation:
 def _checked_weights(weights: str | Sequence[float], clients: Sequence[Client]) -> str | np.ndarray:
     """``"uniform"``, ``"samples"``, or one number for each client as a read-only array.
 
-    Raises
-    ------
-    DataError
-        For another word, another number of weights, weights that cannot be a mean's, or ``"samples"`` where a client holds
-        distributions only.
+    Raises ``DataError`` for another word, another number of weights, weights that cannot be a mean's, or ``"samples"``
+    where a client holds distributions only.
     """
     if isinstance(weights, str):
         if weights not in WEIGHTS:

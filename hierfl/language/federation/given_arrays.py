@@ -48,10 +48,8 @@ class GivenArray:
 def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
     """What a user gave as real numbers; ``what`` names it in messages, which say what may be given ``instead`` of an array.
 
-    Raises
-    ------
-    DataError
-        For masked or missing entries, names that occur twice, a sparse matrix, and what is no array of real numbers; names the column.
+    Raises ``DataError`` for masked or missing entries, names that occur twice, a sparse matrix, and what is no array of
+    real numbers; names the column.
     """
     if isinstance(value, GivenArray):
         return value
@@ -80,10 +78,7 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
 def in_given_order(value: Any, what: str) -> np.ndarray:
     """An array whose entries are told apart by their places alone.
 
-    Raises
-    ------
-    DataError
-        As :func:`given_array` and :func:`require_numbered_in_order`.
+    Raises ``DataError`` as :func:`given_array` and :func:`require_numbered_in_order`.
     """
     require_numbered_in_order(value, what)
     return np.asarray(given_array(value, what).array)
@@ -92,10 +87,7 @@ def in_given_order(value: Any, what: str) -> np.ndarray:
 def require_numbered_in_order(value: Any, what: str) -> None:
     """Refuse a column or a table whose index numbers its entries in another order than they have.
 
-    Raises
-    ------
-    DataError
-        Saying what to write for either order.
+    Raises ``DataError``, saying what to write for either order.
     """
     labels = row_labels(value)
     if labels is not None and _numbers_otherwise(labels):
@@ -108,10 +100,7 @@ def require_numbered_in_order(value: Any, what: str) -> None:
 def require_unmasked(value: Any, what: str) -> None:
     """Refuse a masked array, or a list with one, some of whose entries are masked: NumPy would read what lies under the mask.
 
-    Raises
-    ------
-    DataError
-        Saying how many entries are masked.
+    Raises ``DataError``, saying how many entries are masked.
     """
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
@@ -143,10 +132,7 @@ def require_same_rows(rows: Mapping[str, Any], who: str) -> None:
 
     Equal indexes may, and rows without an index, unless the other's index numbers its rows in another order: either could be meant.
 
-    Raises
-    ------
-    DataError
-        Naming two samples, and saying which labels differ or that some occur twice.
+    Raises ``DataError``, naming two samples, and saying which labels differ or that some occur twice.
     """
     indexed = {name: labels for name, labels in rows.items() if labels is not None}
     plain = next((name for name, labels in rows.items() if labels is None), None)
@@ -185,10 +171,7 @@ def has_names(labels: np.ndarray | None) -> bool:
 def name_order(labels: Any, others: Any, what: str, at: str) -> np.ndarray | None:
     """The order in which the columns of ``what`` are those that ``at`` has; None where they are already, or neither has names.
 
-    Raises
-    ------
-    DataError
-        Saying which names differ, or that one of both has none.
+    Raises ``DataError``, saying which names differ, or that one of both has none.
     """
     mine, theirs = (own if has_names(own) else None for own in (labels, others))
     if mine is None and theirs is None:

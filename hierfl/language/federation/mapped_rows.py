@@ -69,10 +69,7 @@ def rows_of(array: Any, rows: np.ndarray) -> Any:
 def require_whole(arrays: Sequence[Any], name: str) -> None:
     """Refuse a file behind the sample's arrays that shrank since it was mapped: reading beyond its end would kill the process.
 
-    Raises
-    ------
-    DataError
-        Naming the file.
+    Raises ``DataError``, naming the file.
     """
     mapped = [a.array if isinstance(a, MappedRows) else a for a in arrays if isinstance(a, np.memmap | MappedRows)]
     for file, size in _extents(mapped).items():

@@ -13,10 +13,8 @@ from hierfl.language.sample import Sample
 def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None:
     """Require that a party holds the samples of one ``E`` as paired rows.
 
-    Raises
-    ------
-    DataError
-        If they differ in length or in their index, are in separate tables, or mix arrays with distributions; names the party and the samples.
+    Raises ``DataError`` if they differ in length or in their index, are in separate tables, or mix arrays with
+    distributions; names the party and the samples.
     """
     if len(samples) < 2:
         return

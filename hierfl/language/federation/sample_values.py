@@ -1,16 +1,30 @@
-"""The data that a party holds for its samples: checked one by one, and together as the rows of a table."""
+"""The data that a party holds: values for its samples, checked one by one and together as the rows of a table, and client parameters.
+
+As it is pickled, rows on disk stay there and are found again by their file. ``Federation.split(parameters={p: ...})`` takes one value
+for all, one value per client, or a callable of the client's index. Shapes decide between the first two; where they cannot, the user is
+asked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from hierfl.errors import DataError
 from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.given_arrays import GivenArray, common_order, given_array, require_same_rows
-from hierfl.language.federation.mapped_rows import require_whole
+from hierfl.language.federation.given_arrays import (
+    GivenArray,
+    common_order,
+    given_array,
+    require_numbered_in_order,
+    require_same_rows,
+    require_unmasked,
+)
+from hierfl.language.federation.mapped_rows import MappedRows, require_whole
 from hierfl.language.federation.value_checks import (
     check_array,
     check_attributes,
@@ -18,17 +32,14 @@ from hierfl.language.federation.value_checks import (
     described,
     is_frozen_distribution,
 )
-from hierfl.language.sample import Sample
+from hierfl.language.sample import ClientParameter, Sample
 
 
 def sample_value(sample: Sample, value: Any, who: str) -> Any:
     """One party's data for a sample, checked: a ``GivenArray`` (a mapped one stays mapped) or a frozen distribution.
 
-    Raises
-    ------
-    DataError
-        If the key is no ``Sample``, or the data have the wrong shape, no rows, entries that are masked or no finite real numbers, or
-        values against the declared attributes; and for an unsupported distribution.
+    Raises ``DataError`` if the key is no ``Sample``, or the data have the wrong shape, no rows, entries that are masked
+    or no finite real numbers, or values against the declared attributes; and for an unsupported distribution.
     """
     if not isinstance(sample, Sample):
         raise DataError(f"{who}: {described(sample)} is not a hf.Sample; samples= takes {{hf.Sample: array}}.")
@@ -75,10 +86,7 @@ def in_one_order(table: Mapping[Sample, Any]) -> dict[Sample, Any]:
 def check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: str) -> None:
     """Check that the samples of one table are paired rows: all arrays of one length, or all distributions.
 
-    Raises
-    ------
-    DataError
-        Naming the samples of the table.
+    Raises ``DataError``, naming the samples of the table.
     """
     kinds = {is_frozen_distribution(values[s]) for s in table}
     if len(kinds) > 1:
@@ -119,3 +127,122 @@ def array_of(value: Any) -> Any:
 
 def _rows_shape(sample: Sample) -> str:
     return ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"
+
+
+class OnDisk(NamedTuple):
+    """A memory-mapped array by its file, and which of its rows, None for all."""
+
+    file: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    rows: np.ndarray | None
+
+    def mapped(self) -> np.memmap | MappedRows:
+        """The array, mapped again."""
+        array = np.memmap(self.file, np.dtype(self.dtype), "r", self.offset, self.shape)
+        return array if self.rows is None else MappedRows(array, self.rows)
+
+
+def pickled(held: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What is pickled in place of a mapping."""
+    return {leaf: _by_file(value) for leaf, value in held.items()}
+
+
+def unpickled(stored: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The mapping again, with arrays in memory that nobody changes."""
+    held = {leaf: value.mapped() if isinstance(value, OnDisk) else value for leaf, value in stored.items()}
+    for value in held.values():
+        if type(value) is np.ndarray:
+            value.flags.writeable = False
+    return MappingProxyType(held)
+
+
+def _by_file(value: Any) -> Any:
+    """A memory-mapped array in one piece by its file; of others the rows themselves."""
+    if isinstance(value, MappedRows):
+        array = _by_file(value.array)
+        return array._replace(rows=value.rows) if isinstance(array, OnDisk) else np.asarray(value)
+    if not isinstance(value, np.memmap):
+        return value
+    root: Any = value
+    while isinstance(root.base, np.memmap):
+        root = root.base
+    if root.filename is None or not value.flags.c_contiguous:
+        return np.array(value)
+    offset = int(root.offset) + byte_bounds(value)[0] - byte_bounds(root)[0]
+    return OnDisk(str(root.filename), offset, value.dtype.str, value.shape, None)
+
+
+def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenArray | Elsewhere:
+    """One client's value of a parameter: a copy in double precision, of the parameter's shape; or that it is elsewhere.
+
+    Raises ``DataError`` if the key is not a ClientParameter, or the value has another shape, is not finite or breaks an
+    attribute.
+    """
+    if not isinstance(parameter, ClientParameter):
+        raise DataError(
+            f"{who}: {described(parameter)} is not a hf.ClientParameter; parameters= takes {{hf.ClientParameter: value}}."
+        )
+    what = f"client parameter {parameter.name()!r} of {who}"
+    if isinstance(value, Elsewhere):
+        if value.rows is not None:
+            raise DataError(f"{what} has no rows: write hf.Elsewhere() for a value that is held there.")
+        return value
+    given = given_array(value, what)
+    array = given.array
+    if array.shape != parameter.shape:
+        raise DataError(f"{what} has shape {array.shape}; expected {parameter.shape}.")
+    check_array(array, what)
+    check_attributes(parameter, array[None], what)
+    return GivenArray(np.asarray(array, float), given.labels, given.own or array.dtype != float)
+
+
+def parameters_by_client(
+    parameters: Mapping[ClientParameter, Any], clients: int
+) -> list[dict[ClientParameter, GivenArray | Elsewhere]]:
+    """The parameters of each of ``clients`` clients, checked under the client's index.
+
+    Raises ``DataError`` as :func:`parameter_value`; also if a value is neither one for all nor one per client, or could
+    be both.
+    """
+    if not isinstance(parameters, Mapping):
+        raise DataError(f"parameters= takes a mapping {{hf.ClientParameter: value}}, not {type(parameters).__name__}.")
+    per_client: list[dict[ClientParameter, GivenArray | Elsewhere]] = [{} for _ in range(clients)]
+    for parameter, given in parameters.items():
+        if not isinstance(parameter, ClientParameter):
+            raise DataError(f"{described(parameter)} is not a hf.ClientParameter, the only key that parameters= takes.")
+        for index, value in enumerate(_values(parameter, given, clients)):
+            per_client[index][parameter] = parameter_value(parameter, value, f"client {index}")
+    return per_client
+
+
+def _values(parameter: ClientParameter, given: Any, clients: int) -> list[Any]:
+    """One value per client, from one value for all, one per client, or a callable."""
+    if isinstance(given, Elsewhere):
+        return [given] * clients
+    if callable(given):
+        return [given(index) for index in range(clients)]
+    name = f"client parameter {parameter.name()!r}"
+    require_unmasked(given, name)
+    try:
+        shape = np.shape(given)
+    except ValueError as error:
+        raise DataError(f"{name}: the values differ in shape; each client's has shape {parameter.shape}.") from error
+    if shape == (clients, *parameter.shape):
+        if not hasattr(given, "to_numpy"):
+            return list(given)
+        require_numbered_in_order(given, name)
+        rows = given_array(given, name)
+        return [GivenArray(row, rows.labels[1:]) for row in rows.array]
+    if shape != parameter.shape:
+        raise DataError(
+            f"{name}: got shape {shape}; give one value of shape {parameter.shape}, a list of {clients} such values, or a "
+            f"callable of the client's index."
+        )
+    if clients > 1 and shape == (clients,):
+        raise DataError(
+            f"{name}: {clients} numbers for {clients} clients are ambiguous, since one value has shape {shape} too. Write "
+            f"`lambda i: value` or [value] * {clients} to share it; declare the parameter as a scalar for one number each."
+        )
+    return [given] * clients

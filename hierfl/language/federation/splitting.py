@@ -14,9 +14,8 @@ from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.given_arrays import GivenArray, common_order, require_same_rows, row_labels
 from hierfl.language.federation.mapped_rows import rows_of
-from hierfl.language.federation.parameter_values import parameters_by_client
 from hierfl.language.federation.partition_schemes import IID, SCHEMES, Scheme
-from hierfl.language.federation.sample_values import check_table, in_one_order, sample_value
+from hierfl.language.federation.sample_values import check_table, in_one_order, parameters_by_client, sample_value
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names
 

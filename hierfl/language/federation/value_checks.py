@@ -31,10 +31,7 @@ def described(key: Any) -> str:
 def check_array(array: np.ndarray | MappedRows, what: str) -> None:
     """Check that the entries are real and finite; they are read in blocks, so that memory-mapped arrays stay on disk.
 
-    Raises
-    ------
-    DataError
-        Saying how many entries are not finite, and in which row first.
+    Raises ``DataError``, saying how many entries are not finite, and in which row first.
     """
     if array.dtype.kind not in "fiub":
         raise DataError(f"{what} has dtype {array.dtype}; expected real numbers.")
@@ -59,10 +56,7 @@ def check_array(array: np.ndarray | MappedRows, what: str) -> None:
 def check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: str) -> None:
     """Check the values, block by block, against the leaf's declared attributes (sign, bounds, symmetry, definiteness).
 
-    Raises
-    ------
-    DataError
-        Naming the attribute.
+    Raises ``DataError``, naming the attribute.
     """
     declared = {name: value for name, value in leaf.attributes.items() if value is not None and value is not False}
     rows = _rows_at_once(array)
@@ -104,10 +98,7 @@ def _rows_at_once(array: np.ndarray | MappedRows) -> int:
 def check_distribution(sample: Sample, law: Any, who: str) -> None:
     """Check for a univariate frozen law that broadcasts to the sample's shape, or a multivariate normal of that size.
 
-    Raises
-    ------
-    DataError
-        Naming the sample and what is supported.
+    Raises ``DataError``, naming the sample and what is supported.
     """
     what = f"sample {sample.name()!r} of {who}"
     if isinstance(law, (stats.rv_continuous, stats.rv_discrete)):

@@ -10,8 +10,7 @@ from typing import Any
 
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, dimensions_latex
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.language.printing.reading import read
-from hierfl.language.printing.spellings import spelling_named
+from hierfl.language.printing.reading import read, spelling_named
 
 
 def expression_latex(expr: Any) -> str:

@@ -7,10 +7,9 @@ from fractions import Fraction
 import numpy as np
 
 from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, beside, dimensions_latex, subscript
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, beside, dimensions_latex, escaped, subscript, symbol
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
-from hierfl.atoms.writing.symbols import escaped, symbol
 from hierfl.atoms.writing.text_pen import LONGEST_ARRAY, Text, TextPen, call
 
 _LARGEST_DENOMINATOR = 4
@@ -33,10 +32,6 @@ def _latex_of_number(pen: LatexPen, phrase: Phrase) -> Latex:
     return Latex(power, latex_pen.POWER) if mantissa == "1" else Latex(rf"{mantissa} \times {power}", latex_pen.PRODUCT)
 
 
-def _text_of_number(pen: TextPen, phrase: Phrase) -> Text:
-    return Text(f"{phrase.value:g}")
-
-
 def _latex_of_array(pen: LatexPen, phrase: Phrase) -> Latex:
     if len(phrase.shape) == 1 and phrase.shape[0] <= LONGEST_ARRAY:
         return Latex(rf"\left({', '.join(f'{entry:g}' for entry in np.asarray(phrase.value))}\right)")
@@ -57,14 +52,6 @@ def _latex_of_name(pen: LatexPen, phrase: Phrase) -> Latex:
 def _text_of_name(pen: TextPen, phrase: Phrase) -> Text:
     index = phrase.option("index")
     return Text(f"{phrase.value}_{index}" if index else phrase.value)
-
-
-def _latex_of_user_call(pen: LatexPen, phrase: Phrase) -> Latex:
-    return pen.applied(symbol(phrase.value), phrase.args)
-
-
-def _text_of_user_call(pen: TextPen, phrase: Phrase) -> Text:
-    return call(phrase.value, *map(pen.text, phrase.args))
 
 
 # Means and sums over samples and clients
@@ -98,14 +85,6 @@ def _text_of_weighted_sum(pen: TextPen, phrase: Phrase) -> Text:
 # Tuples, functions and inner products
 
 
-def _latex_of_tuple(pen: LatexPen, phrase: Phrase) -> Latex:
-    return pen.applied("", phrase.args)
-
-
-def _text_of_tuple(pen: TextPen, phrase: Phrase) -> Text:
-    return call("", *map(pen.text, phrase.args))
-
-
 def _latex_of_application(pen: LatexPen, phrase: Phrase) -> Latex:
     function, *arguments = phrase.args
     return pen.applied(pen.text(function), arguments)
@@ -126,23 +105,27 @@ def _text_of_dot(pen: TextPen, phrase: Phrase) -> Text:
     return Text(f"{pen.at(left, text_pen.ATOM)}^T {pen.at(right, text_pen.ATOM)}", text_pen.PRODUCT)
 
 
-def _latex_of_inner(pen: LatexPen, phrase: Phrase) -> Latex:
-    return Latex(rf"\left\langle {pen.listed(phrase.args)} \right\rangle")
-
-
-def _text_of_inner(pen: TextPen, phrase: Phrase) -> Text:
-    return Text(f"<{', '.join(map(pen.text, phrase.args))}>")
-
-
 SPELLINGS = (
-    Spelling("number", latex=_latex_of_number, text=_text_of_number),
+    Spelling("number", latex=_latex_of_number, text=lambda pen, phrase: Text(f"{phrase.value:g}")),
     Spelling("array", latex=_latex_of_array, text=_text_of_array),
     Spelling("name", latex=_latex_of_name, text=_text_of_name),
-    Spelling("call", latex=_latex_of_user_call, text=_text_of_user_call),
+    Spelling(
+        "call",
+        latex=lambda pen, phrase: pen.applied(symbol(phrase.value), phrase.args),
+        text=lambda pen, phrase: call(phrase.value, *map(pen.text, phrase.args)),
+    ),
     Spelling("average", latex=_latex_of_average, text=_text_of_average),
     Spelling("weighted_sum", latex=_latex_of_weighted_sum, text=_text_of_weighted_sum),
-    Spelling("tuple", latex=_latex_of_tuple, text=_text_of_tuple),
+    Spelling(
+        "tuple",
+        latex=lambda pen, phrase: pen.applied("", phrase.args),
+        text=lambda pen, phrase: call("", *map(pen.text, phrase.args)),
+    ),
     Spelling("apply", latex=_latex_of_application, text=_text_of_application),
     Spelling("dot", latex=_latex_of_dot, text=_text_of_dot),
-    Spelling("inner", latex=_latex_of_inner, text=_text_of_inner),
+    Spelling(
+        "inner",
+        latex=lambda pen, phrase: Latex(rf"\left\langle {pen.listed(phrase.args)} \right\rangle"),
+        text=lambda pen, phrase: Text(f"<{', '.join(map(pen.text, phrase.args))}>"),
+    ),
 )

@@ -1,6 +1,7 @@
 """Reads CVXPY trees: what an expression or a constraint says, before anybody decides how to write it.
 
-The row of an atom may say how it is read; any other atom becomes a function of its own name.
+The row of an atom may say how it is read; any other atom becomes a function of its own name. Every head, of atoms, of constraints and
+of the other pieces of a problem, has a spelling.
 """
 
 from __future__ import annotations
@@ -12,10 +13,19 @@ import numpy as np
 from cvxpy.atoms.axis_atom import AxisAtom
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.atoms.table import row_of
+from hierfl.atoms.table import row_of, spelling_of
 from hierfl.atoms.writing.phrase import Phrase, bare, value_phrase
+from hierfl.atoms.writing.spelling import Spelling
+from hierfl.language.printing import leaves_and_means, relations
 from hierfl.language.printing.relations import CONE_HEADS, READERS
-from hierfl.language.printing.spellings import spelling_named
+
+_OTHERS = {spelling.head: spelling for spelling in (*leaves_and_means.SPELLINGS, *relations.SPELLINGS)}
+
+
+def spelling_named(head: str) -> Spelling | None:
+    """How phrases of that head are written; None for a function of that name."""
+    return spelling_of(head) or _OTHERS.get(head)
+
 
 _AXIS_OPTIONS = {"axis": None, "keepdims": False}
 

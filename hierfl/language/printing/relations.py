@@ -10,10 +10,9 @@ import numpy as np
 from cvxpy import constraints as cones
 
 from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, infix
+from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, escaped, infix
 from hierfl.atoms.writing.phrase import Phrase, added, bare, number, value_phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.symbols import escaped
 from hierfl.atoms.writing.text_pen import Text, TextPen, call
 
 CONE_HEADS: dict[type, str] = {cones.PowCone3DApprox: "PowCone3D"}
@@ -91,10 +90,6 @@ def _latex_of_member(pen: LatexPen, phrase: Phrase) -> Latex:
     return Latex(rf"{pen.text(element)} \in \left\{{{values}\right\}}", latex_pen.RELATION)
 
 
-def _text_of_member(pen: TextPen, phrase: Phrase) -> Text:
-    return call("FiniteSet", *map(pen.text, phrase.args))
-
-
 def _latex_of_property(pen: LatexPen, phrase: Phrase) -> Latex:
     return Latex(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", latex_pen.RELATION)
 
@@ -111,7 +106,7 @@ SPELLINGS = (
     _relation("eq", "=", "=="),
     _relation("psd_ge", r"\succeq", ">>"),
     _relation("psd_le", r"\preceq", "<<"),
-    Spelling("member", latex=_latex_of_member, text=_text_of_member),
+    Spelling("member", latex=_latex_of_member, text=lambda pen, phrase: call("FiniteSet", *map(pen.text, phrase.args))),
     Spelling("property", latex=_latex_of_property, text=_text_of_property),
     _cone("ExpCone", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\exp}"),
     _cone("PowCone3D", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{pow}#,}", {"alpha": None}),

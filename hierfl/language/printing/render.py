@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hierfl.atoms.writing.latex_pen import escaped
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.atoms.writing.symbols import escaped
-from hierfl.language.printing.constants import with_named_constants
 from hierfl.language.printing.latex import domain_latex, write_latex
 from hierfl.language.printing.statement import (
     Answer,
@@ -21,6 +20,7 @@ from hierfl.language.printing.statement import (
     Inequality,
     Optimization,
     Statement,
+    with_named_constants,
 )
 from hierfl.language.printing.stating import statement
 from hierfl.language.printing.text import domain_text, write_text

@@ -14,8 +14,7 @@ import numpy as np
 
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.text_pen import Text, TextPen
-from hierfl.language.printing.reading import read
-from hierfl.language.printing.spellings import spelling_named
+from hierfl.language.printing.reading import read, spelling_named
 
 
 def expression_text(expr: Any) -> str:

@@ -23,9 +23,9 @@ from hierfl.reproduce.heterogeneous.heterogeneous_runs import (
     prepared,
     run_pooled,
     run_zohfl,
+    server_training,
 )
 from hierfl.reproduce.heterogeneous.heterogeneous_table import interval
-from hierfl.reproduce.heterogeneous.linear_models import server_training
 from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
 from hierfl.runs import half_width
 from hierfl.solvers import ZOHFL, ImplicitGradient, ProjectedSGD

@@ -1,22 +1,81 @@
-"""The classification problem of [HFL] §IV and the methods of its Table I, each a run of its own from what its settings say."""
+"""The classification problem of [HFL] §IV and the methods of its Table I, each a run of its own from what its settings say.
+
+Linear classifiers are trained and judged from the samples "image" and "label" of parties.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
 from hierfl.errors import LowerLevelWarning
+from hierfl.language.expectation import E
+from hierfl.language.federation.client import Client
+from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.partition_schemes import Dirichlet
+from hierfl.language.objective import Minimize
+from hierfl.language.sample import Sample
 from hierfl.models import ClassificationData, heterogeneous_classification
+from hierfl.models.heterogeneous_classification import cross_entropy
 from hierfl.problem import Problem
-from hierfl.reproduce.heterogeneous.linear_models import accuracy, clients_training, mean_loss, rows_of, server_training
 from hierfl.reproduce.reproduction import Cell, DataSets
 from hierfl.result import Result
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedProx, ProjectedSGD
+
+
+def rows_of(data: ClassificationData, *tables: Mapping[Any, Any]) -> ClassificationData:
+    """The rows of ``data`` that these tables of samples have, pooled."""
+    named = [{sample.name(): np.asarray(array) for sample, array in table.items()} for table in tables]
+    images, onehot = (np.concatenate([table[name] for table in named]) for name in ("image", "label"))
+    return replace(data, features=images, labels=np.argmax(onehot, axis=1))
+
+
+def accuracy(weights: np.ndarray, data: ClassificationData) -> float:
+    """Percent of the samples that the linear model ``weights`` (classes, features) classifies correctly."""
+    return 100.0 * float(np.mean(np.argmax(data.scaled(data.features) @ weights.T, axis=1) == data.labels))
+
+
+def mean_loss(weights: np.ndarray, data: ClassificationData) -> float:
+    """The mean cross-entropy of the linear model ``weights`` (classes, features), in nats."""
+    scores = np.asarray(data.scaled(data.features) @ weights.T)
+    top = scores.max(axis=1)
+    logs = top + np.log(np.exp(scores - top[:, None]).sum(axis=1))
+    return float(np.mean(logs - scores[np.arange(len(scores)), data.labels]))
+
+
+def server_training(data: ClassificationData, classes: int) -> Problem:
+    """Training one model on one party's data, which is the server."""
+    x, image, label = _leaves(data, classes)
+    server = Client({image: data.features, label: _onehot(data, classes)})
+    return Problem(
+        Minimize(server=E(cross_entropy(x, data.scaled(image), label))),
+        federation=Federation([Client()], server=server),
+    )
+
+
+def clients_training(parts: Sequence[ClassificationData], classes: int) -> Problem:
+    """Training one model on the clients' data, weighted by their samples: what FedAvg and its kin minimise."""
+    x, image, label = _leaves(parts[0], classes)
+    clients = [Client({image: part.features, label: _onehot(part, classes)}) for part in parts]
+    return Problem(
+        Minimize(clients=E(cross_entropy(x, parts[0].scaled(image), label))),
+        federation=Federation(clients, weights="samples"),
+    )
+
+
+def _leaves(data: ClassificationData, classes: int) -> tuple[cp.Variable, Sample, Sample]:
+    features = data.features.shape[1]
+    return cp.Variable((classes, features), name="x"), Sample(features, name="image"), Sample(classes, name="label")
+
+
+def _onehot(data: ClassificationData, classes: int) -> np.ndarray:
+    return np.eye(classes, dtype=np.uint8)[data.labels]
+
 
 PAPER = "[HFL] (Qiu, Kim, Yousefian, 2025)"
 HETEROGENEITIES = ((1000.0, 0.9), (1.0, 0.5), (0.1, 0.1))  # alpha of the Dirichlet split, beta of the participation

@@ -3,12 +3,15 @@
 A move is the difference that the algorithm's own round makes with the clients of one site alone, from the x that they were given. When
 ``buffer`` moves have come, x takes their mean over clients, each times (1 + tau)^(-staleness), where tau counts the steps since the site was
 given its x. That is one round of the result.
+
+In the conversation with a site the server's program of a round runs as far as the answers go that are there; the message that it asks
+for next is sent, and when its answer has come the program runs again from the same state, one message further.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -19,14 +22,49 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError, SiteError
 from hierfl.jaxtools.interruption import CutShort, heed, over, reason, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
-from hierfl.runtime.buffered.conversations import Conversation
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import TRAFFIC, Begun, BlockEnd, Outcome
-from hierfl.runtime.sites.exchange import Exchange, misshapen, said_by, wild
+from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
 from hierfl.runtime.sites.links import Links, Lost
-from hierfl.runtime.sites.parcels import Answered, Refusal, Settled
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, packed
 from hierfl.runtime.sites.rounds import own_value_of, present_in, stacked
 from hierfl.runtime.sites.site_programs import SitePrograms
+
+
+@dataclass
+class Conversation:
+    """What the server and a site have said to each other about one version of the state."""
+
+    site: str
+    clients: np.ndarray
+    version: int
+    state: Any
+    turn: int
+    settled: Settled | None
+    answers: list[Answered] = field(default_factory=list)
+    pending: bytes | None = None
+    step: str = ""
+    expected: Shapes = None
+    _place: int = 0
+
+    def again(self) -> None:
+        """Run from the beginning."""
+        self._place, self.pending = 0, None
+
+    def ask(
+        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
+    ) -> Any:
+        """The answer that is there, or zeros: then ``pending`` is what to send."""
+        place, self._place = self._place, self._place + 1
+        if place < len(self.answers):
+            answer = self.answers[place]
+            return jax.tree.map(lambda zero, part: part, expected, (answer.payload, answer.monitor))
+        if self.pending is None:
+            settled = self.settled
+            asked = Asked(self.turn, self.version, place, settled, kind, step, clients, seed, broadcast, each)
+            self.pending, self.step, self.expected = packed(asked), step, expected
+        return jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
+
 
 LOOK = 0.5  # seconds between looks whether the run is to end
 SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
@@ -59,10 +97,7 @@ class Buffering:
 def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
     """Require that a run without rounds is one of this algorithm.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Saying what stands against it.
+    Raises ``IncompatibleSolverError``, saying what stands against it.
     """
     name = type(algorithm.settings).__name__
     against = None

@@ -18,10 +18,9 @@ from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import BlockEnd, Outcome
 from hierfl.runtime.site_runtime import MessageTreatment
-from hierfl.runtime.sites.declaration_mark import declaration_mark
 from hierfl.runtime.sites.links import Lost
 from hierfl.runtime.sites.masked_exchange import exchange_for
-from hierfl.runtime.sites.parcels import starting
+from hierfl.runtime.sites.parcels import declaration_mark, starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds
 from hierfl.runtime.sites.site import Site
 from hierfl.runtime.sites.site_rules import SiteRules

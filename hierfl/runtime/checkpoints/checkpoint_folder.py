@@ -108,10 +108,7 @@ class CheckpointFolder:
     def write(self, note: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Keep a checkpoint, and of those before it the latest.
 
-        Raises
-        ------
-        CheckpointError
-            If it cannot be written; those before it are then as they were.
+        Raises ``CheckpointError`` if it cannot be written; those before it are then as they were.
         """
         body = io.BytesIO()
         np.savez(body, note=np.array(json.dumps({"format": FORMAT, **note})), **arrays)  # type: ignore[arg-type]

@@ -48,10 +48,7 @@ class RunKeeper:
     def begin(self, algorithm: Algorithm | Visitor, watches: Sequence[Watch], starts: np.ndarray) -> Iterator[None]:
         """Keep these runs within; those that were kept before go on. What they have come to is written at the end, however it comes.
 
-        Raises
-        ------
-        CheckpointError
-            If the checkpoint is of runs with other schedules or starts, or cannot be written.
+        Raises ``CheckpointError`` if the checkpoint is of runs with other schedules or starts, or cannot be written.
         """
         visits = isinstance(algorithm, Visitor)
         runtime, bound = watches[0].settings.runtime, bound_identity(getattr(algorithm, "tables", {}), starts)
@@ -114,12 +111,8 @@ class RunKeeper:
 def keeping(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> Iterator[RunKeeper | None]:
     """Hold the folder that the settings name; None where they name none.
 
-    Raises
-    ------
-    CheckpointError
-        If there is a checkpoint already and nobody wants to resume it, if it is of another run, or the folder cannot be used.
-    SettingError
-        If the runtime cannot begin anywhere but at the start.
+    Raises ``CheckpointError`` if there is a checkpoint already and nobody wants to resume it, if it is of another run,
+    or the folder cannot be used. Raises ``SettingError`` if the runtime cannot begin anywhere but at the start.
     """
     wanted: Checkpoint | None = settings.checkpoint
     if wanted is None:

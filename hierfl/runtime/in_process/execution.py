@@ -2,6 +2,10 @@
 
 On a CPU large clients of a round run one after another (``lax.map``), so that a client's state stays in cache, and its
 plus and minus evaluations side by side, in a group for each core; small ones, and accelerators, run all side by side.
+
+Several runs are shared out over the cores: a thread for each core, which leaves Python while its program runs. What happens between
+blocks of rounds (metrics, limits, the progress bar) and whatever traces or compiles is done by one thread at a time, so that users'
+functions need not be safe in threads, and threads with as many runs share one compiled program.
 """
 
 from __future__ import annotations
@@ -9,8 +13,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from threading import Event, Lock
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +30,51 @@ from hierfl.jaxtools.host_callback import as_raised
 from hierfl.jaxtools.interruption import CutShort, heed
 from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.jaxtools.thread_pool import apart, core_count
+from hierfl.jaxtools.thread_pool import apart, core_count, on_cores
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Algorithm, OwnValue
+from hierfl.runtime.contract import Algorithm, Ending, OwnValue
 from hierfl.runtime.in_process.schedule import require_memory
 from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
-from hierfl.runtime.shares import ALONE, Share, in_shares
+
+Turn = AbstractContextManager[Any]
+ALONE: Turn = nullcontext()
+
+
+class Share(NamedTuple):
+    """One of so many shares, and the turn in which it does what one thread does at a time."""
+
+    shares: int
+    turn: Turn
+
+
+def in_shares(
+    count: int,
+    cores: int,
+    at_ends: Sequence[Callable[..., Ending | None]],
+    run: Callable[[np.ndarray, list[Any], Share], list[Any]],
+) -> list[Any]:
+    """Do ``run(places, their at_ends, share)`` for shares of ``range(count)``, one for each core; the outcomes in order.
+
+    An error (or Ctrl-C) in one share ends the others after their block, and is raised.
+    """
+    shares = [places for places in np.array_split(np.arange(count), cores) if places.size]
+    if len(shares) == 1:
+        return run(shares[0], list(at_ends), Share(1, ALONE))
+    turn, stopped = Lock(), Event()
+
+    def taking_turns(at_end: Callable[..., Ending | None]) -> Callable[..., Ending | None]:
+        def ended(done: int, *rest: Any) -> Ending | None:
+            with turn:
+                return Ending(done) if stopped.is_set() else at_end(done, *rest)
+
+        return ended
+
+    def one(places: np.ndarray) -> list[Any]:
+        return run(places, [taking_turns(at_ends[place]) for place in places], Share(len(shares), turn))
+
+    return list(chain.from_iterable(on_cores(len(shares), one, shares, stopped=stopped)))
+
 
 PIECE = 0.5  # seconds of rounds that are made between two looks whether the run is to end
 BRIEF = 0.05  # seconds of rounds that are not worth a thread in which they can be given up
@@ -167,7 +212,7 @@ class InProcess:
     ) -> list[Outcome]:
         """Several runs, each with its flat start and its seed, or from where it has come to; each ends by its own ``at_end``.
 
-        A core's share of them is one compiled program, side by side (``hierfl.runtime.shares``).
+        A core's share of them is one compiled program, side by side.
         """
         simulation = Simulation(problem, algorithm, self.schedule, self.precision)
 

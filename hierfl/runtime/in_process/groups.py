@@ -17,8 +17,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core.primitives import scan_p
 
-from hierfl.jaxtools.ahead_of_time import Ahead
-from hierfl.jaxtools.traced import Traced
+from hierfl.jaxtools.traced import Ahead, Traced
 
 Values = dict[Var, Any]
 

@@ -101,10 +101,7 @@ def scalars_read(problem: CompiledProblem, rows: int | None) -> int:
 def require_memory(needed: int, problem: CompiledProblem, schedule: Schedule, seeds: int) -> None:
     """Require that so many bytes are free.
 
-    Raises
-    ------
-    SettingError
-        Saying how much is needed, and what needs less.
+    Raises ``SettingError``, saying how much is needed, and what needs less.
     """
     free = available_bytes()
     if needed > free:

@@ -19,18 +19,17 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import Extent, gathered_clients
 from hierfl.compiler.data.tables import Data
 from hierfl.errors import SettingError
-from hierfl.jaxtools.ahead_of_time import Ahead, size_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.thread_pool import core_count
-from hierfl.jaxtools.traced import Traced
+from hierfl.jaxtools.traced import Ahead, Traced, size_of
+from hierfl.runtime.cohort import ROUND_STREAM, VALUE_STREAM
 from hierfl.runtime.contract import Algorithm, OwnValue
-from hierfl.runtime.in_process.clients import InProcessClients, RoundSetting, Shared, no_traffic
+from hierfl.runtime.in_process.clients import InProcessClients, RoundSetting, Shared
 from hierfl.runtime.in_process.groups import RoundInGroups
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
 from hierfl.runtime.records import motion
-from hierfl.runtime.streams import ROUND_STREAM, VALUE_STREAM
 
 Tables = dict[str, Any]
 
@@ -170,8 +169,8 @@ class Simulation:
             extents = tuple(map(Extent.of, problem.static_data.clients.tables))
             chosen = gathered_clients(chosen, cohort.participants, extents)
         together, absent = self.schedule.side_by_side, self.algorithm.absent
-        setting = RoundSetting(problem, data, round_key, jnp.asarray(index), absent, together, groups)
-        return InProcessClients(setting, cohort, chosen, Shared(memory, no_traffic()))
+        setting = RoundSetting(problem, absent, together, groups)
+        return InProcessClients(data, cohort, round_key, jnp.asarray(index), setting, chosen, Shared(memory))
 
 
 def whole(number: int) -> np.ndarray:

@@ -22,10 +22,7 @@ NOBODY = -1  # is at fault, and has an empty Y(x): such points are not visited
 def require_here(runtime: object, solver: object) -> None:
     """Require that the runtime simulates all clients in this process, in double precision.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the solver to take elsewhere.
+    Raises ``IncompatibleSolverError``, naming the solver to take elsewhere.
     """
     name = type(solver).__name__
     if not isinstance(runtime, InProcess):

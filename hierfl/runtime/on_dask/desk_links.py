@@ -1,21 +1,62 @@
 """The ways to the sites of a Dask cluster: an actor at each, asked side by side, and looked for again when its worker is gone.
 
-Messages go by the scheduler, so that a site needs to reach nobody but the scheduler. A worker that has left the scheduler is
-noticed within a second or so; one that does not answer in time is not asked again before it has.
+The actor hands each message to the site of its process. Messages go by the scheduler, so that a site needs to reach nobody but the
+scheduler. A worker that has left the scheduler is noticed within a second or so; one that does not answer in time is not asked again
+before it has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
+from uuid import uuid4
 
 from distributed import Client
 
+from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import overdue
-from hierfl.runtime.on_dask.desk import Desk
 from hierfl.runtime.sites.links import Lost
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
+
+_SERVED: list[Site] = []  # the site of this process, once it has one
+
+
+def serve_here(site: Site) -> None:
+    """Make this process the one of a site: ``hierfl site`` does, before it joins the cluster."""
+    _SERVED[:] = [site]
+
+
+class Desk:
+    """The actor. Its site is the process's own, or one whose data the server hands over, as for sites that are only simulated.
+
+    Parameters
+    ----------
+    handed
+        A pickled ``(name, declaration, held)``; None where the site is to have its own.
+    """
+
+    def __init__(self, handed: bytes | None) -> None:
+        self._server = uuid4().hex  # every server has a desk of its own
+        if handed is not None:
+            name, declaration, held = pickle.loads(handed)
+            self._site = Site(name, declaration, held, SiteRules(), memories="handed back")
+        elif _SERVED:
+            self._site = _SERVED[0]
+        else:
+            raise SiteError("this worker was not started by 'hierfl site': it holds nobody's data.")
+
+    def holds(self) -> list[int]:
+        """The clients whose data are here, by their index in the declaration."""
+        return list(self._site.held)
+
+    def answer(self, parcel: bytes) -> bytes:
+        """Answer a message."""
+        return self._site.answer(parcel, self._server)
+
 
 LOOK = 0.5  # seconds between looks whether workers are there
 STARTING = 60.0  # seconds that an actor may take to be there

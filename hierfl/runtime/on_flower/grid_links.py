@@ -14,8 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import overdue
-from hierfl.runtime.on_flower.letter import Letter
-from hierfl.runtime.on_flower.letters import SERVER, Hello, introduction_of, letter_of
+from hierfl.runtime.on_flower.letters import SERVER, Hello, Introduction, Letter, letter_of, message_of
 from hierfl.runtime.sites.links import Lost
 
 PULL = 0.2  # seconds between looks for replies
@@ -124,7 +123,7 @@ class GridLinks:
         try:
             if isinstance(reply, Lost):
                 raise SiteError(reply.reason)
-            who = introduction_of(Letter.from_bytes(reply))
+            who = message_of(Letter.from_bytes(reply), Introduction)
         except SiteError as error:
             self.refusals[str(node)], self._siteless[node] = str(error), time.monotonic()
             return

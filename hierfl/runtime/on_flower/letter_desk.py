@@ -1,4 +1,7 @@
-"""Where a site reads letters: each is a message of the run's own algorithm, or it is refused and the owner's log says why."""
+"""Where a site reads letters: each is a message of the run's own algorithm, or it is refused and the owner's log says why.
+
+What the algorithm's steps are sent is found by tracing the server's program of a round; nothing else is answered.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,61 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import HierflError, SiteError
-from hierfl.runtime.on_flower.letter import Letter
+from hierfl.jaxtools.keyed_random import key_of
+from hierfl.jaxtools.precision import computing
 from hierfl.runtime.on_flower.letters import (
     SERVER,
     Hello,
     Introduction,
+    Letter,
     asked_of,
     keep_of,
     letter_of,
+    message_of,
     start_of,
-    unmask_of,
 )
-from hierfl.runtime.on_flower.step_messages import Steps, step_messages
-from hierfl.runtime.sites.parcels import Asked, Refusal
+from hierfl.runtime.sites.parcels import Asked, Refusal, Unmask
+from hierfl.runtime.sites.rounds import present_in
 from hierfl.runtime.sites.site import NO_RUN, Site, SiteRun
+from hierfl.runtime.sites.site_clients import Wire
+from hierfl.runtime.sites.site_programs import SitePrograms
+
+Steps = dict[tuple[str, str], list[Any]]  # by kind and name: trees of jax.ShapeDtypeStruct of (broadcast, each)
+
+
+class Noting(Wire):
+    """A wire on which nothing is sent: it notes what would be."""
+
+    def __init__(self) -> None:
+        self.steps: Steps = {}
+
+    def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
+        """Note the shapes of one message."""
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), (broadcast, each))
+        known = self.steps.setdefault((kind, name), [])
+        if shapes not in known:
+            known.append(shapes)
+
+
+def step_messages(problem: CompiledProblem, algorithm: Any, x0: np.ndarray) -> Steps:
+    """The messages of a round, and of the run's own value at its end, by kind and name of their steps."""
+    with computing(double=True):
+        noting = Noting()
+        programs = SitePrograms(problem, algorithm, tracing=noting)
+        state, data, index = algorithm.init(jnp.asarray(x0)), problem.laid_out(), jnp.asarray(0)
+        size = algorithm.cohorts.size
+        some, everyone = (present_in(np.arange(n), n) for n in (size, problem.num_clients))
+        given = (programs.tables, state, data)
+        jax.eval_shape(programs.round(), *given, some, everyone, key_of(0), index)
+        jax.eval_shape(programs.own_value(), *given, everyone, key_of(0), index, jnp.asarray(x0))
+        return noting.steps
+
 
 LOG = logging.getLogger("hierfl.site")
 
@@ -60,7 +103,7 @@ class LetterDesk:
             if kind == "Keep":
                 return self.site.respond(keep_of(letter, set(self.site.held)), server)
             if kind == "Unmask":
-                return self.site.respond(unmask_of(letter), server)
+                return self.site.respond(message_of(letter, Unmask), server)
             raise SiteError(f"a message of the kind {kind!r}, which no run sends.")
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.site.name, error)

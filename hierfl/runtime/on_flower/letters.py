@@ -1,15 +1,23 @@
-"""The messages of a run as letters: what each is called, and what is taken for one; whatever else arrives is refused."""
+"""The messages of a run as letters, which cross where nothing is pickled: named arrays and a few words, as bytes in NumPy's own format.
+
+``FORMS`` says of every kind of message, and of every part of one, which of its fields are words and which are arrays; both directions
+read it. Trees of arrays (tables, what a step is sent and tells) are written by their paths. Whatever else arrives is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from hierfl.errors import SiteError
-from hierfl.runtime.on_flower.letter import Letter
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.masked_numbers import KEY, Masking
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
@@ -28,24 +36,59 @@ from hierfl.runtime.sites.parcels import (
     Welcome,
 )
 
-WORDS_OF_START = ("version", "mark", "declared", "algorithm", "solver", "rounds", "queries", "largest")
+WORDS, ARRAY = "words", "array "  # the names of members: the words as JSON, and what stands before the name of an array
+KINDS = "biuf"  # of numbers that a letter may hold
+
+
+@dataclass(frozen=True)
+class Letter:
+    """Words (strings, numbers, booleans) and arrays of numbers, by name."""
+
+    words: dict[str, str | int | float | bool]
+    arrays: dict[str, np.ndarray]
+
+    def as_bytes(self) -> bytes:
+        """The letter as an uncompressed ``.npz`` file; the same letter is the same bytes."""
+        stream = io.BytesIO()
+        words = np.frombuffer(json.dumps(self.words).encode(), np.uint8)
+        members = {WORDS: words} | {f"{ARRAY}{name}": array for name, array in self.arrays.items()}
+        np.savez(stream, allow_pickle=False, **members)
+        return stream.getvalue()
+
+    @classmethod
+    def from_bytes(cls, parcel: bytes) -> Letter:
+        """The letter again; nothing in it is run.
+
+        Raises ``SiteError`` for anything but the bytes of a letter.
+        """
+        try:
+            with zipfile.ZipFile(io.BytesIO(parcel)) as members:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
+                    raise ValueError("compressed members")
+            with np.load(io.BytesIO(parcel), allow_pickle=False) as members:
+                read: dict[str, np.ndarray] = {name: members[name] for name in members.files}
+            words: Any = json.loads(read.pop(WORDS).tobytes())
+        except (
+            ValueError,
+            KeyError,
+            EOFError,
+            OSError,
+            zipfile.BadZipFile,
+            AttributeError,
+            RuntimeError,
+            MemoryError,
+        ) as error:
+            raise SiteError(f"a message that is no letter of named arrays: {type(error).__name__}: {error}") from error
+        if not isinstance(words, dict) or not all(isinstance(word, str | int | float) for word in words.values()):
+            raise SiteError("a message whose words are not strings and numbers.")
+        if any(not name.startswith(ARRAY) or array.dtype.kind not in KINDS for name, array in read.items()):
+            raise SiteError("a message with members that are no arrays of numbers.")
+        return cls(words, {name.removeprefix(ARRAY): array for name, array in read.items()})
+
+
 SERVER = "server"  # the word by which a site tells apart who asks
-UNDONE = "settled_undone"  # the array of clients whose last message did not count
-ORDERS: dict[str, tuple[Any, dict[str, type]]] = {
-    "noise": (
-        NoiseOrder,
-        {
-            "clip": float,
-            "multiplier": float,
-            "delta": float,
-            "releases": int,
-            "run": str,
-            "shared": bool,
-            "colluding": int,
-        },
-    ),
-    "masks": (MaskOrder, {"least": int, "bits": int, "run": str}),
-}
+TABLES = "tables"  # what stands before the paths of a solver's tables
+Message = TypeVar("Message")
 
 
 class Hello(NamedTuple):
@@ -57,6 +100,67 @@ class Introduction(NamedTuple):
 
     name: str
     clients: tuple[int, ...]
+
+
+class Numbers(NamedTuple):
+    """A field that is an array of one axis in a letter: its type, and the ways there and back."""
+
+    dtype: Any
+    there: Callable[[Any], Any] = lambda field: field
+    back: Callable[[np.ndarray], Any] = lambda array: array
+
+
+def _keys(array: np.ndarray) -> tuple[bytes, ...]:
+    if array.size % KEY:
+        raise SiteError("a message with parts of keys.")
+    return tuple(array[place : place + KEY].tobytes() for place in range(0, array.size, KEY))
+
+
+CLIENTS = Numbers(np.int64, back=lambda array: tuple(array.tolist()))
+PUBLIC_KEY = Numbers(np.uint8, lambda key: np.frombuffer(key, np.uint8), lambda array: array.tobytes())
+PUBLIC_KEYS = Numbers(np.uint8, lambda keys: np.frombuffer(b"".join(keys), np.uint8), _keys)
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Form(NamedTuple):
+    """The fields of a message that are words, by type, and arrays; and parts that may be absent, whose names stand before their own."""
+
+    words: Mapping[str, type] = NONE
+    arrays: Mapping[str, Numbers] = NONE
+    parts: Mapping[str, type] = NONE
+
+
+_TEXTS = dict.fromkeys(("version", "mark", "declared", "algorithm", "solver", "queries"), str)
+_PRIVACY = {"clip": float, "multiplier": float, "delta": float, "releases": int, "shared": bool, "colluding": int}
+_PLACE = {"turn": int, "round": int, "place": int, "kind": str, "step": str}
+_KEPT = {"run": str, "number": int}
+
+FORMS: dict[type, Form] = {
+    Hello: Form(),
+    Introduction: Form({"name": str}, {"clients": CLIENTS}),
+    Start: Form(
+        _TEXTS | {"rounds": int, "largest": float},
+        {"x0": Numbers(np.float64)},
+        {"noise": NoiseOrder, "masks": MaskOrder, "kept": KeptMark},
+    ),
+    NoiseOrder: Form(_PRIVACY | {"run": str}),
+    MaskOrder: Form({"least": int, "bits": int, "run": str}),
+    KeptMark: Form(_KEPT),
+    Welcome: Form(arrays={"clients": CLIENTS, "key": PUBLIC_KEY}),
+    Asked: Form(
+        _PLACE,
+        {"clients": Numbers(np.int64), "seed": Numbers(np.uint32)},
+        {"settled": Settled, "masking": Masking},
+    ),
+    Settled: Form({"turn": int, "kept": bool}, {"undone": CLIENTS}),
+    Masking: Form({"attempt": int}, {"keys": PUBLIC_KEYS}),
+    Answered: Form({"seconds": float}),
+    Unmask: Form({"attempt": int}),
+    Unmasked: Form(arrays={"key": PUBLIC_KEY}),
+    Keep: Form(_KEPT, parts={"settled": Settled}),
+    Kept: Form({"kept": bool}),  # nothing is handed back where sites have their own data
+    Refusal: Form({"reason": str, "failed": bool}),
+}
 
 
 class Letters:
@@ -81,207 +185,121 @@ class Letters:
 
 def letter_of(message: Any) -> Letter:
     """The letter of a message."""
-    words: dict[str, Any] = {"message": type(message).__name__}
+    letter = Letter({"message": type(message).__name__}, {})
+    _write(letter, message)
     if isinstance(message, Start):
-        words |= {name: getattr(message, name) for name in WORDS_OF_START}
-        for order in ORDERS:
-            if (asked := getattr(message, order)) is not None:
-                words |= {f"{order}_{name}": value for name, value in asked._asdict().items()}
-        if message.kept is not None:
-            words |= {"kept_run": message.kept.run, "kept_number": message.kept.number}
-        tables = {f"tables{path}": table for path, table in message.tables.items()}
-        return Letter(words, {"x0": np.asarray(message.x0), **tables})
+        letter.arrays.update({f"{TABLES}{path}": table for path, table in message.tables.items()})
     if isinstance(message, Asked):
-        words |= {name: getattr(message, name) for name in ("turn", "round", "place", "kind", "step")}
-        arrays: dict[str, Any] = {
-            "clients": np.asarray(message.clients, np.int64),
-            "seed": np.asarray(message.seed, np.uint32),
-        }
-        told, undone = _settled(message.settled)
-        words, arrays = words | told, arrays | undone
-        if message.masking is not None:
-            words["attempt"], arrays["keys"] = message.masking.attempt, _bytes(b"".join(message.masking.keys))
-        return Letter(words, arrays | _sent(message.broadcast, message.each))
+        letter.arrays.update(_sent(message.broadcast, message.each))
     if isinstance(message, Answered):
-        return Letter(words | {"seconds": message.seconds}, _told(message.payload, message.monitor))
-    if isinstance(message, Introduction):
-        return Letter(words | {"name": message.name}, {"clients": np.array(message.clients, np.int64)})
-    if isinstance(message, Welcome):
-        return Letter(words, {"clients": np.array(message.clients, np.int64), "key": _bytes(message.key)})
-    if isinstance(message, Unmask):
-        return Letter(words | {"attempt": message.attempt}, {})
-    if isinstance(message, Unmasked):
-        return Letter(words, {"key": _bytes(message.key)})
-    if isinstance(message, Keep):
-        told, undone = _settled(message.settled)
-        return Letter(words | {"run": message.run, "number": message.number} | told, undone)
-    if isinstance(message, Kept):  # nothing is handed back where sites have their own data
-        return Letter(words | {"kept": message.kept}, {})
-    if isinstance(message, Refusal):
-        words |= {"reason": message.reason, "failed": message.failed}
-    return Letter(words, {})
+        letter.arrays.update(_told(message.payload, message.monitor))
+    return letter
+
+
+def _write(letter: Letter, message: Any, prefix: str = "") -> None:
+    """Write the fields of a message, or of a part of one, by its form."""
+    form = FORMS[type(message)]
+    letter.words.update({f"{prefix}{name}": getattr(message, name) for name in form.words})
+    for name, numbers in form.arrays.items():
+        letter.arrays[f"{prefix}{name}"] = np.asarray(numbers.there(getattr(message, name)), numbers.dtype)
+    for name in form.parts:
+        if (part := getattr(message, name)) is not None:
+            _write(letter, part, f"{name}_")
+
+
+def _fields(letter: Letter, arrays: dict[str, np.ndarray], kind: type, prefix: str = "") -> dict[str, Any]:
+    """The fields of a kind of message, or of a part of one, by its form; their arrays are taken out of ``arrays``."""
+    form, found = FORMS[kind], dict[str, Any]()
+    for name, wanted in form.words.items():
+        word = letter.words.get(f"{prefix}{name}")
+        if wanted is float and type(word) is int:
+            word = float(word)
+        if type(word) is not wanted:
+            raise SiteError(f"a message without the word {prefix + name!r} of {kind.__name__}.")
+        found[name] = word
+    for name, numbers in form.arrays.items():
+        array = arrays.pop(f"{prefix}{name}", None)
+        if array is None or array.dtype != numbers.dtype or array.ndim != 1:
+            raise SiteError(f"a message without the array {prefix + name!r}.")
+        found[name] = numbers.back(array)
+    for name, part in form.parts.items():
+        there = any(word.startswith(f"{name}_") for word in letter.words)
+        found[name] = part(**_fields(letter, arrays, part, f"{name}_")) if there else None
+    return found
+
+
+def message_of(letter: Letter, kind: type[Message]) -> Message:
+    """A message of a kind that has no trees of arrays.
+
+    Raises ``SiteError`` for a letter that is no such message.
+    """
+    return kind(**_fields(letter, dict(letter.arrays), kind))
 
 
 def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
     """The beginning of a run; ``read_solver`` makes a solver of its text.
 
-    Raises
-    ------
-    SiteError
-        For a letter that is no such message.
+    Raises ``SiteError`` for a letter that is no such message.
     """
-    words = _words(letter, Start, version=str, mark=str, declared=str, algorithm=str, solver=str, queries=str)
-    numbers = _words(letter, Start, rounds=int, largest=float)
-    prefix = "tables"
-    tables = {name.removeprefix(prefix): a for name, a in letter.arrays.items() if name.startswith(prefix)}
-    x0 = letter.arrays.get("x0")
-    if x0 is None or x0.ndim != 1 or x0.dtype != np.float64 or len(tables) + 1 != len(letter.arrays):
+    arrays, x0 = dict(letter.arrays), letter.arrays.get("x0", np.zeros(()))
+    if x0.ndim != 1 or x0.dtype != float or not all(name == "x0" or name.startswith(TABLES) for name in arrays):
         raise SiteError("a start of a run whose arrays are not its x0 and its tables.")
-    orders = {}
-    for order, (kind, types) in ORDERS.items():
-        if f"{order}_run" in letter.words:
-            told = _words(letter, kind, **{f"{order}_{name}": of for name, of in types.items()})
-            orders[order] = kind(**{name: told[f"{order}_{name}"] for name in types})
-    solver = read_solver(words["solver"])
-    if type(solver).__name__ != words["algorithm"]:  # which is what the owner's rules are about
-        raise SiteError(f"a start of {words['algorithm']!r} whose solver is {type(solver).__name__}.")
-    kept = None
-    if "kept_run" in letter.words:
-        mark = _words(letter, KeptMark, kept_run=str, kept_number=int)
-        kept = KeptMark(mark["kept_run"], mark["kept_number"])
-    return Start(**words | numbers | {"solver": solver}, tables=tables, x0=x0, kept=kept, **orders)
+    found = _fields(letter, arrays, Start)
+    solver = read_solver(found["solver"])
+    if type(solver).__name__ != found["algorithm"]:  # which is what the owner's rules are about
+        raise SiteError(f"a start of {found['algorithm']!r} whose solver is {type(solver).__name__}.")
+    tables = {name.removeprefix(TABLES): array for name, array in arrays.items()}
+    return Start(**found | {"solver": solver, "tables": tables})
 
 
 def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[int]) -> Asked:
     """A step that is asked for; its arrays are those of one of the algorithm's ``steps``, its clients are among those ``held`` here.
 
-    Raises
-    ------
-    SiteError
-        Saying which of the two is not so.
+    Raises ``SiteError``, saying which of the two is not so.
     """
-    words = _words(letter, Asked, turn=int, round=int, place=int, kind=str, step=str)
-    clients = _array(letter, "clients", np.int64, 1)
-    seed = _array(letter, "seed", np.uint32, 1)
-    count = clients.size
-    if seed.shape != (2,) or not count or not set(clients.tolist()) <= held or len(set(clients.tolist())) != count:
-        raise SiteError(f"a message for clients {clients.tolist()[:8]}, of whom not all are here, or with no seed.")
-    settled = _settled_of(letter, held)
-    own = {"clients", "seed"} | ({UNDONE} if settled is not None else set())
-    masking = None
-    if "attempt" in letter.words:
-        attempt, keys = _words(letter, Asked, attempt=int)["attempt"], _array(letter, "keys", np.uint8, 1)
-        own.add("keys")
-        if keys.size % KEY:
-            raise SiteError("a message with parts of keys.")
-        masking = Masking(attempt, tuple(keys[place : place + KEY].tobytes() for place in range(0, keys.size, KEY)))
-    arrays = {name: array for name, array in letter.arrays.items() if name not in own}
-    for broadcast, each in steps.get((words["kind"], words["step"]), ()):
+    arrays = dict(letter.arrays)
+    found = _fields(letter, arrays, Asked)
+    clients, count = found["clients"].tolist(), len(found["clients"])
+    if found["seed"].shape != (2,) or not count or not set(clients) <= held or len(set(clients)) != count:
+        raise SiteError(f"a message for clients {clients[:8]}, of whom not all are here, or with no seed.")
+    _require_held(found["settled"], held)
+    for broadcast, each in steps.get((found["kind"], found["step"]), ()):
         if _fit(arrays, _sent(broadcast, each), {"each": count}):
-            parts = [_filled(tree, arrays, name) for tree, name in ((broadcast, "broadcast"), (each, "each"))]
-            asked = Asked(settled=settled, clients=clients, seed=seed, broadcast=parts[0], each=parts[1], **words)
-            return asked._replace(masking=masking)
-    sent = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in arrays.items())
+            sent, own = (_filled(tree, arrays, name) for tree, name in ((broadcast, "broadcast"), (each, "each")))
+            return Asked(**found, broadcast=sent, each=own)
+    listed = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in arrays.items())
     raise SiteError(
-        f"{words['kind']} {words['step']!r} with {sent or 'no arrays'}: no message of this run's algorithm."
+        f"{found['kind']} {found['step']!r} with {listed or 'no arrays'}: no message of this run's algorithm."
     )
 
 
 def keep_of(letter: Letter, held: set[int]) -> Keep:
     """The question to keep what clients remember.
 
-    Raises
-    ------
-    SiteError
-        For a letter that is no such message.
+    Raises ``SiteError`` for a letter that is no such message.
     """
-    words = _words(letter, Keep, run=str, number=int)
-    return Keep(words["run"], words["number"], _settled_of(letter, held))
+    keep = message_of(letter, Keep)
+    _require_held(keep.settled, held)
+    return keep
 
 
-def unmask_of(letter: Letter) -> Unmask:
-    """The question for a site's own mask.
-
-    Raises
-    ------
-    SiteError
-        For a letter that is no such message.
-    """
-    return Unmask(_words(letter, Unmask, attempt=int)["attempt"])
+def _require_held(settled: Settled | None, held: set[int]) -> None:
+    if settled is not None and not set(settled.undone) <= held:
+        raise SiteError("a message that settles what became of clients who are not here.")
 
 
-def introduction_of(letter: Letter) -> Introduction:
-    """Who a site says that it is.
-
-    Raises
-    ------
-    SiteError
-        For a letter that is no such message.
-    """
-    words = _words(letter, Introduction, name=str)
-    return Introduction(words["name"], tuple(_array(letter, "clients", np.int64, 1).tolist()))
-
-
-def _reply_of(letter: Letter, expected: Any) -> Welcome | Answered | Unmasked | Kept | Refusal:
-    kind = letter.words.get("message")
-    if kind == "Refusal":
-        return Refusal(**_words(letter, Refusal, reason=str, failed=bool))
-    if kind == "Welcome" and expected is None:
-        key = _array(letter, "key", np.uint8, 1).tobytes()
-        return Welcome(tuple(_array(letter, "clients", np.int64, 1).tolist()), key)
-    if kind == "Unmasked" and expected is None:
-        return Unmasked(_array(letter, "key", np.uint8, 1).tobytes())
-    if kind == "Kept" and expected is None:
-        return Kept(_words(letter, Kept, kept=bool)["kept"])
-    if kind != "Answered" or expected is None:
+def _reply_of(letter: Letter, expected: Any) -> Any:
+    due = (Refusal, Answered) if expected is not None else (Refusal, Welcome, Unmasked, Kept)
+    kind = {kind.__name__: kind for kind in due}.get(str(letter.words.get("message")))
+    if kind is None:
         raise SiteError("a message of another kind than is due.")
+    if kind is not Answered:
+        return message_of(letter, kind)
     names = list(_told(*expected))
     if set(names) != letter.arrays.keys():
         raise SiteError(f"the arrays {', '.join(letter.arrays)}, not {', '.join(names)}.")
     payload, monitor = (_filled(tree, letter.arrays, name) for tree, name in zip(expected, ("payload", "monitor")))
-    return Answered(payload, monitor, _words(letter, Answered, seconds=float)["seconds"])
-
-
-def _settled(settled: Settled | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What became of the last turn, as words and arrays."""
-    if settled is None:
-        return {}, {}
-    return {"settled_turn": settled.turn, "settled_kept": settled.kept}, {UNDONE: np.array(settled.undone, np.int64)}
-
-
-def _settled_of(letter: Letter, held: set[int]) -> Settled | None:
-    """What a letter says of the last turn."""
-    if "settled_turn" not in letter.words:
-        return None
-    told = _words(letter, Settled, settled_turn=int, settled_kept=bool)
-    undone = _array(letter, UNDONE, np.int64, 1)
-    if not set(undone.tolist()) <= held:
-        raise SiteError("a message that settles what became of clients who are not here.")
-    return Settled(told["settled_turn"], told["settled_kept"], tuple(undone.tolist()))
-
-
-def _bytes(key: bytes) -> np.ndarray:
-    return np.frombuffer(key, np.uint8)
-
-
-def _words(letter: Letter, kind: type, /, **types: type) -> dict[str, Any]:
-    """Words of a letter, each of its type."""
-    found: dict[str, Any] = {}
-    for name, wanted in types.items():
-        word = letter.words.get(name)
-        if wanted is float and type(word) is int:
-            word = float(word)
-        if type(word) is not wanted:
-            raise SiteError(f"a message without the word {name!r} of {kind.__name__}.")
-        found[name] = word
-    return found
-
-
-def _array(letter: Letter, name: str, dtype: Any, axes: int) -> np.ndarray:
-    array = letter.arrays.get(name)
-    if array is None or array.dtype != dtype or array.ndim != axes:
-        raise SiteError(f"a message without the array {name!r}.")
-    return array
+    return Answered(payload, monitor, **_fields(letter, {}, Answered))
 
 
 def _sent(broadcast: Any, each: Any) -> dict[str, Any]:

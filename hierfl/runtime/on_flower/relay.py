@@ -50,10 +50,7 @@ def hand_on(message: Message, context: Context) -> Message:
 def connected(config: Mapping[str, Any]) -> Connection:
     """A connection to the site's process, which is started where none listens and this node's configuration says how.
 
-    Raises
-    ------
-    RuntimeError
-        If there is none.
+    Raises ``RuntimeError`` if there is none.
     """
     if "socket" not in config:
         raise RuntimeError("this node has no site: --node-config 'socket=\"/path/of/site.sock\"'")
@@ -80,7 +77,7 @@ def connected(config: Mapping[str, Any]) -> Connection:
 
 
 def as_bytes(content: RecordDict) -> bytes:
-    """Flower's records as the bytes of a letter (``hierfl.runtime.on_flower.letter``)."""
+    """Flower's records as the bytes of a letter (``hierfl.runtime.on_flower.letters``)."""
     words, arrays = content["words"], content["arrays"]
     stream, members = io.BytesIO(), {f"{MEMBER}{name}": array.numpy() for name, array in arrays.items()}
     told = np.frombuffer(json.dumps(dict(words.items())).encode(), np.uint8)

@@ -3,13 +3,16 @@
 The guarantee is local: it holds against the server, and against whoever sees all that crosses. What a client sends in a round is a
 function of its own data and of what was broadcast, clipped in length, so that no two contents of its data move it by more than twice the
 clip; with independent Gaussian noise on every message a run is a composition of Gaussian mechanisms, each chosen in view of those before
-(Dwork and Roth, 2014). That the server knows who takes part leaves no amplification by sampling, and none is claimed.
+(Dwork and Roth, 2014). That the server knows who takes part leaves no amplification by sampling, and none is claimed. Epsilon is told
+by Google's accountant (the package dp-accounting, of the extra ``hierfl[privacy]``).
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from importlib.metadata import version
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +21,10 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingError
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.epsilon import epsilon_of, library
 
 STEPS = {"FedAvg": "local_steps", "FedProx": "local_steps", "FedRZO": "local_steps", "ZOHFL": "answer"}
 LEAST = 1e-3  # below it the noise is no noise, and the clip is no number of the noise's resolution
@@ -44,10 +46,7 @@ class NoiseOrder(NamedTuple):
     def require_sound(self) -> None:
         """Require numbers as :class:`GaussianNoise` has them: an order comes from a server that may have sent anything.
 
-        Raises
-        ------
-        SettingError
-            For any other.
+        Raises ``SettingError`` for any other.
         """
         GaussianNoise(self.clip, self.multiplier, self.delta, self.shared, self.colluding)
         if self.releases < 0:
@@ -143,10 +142,7 @@ class GaussianNoise:
 def require_covered(problem: CompiledProblem, algorithm: Algorithm) -> str:
     """The step whose messages are noised; a clip bounds all that another algorithm's clients say, but it could not go on with it.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming the algorithms that are covered.
+    Raises ``IncompatibleSolverError``, naming the algorithms that are covered.
     """
     name = type(algorithm.settings).__name__
     covered = "it is for FedAvg, FedProx, FedRZO and ZOHFL, without a lower level that all clients answer together"
@@ -183,10 +179,7 @@ def planned_releases(algorithm: Algorithm, clients: int, rounds: int, seed: int)
 def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> None:
     """Require a solve whose only messages are those of one run, each round made once: an epsilon is of these.
 
-    Raises
-    ------
-    SettingError
-        Naming what would ask clients for more.
+    Raises ``SettingError``, naming what would ask clients for more.
     """
     if noise is None:
         return
@@ -211,3 +204,40 @@ def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> 
     for reason, refuse in refused.items():
         if refuse:
             raise SettingError(f"noise=...: {reason}.")
+
+
+SENSITIVITY = 2.0  # in clips: the data of a client replaced by others
+
+
+def _accounting() -> ModuleType:
+    try:
+        import dp_accounting.rdp
+    except ImportError as error:
+        raise MissingPackageError(
+            "noise=... needs the packages dp-accounting and opendp: pip install 'hierfl[privacy]'."
+        ) from error
+    module: ModuleType = dp_accounting
+    return module
+
+
+def library() -> str:
+    """The accountant, its version, and what it composes by.
+
+    Raises ``MissingPackageError`` if it is not installed.
+    """
+    _accounting()
+    return f"dp-accounting {version('dp-accounting')}, Renyi differential privacy"
+
+
+def epsilon_of(multiplier: float, releases: int, delta: float) -> float:
+    """The epsilon of so many messages of a client, each with noise of ``multiplier`` times the clip.
+
+    The discrete Gaussian has the Renyi divergences of the continuous one as upper bounds (Canonne, Kamath and Steinke, 2020, Proposition 5),
+    so that these, and not a curve of the continuous one's own, are what is composed.
+    """
+    if not releases:
+        return 0.0
+    accounting = _accounting()
+    accountant = accounting.rdp.RdpAccountant()  # the event below says the sensitivity, whatever the relation is called
+    accountant.compose(accounting.GaussianDpEvent(multiplier / SENSITIVITY), releases)
+    return float(accountant.get_epsilon(delta))

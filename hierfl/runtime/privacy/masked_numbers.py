@@ -44,10 +44,8 @@ class SiteMasks:
     def masked(self, numbers: np.ndarray, masking: Masking | None) -> UInt64[np.ndarray, " d"]:
         """The numbers under the masks of an attempt.
 
-        Raises
-        ------
-        SiteError
-            For an attempt that was masked before, one among too few sites or without this one, and numbers out of range.
+        Raises ``SiteError`` for an attempt that was masked before, one among too few sites or without this one, and
+        numbers out of range.
         """
         if masking is None or masking.attempt <= self._attempt:
             raise SiteError("this run's messages are masked, each sum once: the server asked for one without, or again")
@@ -65,10 +63,7 @@ class SiteMasks:
     def own_mask(self, attempt: int) -> bytes:
         """The key of this site's own mask.
 
-        Raises
-        ------
-        SiteError
-            For any attempt but the last.
+        Raises ``SiteError`` for any attempt but the last.
         """
         if attempt != self._attempt:
             raise SiteError("the server asked to open a sum that was given up")
@@ -101,10 +96,7 @@ def stream(key: bytes, attempt: int, count: int) -> UInt64[np.ndarray, " count"]
 def whole(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " d"]:
     """Numbers as the nearest whole multiples of 2^-bits, modulo 2^64; int64 ones are whole already.
 
-    Raises
-    ------
-    SiteError
-        For numbers that are not finite, or so large that a sum of so many parts could go round.
+    Raises ``SiteError`` for numbers that are not finite, or so large that a sum of so many parts could go round.
     """
     if numbers.dtype == np.int64:
         return numbers.view(np.uint64)

@@ -52,10 +52,7 @@ class NoisedMessages:
     def require(self, kind: str, step: str) -> None:
         """Require a question whose answers are noised.
 
-        Raises
-        ------
-        SiteError
-            For any other.
+        Raises ``SiteError`` for any other.
         """
         if kind != "map" or step != self.step:
             raise SiteError(f"this run's messages are noised, those of {step!r} would not be")
@@ -63,10 +60,7 @@ class NoisedMessages:
     def of(self, clients: Sequence[int], questions: Sequence[Hashable], payload: Any) -> Any:
         """The payload, leading axis clients, as it may leave: a question that was answered before is answered as before.
 
-        Raises
-        ------
-        SiteError
-            If a client has sent all that the run may ask of it.
+        Raises ``SiteError`` if a client has sent all that the run may ask of it.
         """
         new = self.releases.count(clients, questions)
         if new is None:
@@ -113,10 +107,7 @@ def discrete_gaussian(whole: Int64[np.ndarray, " d"], scale: float) -> Int64[np.
     OpenDP samples exactly (Canonne, Kamath and Steinke, 2020) from the operating system's randomness: floating-point Gaussians
     give away in their last digits what they were added to (Mironov, 2012).
 
-    Raises
-    ------
-    MissingPackageError
-        Without OpenDP.
+    Raises ``MissingPackageError``: without OpenDP.
     """
     try:
         import opendp.prelude as opendp

@@ -33,10 +33,7 @@ class MaskOrder(NamedTuple):
     def require_sound(self) -> None:
         """Require numbers as :class:`PairwiseMasks` has them: an order comes from a server that may have sent anything.
 
-        Raises
-        ------
-        SettingError
-            For any other.
+        Raises ``SettingError`` for any other.
         """
         PairwiseMasks(self.least, self.bits)
 
@@ -108,10 +105,7 @@ class PairwiseMasks:
 def require_means(problem: CompiledProblem, algorithm: Algorithm) -> None:
     """Require an algorithm whose server forms means of whole messages, and needs nothing else of them.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        Naming those that do.
+    Raises ``IncompatibleSolverError``, naming those that do.
     """
     name, settings = type(algorithm.settings).__name__, algorithm.settings
     against = None

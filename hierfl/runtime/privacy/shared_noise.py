@@ -28,10 +28,7 @@ FAR = 50.0  # deviations beyond which no noise is
 def part_of(noise: NoiseOrder, masks: MaskOrder, largest_share: float) -> float:
     """The deviation of one site's noise, in multiples of the masks' resolution.
 
-    Raises
-    ------
-    SettingError
-        Where a sum has no honest site, or the resolution does not fit.
+    Raises ``SettingError`` where a sum has no honest site, or the resolution does not fit.
     """
     honest = masks.least - noise.colluding
     if honest < 1:
@@ -58,10 +55,7 @@ def orders_of(
 ) -> tuple[NoiseOrder | None, MaskOrder | None]:
     """What a run asks of its sites, checked together.
 
-    Raises
-    ------
-    SettingError
-        For noise that is shared without masks, or does not fit to them.
+    Raises ``SettingError`` for noise that is shared without masks, or does not fit to them.
     """
     masking = None if masks is None else masks.order(problem, algorithm)
     noising = None if noise is None else noise.order(problem, algorithm, rounds, seed)
@@ -93,10 +87,7 @@ class SharedNoise(NoisedMessages):
     ) -> Int64[np.ndarray, " d"]:
         """The sum to be masked, and zeros in places of what is withheld. Of one round one attempt at most is opened, each with noise of its own.
 
-        Raises
-        ------
-        SiteError
-            If a client has sent all that the run may ask of it.
+        Raises ``SiteError`` if a client has sent all that the run may ask of it.
         """
         if self.releases.count(clients, questions) is None:
             raise SiteError(

@@ -50,10 +50,7 @@ class Aggregation:
     def require_fitting(self, problem: CompiledProblem, algorithm: Algorithm) -> None:
         """Require an algorithm that takes averages of whole messages, and nothing else of them.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming those that do.
+        Raises ``IncompatibleSolverError``, naming those that do.
         """
         name = type(algorithm.settings).__name__
         if name not in SOLVERS or problem.scope == "federation":

@@ -293,10 +293,7 @@ class Exchange:
 
         One that cannot do so now, and its faults say so, begins again with what it kept before, or anew where that would be too little.
 
-        Raises
-        ------
-        SiteError
-            Naming a site that was given no place for it.
+        Raises ``SiteError``, naming a site that was given no place for it.
         """
         ready = self.links.ready()
         here = [site for site in self.clients_of if site in ready and self._began.get(site) == self.links.born(site)]
@@ -318,10 +315,7 @@ class Exchange:
     def require_memories(self) -> None:
         """Require that no site refused to go on with what its clients remembered.
 
-        Raises
-        ------
-        SiteError
-            Naming the site, with what it said.
+        Raises ``SiteError``, naming the site, with what it said.
         """
         for site in self.kept.keys() & self._refused.keys():
             raise SiteError(

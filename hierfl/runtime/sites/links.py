@@ -34,10 +34,7 @@ class Links(Protocol):
 def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, tuple[int, ...]]:
     """Whose data the sites hold, each client's at one site.
 
-    Raises
-    ------
-    SiteError
-        If two sites say that they hold the same client's, or one an unknown client's.
+    Raises ``SiteError`` if two sites say that they hold the same client's, or one an unknown client's.
     """
     holder: dict[int, str] = {}
     for site, own in held.items():
@@ -57,10 +54,7 @@ def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, t
 def require_everybody(clients: int, site_of: dict[int, str], names: Sequence[str | None]) -> None:
     """Require that somebody holds each client's data.
 
-    Raises
-    ------
-    SiteError
-        Naming the clients of whom nobody does.
+    Raises ``SiteError``, naming the clients of whom nobody does.
     """
     missing = [str(names[client] or client) for client in range(clients) if client not in site_of]
     if missing:

@@ -43,10 +43,7 @@ class MemoryFolder:
     def keep(self, run: str, number: int, content: bytes) -> None:
         """Write one; the oldest of the run beyond three are removed.
 
-        Raises
-        ------
-        SiteError
-            If it cannot be written; those before it are then as they were.
+        Raises ``SiteError`` if it cannot be written; those before it are then as they were.
         """
         path = self._path(run, number)
         part = path.with_suffix(".part")
@@ -68,10 +65,7 @@ class MemoryFolder:
     def read(self, run: str, number: int) -> bytes:
         """What was kept.
 
-        Raises
-        ------
-        SiteError
-            If it is not there.
+        Raises ``SiteError`` if it is not there.
         """
         path = self._path(run, number)
         try:
@@ -98,10 +92,7 @@ def memory_bytes(memory: Any, clients: Mapping[int, int]) -> bytes:
 def memory_of(content: bytes, like: Any, clients: Mapping[int, int]) -> Any:
     """The memories again, of the same clients and in the form of others.
 
-    Raises
-    ------
-    SiteError
-        For those of other clients, or of another algorithm, and for what is no such file.
+    Raises ``SiteError`` for those of other clients, or of another algorithm, and for what is no such file.
     """
     try:
         kept = np.load(io.BytesIO(content), allow_pickle=False)

@@ -17,12 +17,12 @@ from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
+from hierfl.runtime.cohort import Cohort
 from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.links import require_everybody
-from hierfl.runtime.sites.site_clients import Present
 from hierfl.runtime.sites.site_programs import SitePrograms
 from hierfl.runtime.sites.site_reports import RollCall
 
@@ -226,11 +226,11 @@ def seen(history: History) -> History:
     return kept | {name: nothing for name in ("objective", "lower_residual", "lower_solves") if name in history}
 
 
-def present_in(clients: np.ndarray, size: int) -> Present:
+def present_in(clients: np.ndarray, size: int) -> Cohort:
     """Those clients in so many places, the first again in places of nobody."""
     filled = np.full(size, clients[0] if len(clients) else 0)
     filled[: len(clients)] = clients
-    return Present(jnp.asarray(filled), jnp.asarray(len(clients)))
+    return Cohort(jnp.asarray(filled), jnp.asarray(len(clients)))
 
 
 def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exchange) -> str:
@@ -258,10 +258,7 @@ def wait_for_everybody(exchange: Exchange, num_clients: int, patience: float) ->
 def require_answers(exchange: Exchange, there: np.ndarray, num_clients: int, minimum: int) -> None:
     """Require that a run can begin with the clients that are there.
 
-    Raises
-    ------
-    SiteError
-        With what each site that is missing said.
+    Raises ``SiteError``: with what each site that is missing said.
     """
     if len(there) >= min(minimum, num_clients):
         return
@@ -274,11 +271,8 @@ def require_answers(exchange: Exchange, there: np.ndarray, num_clients: int, min
 def opened(exchange: Exchange, num_clients: int, names: Sequence[str | None], attendance: Attendance) -> Exchange:
     """Wait for the sites of a run, and require that it can begin.
 
-    Raises
-    ------
-    SiteError
-        If too few are there, with what each said, if one does not go on with what its clients remembered, or if nobody holds a
-        client's data and all clients are needed.
+    Raises ``SiteError`` if too few are there, with what each said, if one does not go on with what its clients
+    remembered, or if nobody holds a client's data and all clients are needed.
     """
     there = wait_for_everybody(exchange, num_clients, attendance.patience)
     exchange.require_memories()

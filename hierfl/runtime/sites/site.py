@@ -30,7 +30,6 @@ from hierfl.runtime.privacy.masked_numbers import SiteMasks
 from hierfl.runtime.privacy.noised_messages import NoisedMessages
 from hierfl.runtime.privacy.pairwise_masks import require_means
 from hierfl.runtime.privacy.shared_noise import SharedNoise
-from hierfl.runtime.sites.declaration_mark import declaration_mark, declared_text
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
 from hierfl.runtime.sites.parcels import (
     Answered,
@@ -44,13 +43,16 @@ from hierfl.runtime.sites.parcels import (
     Unmask,
     Unmasked,
     Welcome,
+    as_numpy,
+    as_tables,
+    declaration_mark,
+    declared_text,
     items_of,
     leaves_by_path,
     packed,
     unpacked,
 )
 from hierfl.runtime.sites.site_rules import SiteRules
-from hierfl.runtime.sites.step_names import as_numpy, as_tables
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")
@@ -335,10 +337,7 @@ class SiteRun:
 def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
     """The server's tables in the places of one's own.
 
-    Raises
-    ------
-    SiteError
-        If they are not the tables of the same algorithm, by their names and shapes.
+    Raises ``SiteError`` if they are not the tables of the same algorithm, by their names and shapes.
     """
     kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
     sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}

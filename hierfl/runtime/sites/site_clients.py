@@ -12,23 +12,15 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Data, Party
+from hierfl.compiler.data.tables import Data
 from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.contract import Known, Message, Question, Received, Step
+from hierfl.runtime.cohort import Cohort
+from hierfl.runtime.contract import Message, Question, Received, Step
+from hierfl.runtime.counted_clients import CountedClients
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Shapes
-from hierfl.runtime.sites.step_names import step_name
-from hierfl.runtime.streams import SERVER_STREAM
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Present:
-    """Who takes part, ``(S,)`` with the first repeated in places of nobody, and how many do."""
-
-    participants: Array
-    count: Array
+from hierfl.runtime.sites.parcels import step_name
 
 
 class Answering(Protocol):
@@ -67,50 +59,20 @@ class TracedRound:
     wire: Wire
     problem: CompiledProblem
     algorithm: Any
-    data: Data  # the server's, with invented rows for clients
-    all_present: Present
-    key: Array
-    round: Array
-    traffic: dict[str, Any]
+    all_present: Cohort
     aggregation: Aggregation | None
 
 
 @dataclass(frozen=True)
-class SiteClients:
-    """The ``Clients`` of the contract, by messages to sites."""
+class SiteClients(CountedClients):
+    """The ``Clients`` of the contract, by messages to sites; their rows in ``data`` are invented."""
 
     setting: TracedRound
-    present_now: Present
-    level: str = ""
-
-    @property
-    def participants(self) -> Array:
-        return self.present_now.participants
-
-    @property
-    def count(self) -> Array:
-        return self.present_now.count
-
-    @property
-    def present(self) -> Array:
-        return jnp.arange(self.participants.shape[0]) < self.count
-
-    @property
-    def key(self) -> Array:
-        return self.setting.key
-
-    @property
-    def round(self) -> Array:
-        return self.setting.round
-
-    @property
-    def public(self) -> dict[int, Array]:
-        return self.setting.data.clients.public
 
     @property
     def everyone(self) -> SiteClients:
         """All clients that are there; what they send is counted as the lower level's."""
-        return replace(self, present_now=self.setting.all_present, level="lower_")
+        return replace(self, cohort=self.setting.all_present, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         """Run a step at every participant; see the contract."""
@@ -123,28 +85,16 @@ class SiteClients:
             _, message = step(party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
             return message.payload, message.monitor
 
-        payload, monitor = self._ask("map", step, jax.eval_shape(one, setting.data), broadcast, each, seed)
-        size = self.participants.shape[0]
-        self._note("scalars_down", self.count * _scalars(broadcast))
-        for way, stacked in (("scalars_down", each), ("scalars_up", payload), ("monitor_scalars", monitor)):
-            self._note(way, self.count * (_scalars(stacked) // size))
+        payload, monitor = self._ask("map", step, jax.eval_shape(one, self.data), broadcast, each, seed)
+        self._note_messages(broadcast, each, payload, monitor)
         return Message(payload, monitor)
-
-    def share(self, values: Any) -> Known:
-        """Count the values once; they travel with each later map that refers to them."""
-        self._note("scalars_down", self.count * _scalars(values))
-        return Known(values)
-
-    def charge(self, way: str, scalars: Any) -> None:
-        """Count scalars."""
-        self._note(f"scalars_{way}", scalars)
 
     def query(self, question: Question, broadcast: Any) -> Array:
         """Ask every participant, from JAX's loops too. Its answer, one array, has no derivative here."""
         setting = self.setting
         name, size = step_name(question, setting.algorithm), self.participants.shape[0]
-        shape = jax.eval_shape(lambda data: question(data.clients.party(0), broadcast), setting.data)
-        leaves, tree = jax.tree.flatten((self.present_now, broadcast))
+        shape = jax.eval_shape(lambda data: question(data.clients.party(0), broadcast), self.data)
+        leaves, tree = jax.tree.flatten((self.cohort, broadcast))
         setting.wire.note("query", name, broadcast, None)
 
         def ask(*arrays: np.ndarray) -> np.ndarray:
@@ -154,29 +104,18 @@ class SiteClients:
 
         return call_on_host(ask, (size, *shape.shape), shape.dtype, *leaves)
 
-    def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
-        """Run a step on the server's own data."""
-        received = Received(broadcast, None, self.round)
-        return step(self.setting.data.server_party, received, fold_in(self.key, SERVER_STREAM))
-
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over those that take part; weights are public."""
-        everybody = jnp.asarray(self.setting.data.clients.weights)
+        everybody = jnp.asarray(self.data.clients.weights)
         if self.setting.aggregation is not None:
             average = self.setting.aggregation.of(values, self.present)
             return jax.tree.map(lambda v: jnp.sum(everybody) * v, average)
-        weights = jnp.where(self.present, everybody[self.participants], 0.0)
-        absent = self.setting.algorithm.absent
-        if absent == "unbiased":
-            weights = weights * (everybody.size / self.count)
-        elif absent == "renormalise":
-            present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
-            weights = weights * (jnp.sum(everybody) / jnp.where(present > 0, present, 1.0))
-        return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
+        own, absent = everybody[self.participants], self.setting.algorithm.absent
+        return self._aggregate(values, own, absent, everybody.size, jnp.sum(everybody))
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Loop as ``fori_loop`` does; the scalars sent are carried along."""
-        traffic = self.setting.traffic
+        traffic = self.traffic
 
         def counted() -> dict[str, Array]:
             return {name: jnp.asarray(scalars, int) for name, scalars in traffic.items()}
@@ -195,15 +134,6 @@ class SiteClients:
         wire, name = self.setting.wire, step_name(step, self.setting.algorithm)
         size = self.participants.shape[0]
         stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
-        given = (self.present_now, broadcast, each, jax.random.key_data(seed))
+        given = (self.cohort, broadcast, each, jax.random.key_data(seed))
         wire.note(kind, name, broadcast, each)
         return exchange_on_host(lambda arrived: wire.ask(kind, name, one, arrived), stacked, given)
-
-    def _note(self, way: str, scalars: Array | int) -> None:
-        self.setting.traffic[self.level + way] += scalars
-
-
-def _scalars(arrays: Any) -> int:
-    """Count the scalars of what is sent, without what is known already."""
-    leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
-    return sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))

@@ -12,12 +12,12 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.runtime.cohort import ROUND_STREAM, VALUE_STREAM, Cohort
 from hierfl.runtime.contract import Algorithm, OwnValue
-from hierfl.runtime.records import TRAFFIC, motion
+from hierfl.runtime.records import motion
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.site_clients import Present, SiteClients, TracedRound, Wire
-from hierfl.runtime.sites.step_names import as_tables
-from hierfl.runtime.streams import ROUND_STREAM, VALUE_STREAM
+from hierfl.runtime.sites.parcels import as_tables
+from hierfl.runtime.sites.site_clients import SiteClients, TracedRound, Wire
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,13 @@ class SitePrograms:
         """``(tables, state, data, present, all present, round key, index)`` to the new state and the round's record."""
 
         def one(
-            tables: Any, state: Any, data: Any, present: Present, everyone: Present, key: Array, index: Array
+            tables: Any, state: Any, data: Any, present: Cohort, everyone: Cohort, key: Array, index: Array
         ) -> tuple[Any, dict[str, Array]]:
             algorithm = self.algorithm.with_tables(tables)
-            traffic: dict[str, Any] = dict.fromkeys(TRAFFIC, 0)
-            setting = TracedRound(
-                self.wire, self.problem, algorithm, data, everyone, key, index, traffic, self.aggregation
-            )
-            after, record = algorithm.round(SiteClients(setting, present), state, fold_in(key, ROUND_STREAM))
-            counted = {name: jnp.asarray(count, int) for name, count in traffic.items()}
+            setting = TracedRound(self.wire, self.problem, algorithm, everyone, self.aggregation)
+            clients = SiteClients(data, present, key, index, setting)
+            after, record = algorithm.round(clients, state, fold_in(key, ROUND_STREAM))
+            counted = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
             return after, {**record, **counted, **motion(algorithm, state, after)}
 
         return self._keep("round", lambda: jax.jit(one))
@@ -72,13 +70,10 @@ class SitePrograms:
     def own_value(self) -> Callable[..., OwnValue]:
         """``(tables, state, data, all present, round key, index, x)`` to all terms at x, with y by the run's own lower solver, and how well it fits."""
 
-        def value(
-            tables: Any, state: Any, data: Any, everyone: Present, key: Array, index: Array, x: Array
-        ) -> OwnValue:
+        def value(tables: Any, state: Any, data: Any, everyone: Cohort, key: Array, index: Array, x: Array) -> OwnValue:
             algorithm = self.algorithm.with_tables(tables)
-            traffic: dict[str, Any] = dict.fromkeys(TRAFFIC, 0)
-            setting = TracedRound(self.wire, self.problem, algorithm, data, everyone, key, index, traffic, None)
-            clients = SiteClients(setting, everyone).everyone
+            setting = TracedRound(self.wire, self.problem, algorithm, everyone, None)
+            clients = SiteClients(data, everyone, key, index, setting).everyone
             return algorithm.own_value(clients, state, x, fold_in(key, VALUE_STREAM))
 
         return self._keep("own value", lambda: jax.jit(value))

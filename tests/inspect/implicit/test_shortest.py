@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.inspect.implicit.neighbourhood import Neighbourhood
+from hierfl.inspect.implicit.neighbourhood import Neighbourhood, shortest
 from hierfl.inspect.implicit.points import Points
-from hierfl.inspect.implicit.shortest import shortest
 from tests.inspect.known_functions import problem_of
 
 

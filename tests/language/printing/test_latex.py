@@ -6,7 +6,7 @@ import pytest
 from matplotlib.mathtext import MathTextParser
 
 import hierfl as hf
-from hierfl.atoms.writing.symbols import symbol
+from hierfl.atoms.writing.latex_pen import symbol
 from hierfl.language.printing.latex import expression_latex
 from tests.language.printing.atom_catalogue import CONSTRAINTS, INSTANCES
 

@@ -7,7 +7,7 @@ import ssl
 import pytest
 from tornado.iostream import StreamClosedError
 
-from hierfl.runtime.on_dask.causes import last_cause
+from hierfl.runtime.on_dask.site_process import last_cause
 
 
 @pytest.mark.parametrize("error", [ssl.SSLError("expired"), StreamClosedError(), ConnectionResetError(104, "reset")])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-CALL = "from hierfl.runtime.on_dask.script_guard import require_guard as ask"
+CALL = "from hierfl.runtime.on_dask.dask_runtime import require_guard as ask"
 CLUSTER = """
 import cvxpy as cp
 import hierfl as hf

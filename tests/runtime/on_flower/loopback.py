@@ -16,8 +16,8 @@ import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.letter_desk import LetterDesk
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
-from hierfl.runtime.sites.declaration_mark import without_data
 from hierfl.runtime.sites.memory_folder import MemoryFolder
+from hierfl.runtime.sites.parcels import without_data
 from hierfl.runtime.sites.site import Site
 from hierfl.runtime.sites.site_rules import SiteRules
 

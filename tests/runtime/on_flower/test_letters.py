@@ -18,13 +18,11 @@ from hypothesis.extra import numpy as arrays_of
 
 import hierfl as hf
 from hierfl.command.loading import load_solver
-from hierfl.runtime.on_flower.letter import Letter
+from hierfl.runtime.on_flower.flower_runtime import solver_text
 from hierfl.runtime.on_flower.letter_desk import LetterDesk
-from hierfl.runtime.on_flower.letters import Letters, letter_of
+from hierfl.runtime.on_flower.letters import Letter, Letters, letter_of
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
-from hierfl.runtime.on_flower.solver_text import solver_text
-from hierfl.runtime.sites.declaration_mark import declaration_mark
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, starting
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, declaration_mark, starting
 from hierfl.runtime.sites.site import NO_RUN, Site
 from hierfl.runtime.sites.site_rules import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth

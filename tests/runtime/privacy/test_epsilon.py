@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from hierfl.runtime.privacy.epsilon import epsilon_of, library
+from hierfl.runtime.privacy.gaussian_noise import epsilon_of, library
 
 
 def concentrated(rho: float, delta: float) -> float:

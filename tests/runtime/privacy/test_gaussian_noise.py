@@ -10,7 +10,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise
-from hierfl.runtime.privacy.epsilon import epsilon_of
+from hierfl.runtime.privacy.gaussian_noise import epsilon_of
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import Answered
 from hierfl.runtime.sites.site_rules import SiteRules

@@ -14,8 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
-from hierfl.runtime.privacy.epsilon import epsilon_of
-from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
 from hierfl.runtime.privacy.noised_messages import clipped, discrete_gaussian
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.privacy.shared_noise import SharedNoise, in_whole

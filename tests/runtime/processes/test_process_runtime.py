@@ -22,11 +22,10 @@ import scipy.stats
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime import InProcess
-from hierfl.runtime.processes.client_process import declared
-from hierfl.runtime.processes.process_pool import ProcessPool
+from hierfl.runtime.processes.process_pool import ProcessPool, declared
 from hierfl.runtime.processes.process_runtime import Processes
 from hierfl.runtime.records import TRAFFIC
-from hierfl.runtime.sites.step_names import step_name
+from hierfl.runtime.sites.parcels import step_name
 from hierfl.solvers import (
     LFD,
     SCAFFOLD,

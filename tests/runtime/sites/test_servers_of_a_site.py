@@ -9,8 +9,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.sites.declaration_mark import declaration_mark
-from hierfl.runtime.sites.parcels import Answered, Settled, Start, Welcome, starting
+from hierfl.runtime.sites.parcels import Answered, Settled, Start, Welcome, declaration_mark, starting
 from hierfl.runtime.sites.site import NO_RUN, SERVERS
 from hierfl.runtime.sites.site_rules import SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg

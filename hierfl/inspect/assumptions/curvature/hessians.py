@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bounds
+from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bounds, majorant
 from hierfl.analysis.enclosure import Known
-from hierfl.analysis.majorant import majorant
 from hierfl.analysis.spectrum import Edge, largest, smallest
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Population

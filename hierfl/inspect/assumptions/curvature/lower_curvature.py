@@ -1,4 +1,4 @@
-"""Moduli of the lower level: strong convexity or monotonicity, and smoothness."""
+"""Moduli of the lower level: strong convexity or monotonicity, and smoothness; whether the mapping of an equilibrium is a gradient."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hierfl.analysis.curvature_bounds import moves_slopes
+from hierfl.analysis.hoist import hoist
 from hierfl.analysis.spectrum import Edge
-from hierfl.inspect.assumptions.curvature.lower_spectra import LowerSpectra, hessian_spectra, mapping_spectra
-from hierfl.inspect.assumptions.curvature.monotonicity_search import search_monotonicity
-from hierfl.inspect.assumptions.curvature.symmetry_check import symmetry
+from hierfl.inspect.assumptions.curvature.lower_spectra import (
+    LowerSpectra,
+    hessian_spectra,
+    mapping_spectra,
+    slope_key,
+    slope_parameters,
+)
+from hierfl.inspect.assumptions.curvature.monotonicity_search import POINTS, search_monotonicity
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.inspect.assumptions.study import Study
+from hierfl.inspect.assumptions.study import JACOBIAN_LIMIT, Study
 
 _ASSUMPTION = {
     "bl": "[2S] Assumption 2 (ii)",
@@ -119,3 +126,33 @@ def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
         return Finding("smoothness", "sampled", reason, assumption, len(study.y_holders), smooth)
     reason = "; ".join(known.notes) or "no bound on the Hessian"
     return Finding("smoothness", "unknown", reason, assumption)
+
+
+def symmetry(study: Study) -> Finding:
+    """Look at whether F's Jacobian is symmetric, at points (that of an affine mapping is the same everywhere)."""
+    if study.compiled.lower.size > JACOBIAN_LIMIT:
+        return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")
+    level = study.level
+    assert level is not None
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
+    fixed = all(e.is_affine() for e in hoisted) and not any(
+        moves_slopes(e, {v.id for v in level.variables}) for e in level.expressions
+    )
+    used = {leaf for e in level.expressions for leaf in slope_parameters(e, {v.id for v in level.variables})}
+    different = {slope_key(study, owner[0][1], used): (label, owner) for label, owner in reversed(study.owners)}
+    worst, points = 0.0, 0
+    for label, owner in list(different.values())[:POINTS]:
+        for x in study.x_points[: 1 if fixed else 4]:
+            y = study.y_points(x, owner, 1)[0]
+            matrix = study.lower.jacobian(x, y, owner)
+            gap = float(np.abs(matrix - matrix.T).max() / max(1e-300, np.abs(matrix).max()))
+            worst, points = max(worst, gap), points + 1
+            if gap > 1e-9:
+                unflatten = study.compiled.lower.unflatten
+                witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": unflatten(y)}
+                reason = "its Jacobian is not symmetric at a point, so that no objective has it: nothing asks for one"
+                return Finding("F is no gradient", "proved", reason, witness=witness, points=points, worst=gap)
+    if fixed and len(different) <= POINTS:
+        reason = "the Jacobian is constant and symmetric"
+        return Finding("F is a gradient", "proved", reason, points=points, worst=worst)
+    return Finding("F is a gradient", "sampled", "symmetric Jacobians", points=points, worst=worst)

@@ -9,9 +9,8 @@ import numpy as np
 
 from hierfl.atoms.intervals import EPS
 from hierfl.inspect.assumptions.curvature.lower_spectra import LowerSpectra
-from hierfl.inspect.assumptions.curvature.mapping_at_points import JACOBIAN_LIMIT, Weighted
 from hierfl.inspect.assumptions.findings import Finding
-from hierfl.inspect.assumptions.study import Study
+from hierfl.inspect.assumptions.study import JACOBIAN_LIMIT, Study, Weighted
 
 _FLAT = 1e-13  # of the sizes that cancel in a direction
 POINTS = 12

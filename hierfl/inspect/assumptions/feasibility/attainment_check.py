@@ -9,12 +9,10 @@ import numpy as np
 
 from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.hoist import hoist
-from hierfl.inspect.assumptions.curvature.mapping_at_points import Weighted
-from hierfl.inspect.assumptions.feasibility.empty_set_search import OWNERS
-from hierfl.inspect.assumptions.feasibility.set_diameter import diameter
-from hierfl.inspect.assumptions.feasibility.set_instance import instantiated
+from hierfl.inspect.assumptions.feasibility.empty_set_search import OWNERS, instantiated
+from hierfl.inspect.assumptions.feasibility.lower_set_checks import diameter
 from hierfl.inspect.assumptions.findings import Finding
-from hierfl.inspect.assumptions.study import Study
+from hierfl.inspect.assumptions.study import Study, Weighted
 
 _FAR = (1.0, 1e2, 1e4, 1e6)
 

@@ -1,21 +1,79 @@
-"""The sets Y(x): nonempty for every x of X, closed and convex, bounded."""
+"""The sets Y(x), nonempty for every x of X, closed and convex, bounded; and X_i, and how much they differ from each other.
+
+The size of Y(x) is known by intervals, and by the balls among its constraints.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cvxpy as cp
 import numpy as np
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
 from cvxpy.constraints.constraint import Constraint
 
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.atoms.intervals import Interval
-from hierfl.inspect.assumptions.feasibility.empty_set_search import GAP_TOLERANCE, empty_set_finding, search_empty_set
-from hierfl.inspect.assumptions.feasibility.set_diameter import diameter
-from hierfl.inspect.assumptions.feasibility.set_instance import is_infeasible
-from hierfl.inspect.assumptions.findings import Finding
+from hierfl.inspect.assumptions.feasibility.empty_set_search import (
+    GAP_TOLERANCE,
+    empty_set_finding,
+    is_infeasible,
+    search_empty_set,
+)
+from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.study import Study
 
-_ASSUMPTION = {
+
+def diameter(study: Study) -> float:
+    """The largest distance between two points of any Y(x), infinity where Y(x) may be unbounded."""
+    assert study.level is not None
+    variables = study.level.variables
+    constraints = [*study.level.constraints, *attribute_constraints(variables)]
+    sizes = []
+    for holder in study.holders.clients:
+        boxes: Known = holder.known
+        if study.movement.kind != "moving":  # a translation does not change it: look at x = 0
+            here = {v.id: Interval.of(np.zeros(v.shape)) for v in study.compiled.upper.variables}
+            free = {leaf: box for leaf, box in holder.known.items() if leaf not in {v.id for v in variables}}
+            boxes = bounds_of(constraints, variables, {**free, **here})
+        box = float(np.linalg.norm([np.linalg.norm(boxes[v.id].hi - boxes[v.id].lo) for v in variables]))
+        balls = [2 * _radius(constraint, variables, boxes) for constraint in constraints]
+        sizes.append(min([box, *balls]))
+    return float(np.max(sizes)) * (1 + 1e-12)
+
+
+def _radius(constraint: Constraint, variables: Sequence[cp.Variable], known: Known) -> float:
+    """The largest radius of a constraint that puts all of y into a ball, infinity for other constraints."""
+    if not isinstance(constraint, Inequality) or len(variables) != 1:
+        return np.inf
+    ball, limit = constraint.args
+    if any(v.id == variables[0].id for v in limit.variables()):
+        return np.inf
+    size = float(np.max(enclose(limit, known).hi))
+    if isinstance(ball, cp.Pnorm) and ball.p == 2 and ball.axis is None and _shifted(ball.args[0], variables[0]):
+        return max(size, 0.0)
+    squared = isinstance(ball, cp.quad_over_lin) and ball.args[1].is_constant() and ball.args[1].value == 1
+    return float(np.sqrt(max(size, 0.0))) if squared and _shifted(ball.args[0], variables[0]) else np.inf
+
+
+def _shifted(expression: cp.Expression, y: cp.Variable) -> bool:
+    """Whether the expression is y, or y plus and minus what does not depend on y."""
+    if expression is y:
+        return True
+    if isinstance(expression, NegExpression):
+        return _shifted(expression.args[0], y)
+    if not isinstance(expression, AddExpression) or expression.shape != y.shape:
+        return False
+    moving = [argument for argument in expression.args if any(v.id == y.id for v in argument.variables())]
+    return len(moving) == 1 and moving[0].shape == y.shape and _shifted(moving[0], y)
+
+
+_LOWER_SETS = {
     "nn": "",
     "bl": "[2S] Assumption 2 (iv)",
     "mm": "[2S] Assumption 2 (iv)",
@@ -26,7 +84,7 @@ _ASSUMPTION = {
 
 def lower_sets(study: Study) -> tuple[Finding, ...]:
     """Examine Y(x): whether it is nonempty for all x of X, closed and convex, bounded."""
-    assumption = _ASSUMPTION[study.problem_class]
+    assumption = _LOWER_SETS[study.problem_class]
     convex = Finding("Y(x) closed and convex", "proved", "by CVXPY's rules, for every x of X", assumption)
     return (_nonempty(study, assumption), convex, _bounded(study, assumption))
 
@@ -97,3 +155,73 @@ def _holds(constraint: Constraint, known: Known) -> bool:
         low = isinstance(constraint, NonPos) or bool((side.lo >= 0).all())
         return low and (isinstance(constraint, NonNeg) or bool((side.hi <= 0).all()))
     return False
+
+
+_UPPER_SETS = {
+    "nn": "[NN] Assumption 1 (iii)",
+    "bl": "[2S] Assumption 2 (iii)",
+    "mm": "[2S] Assumption 2 (iii)",
+    "2s": "[2S] Assumption 3 (iii)",
+    "hfl": "",
+}
+
+
+@dataclass(frozen=True)
+class Dissimilarity:
+    """What is known of X, with the constants B_1 and B_2 of the X_i's dissimilarity (infinite where unknown)."""
+
+    findings: tuple[Finding, ...]
+    constants: tuple[Constant, ...]
+    b1: float
+    b2: float
+
+
+def upper_sets(study: Study) -> Dissimilarity:
+    """Examine the X_i: whether they are nonempty, and their dissimilarity (inequality (2) of [2S])."""
+    compiled, assumption = study.compiled, _UPPER_SETS[study.problem_class]
+    own = study.holders.clients[0].own
+    gap = float(np.max(compiled.upper_set.gap(own)))
+    nonempty = Finding(
+        "X nonempty, closed and convex", "proved", "a point of X was found; convex by CVXPY's rules", assumption
+    )
+    if not gap <= GAP_TOLERANCE:
+        nonempty = Finding(
+            nonempty.name, "violated", f"X is empty: its constraints miss each other by {gap:.3g}", assumption
+        )
+    name = "set dissimilarity"
+    if compiled.private_set is None:
+        free = not compiled.upper_set.blocks
+        b2, rule = (0.0, "no constraints on x") if free else (1.0, "all X_i are the same set")
+        return _dissimilar(
+            nonempty, Finding(name, "proved", f"B_1 = 0, B_2 = {b2:.0f}: {rule}", assumption), 0.0, b2, rule
+        )
+    width = _spread_of_sets(study)
+    if not np.isfinite(width):
+        return _dissimilar(
+            nonempty, Finding(name, "unknown", "private sets X_i that are not bounded", assumption), np.inf, np.inf, ""
+        )
+    rule = f"all X_i lie in a box of diameter {width:.6g}"
+    return _dissimilar(
+        nonempty,
+        Finding(name, "proved", f"B_1^2 = 2 D^2, B_2^2 = 2: {rule}", assumption),
+        np.sqrt(2) * width * (1 + 1e-12),
+        float(np.nextafter(np.sqrt(2), 2)),
+        rule,
+    )
+
+
+def _dissimilar(nonempty: Finding, finding: Finding, b1: float, b2: float, rule: str) -> Dissimilarity:
+    constants = (Constant("B_1", b1, "<=", rule or "unknown"), Constant("B_2", b2, "<=", rule or "unknown"))
+    return Dissimilarity((nonempty, finding), constants, b1, b2)
+
+
+def _spread_of_sets(study: Study) -> float:
+    """The diameter D of a box around all X_i, by which dist(x, X_i) <= |x - mean of P_i(x)| + D."""
+    problem = study.compiled.declaration
+    constraints = [*problem.constraints, *attribute_constraints(problem.roles.upper)]
+    parts = []
+    for variable in problem.roles.upper:
+        boxes = [bounds_of(constraints, problem.roles.upper, h.known)[variable.id] for h in study.holders.clients]
+        low, high = np.min([b.lo for b in boxes], axis=0), np.max([b.hi for b in boxes], axis=0)
+        parts.append(float(np.linalg.norm(high - low)))
+    return float(np.linalg.norm(parts))

@@ -9,7 +9,7 @@ import numpy as np
 from hierfl.inspect.assumptions.curvature.hessians import Curvature
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.holders import Holder
-from hierfl.inspect.assumptions.slopes.gradient_sizes import gradient_size, spread
+from hierfl.inspect.assumptions.slopes.lipschitz_checks import gradient_size, spread
 from hierfl.inspect.assumptions.study import Study
 from hierfl.language.sample import Sample
 

@@ -1,8 +1,12 @@
-"""The theorems' constants of a problem, and what they then prescribe."""
+"""The theorem for the declared class: what it bounds, which hypotheses it needs, its known gaps, and whether the declaration has its form.
+
+Where every hypothesis is proved, the theorem's constants of the problem, and what they then prescribe.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,8 +22,8 @@ from hierfl.analysis.theorems import (
     prescribe_nn,
 )
 from hierfl.atoms.intervals import Interval
-from hierfl.inspect.assumptions.feasibility.set_diameter import diameter
-from hierfl.inspect.assumptions.findings import Constant
+from hierfl.inspect.assumptions.feasibility.lower_set_checks import diameter
+from hierfl.inspect.assumptions.findings import Constant, Finding, Theorem
 from hierfl.inspect.assumptions.study import Study
 
 
@@ -119,3 +123,149 @@ def _least(*values: float) -> float:
 
 def _times(first: float, second: float) -> float:
     return first * second if np.isfinite(first) and np.isfinite(second) else np.inf
+
+
+STATEMENT = "a bound on E|grad f^eta(x_k*)|^2 at a random iterate k*, eta = {eta:g}, accuracy {epsilon:g}"
+PROJECTED = "queries='projected': f is queried on X, so that constants on X suffice"
+NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "nn": (
+        "[NN] Proposition 1 ([2S] Proposition 1)",
+        (
+            "f Lipschitz in x",
+            "unbiased samples",
+            "bounded variance of f",
+            "X nonempty, closed and convex",
+            "set dissimilarity",
+        ),
+    ),
+    "bl": (
+        "[2S] Theorem 1",
+        (
+            *("f Lipschitz in x", "f Lipschitz in y", "implicit function Lipschitz", "strong convexity", "smoothness"),
+            *("lower gradient Lipschitz in x", "y(x) Lipschitz", "X nonempty, closed and convex", "set dissimilarity"),
+            *("Y(x) nonempty", "Y(x) closed and convex", "unbiased samples"),
+        ),
+    ),
+    "2s": (
+        "[2S] Theorem 2",
+        (
+            *(
+                "f Lipschitz in y",
+                "implicit function Lipschitz",
+                "strong monotonicity",
+                "smoothness",
+                "unbiased samples",
+            ),
+            *("X nonempty, closed and convex", "set dissimilarity"),
+            *("Y(x) nonempty", "Y(x) closed and convex", "Y(x) bounded"),
+        ),
+    ),
+    "hfl": (
+        "[HFL] Theorem 1",
+        (
+            *("f Lipschitz in x", "f Lipschitz in y", "implicit function Lipschitz", "strong convexity", "smoothness"),
+            *("lower gradient Lipschitz in x", "unbiased samples", "bounded variance of the lower gradient"),
+            *("server term smooth", "bounded variance of the server gradient", "client term without samples"),
+            *("Y(x) nonempty", "Y(x) closed and convex", "Y(x) bounded"),
+        ),
+    ),
+}
+GAPS = {
+    "nn": (
+        "the proof shows f^eta to be (L_0 n + 1) / eta-smooth and then writes L_0 n / (2 eta); predicted is with the former.",
+    ),
+    "bl": (
+        "[2S] Lemma 9 treats a direction shared by all clients and by H local steps as if independent: no linear speed-up in m is "
+        "proved. Prescribed is one local step a round, without division by m.",
+        "Theta_5 prints (96 B_2^2 + 1) L^2 n^2 where Lemma 11 (ii) gives 24 (4 B_2^2 + 1) L^2 n^2: 24 times as much at B_2 = 0. With one local "
+        "step a round, as is prescribed, Theta_5 does not enter.",
+        "Algorithm 3 makes 2 a_r ln a_r local steps, linearly many in r, where (ii) asks for m^-1 (r + 1)^(2/3) only; its rate is proved for "
+        "clients with data of one distribution. No error of the lower level is computed in a run: with lower=Exact() there is none.",
+        "for clients whose data differ [2S] names LFD, quoting the order of its local steps and no step sizes: a run by theory does not take it.",
+        "the proof's factor (L_{grad h,x} / mu_h)^2 in Theta_3 belongs to the drift only; the lower level's error is weighed without it.",
+    ),
+    "2s": ("the proof needs gamma <= 1 / (sqrt(24) H) (Lemma 13 (ii)), which the statement omits; it is imposed.",),
+    "hfl": (
+        "Theta_1 telescopes over a non-constant 1 / gamma_r: it is 16 L^f (sup_r E f^eta(x_r) - f*), with the range of f on X here.",
+        "Theta_3 must be multiplied by the mean over clients of C_i / tau_i, C_i the numerator of Proposition 1; tau is chosen so that it is at most 1.",
+        "Theorem 2 (almost sure convergence) asks for sum gamma_r^2 < inf, p in (1/2, 1] of c / (r + 1)^p, which the steps of Theorem 1 and of "
+        "the paper's experiments, p = 1/2, do not meet: check(solver=ZOHFL(...)) tells which of its conditions hold for a schedule.",
+    ),
+}
+
+
+def form_of_declaration(study: Study) -> tuple[Finding, ...]:
+    """Compare the declaration with the form of the papers' class."""
+    problem = study.compiled.declaration
+    weights = study.holders.data.clients.weights
+    equal = bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12))
+    findings = [Finding("uniform weights", "proved" if equal else "not covered", "the papers' weights are 1/m")]
+    if study.level is not None and study.problem_class != "2s":
+        argmin = study.level.kind != "equilibrium"
+        reason = "the theorem is about minimisers" + (
+            "" if argmin else "; for an equilibrium of this scope none is stated"
+        )
+        findings.append(Finding("lower level is an argmin", "proved" if argmin else "not covered", reason))
+    if study.problem_class == "hfl":
+        free = not study.compiled.upper_set.blocks and study.compiled.private_set is None
+        reason = (
+            "as in [HFL] (1)" if free else "[HFL] (1) has no constraints on x: a projected server step is not covered"
+        )
+        findings.append(Finding("x unconstrained", "proved" if free else "not covered", reason, "[HFL] (1)"))
+    else:
+        absent = problem.objective.server is None
+        reason = (
+            "the class has no server term" if absent else "the papers' class has no server term, this problem has one"
+        )
+        findings.append(Finding("no server term", "proved" if absent else "not covered", reason))
+    return tuple(findings)
+
+
+def theorem(
+    study: Study, findings: Mapping[str, Finding], constants: Mapping[str, Constant], epsilon: float
+) -> Theorem:
+    """State the class's theorem, with numbers where every hypothesis is proved."""
+    kind = "bl" if study.problem_class == "mm" else study.problem_class
+    name, needed = NEEDED[kind]
+    name = f"{name} (Corollary 1)" if study.problem_class == "mm" else name
+    renamed = [_same_role(n, findings) for n in needed]
+    hypotheses = [findings[n] for n in (*renamed, *(f.name for f in form_of_declaration(study)))]
+    hypotheses.append(_bounded_below(study, kind, constants))
+    statement = f"{STATEMENT.format(eta=study.smoothing, epsilon=epsilon)}; {PROJECTED}"
+    without_numbers = Theorem(name, statement, tuple(hypotheses), GAPS[kind])
+    if not without_numbers.applies:
+        return without_numbers
+    numbers = theorem_constants(study, constants)
+    without_numbers = replace(without_numbers, fall=numbers.gap, start=_starts_of(study))
+    if not np.isfinite(numbers.gap):
+        return without_numbers
+    predicted, printed = prescribed(kind, numbers, epsilon, study.local_steps)
+    return replace(without_numbers, predicted=predicted, printed=printed)
+
+
+def _starts_of(study: Study) -> str:
+    """Which x_0 the bound on f(x_0) - inf f is for."""
+    if study.starts is None:
+        return "every x_0 in X"
+    if len(study.starts) > 1:
+        return f"{len(study.starts)} starts"
+    return f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
+
+
+def _bounded_below(study: Study, kind: str, constants: Mapping[str, Constant]) -> Finding:
+    """Whether inf f (for [HFL] Theorem 1, corrected, also sup f) is finite, by intervals or Lipschitz continuity on a bounded X."""
+    name = "f bounded" if kind == "hfl" else "f bounded below"
+    lipschitz = (constants.get("L_f") or constants["L_{f,x}" if study.level is None else "L0_imp"]).value
+    if np.isfinite(lipschitz) and study.x_box.is_bounded:
+        return Finding(name, "proved", "Lipschitz on a bounded X")
+    low, high = range_of_f(study)
+    if np.isfinite(low) and (kind != "hfl" or np.isfinite(high)):
+        return Finding(name, "proved", f"f lies in [{low:.6g}, {high:.6g}] on X")
+    return Finding(name, "unknown", "no bound on f follows on X")
+
+
+def _same_role(name: str, findings: Mapping[str, Finding]) -> str:
+    """The name under which a hypothesis was examined: strong convexity and strong monotonicity play one role."""
+    if name in findings:
+        return name
+    return {"strong convexity": "strong monotonicity", "strong monotonicity": "strong convexity"}.get(name, name)

@@ -1,4 +1,7 @@
-"""Lipschitz constants of f, of the lower level's gradient, of y(x) and of the implicit function, on the declared sets."""
+"""Lipschitz constants of f, of the lower level's gradient, of y(x) and of the implicit function, on the declared sets.
+
+They rest on bounds of gradients, of their spread over a party's samples, and of how the lower level's gradient moves with x.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,104 @@ from dataclasses import dataclass
 import cvxpy as cp
 import numpy as np
 
+from hierfl.analysis.curvature_bounds import is_quadratic
+from hierfl.analysis.enclosure import enclose
+from hierfl.analysis.hoist import hoist
+from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
+from hierfl.analysis.spectrum import Edge
 from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.atoms.algebra import addends
+from hierfl.inspect.assumptions.curvature.hessians import Curvature
 from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.inspect.assumptions.slopes.gradient_sizes import gradient_size, steep_addend, worst_gradient
-from hierfl.inspect.assumptions.slopes.mixed_derivatives import mixed_constant
+from hierfl.inspect.assumptions.holders import Holder
 from hierfl.inspect.assumptions.slopes.response_checks import differentiability, response_constant, uniqueness
 from hierfl.inspect.assumptions.study import Study
+from hierfl.language.calculus.derivative import depends
 from hierfl.language.printing.text import expression_text
+from hierfl.language.sample import Sample
+
+
+def worst_gradient(
+    study: Study, term: cp.Expression | None, variables: Sequence[cp.Variable]
+) -> tuple[float, str, tuple[float, ...]]:
+    """The largest over clients of :func:`gradient_size`, whose it is, and those of all clients."""
+    if term is None:
+        return 0.0, "", ()
+    values = tuple(gradient_size(study, term, variables, holder) for holder in study.holders.clients)
+    return max(values), study.holders.clients[int(np.argmax(values))].label, values
+
+
+def gradient_size(study: Study, term: cp.Expression, variables: Sequence[cp.Variable], holder: Holder) -> float:
+    """The root mean square over a party's samples of a bound on the norm of one sample's gradient."""
+    if not depends(term, {v.id for v in variables}):
+        return 0.0
+    samples = tuple(p.id for p in term.parameters() if isinstance(p, Sample))
+    alone = one_sample(term, holder.count)
+    rough = gradient_bound(alone, variables, holder.known)
+    if not np.isfinite(rough) or not samples:
+        return rough
+    squares = [
+        (share, gradient_bound(alone, variables, known) ** 2) for share, known in study.holders.groups(holder, samples)
+    ]
+    return float(np.sqrt(sum(share * square for share, square in squares))) * (1 + 1e-12)
+
+
+def steep_addend(study: Study, term: cp.Expression, variables: Sequence[cp.Variable]) -> cp.Expression | None:
+    """An addend whose slope is not bounded on the whole space, where convexity keeps the others from making up for it; else None."""
+    wanted = {v.id for v in variables}
+    moving = [part for part in addends(term) if depends(part, wanted)]
+    known = study.compiled.declaration.known_bounds
+    alone = [(part, hoist([part], variables, known).expressions[0]) for part in moving]
+    if not (all(e.is_convex() for _, e in alone) or all(e.is_concave() for _, e in alone)):
+        return None
+    return next((part for part, e in alone if is_quadratic(e) and not e.is_affine()), None)
+
+
+def spread(study: Study, term: cp.Expression | None, holder: Holder) -> float:
+    """A bound on the variance over samples of one sample's value of the term: a quarter of its range squared (Popoviciu)."""
+    if term is None or not any(isinstance(p, Sample) for p in term.parameters()):
+        return 0.0
+    values = enclose(one_sample(term, holder.count), holder.known)
+    return float(np.max(0.25 * (values.hi - values.lo) ** 2)) * (1 + 1e-12)
+
+
+def mixed_constant(study: Study) -> float:
+    """Bound L_{grad h,x}: by the Jacobian's entries, or for large jointly convex quadratics by |H_xy|^2 <= |H_xx| |H_yy|."""
+    level, compiled = study.level, study.compiled
+    assert level is not None
+    upper, lower = compiled.upper.variables, level.variables
+    worst = 0.0
+    for holder in study.holders.clients:
+        if level.kind == "equilibrium":
+            bound = mixed_bound(level.expressions, upper, holder.known)
+        else:
+            bound = mixed_bound([one_sample(level.expression, holder.count)], upper, holder.known, lower)
+        worst = max(worst, bound)
+        if not np.isfinite(worst):
+            break
+    if np.isfinite(worst) or level.kind == "equilibrium":
+        return worst
+    x_ids, y_ids = ({v.id for v in group} for group in (upper, lower))
+    terms = [t for t in addends(level.expression) if depends(t, x_ids) and depends(t, y_ids)]
+    joint = level.sign * sum(terms[1:], start=terms[0])
+    (hoisted,) = hoist([joint], [*upper, *lower], compiled.declaration.known_bounds).expressions
+    if not hoisted.is_convex():
+        return np.inf
+    halves = [Curvature(compiled, joint, group, study.holders.clients[0].known) for group in (upper, lower)]
+    if not all(half.bounds.exact for half in halves):
+        return np.inf
+    worst = 0.0
+    for holder in study.holders.clients:
+        ends = [half.spectrum(holder).high for half in halves]
+        worst = max(worst, *(np.inf if end is None else 0.0 for end in ends), _root(ends))
+    return worst
+
+
+def _root(ends: Sequence[Edge | None]) -> float:
+    """The geometric mean of two ends, moved outward by the rounding."""
+    return float(np.sqrt(np.prod([max(end.value, 0.0) for end in ends if end is not None]))) * (1 + 1e-12)
+
 
 _FIRST = {
     "nn": "[NN] Assumption 1 (i)",

@@ -37,10 +37,8 @@ class NoShiftError(Exception):
 def side_shift(study: Study) -> float | None:
     """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this.
 
-    Raises
-    ------
-    NoShiftError
-        Where a law stands behind the rows, of which points are known only, or there are too many sets of rows.
+    Raises ``NoShiftError`` where a law stands behind the rows, of which points are known only, or there are too many
+    sets of rows.
     """
     level = study.level
     assert level is not None

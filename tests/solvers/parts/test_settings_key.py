@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hierfl.runtime.settings_key import settings_key
 from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, ProjectedSGD
+from hierfl.solvers.parts.step_tables import settings_key
 
 
 def rising(r: int) -> float:

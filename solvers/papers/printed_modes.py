@@ -1,4 +1,4 @@
-"""FedRZO as [NN] and [2S] print it, for every class of problem: the algorithms, with the settings of their experiments."""
+"""The algorithms as the papers print them, with the settings of their experiments: FedRZO ([NN], [2S]), ZO-HFL ([HFL], §IV)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 from hierfl.errors import SettingError
 from hierfl.near_names import near_names
-from hierfl.solvers.lower import LocalSGD, ProjectionMethod
+from hierfl.solvers.lower import LocalSGD, ProjectedSGD, ProjectionMethod
 from hierfl.solvers.papers.published import PaperMode
-from hierfl.solvers.parts.step_schedules import LogGrowth
+from hierfl.solvers.parts.requirements import require_number
+from hierfl.solvers.parts.step_schedules import Decay, LogGrowth
 
 KINDS = ("nn", "bl", "mm", "2s")
 FOLLOWERS = {10: (20, 1e-4), 20: (35, 1e-6), 100: (55, 1e-7), 1000: (80, 1e-8)}  # tau and alpha of [2S] §6.4
@@ -19,10 +20,7 @@ ONE_SAMPLE = "one sample xi_{i,k} in a local step"
 def fedrzo_mode(kind: str, followers: int | None) -> PaperMode:
     """The mode of a class of problem; ``followers`` chooses tau and alpha of ``"2s"``.
 
-    Raises
-    ------
-    SettingError
-        For a class that there is not, and for another number of followers than the paper's.
+    Raises ``SettingError`` for a class that there is not, and for another number of followers than the paper's.
     """
     if not isinstance(kind, str) or kind not in KINDS:
         raise SettingError(f"FedRZO.published({kind!r}): {near_names(kind, KINDS)}")
@@ -112,4 +110,50 @@ def _two_stage(followers: int) -> PaperMode:
         varied=("smoothing", "local_steps", "lower.start"),
         run=(("rounds", "100", "500", "§6.4: R = 100"), RAW),
         note="left open: y_0, and whether k counts from 0 (Algorithm 4) or 1 (Algorithm 5): from 1 here; with these tau and alpha y is still near it (Theorem 2 (iii) asks for far more steps)",
+    )
+
+
+EXPERIMENTS = "§IV, throughout the experiments"
+LINES = {
+    "smoothing": f"{EXPERIMENTS}: eta = 0.1",
+    "step_size": f"{EXPERIMENTS}: gamma_r = 0.01 / sqrt(r + 1)",
+    "lower": "Algorithm 2: projected SGD",
+    "lower.steps": "§IV (i): H_{i,r} = tau sqrt(r + 1), tau in {5, 20, 50}; rounded up as in Theorem 1 (ii)",
+    "lower.step_size": f"{EXPERIMENTS}: gamma_{{i,t}} = 0.1 / (t + 1)",
+    "lower.batch_size": "Algorithm 2, line 3: a random sample zeta",
+    "lower.start": "Algorithm 2, line 1: the client chooses y_0",
+    "participation": "§IV: a subset S_r of the clients; (i): its proportion beta in {0.9, 0.5, 0.1}",
+    "absent": "Algorithm 1, line 7: (1/m) sum over i, whoever takes part; §IV: H_{i,r} = 0 has a similar effect",
+    "batch_size": "Algorithm 1, line 7: a random sample xi_r",
+    "common_random_numbers": "Algorithm 2, line 3: samples of its own in each of the two calls",
+}
+
+
+def hfl_mode(tau: float, start: str) -> PaperMode:
+    """The mode with H_{i,r} = ceil(tau sqrt(r + 1)).
+
+    Raises ``SettingError`` for a tau that is not positive, or another start.
+    """
+    require_number(tau, "tau of ZOHFL.published", 0, float("inf"))
+    if start not in ("query", "warm"):
+        raise SettingError(
+            f"start={start!r} of ZOHFL.published: 'query' (from the queried point) or 'warm' (from the last y)."
+        )
+    settings: dict[str, Any] = {
+        "smoothing": 0.1,
+        "step_size": Decay(0.01, 0.5),
+        "lower": ProjectedSGD(steps=Decay(tau, -0.5), step_size=Decay(0.1, 1.0), batch_size=1, start=start),
+        "absent": "zero",
+        "batch_size": 1,
+        "common_random_numbers": False,
+    }
+    return PaperMode(
+        name=f"Algorithms 1 and 2 with tau = {tau:g}",
+        source="[HFL] (Qiu, Kim, Yousefian, 2025)",
+        scope="client",
+        settings=settings,
+        lines=LINES,
+        varied=("participation", "lower.steps", "lower.start"),
+        run=(("rounds", "500", "500", "§IV (ii): R = 500"),),
+        note="left open: the start x_0 (the server's own training, in hierfl's example), the start of Algorithm 2, and the sizes of minibatches",
     )

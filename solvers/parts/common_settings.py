@@ -1,0 +1,52 @@
+"""Settings that several algorithms have by the same name: what is required of each, wherever it occurs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from hierfl.solvers.papers.theory import UPPER_SCHEDULES
+from hierfl.solvers.parts.bound import ABSENT
+from hierfl.solvers.parts.directions import KINDS
+from hierfl.solvers.parts.estimators import ESTIMATORS
+from hierfl.solvers.parts.participation import require_participation
+from hierfl.solvers.parts.requirements import require_choice, require_count, require_flag, require_lower, require_number
+from hierfl.solvers.parts.step_schedules import require_schedule
+from hierfl.solvers.parts.uplink import COMMUNICATIONS
+
+POSITIVE = ("smoothing", "accuracy", "proximal", "server_step")
+COUNTS = ("directions", "inner_rounds", "neumann")
+FLAGS = ("control_variate", "common_random_numbers")
+WORDS = {
+    "estimator": ESTIMATORS,
+    "direction_kind": KINDS,
+    "absent": ABSENT,
+    "communication": COMMUNICATIONS,
+    "schedule": UPPER_SCHEDULES,
+}
+STEPS = ("inner_step", "proximal_step", "ascent_step")
+
+CHECKS: dict[str, Callable[[Any, str], None]] = {
+    "step_size": lambda value, name: require_schedule(value, name, auto=True),
+    "participation": lambda value, name: require_participation(value),
+    "batch_size": lambda value, name: require_count(value, name, or_none=True),
+    "lower": lambda value, name: None if value is None else require_lower(value),
+    **dict.fromkeys(POSITIVE, lambda value, name: require_number(value, name, 0, np.inf)),
+    **dict.fromkeys(COUNTS, require_count),
+    **dict.fromkeys(FLAGS, require_flag),
+    **dict.fromkeys(WORDS, lambda value, name: require_choice(value, name, WORDS[name])),
+    **dict.fromkeys(STEPS, require_schedule),
+}
+
+
+def require_common(settings: Any) -> None:
+    """Check those of an algorithm's settings that others have as well; it checks its own itself.
+
+    Raises ``SettingError``, naming the setting and what to write instead.
+    """
+    for field in fields(settings):
+        if field.name in CHECKS:
+            CHECKS[field.name](getattr(settings, field.name), field.name)
