@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
-from hierfl.compiler.parametric.level_form import LevelForm
+from hierfl.compiler.parametric.level_form import LevelForm, RowGroup
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.programs.backends.clarabel_backend import Clarabel
@@ -69,7 +69,7 @@ def shared_best(problem: CompiledProblem, x: np.ndarray) -> np.ndarray | None:
     return _least_gap(program, below.u, q, x, of_x)
 
 
-def _nothing(group: object) -> None:
+def _nothing(group: RowGroup) -> tuple[dict[int, jax.Array], jax.Array]:
     raise AssertionError("there are no rows to average over")
 
 
@@ -83,11 +83,11 @@ def _prices(
         owner = problem.exact.federation_owner(x, data.clients, data.server)
         return method.thetas(x, owner)[0][0]
 
-    slopes = [np.asarray(jax.jacfwd(theta)(jnp.asarray(at))) for at in (x, x + 1.0 + np.abs(x))]
-    moving = sp.csr_array(slopes[0])
+    slopes, elsewhere = (np.asarray(jax.jacfwd(theta)(jnp.asarray(at))) for at in (x, x + 1.0 + np.abs(x)))
+    moving = sp.csr_array(slopes)
     others = [base.quadratic, base.matrix, base.offset]
     others += [entries for part in base.smooth for entries in (part.form, part.shift, part.weight)]
-    alike = np.allclose(*slopes, rtol=1e-12, atol=0.0)
+    alike = np.allclose(slopes, elsewhere, rtol=1e-12, atol=0.0)
     if not alike or any(abs(entries.linear @ moving).sum() for entries in others) or not moving.nnz:
         return None
     moves = sp.coo_array(base.linear.linear @ moving)
