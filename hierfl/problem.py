@@ -309,11 +309,10 @@ class Problem:
         from hierfl.runtime.run import run
         from hierfl.runtime.stopping import Limits
 
-        asked = RunSettings.of(settings)
+        asked, why = RunSettings.of(settings), None
         limits = Limits(asked.tolerance, asked.time_limit, asked.communication_limit)
         try:
             with heeded():
-                why = None
                 with impatient():
                     compiled = self.compile(progress=asked.progress)
                 with heeded(limits.until):
@@ -323,9 +322,8 @@ class Problem:
                         asked = asked if start is None else replace(asked, x0=start)
                     outcome = run(compiled, solver, asked, limits, why)
         except DivergedError as error:
-            for record in (error.result, error.runs):
-                if record is not None:
-                    record._attach(self)
+            for record in filter(None, (error.result, error.runs)):
+                record._attach(self)
             raise
         outcome._attach(self)
         if why is not None:

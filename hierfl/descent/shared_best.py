@@ -80,7 +80,7 @@ def _prices(
     data = problem.data()
 
     def theta(x: jax.Array) -> jax.Array:
-        owner = problem.exact.federation_owner(x, data.clients, data.server)
+        owner = problem.exact.federation_owner(x, data.clients)
         return method.thetas(x, owner)[0][0]
 
     slopes, elsewhere = (np.asarray(jax.jacfwd(theta)(jnp.asarray(at))) for at in (x, x + 1.0 + np.abs(x)))

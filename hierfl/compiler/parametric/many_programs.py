@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
+from hierfl.compiler.parametric.stacks import patterns, times
 from hierfl.compiler.programs.backends.daqp_backend import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.response import Slopes
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.compiler.programs.smooth_atoms import SQUARE
-from hierfl.compiler.programs.stacks import patterns, times
 
 TAKEN = 1e-13  # the relative error of the conditions up to which an answer is
 STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero where what holds is beyond doubt

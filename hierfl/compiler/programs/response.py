@@ -292,13 +292,10 @@ class ProgramResponse:
         if not self._critical.vague:
             pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
             determined = rank == len(system) or self._leaves_little_open(system, rank)
-            if pair is None or determined or all(self._is_slope(pair, seed, way) for way in ways):
-                return pair
-            return None
-        if not self._critical.known:
-            return None
+            told = pair is None or determined or all(self._is_slope(pair, seed, way) for way in ways)
+            return pair if told else None
         moves = [self.moved(way) for way in ways]
-        looks = [self._along_cones(*way) for way in moves]
+        looks = [self._along_cones(*way) for way in moves] if self._critical.known else []
         if not looks or not all(moved.solved for _, moved in looks):
             return None
         for inner, moved in looks:

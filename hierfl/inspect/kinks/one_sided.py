@@ -166,13 +166,13 @@ def _looks(
         ways = directions[which]
         return eye.look(places[which] + aside[:, None] * ways, ways, distance[which])
 
-    here, settled = np.zeros(len(places)), np.zeros(len(places), bool)
+    here, settled = np.zeros(len(places)), np.asarray(np.zeros(len(places), bool))
     first = seen(here, distances[0])
     shift = first.crossing(distances[0]) if eye.by_differences or eye.exact else here
     if eye.by_differences or not eye.exact:
         return [first, *(seen(shift, distance) for distance in distances[1:])], shift, settled
     last = seen(shift, distances[-1])  # aside: a switch counts as zero near its zero
-    settled = _alike(last.slope, first.slope).all(axis=1)
+    settled = np.asarray(_alike(last.slope, first.slope).all(axis=1))
     looks, others = [first, first, first, last], np.flatnonzero(~settled)
     if others.size:
         between = [seen(here[others], distance, others) for distance in distances[1:-1]]
