@@ -79,6 +79,7 @@ bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks.estimators
 	$(BIN)/python -m tests.benchmarks.first_answer
 	$(BIN)/python -m tests.benchmarks.untuned
+	$(BIN)/python -m tests.benchmarks.growth
 
 bench-quick: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks --quick
