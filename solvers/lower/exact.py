@@ -15,7 +15,7 @@ from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
 from hierfl.compiler.lower_level.choice import METHODS
 from hierfl.compiler.lower_level.exact_lower import ExactLower
-from hierfl.compiler.lower_level.methods.no_method import NoMethod
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import suggests_names
@@ -77,7 +77,8 @@ class BoundExact(Tabulated):
         for no data.
         """
         problem, method = self.problem, self.exact.method_in_rounds
-        if not isinstance(method, NoMethod) or not problem.elsewhere or problem.scope != "federation":
+        shared = problem.elsewhere and problem.scope == "federation" and isinstance(method, ParametricProgram)
+        if not shared or not (problem.lower_is_private or getattr(problem.declaration.lower_level, "selection", None)):
             return
         federation = problem.declaration.federation
         away = next(k for k, client in enumerate(federation.clients if federation else ()) if any_elsewhere([client]))

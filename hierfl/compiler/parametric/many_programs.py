@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
-from hierfl.compiler.parametric.stacks import patterns, times
 from hierfl.compiler.programs.backends.daqp_backend import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.response import Slopes
@@ -27,10 +26,7 @@ TAKEN = 1e-13  # the relative error of the conditions up to which an answer is
 STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero where what holds is beyond doubt
 REGULAR = 1e-10  # of the largest eigenvalue of P, scaled, from which the least makes it definite
 SINGULAR = 1e12  # entries of an inverse, from which a system has none
-ALIKE, SOME = (
-    3,
-    64,
-)  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
+ALIKE, SOME = 3, 64  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
 MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
 SCALARS = 30_000_000  # that programs looked at at once may have in all, and
 LARGEST = 20_000  # entries of a program's linear system, of which many are solved side by side
@@ -87,7 +83,7 @@ class ManyPrograms:
             rows, shift = block.dense(part.form, shape), block.column(part.shift, shape[0])
             weight = 2.0 * block.column(part.weight, part.weight.shape[0])
             p = p + rows.swapaxes(1, 2) @ (weight[..., None] * rows)
-            q = q + times(rows.swapaxes(1, 2), weight * shift)
+            q = q + _times(rows.swapaxes(1, 2), weight * shift)
         a, b = block.dense(base.matrix, (height, width)), block.column(base.offset, height)
         return cls(
             p, np.array(np.broadcast_to(q, (count, width))), a, np.array(np.broadcast_to(b, (count, height))), equal
@@ -150,7 +146,7 @@ class ManyPrograms:
             return
         some = left[np.linspace(0, len(left) - 1, SOME).astype(int)]
         found = self.among(some)._held_by_daqp()
-        first, which = patterns(found)
+        first, which = _patterns(found)
         counts = np.bincount(which)
         for at in np.argsort(-counts, kind="stable"):
             left = np.flatnonzero(error > TAKEN)
@@ -174,7 +170,7 @@ class ManyPrograms:
 
     def _solved(self, held: Rows, right: Stack) -> Stack:
         """The solutions of [P R'; R 0], R the rows that hold with length 1: (k, width + rows), zero for other rows."""
-        first, which = patterns(held)
+        first, which = _patterns(held)
         if self.shared and len(first) * ALIKE <= len(held):
             out = np.empty_like(right)
             for at, k in enumerate(first):
@@ -188,8 +184,8 @@ class ManyPrograms:
         system = self._systems(np.flatnonzero(held)[None], np.ones((1, int(held.sum())), bool))
         inverse = _inverses(system)
         out, wanted = np.zeros_like(right), right[:, kept]
-        found = times(inverse, wanted)
-        out[:, kept] = found + times(inverse, wanted - times(system, found))
+        found = _times(inverse, wanted)
+        out[:, kept] = found + _times(inverse, wanted - _times(system, found))
         return out
 
     def _side_by_side(self, held: Rows, right: Stack) -> Stack:
@@ -234,19 +230,19 @@ class ManyPrograms:
     def _force(self, u: Stack, z: Stack) -> Float[np.ndarray, " k"]:
         """The size of what balances in P u + q = A' z."""
         p, _, rows = self._magnitudes
-        size = (times(p, np.abs(u)) + np.abs(self.q) + times(rows, np.abs(z))).max(axis=1)
+        size = (_times(p, np.abs(u)) + np.abs(self.q) + _times(rows, np.abs(z))).max(axis=1)
         size = np.maximum(size, 1e-4 * p.max(axis=(1, 2), initial=0.0))
         return np.asarray(np.where(size > 0, size, 1.0))
 
     def _row_sizes(self, u: Stack) -> Stack:
-        return np.asarray(times(self._magnitudes[1], np.abs(u)) + np.abs(self.b) + self.sizes)
+        return np.asarray(_times(self._magnitudes[1], np.abs(u)) + np.abs(self.b) + self.sizes)
 
     def errors(self, u: Stack, z: Stack) -> Float[np.ndarray, " k"]:
         """The largest relative error of the conditions of each, as ``ConvexProgram.error`` has it."""
         with np.errstate(invalid="ignore", over="ignore"):
             force = self._force(u, z)
-            balance = np.abs(times(self.p, u) + self.q - times(self.a.swapaxes(1, 2), z)).max(axis=1) / force
-            e, dual = (times(self.a, u) + self.b) / self._row_sizes(u), z * self.sizes / force[:, None]
+            balance = np.abs(_times(self.p, u) + self.q - _times(self.a.swapaxes(1, 2), z)).max(axis=1) / force
+            e, dual = (_times(self.a, u) + self.b) / self._row_sizes(u), z * self.sizes / force[:, None]
             outside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0)).max(axis=1, initial=0.0)
             fit = np.abs(np.where(self.equal, e, np.minimum(dual, e))).max(axis=1, initial=0.0)
             worst = np.maximum(balance, np.maximum(outside, fit))
@@ -271,7 +267,7 @@ class ManyPrograms:
         return np.asarray(curved & (np.linalg.eigvalsh(scaled)[:, 0] > REGULAR) if self.p.shape[1] else curved)
 
     def _determined(self, pulled: Rows) -> Bool[np.ndarray, " k"]:
-        first, which = patterns(pulled)
+        first, which = _patterns(pulled)
         if not self.shared:
             return np.array([self.among(np.array([k]))._determines(pulled[k]) for k in range(len(pulled))], bool)
         return np.array([self._determines(pulled[k]) for k in first], bool)[which]
@@ -286,7 +282,7 @@ class ManyPrograms:
 
     def adjoints(self, u: Stack, z: Stack, seeds: Stack) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
         """(where they are beyond doubt, v, w): the gradient of seed'u is that of -v'(P u + q - A'z) - w'(A u + b) at fixed u and z."""
-        force, e = self._force(u, z), (times(self.a, u) + self.b) / self._row_sizes(u)
+        force, e = self._force(u, z), (_times(self.a, u) + self.b) / self._row_sizes(u)
         dual = z * self.sizes / force[:, None]
         held = self.equal | (dual > STRICT)
         strict = (self.equal | (held != (e > STRICT))).all(axis=1)
@@ -298,7 +294,7 @@ class ManyPrograms:
         with np.errstate(invalid="ignore"):
             size = np.abs(seeds).max(axis=1, initial=0.0)
             stiff = np.abs(self.p).max(axis=(1, 2), initial=0.0) * np.abs(v).max(axis=1)
-            left = np.abs(times(self.p, v) + times((self.a / self.sizes[..., None]).swapaxes(1, 2), w) - whole).max(
+            left = np.abs(_times(self.p, v) + _times((self.a / self.sizes[..., None]).swapaxes(1, 2), w) - whole).max(
                 axis=1
             )
             fine = (np.maximum(stiff, np.abs(w).max(axis=1, initial=0.0)) <= MODERATE * size) & (left <= 1e-10 * size)
@@ -373,6 +369,21 @@ def _solved_each(systems: Stack, right: Stack) -> Stack:
         return np.asarray(np.linalg.solve(systems, right[..., None])[..., 0])
     except np.linalg.LinAlgError:  # it does not say which of them
         if len(systems) == 1:
-            return times(_inverses(systems), right)
+            return _times(_inverses(systems), right)
         half = len(systems) // 2
         return np.concatenate([_solved_each(systems[:half], right[:half]), _solved_each(systems[half:], right[half:])])
+
+
+def _patterns(held: Rows) -> tuple[Int[np.ndarray, " patterns"], Int[np.ndarray, " k"]]:
+    """(the number of one program for each set of rows, which of the sets each program holds)."""
+    words = np.packbits(held, axis=1)
+    if not words.size:
+        return np.arange(min(len(held), 1)), np.zeros(len(held), int)
+    rows = np.ascontiguousarray(words).view(f"V{words.shape[1]}").ravel()
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    return first, which.ravel()
+
+
+def _times(matrices: Stack, vectors: Stack) -> Stack:
+    """Each matrix times its vector."""
+    return np.asarray((matrices @ vectors[..., None])[..., 0])

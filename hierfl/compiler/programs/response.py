@@ -86,9 +86,7 @@ class ProgramResponse:
     def solutions(self) -> AllSolutions:
         return AllSolutions(self.program, self.answer)
 
-    def adjoint(
-        self, seed: np.ndarray, tangents: Sequence[Thetas], leaps: bool = False
-    ) -> Adjoint | None:
+    def adjoint(self, seed: np.ndarray, tangents: Sequence[Thetas], leaps: bool = False) -> Adjoint | None:
         """The adjoint of seed'u; None where there is none.
 
         ``tangents`` are directions of theta in which it has to be one; ``leaps`` says that u may jump, which a seed of zero does not see.

@@ -163,7 +163,7 @@ def test_repeated_thetas_give_the_program_without_canonicalising_again(monkeypat
     ("cost", "why"),
     [
         (lambda y: -cp.sum_squares(y), "not convex"),
-        (lambda y: cp.inv_pos(4 - cp.exp(y[0])), "cone"),
+        (lambda y: -cp.geo_mean(y, approx=False), "cone"),
     ],
 )
 def test_what_has_no_such_program_is_refused_with_the_reason(cost: Callable[..., cp.Expression], why: str) -> None:

@@ -67,8 +67,7 @@ class ParametricProgram(ExactMethod):
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
         oracles = structure.oracles
-        told = structure.obstacle is None or oracles.lower_is_private or getattr(structure.level, "selection", None) is not None
-        if oracles.elsewhere and oracles.scope == "federation" and told:
+        if oracles.elsewhere and oracles.scope == "federation" and structure.obstacle is None:
             return Verdict(False, "needs the data of all clients in one place")
         try:
             form = level_solver(structure).form
