@@ -9,7 +9,10 @@ import pytest
 from tests.benchmarks.program_size import BAR, CATALOGUE, equations, evaluations
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+ON_HOST = "simplex cut by an l1 ball"  # has no exact projection, and so a program on the host alone
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name != ON_HOST])
 def test_an_exact_value_is_a_short_program(name: str) -> None:
     sizes = dict(evaluations(CATALOGUE[name]()))
     assert max(sizes.values()) <= BAR, sizes
