@@ -8,7 +8,6 @@ import pytest
 
 from tests.benchmarks.program_size import BAR, CATALOGUE, equations, evaluations
 
-
 ON_HOST = "simplex cut by an l1 ball"  # has no exact projection, and so a program on the host alone
 
 
