@@ -9,6 +9,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
 from hierfl.descent.implicit_oracle import ImplicitOracle
+from hierfl.descent.shared_best import shared_best
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError
 from hierfl.jaxtools.interruption import CutShort, impatient
 from hierfl.jaxtools.precision import double_precision
@@ -42,31 +43,40 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> DefaultSo
     except CutShort:  # no round will be made
         against = "whether f has exact gradients was not found out in time"
     if against is None:
-        why = "f has exact gradients and all data are in this process; it is a local method"
-        start = _off_a_plateau(compiled, settings)
-        if start is not None:
-            why += f", and f is flat where it would begin: it begins at the best of {STARTS} points of X"
+        try:
+            with impatient():
+                start, elsewhere = _another_start(compiled, settings)
+        except CutShort:
+            start, elsewhere = None, ""
+        why = f"f has exact gradients and all data are in this process; it is a local method{elsewhere}"
         return DefaultSolver(ImplicitBundle(), why, start)
     if compiled.scope == "client" and compiled.private_set is None:
         return DefaultSolver(ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}")
     return DefaultSolver(FedRZO(step_size="auto"), f"it is the papers' algorithm, and {against}")
 
 
-def _off_a_plateau(compiled: CompiledProblem, settings: RunSettings) -> Any:
-    """The best of some points of X, where f is flat at the one that a run would begin at; None where it may begin there."""
-    method, start = compiled.exact.method, start_point(compiled, None)
-    box = box_around(compiled, start)
-    costly = method is not None and STARTS * method.structure.owners > 2 * method.solutions_in_a_second
-    if settings.x0 is not None or settings.restarts is not None or not box.bounded or costly:
-        return None
+def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str]:
+    """Where to begin better than at the projection of 0 on X, and why; None where there is no such place, or x0 or restarts were asked for."""
     oracle = ImplicitOracle(compiled, settings.seed)
-    first = oracle(start)
-    if first is None or np.abs(first.slope).max(initial=0.0) > FLAT * (1.0 + abs(first.value)):
-        return None
-    points = [oracle(point) for point in on_upper_set(compiled, sobol_points(box, STARTS, settings.seed))]
-    best = min((point for point in points if point is not None), key=lambda point: point.value, default=first)
-    far_better = best.value < first.value - BETTER * (1.0 + abs(first.value))
-    return compiled.upper.unflatten(best.x) if far_better else None
+    first = oracle(start_point(compiled, None)) if settings.x0 is None and settings.restarts is None else None
+    if first is None:
+        return None, ""
+    prices = shared_best(compiled, first.x)
+    others, why = [] if prices is None else [oracle.inside(prices)], "prices at which those below do what is best above"
+    if not others and np.abs(first.slope).max(initial=0.0) <= FLAT * (1.0 + abs(first.value)):
+        others, why = _spread(compiled, settings.seed), f"the best of {STARTS} points of X, as f is flat at the projection of 0"
+    points = [point for point in map(oracle, others) if point is not None]
+    best = min(points, key=lambda point: point.value, default=first)
+    if best.value < first.value - BETTER * (1.0 + abs(first.value)):
+        return compiled.upper.unflatten(best.x), f", and begins at {why}"
+    return None, ""
+
+
+def _spread(compiled: CompiledProblem, seed: int) -> list[np.ndarray]:
+    """Points spread over a bounded X, where f is quick."""
+    method, box = compiled.exact.method, box_around(compiled, start_point(compiled, None))
+    costly = method is not None and STARTS * method.structure.owners > 2 * method.solutions_in_a_second
+    return [] if costly or not box.bounded else list(on_upper_set(compiled, sobol_points(box, STARTS, seed)))
 
 
 def _against_exact(compiled: CompiledProblem, settings: RunSettings) -> str | None:

@@ -2,8 +2,7 @@
 
 Where ``ImplicitGradient`` takes a step of a given size, this method minimises a model of f over X: kinks of f are pieces of the model,
 and the constraints on x are constraints of its steps (``hierfl.descent``). In many variables, or where X has cones that such a model
-does not, the model is a limited-memory one that knows kinks along variables, and X is projected on. Where x are prices to those below,
-and prices exist at which they do what is best above, the search begins there (``hierfl.descent.shared_best``). One round is one question to all clients: the value of their
+does not, the model is a limited-memory one that knows kinks along variables, and X is projected on. One round is one question to all clients: the value of their
 terms at a trial point, and the gradient. The method needs the lower level solved exactly and every answer at hand, so that it runs in
 this process only; in a federation whose clients are elsewhere ``ImplicitGradient`` asks the same question by messages.
 """
@@ -25,7 +24,6 @@ from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.limited_search import KINKS, LimitedDescent
 from hierfl.descent.search import Descent
-from hierfl.descent.shared_best import shared_best
 from hierfl.errors import HierflError, SettingError
 from hierfl.near_names import suggests_names
 from hierfl.run_standing import STUCK
@@ -141,8 +139,10 @@ class BoundImplicitBundle:
     def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:
         """One visit for every point that is asked for, the start first; of points that were answered before only where the run stands.
 
-        Raises ``EmptyLowerSetError``, ``LowerLevelError``, ``DivergedError``, ``NoGradientError`` if f has no value, or
-        no gradient, at the start.
+        Raises
+        ------
+        EmptyLowerSetError, LowerLevelError, DivergedError, NoGradientError
+            If f has no value, or no gradient, at the start.
         """
         oracle = ImplicitOracle(self.problem, seed, answers)
         try:
@@ -150,16 +150,12 @@ class BoundImplicitBundle:
         except HierflError as error:
             error.add_note("The run begins there: give x0, a point of X where f has a value and a gradient.")
             raise
-        accuracy, rows, told = self.settings.accuracy, self.rows, 0
-        if (further := shared_best(self.problem, first.x)) is not None:
-            yield self._visit(LimitedDescent(oracle, first, accuracy), None, oracle.asked)
-            told, tried = oracle.asked, oracle(oracle.inside(further))
-            first = tried if tried is not None and tried.value < first.value else first
+        accuracy, rows = self.settings.accuracy, self.rows
         if rows is not None and start.size <= FEW:
             descent: Descent | LimitedDescent = Descent(oracle, rows, first, accuracy)
         else:
             descent = LimitedDescent(oracle, first, accuracy, in_pieces=rows is not None)
-        asks, answer = descent.asks(), None
+        asks, answer, told = descent.asks(), None, 0
         while True:
             try:
                 x = asks.send(answer)

@@ -8,7 +8,6 @@ import pytest
 
 import hierfl as hf
 from hierfl.descent.shared_best import shared_best
-from hierfl.solvers import ImplicitBundle
 
 CAP = np.array([1.0, 2.0, 3.0])
 
@@ -38,7 +37,7 @@ def test_prices_bring_what_is_best_above(target: np.ndarray) -> None:
     found = shared_best(problem.compile(), np.zeros(3))
     assert found is not None
     np.testing.assert_allclose(problem.implicit.response(found), nearest(target), atol=1e-5)
-    best = problem.solve(ImplicitBundle(), progress=False)
+    best = problem.solve(progress=False)
     assert best.value == pytest.approx(float(np.sum((nearest(target) - target) ** 2)), abs=1e-8)
 
 
