@@ -6,7 +6,7 @@ minimise  u' P u / 2 + q' u + s(u)   subject to   A u + b in K;        P u + q +
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -214,6 +214,10 @@ class ConvexProgram:
         return ConvexProgram(
             curvature, self.slope(u) - curvature @ u, self.a, self.b, self.cones, self.size, self.flat_along(u)
         )
+
+    def around(self, u: Vector, unit: float) -> ConvexProgram:
+        """The program for v in u + unit v, with the same multipliers; without smooth functions."""
+        return replace(self, p=self.p * unit, q=self.slope(u), b=self.slack(u) / unit, curved=self.curved * unit)
 
     def force_size(self, u: Vector, z: Rows) -> float:
         """The size of what balances there."""

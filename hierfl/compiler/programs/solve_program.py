@@ -35,6 +35,7 @@ FAINT = 1e-6  # of the forces, up to which a multiplier may be none
 CORNER = 1e-3  # an argument of infinite curvature at 0 that may be 0
 FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for it to be asked
 PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
+CLOSER = 3  # looks at a rough answer from nearer, at most
 FEW = 3  # steps of Newton's method from a solution nearby
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
@@ -108,6 +109,8 @@ def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float
             return replace(best, status=SOLVED)
     if best is not None and not best.solved and program.polyhedral and (among := _on_face(program, best)) is not None:
         best = min(best, among, key=lambda one: one.error)
+    elif best is not None and not best.solved and not program.polyhedral:
+        best = _looked_at_nearer(program, best, good)
     if reason == FAILED and program.polyhedral and _is_empty(program):
         reason = EMPTY
     return program.none(reason) if best is None or (not best.solved and reason != FAILED) else best
@@ -137,6 +140,22 @@ def _on_face(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution
     multipliers[strong] += size * vertex.z[first : pinned.shape[0]]
     multipliers[~strong] = size * vertex.z[pinned.shape[0] :]
     return polished(program, vertex.u, multipliers)
+
+
+def _looked_at_nearer(program: ConvexProgram, answer: ProgramSolution, good: float) -> ProgramSolution:
+    """The answer made better by the same program around it, in units of what is left: a cone far smaller than its rows is seen so."""
+    for _ in range(CLOSER):
+        nearer = program.around(answer.u, answer.error)
+        found = backends_for(nearer)[-1].solve(nearer)
+        if found.status != SOLVED:
+            break
+        better = polished(program, answer.u + answer.error * found.u, found.z, answer.work + found.work)
+        if not better.error < 0.5 * answer.error:
+            break
+        answer = better
+        if answer.error <= good:
+            break
+    return answer
 
 
 def _is_empty(program: ConvexProgram) -> bool:

@@ -283,3 +283,20 @@ def test_large_constants_do_not_make_an_envelope(far: float) -> None:
     same = cp.square(y - far) + cp.square(y - x)
     value_function = hf.Problem(hf.Minimize(clients=same), hf.ArgMin(y, same))
     assert value_function.implicit.gradient(0.0) == pytest.approx(-far, rel=1e-6)
+
+
+# --- a cone that is far smaller than its rows ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", [1e-2, 1e-4, 1e-6, 1e-8])
+def test_basis_pursuit_denoising_is_answered_at_every_radius(radius: float) -> None:
+    """On the support S of the truth, whose signs s have a certificate, and with G = A_S' A_S: z_S - truth = - radius G^-1 s / sqrt(s' G^-1 s)."""
+    random, support, signs = np.random.default_rng(2), [2, 7], np.array([1.0, -1.0])
+    a, truth = random.normal(size=(12, 20)), np.zeros(20)
+    truth[support] = [1.0, -2.0]
+    noise, z = cp.Variable(name="noise"), cp.Variable(20, name="z")
+    lower = hf.ArgMin(z, cp.norm1(z), [cp.norm(a @ z - a @ truth) <= noise])
+    way = np.linalg.solve(a[:, support].T @ a[:, support], signs)
+    moved = float(way @ way / (signs @ way))
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(z - truth)), lower).implicit
+    assert implicit(radius) == pytest.approx(moved * radius**2, rel=1e-6)
