@@ -15,9 +15,8 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
-from hierfl.compiler.implicit_differentiation.beside import Beside, may_have_unseen_kinks
 from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved, warn_of_several
+from hierfl.compiler.lower_level.diagnosis import require_solved
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
@@ -99,25 +98,6 @@ def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
 
 
 @double_precision
-def gradient_on_host(problem: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray]:
-    """(value, gradient) of f at x, oriented for minimisation, checked.
-
-    Raises
-    ------
-    NoGradientError
-        Where f has no gradient; other errors as for ``ExactLower.at``.
-    """
-    evaluation, gradient = evaluated_with_gradient(problem, x)
-    require_gradient(problem, x, evaluation, gradient)
-    if may_have_unseen_kinks(problem):
-        beside = Beside(partial(_asked, problem), np.asarray(x, float), evaluation, gradient)
-        gradient = beside.gradient()
-        require_gradient(problem, x, evaluation, gradient)
-    warn_of_several(problem, evaluation.solution)
-    return float(evaluation.value), gradient
-
-
-@double_precision
 def evaluated_with_gradient(
     problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
 ) -> tuple[Evaluation, np.ndarray]:
@@ -131,12 +111,15 @@ def evaluated_with_gradient(
     EmptyLowerSetError, LowerLevelError
         As for ``ExactLower.at``.
     """
-    evaluation, gradient = _asked(problem, np.asarray(x, float), warm)
+    evaluation, gradient = unchecked_gradient(problem, np.asarray(x, float), warm)
     require_solved(problem, problem.exact.method, x, evaluation)
     return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)
 
 
-def _asked(problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None) -> tuple[Evaluation, np.ndarray]:
+def unchecked_gradient(
+    problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
+) -> tuple[Evaluation, np.ndarray]:
+    """The same, whatever came of the lower level."""
     hyper = Hypergradient.of(problem)
     program = problem.programs.keep(
         ("gradient program", hyper), lambda: quick_jit(lambda x, data, warm: gradient_at(hyper, x, data, warm))

@@ -12,7 +12,6 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expectation_error import warn_of_doubts
-from hierfl.compiler.implicit_differentiation.hypergradient import gradient_on_host
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.public_response import public_response
@@ -135,9 +134,11 @@ class ImplicitFunction:
         EmptyLowerSetError, LowerLevelError, DataError
             As for calling.
         """
+        from hierfl.inspect.implicit.beside import gradient_beside
+
         compiled, flat = self._compiled, self._point_of_x(x, "gradient of f(x)")
         with self._waits.at("gradient of f(x)"):
-            return compiled.upper.unflatten(compiled.sign * gradient_on_host(compiled, flat)[1])
+            return compiled.upper.unflatten(compiled.sign * gradient_beside(compiled, flat))
 
     @suggests_names
     def slice(

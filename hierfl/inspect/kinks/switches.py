@@ -136,6 +136,14 @@ class Switches:
         return self._flags(lambda group, switch: switch.is_slack)
 
     @cached_property
+    def of_answers(self) -> np.ndarray:
+        """Which entries are of the lower level and move with y, (entries,)."""
+        lower = {variable.id for variable in self.compiled.lower.variables}
+        return self._flags(
+            lambda group, switch: group.side == "lower" and any(v.id in lower for v in switch.expression.variables())
+        )
+
+    @cached_property
     def sampled(self) -> np.ndarray:
         """Which entries belong to nodes that stand for a distribution, (entries,); a sum over its values has its kinks."""
         return self._flags(lambda group, switch: self._is_sampled(group))

@@ -3,13 +3,14 @@
 Formulas for y(x), and atoms with kinks, have a derivative everywhere by some convention, one between two slopes where f has two. Next
 to the point, there and back along directions without anything special, they have their own; where f is differentiable these tend
 to one limit, which is the gradient even where the convention says otherwise. A smooth piece that bends steeply differs ever less
-over ever shorter steps, a kink does not.
+over ever shorter steps, a kink does not. All that is asked only where a switch of such a kink is near zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -20,8 +21,13 @@ from hierfl.analysis.differentiability import kinked_atom
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient, unchecked_gradient
+from hierfl.compiler.lower_level.diagnosis import require_gradient, warn_of_several
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.party_constraints import lower_constraints
+from hierfl.inspect.implicit.points import KEPT_LIMIT, Points
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
 
 STEPS = 1e-9, 1e-10  # relative to 1 + |x|
 LONGER = 1e3  # times as long at most, where y is so much larger than x
@@ -29,10 +35,30 @@ LEAP = 1e-8  # of a gradient, and of f, that may change over a step
 FLAT = 1e-2  # of 1 + |f|, below which the size of a gradient is rounding
 LASTING = 0.2  # by how much what stays of a leap over a shorter step may differ from it
 ALIKE = 1e-6  # of a gradient, up to which two are one
+NEAR = 1e-6  # a switch, relative to 1 + the largest, that may be at zero
 MORE = 6  # ways, where what is beside the point is not what the point is said to have
 
 
-def may_have_unseen_kinks(problem: CompiledProblem) -> bool:
+@double_precision
+def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
+    """The gradient of f at x, oriented for minimisation.
+
+    Raises
+    ------
+    NoGradientError
+        Where f has none; other errors as for ``ExactLower.at``.
+    """
+    evaluation, gradient = evaluated_with_gradient(problem, x)
+    require_gradient(problem, x, evaluation, gradient)
+    if _may_have_unseen_kinks(problem) and _is_near_kinks(problem, x, evaluation):
+        beside = Beside(partial(unchecked_gradient, problem), np.asarray(x, float), evaluation, gradient)
+        gradient = beside.gradient()
+        require_gradient(problem, x, evaluation, gradient)
+    warn_of_several(problem, evaluation.solution)
+    return gradient
+
+
+def _may_have_unseen_kinks(problem: CompiledProblem) -> bool:
     """Whether f may have kinks other than those of y(x) that the method for it tells.
 
     Nothing is looked for where y is iterated to: it is known to the tolerance.
@@ -40,9 +66,28 @@ def may_have_unseen_kinks(problem: CompiledProblem) -> bool:
     method = problem.exact.method
     if method is not None and method.iterative:
         return False
-    told = method is None or method.tells_kinks
-    found: bool = problem.programs.keep(("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, told))
+    found: bool = problem.programs.keep(
+        ("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, _tells(problem))
+    )
     return found
+
+
+def _tells(problem: CompiledProblem) -> bool:
+    """Whether the method for y(x) tells where that has kinks."""
+    return problem.exact.method is None or problem.exact.method.tells_kinks
+
+
+def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> bool:
+    """Whether the switch of a kink that nothing tells is near zero, or may be."""
+    switches = Points(problem).switches
+    if switches.opaque or switches.entries > KEPT_LIMIT:
+        return True
+    asked = problem.programs.keep("switches at", lambda: quick_jit(switches.values))
+    answers = None if evaluation.solution is None else evaluation.solution.y
+    values = np.abs(asked(x, answers, problem.data()))
+    if _tells(problem):
+        values = values[~switches.of_answers]
+    return bool((values <= NEAR * (1.0 + values.max(initial=0.0))).any()) or not np.isfinite(values).all()
 
 
 def _has_kinks(problem: CompiledProblem, told: bool) -> bool:
