@@ -227,6 +227,10 @@ class ConvexProgram:
             size = size + self.smooth.gradient_size(u)
         return max(float(size.max(initial=0.0)), 1e-4 * largest(p)) or 1.0
 
+    def has_prices(self, u: Vector, z: Rows, faint: float) -> bool:
+        """Whether an inequality has a multiplier that is more than ``faint`` beside what balances: more than interior points leave."""
+        return float((z * self.sizes)[self.loose].max(initial=0.0)) > faint * self.force_size(u, z)
+
     def row_sizes(self, u: Vector) -> Rows:
         """The size of what adds up to each row's slack."""
         return np.asarray(self._absolute[1] @ np.abs(u) + np.abs(self.b) + self.sizes)

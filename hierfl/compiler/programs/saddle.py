@@ -26,6 +26,7 @@ FILLED, FULL = 4_000, 0.15  # so many where it has as many entries, a share of a
 UNCERTAIN = 1e-11  # the inverse of a condition number, from which a null space is looked for
 FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
+FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
 REFINEMENTS = 60
 GOOD = 1e-12  # of the right side, that may be left before the next d is tried
 TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
@@ -99,7 +100,7 @@ class Saddle:
                 left, other = self._refined(wanted, lambda v, d=firm, p=pivots: self._by_factor(v, d, p))
                 best, found = (left, other) if left < best else (best, found)
                 rest = wanted - self._system @ found
-                if (np.abs(rest) <= good).all() or self._is_beyond(rest, firm, pivots):
+                if (np.abs(rest) <= good).all() or self._is_full or self._is_beyond(rest, firm, pivots):
                     break
         found = found * self._units
         return found[:width], found[width:], best / size
@@ -110,6 +111,12 @@ class Saddle:
         count = self._system.shape[0]
         full = is_dense(self._system) or self._system.nnz >= FULL * count**2
         return count <= DENSE or (count <= FILLED and full)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the factors of what it is without pivots are so full that with pivots there is no end to it."""
+        factor = self._factors[FIRM[0][0]]
+        return factor is not None and factor.nnz > FULL_FACTORS
 
     def _refined(self, wanted: np.ndarray, inverted: Any) -> tuple[float, np.ndarray]:
         """(what is left, the solution), made better by itself as long as that helps."""

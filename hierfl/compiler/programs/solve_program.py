@@ -43,7 +43,7 @@ DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shor
 
 def solve_program(program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
     """The solution, or the reason why there is none; from a solution nearby, if there is one."""
-    units = program.units
+    near, units = near if near is not None and near.solved else None, program.units
     if (units == 1.0).all():
         return _on_bounds(program, _in_these_units(program, near))
     near = None if near is None else replace(near, u=near.u / units)
@@ -85,10 +85,11 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
 def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0) -> ProgramSolution:
     """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding."""
     good = max(good, program.good)
-    free = None if program.linear or program.is_held else _without_inequalities(program)
+    held = program.is_held or (near is not None and program.has_prices(near.u, near.z, FAINT))
+    free = None if program.linear or held else _without_inequalities(program)
     if free is not None and free.error <= EXACT * 100:
         return free
-    if near is not None and near.solved:
+    if near is not None:
         moved = polished(program, near.u, near.z, steps=FEW)
         if moved.error <= EXACT * 100:
             return moved
@@ -96,7 +97,7 @@ def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float
         return solve_map(program, lambda other: _quadratic(other, None), polished)
     best, reason = free if free is not None and free.solved else None, FAILED
     for backend in backends_for(program):
-        found = backend.solve(program, near)
+        found = backend.solve(program)
         if found.status != SOLVED:
             reason = found.status
             if reason != FAILED:
@@ -147,8 +148,6 @@ def _looked_at_nearer(program: ConvexProgram, answer: ProgramSolution, good: flo
     for _ in range(CLOSER):
         nearer = program.around(answer.u, answer.error)
         found = backends_for(nearer)[-1].solve(nearer)
-        if found.status != SOLVED:
-            break
         better = polished(program, answer.u + answer.error * found.u, found.z, answer.work + found.work)
         if not better.error < 0.5 * answer.error:
             break
@@ -177,15 +176,15 @@ def _is_empty(program: ConvexProgram) -> bool:
 def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
     """Newton's method: quadratic models, whose curvature has a floor that goes, and steps along which the objective falls."""
     assert program.smooth is not None
-    if near is not None and near.solved and (again := polished(program, near.u, near.z)).error <= EXACT * 100:
+    if near is not None and (again := polished(program, near.u, near.z)).error <= EXACT * 100:
         return again
-    start = near.u if near is not None and near.solved and np.isfinite(program.cost(near.u)) else _inside(program)
+    start = near.u if near is not None and np.isfinite(program.cost(near.u)) else _inside(program)
     if isinstance(start, int):
         return program.none(start)
     u, floor, away, moved = start, FLOOR, 0, np.inf
     last: ProgramSolution | None = None
     best = program.none(FAILED)
-    feasible = any(True for _ in program.smooth.barriers) or (near is not None and near.solved)
+    feasible = any(True for _ in program.smooth.barriers) or near is not None
     for count in range(MODELS):
         step = _quadratic(program.model(u, _curvature(program, u, floor)), last, ROUGH)
         if not step.solved:

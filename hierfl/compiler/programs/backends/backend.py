@@ -21,8 +21,8 @@ class Backend(ABC):
         """Whether it can solve this program, and is quick at it."""
 
     @abstractmethod
-    def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
-        """A pair to polish, from a solution nearby where the solver can use one; or the reason why there is none.
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
+        """A pair to polish, or the reason why there is none.
 
         ``EMPTY`` and ``UNBOUNDED`` are told only with a proof that has been checked, else ``FAILED``.
         """

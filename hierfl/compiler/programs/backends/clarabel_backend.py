@@ -13,6 +13,8 @@ from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDE
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
 
+LARGE = 10_000  # rows from which one program is worth all cores
+
 
 class Clarabel(Backend):
     """For every program."""
@@ -22,11 +24,11 @@ class Clarabel(Backend):
     def applies(self, program: ConvexProgram) -> bool:
         return True
 
-    def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
         cones = [_of_clarabel(cone) for cone in program.cones]
         upper, rows = sp.csc_matrix(sp.triu(program.p)), -sp.csc_matrix(program.a)
         try:
-            result = clarabel.DefaultSolver(upper, program.q, rows, program.b, cones, _settings()).solve()
+            result = clarabel.DefaultSolver(upper, program.q, rows, program.b, cones, _settings(len(program.b))).solve()
         except BaseException as panic:  # Clarabel's own, of eigenvalues that it does not find, is no Exception
             if type(panic).__name__ != "PanicException":
                 raise
@@ -40,11 +42,11 @@ class Clarabel(Backend):
         return ProgramSolution(u, z, np.inf, SOLVED if finite else FAILED, int(result.iterations))
 
 
-def _settings() -> clarabel.DefaultSettings:
+def _settings(rows: int) -> clarabel.DefaultSettings:
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.presolve_enable = False
-    settings.max_threads = 1
+    settings.max_threads = 1 if rows <= LARGE else 0  # all
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
     settings.tol_ktratio = 1e-8
     return settings

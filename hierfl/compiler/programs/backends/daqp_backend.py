@@ -38,7 +38,7 @@ class Daqp(Backend):
             return False
         return True
 
-    def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
         p, a = as_array(program.p)[None], as_array(program.a)[None]
         u, z, work = daqp_pairs(p, program.q[None], a, program.b[None], program.equal)
         if not np.isfinite(u).all():  # another solver tells why

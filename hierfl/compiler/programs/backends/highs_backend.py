@@ -22,7 +22,7 @@ class Highs(Backend):
     def applies(self, program: ConvexProgram) -> bool:
         return program.linear
 
-    def solve(self, program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
         highspy = _highspy()
         solver = highspy.Highs()
         solver.silent()
