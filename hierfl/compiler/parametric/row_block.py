@@ -146,15 +146,15 @@ class RowBlock:
         own, pulls = u[self.columns], z[self.heights]
         p, q, a, b = template.quadratic, template.linear, template.matrix, template.offset
         if q.moves:
-            np.add.at(force, self.columns[:, q.rows], weights * q.moved(tangent))
+            _add(force, self.columns[:, q.rows], weights * q.moved(tangent))
         if p.moves:
-            np.add.at(force, self.columns[:, p.rows], weights * p.moved(tangent) * own[:, p.columns])
+            _add(force, self.columns[:, p.rows], weights * p.moved(tangent) * own[:, p.columns])
         if a.moves:
             moved = a.moved(tangent)
-            np.add.at(force, self.columns[:, a.columns], -moved * pulls[:, a.rows])
-            np.add.at(slack, self.heights[:, a.rows], moved * own[:, a.columns])
+            _add(force, self.columns[:, a.columns], -moved * pulls[:, a.rows])
+            _add(slack, self.heights[:, a.rows], moved * own[:, a.columns])
         if b.moves:
-            np.add.at(slack, self.heights[:, b.rows], b.moved(tangent))
+            _add(slack, self.heights[:, b.rows], b.moved(tangent))
         for part in template.smooth:
             self._push_of_smooth(part, tangent, own, force)
 
@@ -170,18 +170,17 @@ class RowBlock:
         along = self._spread(part.shift, tangent)
         moved = form.moved(tangent) if form.moves else None
         if moved is not None:
-            rows = (np.arange(count)[:, None], form.rows[None])
-            np.add.at(along, rows, moved * own[:, form.columns])
+            along += form.row_sums(moved * own[:, form.columns])
         bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along.reshape(-1, block)[counted])
         gained = self._spread(part.weight, tangent) * self.weights[:, None]
         with np.errstate(invalid="ignore"):
             priced = np.where(np.ravel(gained)[:, None] != 0, np.ravel(gained)[:, None] * every, 0.0)
         pushed = (priced + np.ravel(weight)[:, None] * bent).reshape(count, -1)
         places = self.columns[:, form.columns]
-        np.add.at(force, places, form.values(self.theta) * pushed[:, form.rows])
+        _add(force, places, form.values(self.theta) * pushed[:, form.rows])
         if moved is not None:
             slopes = (np.ravel(weight)[:, None] * slope).reshape(count, -1)
-            np.add.at(force, places, moved * slopes[:, form.rows])
+            _add(force, places, moved * slopes[:, form.rows])
 
     def _spread(self, entries: AffineEntries, tangent: np.ndarray) -> np.ndarray:
         """How a column of each theta moves: (k, height)."""
@@ -220,11 +219,7 @@ class RowBlock:
 
     def _through(self, form: AffineEntries, given: np.ndarray) -> np.ndarray:
         """The forms of (k, width): (k, height)."""
-        out = np.zeros((len(self.weights), form.shape[0]))
-        np.add.at(
-            out, (np.arange(len(out))[:, None], form.rows[None]), form.values(self.theta) * given[:, form.columns]
-        )
-        return out
+        return form.row_sums(form.values(self.theta) * given[:, form.columns])
 
     @staticmethod
     def _pull_of_forms(part: SmoothPart, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -262,3 +257,8 @@ class SeparateBlock(RowBlock):
         out = np.zeros((len(theta), height))
         out[:, entries.rows] = entries.values(theta)
         return out
+
+
+def _add(target: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
+    """Add values at places, which may occur more than once."""
+    target += np.bincount(np.ravel(places), np.ravel(values), len(target))

@@ -99,7 +99,8 @@ class ProgramResponse:
             return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
         if not self.solutions.weak.any():
             pair = self._at(self.solutions.strong, seed)
-            if pair is not None and all(self._is_followed(self.moved(tangent)) for tangent in tangents):
+            regular = self._saddle(self.solutions.strong).is_regular
+            if pair is not None and (regular or all(self._is_followed(self.moved(tangent)) for tangent in tangents)):
                 return pair
             if self._are_independent:
                 return None

@@ -105,6 +105,11 @@ class Saddle:
         found = found * self._units
         return found[:width], found[width:], best / size
 
+    @property
+    def is_regular(self) -> bool:
+        """Whether it is known to have one solution for every right side."""
+        return self._is_small and self._pivoted is not None
+
     @cached_property
     def _is_small(self) -> bool:
         """Whether it is decomposed as a dense matrix."""

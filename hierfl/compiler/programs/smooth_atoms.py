@@ -17,6 +17,7 @@ from cvxpy.atoms.pnorm import Pnorm
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from jaxtyping import Float
+from scipy.special import expit
 
 STEEPEST = 1e10  # what stands for an infinite curvature: beside more, others are lost
 
@@ -63,10 +64,6 @@ def _logistic(v: Blocks) -> Blocks:
     return np.logaddexp(0.0, v)
 
 
-def _sigmoid(v: Blocks) -> Blocks:
-    return np.exp(-np.logaddexp(0.0, -v))
-
-
 def _entropy(v: Blocks) -> Blocks:
     return -np.where(v > 0, v * np.log(np.where(v > 0, v, 1.0)), np.where(v < 0, np.inf, 0.0))
 
@@ -88,7 +85,7 @@ def _softmax_slope(v: Blocks) -> np.ndarray:
 
 SQUARE = _elementwise("square", lambda v: v * v, lambda v: 2.0 * v, lambda v: np.full_like(v, 2.0))
 EXP = _elementwise("exp", np.exp, np.exp, np.exp)
-LOGISTIC = _elementwise("logistic", _logistic, _sigmoid, lambda v: _sigmoid(v) * _sigmoid(-v))
+LOGISTIC = _elementwise("logistic", _logistic, expit, lambda v: expit(v) * expit(-v))
 ENTROPY = _elementwise("entr", _entropy, lambda v: -np.log(v) - 1.0, lambda v: -1.0 / v, ends=True, barrier=True)
 LOG = _elementwise("log", np.log, lambda v: 1.0 / v, lambda v: -1.0 / (v * v), ends=True, barrier=True)
 LOG_SUM_EXP = SmoothAtom("log_sum_exp", _log_sum_exp, _softmax, _softmax_slope, flat=np.ones_like)
