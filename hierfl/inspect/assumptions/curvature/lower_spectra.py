@@ -48,8 +48,7 @@ class LowerSpectra:
 
 def hessian_spectra(study: Study) -> LowerSpectra:
     """Bound the spectra of the lower objectives' Hessians in y."""
-    level = study.level
-    assert level is not None
+    level = study.below
     known = _common(study)
     curvature = Curvature(study.compiled, level.sign * level.expression, level.variables, known)
     spectra = tuple(curvature.spectrum(holder) for holder in study.y_holders)
@@ -84,8 +83,7 @@ def _of_every_holder(study: Study, used: set[int]) -> bool:
 
 def mapping_spectra(study: Study) -> LowerSpectra:
     """Bound the spectra of an equilibrium's Jacobians in y: exactly where they are constant, else by intervals."""
-    level = study.level
-    assert level is not None
+    level = study.below
     ids = {v.id for v in level.variables}
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     curved = next((e for e, h in zip(level.expressions, hoisted) if not h.is_affine()), None)
@@ -115,8 +113,7 @@ def mapping_spectra(study: Study) -> LowerSpectra:
 
 def _by_intervals(study: Study, moved: str) -> LowerSpectra:
     """The same for a Jacobian that moves; ``moved`` says why it does."""
-    level = study.level
-    assert level is not None
+    level = study.below
     if not can_be_bounded(study):
         nothing = (Spectrum(None, None),) * len(study.y_holders)
         return LowerSpectra(
@@ -186,8 +183,7 @@ class MappingBounds:
     """Bounds on the spectra of F's Jacobians, for the holders one by one or, where these are many, for all alike."""
 
     def __init__(self, study: Study, common: Known) -> None:
-        level = study.level
-        assert level is not None
+        level = study.below
         self._whole = JacobianRows.of(level.expressions, level.variables)
         self._parts = bounding_jacobians(level, common) if isinstance(level, Nash) else None
         leaves = [leaf.id for e in level.declared for leaf in (*e.variables(), *e.parameters())]
