@@ -261,7 +261,9 @@ class Run(NamedTuple):
 
 
 def bound(case: str, holder: int) -> tuple[CompiledProblem, Any]:
-    return declared(ADDRESS, case, holder, ROUNDS)
+    problem, solver = declared(ADDRESS, case, holder)
+    compiled = problem.compile()
+    return compiled, solver.bind(compiled, ROUNDS)
 
 
 def run(runtime: Any, problem: CompiledProblem, algorithm: Any, with_value: bool = False) -> Run:
@@ -343,5 +345,5 @@ def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
 
 def test_a_client_that_fails_says_why_and_goes_on(pool: ProcessPool, x64: None) -> None:
     with pytest.raises(RuntimeError, match="client 1 failed in 'declare'(.|\n)*KeyError: 'no such case'"):
-        pool.ask("declare", {1: (ADDRESS, "no such case", ROUNDS, START)})
-    pool.ask("declare", {1: (ADDRESS, "FedAvg", ROUNDS, START)})
+        pool.ask("declare", {1: (ADDRESS, "no such case")})
+    pool.ask("declare", {1: (ADDRESS, "FedAvg")})
