@@ -12,7 +12,7 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -345,14 +345,6 @@ class BoundZOHFL(Bound):
     def sends_answers(self) -> bool:
         """As printed: clients send y+ and y-, and the server evaluates f_2, which holds nothing private."""
         return self.problem.client_term_is_public and self.oracle.alone and self.uplink.vectors
-
-    # --- what the runtime asks for ---------------------------------------------------------------------------------
-
-    @property
-    def theory(self) -> Prescription | None:
-        """What [HFL] Theorem 1 prescribes, with ``schedule="theory"``, and the lower solver."""
-        prescribed = self.settings.prescribed(self.problem)
-        return None if prescribed is None else replace(prescribed, lower=str(self.oracle.lower.settings))
 
     def init(self, x0: Array) -> ZOHFLState:
         """The server begins at x0; clients know it."""

@@ -5,7 +5,7 @@ The server's state is x, or has it by this name; where all clients share a y, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -96,8 +96,12 @@ class Bound(Tabulated):
 
     @property
     def theory(self) -> Prescription | None:
-        """What the class's theorem prescribes, where the settings ask for it."""
-        return None
+        """What the class's theorem prescribes, where the settings ask for it, and the lower solver."""
+        asked = getattr(self.settings, "prescribed", None)
+        prescribed: Prescription | None = None if asked is None else asked(self.problem)
+        if prescribed is None or self.lower is None:
+            return prescribed
+        return replace(prescribed, lower=str(self.lower.settings))
 
     def anew(self, state: Any, forgotten: bool) -> Any | None:
         """Nothing is lost with a client's memory but time, unless the server's state is about the memories of all."""

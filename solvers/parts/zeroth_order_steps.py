@@ -20,7 +20,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Environment, Rows
 from hierfl.runtime.contract import Clients, Message, Received
@@ -78,14 +77,6 @@ class ZerothOrderSteps(Bound):
     uplink: MoveUplink | SlopeUplink
     stays_in_upper_set: ClassVar[bool] = False
     tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps", "smoothing", "accuracy")
-
-    @property
-    def theory(self) -> Prescription | None:
-        """What the theorem for the declared class prescribes, with ``schedule="theory"``, and the lower solver."""
-        prescribed: Prescription | None = self.settings.prescribed(self.problem)
-        if prescribed is None or self.oracle.lower is None:
-            return prescribed
-        return replace(prescribed, lower=str(self.oracle.lower.settings))
 
     def cut_short(self, last: int, steps: int) -> Self:
         """The same with so many local steps in round ``last``."""
