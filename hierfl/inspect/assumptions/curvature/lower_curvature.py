@@ -57,13 +57,13 @@ def moduli(study: Study) -> Moduli:
     suffix = "" if known.proved else ", on the sample that stands for the distribution"
     letter = level.letter
     constants: tuple[Constant, ...] = (
-        _constant(f"mu_{letter}", [s.low for s in known.spectra], ">=", holders[lowest].label, len(holders)),
-        _constant(f"L_{letter}", [s.high for s in known.spectra], "<=", holders[highest].label, len(holders)),
+        _constant(f"mu_{letter}", [s.low for s in known.spectra], ">=", holders[lowest].label),
+        _constant(f"L_{letter}", [s.high for s in known.spectra], "<=", holders[highest].label),
     )
     if known.together is not None and len(holders) > 1:
         constants += (
-            _mean_constant(f"mu_{letter} of the mean", known.together.low, ">="),
-            _mean_constant(f"L_{letter} of the mean", known.together.high, "<="),
+            _constant(f"mu_{letter} of the mean", [known.together.low], ">="),
+            _constant(f"L_{letter} of the mean", [known.together.high], "<="),
         )
     if level.kind == "equilibrium" and mu > 0 and np.isfinite(smooth):
         constants += (Constant("kappa_F", smooth / mu * (1 + 1e-12), "<=", "L_F / mu_F"),)
@@ -79,21 +79,13 @@ def _extreme(edges: Sequence[Edge | None], pick: Callable[[list[float]], float])
     return float(worst), values.index(worst)
 
 
-def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str, count: int) -> Constant:
-    nothing = 0.0 if side == ">=" else np.inf
-    values = tuple(nothing if e is None else max(e.value, 0.0) for e in edges)
-    value, _ = (min if side == ">=" else max)((v, k) for k, v in enumerate(values))
-    bounded = [e for e in edges if e is not None]
-    reason = bounded[0].rule if bounded else "no bound"
-    return Constant(
-        name, float(value), side, reason, label if count > 1 else "", tuple(map(float, values)) if count > 1 else ()
-    )
-
-
-def _mean_constant(name: str, edge: Edge | None, side: str) -> Constant:
-    if edge is None:
-        return Constant(name, 0.0 if side == ">=" else np.inf, side, "no bound")
-    return Constant(name, max(float(edge.value), 0.0), side, edge.rule)
+def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str = "") -> Constant:
+    """The worst of the holders' ends, whose is called ``label``; of a single end itself."""
+    nothing, worst = (0.0, min) if side == ">=" else (np.inf, max)
+    values = tuple(nothing if e is None else max(float(e.value), 0.0) for e in edges)
+    reason = next((e.rule for e in edges if e is not None), "no bound")
+    several = len(edges) > 1
+    return Constant(name, worst(values), side, reason, label if several else "", values if several else ())
 
 
 def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
