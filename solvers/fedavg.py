@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -142,25 +142,6 @@ def require_first_order(solver: object, problem: CompiledProblem) -> None:
     require_public_set(solver, problem)
 
 
-class LocalStepSettings(Protocol):
-    """What ``BoundFedAvg`` reads of the settings of an algorithm."""
-
-    @property
-    def step_size(self) -> Schedule: ...
-
-    @property
-    def local_steps(self) -> StepCounts: ...
-
-    @property
-    def batch_size(self) -> int | None: ...
-
-    @property
-    def participation(self) -> Participation: ...
-
-    @property
-    def epochs(self) -> int | None: ...
-
-
 @dataclass(frozen=True, eq=False)
 class BoundFedAvg(LocalSteps):
     """FedAvg on one problem: the algorithm of the runtime contract. ``counts`` (rounds or 1, clients or 1): H."""
@@ -170,7 +151,7 @@ class BoundFedAvg(LocalSteps):
     averages_gradients: ClassVar[bool] = True  # what is averaged are gradient steps and nothing else
 
     @classmethod
-    def of(cls, settings: LocalStepSettings, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
+    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
         """The algorithm with its schedules tabulated; ``own`` are the fields that a subclass adds."""
         sizes = tabulate(settings.step_size, rounds, "step_size")
         counts = constant(tabulate_steps(cls.counted(settings, problem), rounds, problem.num_clients))
@@ -179,13 +160,13 @@ class BoundFedAvg(LocalSteps):
         return cls(problem, settings, oracle, sizes, counts, **own, cohorts=cohorts)
 
     @staticmethod
-    def counted(settings: LocalStepSettings, problem: CompiledProblem) -> StepCounts:
+    def counted(settings: Any, problem: CompiledProblem) -> StepCounts:
         """H as the settings say it, or as many steps for each client as their epochs take."""
-        if settings.epochs is None:
-            return settings.local_steps
-        return settings.epochs * batches_of_a_pass(
-            problem.static_data.clients, problem.upper_samples, settings.batch_size
-        )
+        counts: StepCounts = settings.local_steps
+        if settings.epochs is not None:
+            clients, samples = problem.static_data.clients, problem.upper_samples
+            counts = settings.epochs * batches_of_a_pass(clients, samples, settings.batch_size)
+        return counts
 
     @property
     def epochs(self) -> int | None:

@@ -28,10 +28,9 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Message, OwnValue, Received
-from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.papers.theory import lower_constants
-from hierfl.solvers.parts.bound import Bound
+from hierfl.solvers.parts.bound import Bound, SharedState
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.participation import Participation, cohorts_of
@@ -172,13 +171,6 @@ def _require_nested(problem: CompiledProblem) -> None:
         )
 
 
-class NestedState(NamedTuple):
-    """The server's x and y."""
-
-    x: Float[Array, " n"]
-    y: Float[Array, " size"]
-
-
 class NestedPoint(NamedTuple):
     """What a map is told: x and y, where the steps begin, and the direction q, p or h of all clients; empty where there is none."""
 
@@ -227,31 +219,11 @@ class BoundFedNest(Bound):
             f"lipschitz={float(self.smooth):g} is less than the certified {smooth:.3g}: the Neumann series may diverge."
         )
 
-    def init(self, x0: Array) -> NestedState:
-        """The server begins at x0, and at y = 0."""
-        return NestedState(x0, jnp.zeros(self.problem.lower.size, x0.dtype))
-
-    def memory(self, x0: Array) -> Array:
-        """Clients remember nothing."""
-        return jnp.zeros(0, x0.dtype)
-
-    def decision(self, state: NestedState) -> Array:
-        """The server's x."""
-        return state.x
-
-    def response(self, state: NestedState, memory: Array) -> Array | None:
-        """The server's y."""
-        return state.y[None]
-
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """Steps at a y that is not y(x) are in general no step along -grad f."""
         return None
 
-    def own_value(self, clients: Clients, state: NestedState, x: Array, key: Array) -> OwnValue:
-        """The sum of all terms at x and the run's y."""
-        return self.oracle.own_value(clients, x, state.y, Clock(clients.round, clients.round), key)
-
-    def round(self, clients: Clients, state: NestedState, key: Array) -> tuple[NestedState, dict[str, Array]]:
+    def round(self, clients: Clients, state: SharedState, key: Array) -> tuple[SharedState, dict[str, Array]]:
         """Algorithm 1 of the source: T calls of FedInn, then FedOut."""
         inner_key, series_key, slope_key, step_key = split(key, 4)
         x, nothing = state.x, jnp.zeros(0, state.x.dtype)
@@ -277,7 +249,7 @@ class BoundFedNest(Bound):
             jnp.full((), -1),
         )
         record = watched.record(self.problem.sign, size, move_rate(move, size))
-        return NestedState(self.problem.project_upper(x + move, clients.public), y), record
+        return SharedState(self.problem.project_upper(x + move, clients.public), y), record
 
     def _mean(self, clients: Clients, values: Any) -> Any:
         return jax.tree.map(lambda value: value / self.problem.total_weight, clients.mean(values))

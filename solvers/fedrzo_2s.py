@@ -54,11 +54,3 @@ class BoundFedRZO2s(ZerothOrderSteps):
     def _keeping(self, memory: FedRZOMemory, answers: Float[Array, "points size"]) -> FedRZOMemory:
         """Keep the answer: in client scope the next step begins at the mean of this step's answers."""
         return memory._replace(y=jnp.mean(answers, axis=0)) if self.oracle.alone else memory
-
-    def memory(self, x0: Float[Array, " n"]) -> FedRZOMemory:
-        """A client remembers its y in client scope, and its control variate, where it keeps one."""
-        return super().memory(x0)._replace(y=self.oracle.first_answer(x0))
-
-    def response(self, state: FedRZOState, memory: FedRZOMemory) -> Array | None:
-        """The clients' latest y, where they keep one."""
-        return memory.y if self.oracle.alone else None

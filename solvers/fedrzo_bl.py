@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.keyed_random import split
-from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
+from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
 from hierfl.solvers.parts.client_oracle import Evaluated
 from hierfl.solvers.parts.directions import Directions
@@ -55,7 +55,7 @@ class BoundFedRZObl(ZerothOrderSteps):
             return self.oracle.query(x + length * direction, clients.public)
 
         points = v.each(point, *shifts_of(v.count, self.steps.smoothing, settings.estimator))
-        clock = self.steps.clock(clients.round)
+        clock = self.clock(clients.round)
         calls = None if settings.common_random_numbers else jnp.arange(len(points))
         answers: LowerAnswer = self.lower.federation(everyone, Known(points), start, clock, key, calls)
         return answers
@@ -82,17 +82,3 @@ class BoundFedRZObl(ZerothOrderSteps):
         """The server's own local steps on f_1, along the round's directions and with its answers; (its move, f_1 at x)."""
         (x, v), y = received.broadcast.known.values, received.broadcast.y
         return self.server_descent(party, x, received, key, lambda _: v, y)
-
-    def init(self, x0: Array) -> FedRZOState:
-        """The server begins at x0, and at y = 0."""
-        return super().init(x0)._replace(y=jnp.zeros(self.problem.lower.size, x0.dtype))
-
-    def response(self, state: FedRZOState, memory: FedRZOMemory) -> Array | None:
-        """The federation's latest y."""
-        return state.y[None]
-
-    def own_value(self, clients: Clients, state: FedRZOState, x: Array, key: Array) -> OwnValue:
-        """All terms at x with y by this run's lower solver."""
-        clock = self.steps.clock(clients.round)
-        y = self.lower.federation(clients, Known(x[None]), state.y, clock, key).y[0]
-        return self.oracle.own_value(clients, x, y, clock, key)

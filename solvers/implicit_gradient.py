@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
@@ -27,11 +26,11 @@ from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
+from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.lower.exact import BoundExact
-from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower, require_federated
-from hierfl.solvers.parts.bound import Bound
+from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, require_federated
+from hierfl.solvers.parts.bound import Bound, SharedState
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.participation import Participation, cohorts_of
@@ -104,13 +103,6 @@ class ImplicitGradient:
         return BoundImplicitGradient(problem, self, oracle, sizes, hyper, cohorts=cohorts)
 
 
-class ImplicitGradientState(NamedTuple):
-    """The server's x, and the federation's y (empty in other scopes)."""
-
-    x: Float[Array, " n"]
-    y: Float[Array, " size"]
-
-
 @dataclass(frozen=True, eq=False)
 class BoundImplicitGradient(Bound):
     """The method on one problem. A client's memory is its y; ``sizes`` (rounds,): gamma."""
@@ -120,40 +112,13 @@ class BoundImplicitGradient(Bound):
     hyper: Hypergradient
     tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
 
-    def init(self, x0: Array) -> ImplicitGradientState:
-        """The server begins at x0, and at 0 for the federation's y."""
-        return ImplicitGradientState(x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype))
-
-    def memory(self, x0: Array) -> Array:
-        """A client remembers its last y, for a warm start."""
-        return self.oracle.first_answer(x0)
-
-    def decision(self, state: ImplicitGradientState) -> Array:
-        """The server's x."""
-        return state.x
-
-    def response(self, state: ImplicitGradientState, memory: Array) -> Array | None:
-        """The latest y: the federation's, or the clients'."""
-        if self.federated:
-            return state.y[None]
-        return memory if self.oracle.alone else None
-
-    def own_value(self, clients: Clients, state: ImplicitGradientState, x: Array, key: Array) -> OwnValue:
-        """All terms at x with y by this run's lower solver."""
-        clock, y = _clock(clients.round), None
-        if self.federated:
-            y = self.lower.federation(clients, Known(x[None]), state.y, clock, key).y[0]
-        return self.oracle.own_value(clients, x, y, clock, key)
-
-    def round(
-        self, clients: Clients, state: ImplicitGradientState, key: Array
-    ) -> tuple[ImplicitGradientState, dict[str, Array]]:
+    def round(self, clients: Clients, state: SharedState, key: Array) -> tuple[SharedState, dict[str, Array]]:
         """One gradient step."""
         problem, (x, y), size = self.problem, state, row(self.sizes, clients.round)
         at, monitor = self.oracle.query(x, clients.public), RoundMonitor.quiet(x)
         in_x, in_y = jnp.zeros_like(x), jnp.zeros_like(y)  # gradients of the terms, in the federation's y too
         if self.federated:
-            answer = self.lower.federation(clients.everyone, Known(at[None]), y, _clock(clients.round), key)
+            answer = self.lower.federation(clients.everyone, Known(at[None]), y, self.clock(clients.round), key)
             y, monitor = answer.y[0], monitor.with_federation(answer.residual, answer.gap)
         if problem.client_program is not None:
             messages = clients.map(self.client_gradient, (at, y))
@@ -168,13 +133,13 @@ class BoundImplicitGradient(Bound):
         if self.federated:
             gradient = self._federated(clients.everyone, at, in_x, in_y, y)
         record = monitor.record(problem.sign, size, jnp.linalg.norm(gradient))
-        return ImplicitGradientState(problem.project_upper(x - size * gradient, clients.public), y), record
+        return SharedState(problem.project_upper(x - size * gradient, clients.public), y), record
 
     def client_gradient(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """One client's gradient in x, and in federation scope in y."""
         problem, (x, y) = self.problem, received.broadcast
         lower_key, upper_key = split(key)
-        clock = _clock(received.round)
+        clock = self.clock(received.round)
         residual, gap, in_y, solves = (
             jnp.zeros(()),
             jnp.zeros(()),
@@ -248,8 +213,3 @@ class BoundImplicitGradient(Bound):
         """A client's product with the transpose of D_x F."""
         x, y, v = asked
         return self.hyper.lower_map(x, y, party).cross(v)
-
-
-def _clock(round_index: Array) -> Clock:
-    """Every round asks for one answer."""
-    return Clock(round_index, round_index)

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
@@ -29,9 +28,9 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Message, OwnValue, Received
+from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
-from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.solvers.parts.bound import Bound, SharedState
 from hierfl.solvers.parts.requirements import is_opposed, require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, first_flagged, move_rate
 from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate
@@ -96,13 +95,6 @@ def _require_minimax(problem: CompiledProblem) -> None:
         )
 
 
-class LocalSGDAState(NamedTuple):
-    """x and y, of the server or of a client on its way."""
-
-    x: Float[Array, " n"]
-    y: Float[Array, " size"]
-
-
 @dataclass(frozen=True, eq=False)
 class BoundLocalSGDA(BoundFedAvg):
     """Local SGDA on one problem: the algorithm of the runtime contract. ``ascents`` (rounds,): gamma_y."""
@@ -123,26 +115,14 @@ class BoundLocalSGDA(BoundFedAvg):
                 )
         return None
 
-    def init(self, x0: Array) -> LocalSGDAState:
+    def init(self, x0: Array) -> SharedState:
         """The server begins at x0, and at y = 0 until the first round projects it on Y(x)."""
-        return LocalSGDAState(x0, jnp.zeros(self.problem.lower.size, x0.dtype))
+        return SharedState(*Bound.init(self, x0))
 
-    def decision(self, state: LocalSGDAState) -> Array:
-        """The server's x."""
-        return state.x
-
-    def response(self, state: LocalSGDAState, memory: Array) -> Array | None:
-        """The server's y."""
-        return state.y[None]
-
-    def own_value(self, clients: Clients, state: LocalSGDAState, x: Array, key: Array) -> OwnValue:
-        """The sum of all terms at x and the run's y."""
-        return self.oracle.own_value(clients, x, state.y, Clock(clients.round, clients.round), key)
-
-    def round(self, clients: Clients, state: LocalSGDAState, key: Array) -> tuple[LocalSGDAState, dict[str, Array]]:  # type: ignore[override]
+    def round(self, clients: Clients, state: SharedState, key: Array) -> tuple[SharedState, dict[str, Array]]:  # type: ignore[override]
         """One communication round."""
         problem, public, weight = self.problem, clients.public, self.problem.total_weight
-        state = LocalSGDAState(state.x, problem.project_lower(state.x, state.y, public))
+        state = SharedState(state.x, problem.project_lower(state.x, state.y, public))
         messages = clients.map(self.local_steps, state)
         moves, monitor = clients.mean((messages.payload, messages.monitor))
         move, value, rise = moves.x / weight, monitor["value"], moves.y / weight
@@ -156,20 +136,20 @@ class BoundLocalSGDA(BoundFedAvg):
         fault, everyone = first_fault(clients, messages), jnp.broadcast_to(~(gap <= 0), clients.participants.shape)
         empty = first_flagged(clients.participants, everyone)
         watched = RoundMonitor(value, jnp.linalg.norm(state.y - nearest), gap, fault, empty)
-        return LocalSGDAState(x, y), watched.record(problem.sign, size, move_rate(move, size))
+        return SharedState(x, y), watched.record(problem.sign, size, move_rate(move, size))
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H simultaneous steps in x and y; it sends both moves."""
         problem, start, r = self.problem, received.broadcast, received.round
         size, ascent_size = self.size(r), row(self.ascents, r)
 
-        def step(t: Array, own: tuple[LocalSGDAState, Array, Array]) -> tuple[LocalSGDAState, Array, Array]:
+        def step(t: Array, own: tuple[SharedState, Array, Array]) -> tuple[SharedState, Array, Array]:
             (x, y), first, first_ascent = own
             slopes = self._slopes(x, y, party)
             value, (descent, ascent) = party.estimate(slopes, samples, key, self.settings.batch_size, t)
             y = problem.project_lower(x, y + ascent_size * ascent, party.environment)
             now = jax.tree.map(
-                lambda new, old: jnp.where(t < count, new, old), LocalSGDAState(x - size * descent, y), own[0]
+                lambda new, old: jnp.where(t < count, new, old), SharedState(x - size * descent, y), own[0]
             )
             return now, jnp.where(t == 0, value, first), jnp.where(t == 0, ascent, first_ascent)
 

@@ -27,7 +27,7 @@ from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import require_first_order
 from hierfl.solvers.papers.theory import upper_constants
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.local_steps import LocalSteps
+from hierfl.solvers.parts.local_steps import CorrectedState, LocalSteps
 from hierfl.solvers.parts.participation import DrawnCohorts
 from hierfl.solvers.parts.requirements import require_choice, require_clients_alone, require_count, require_number
 from hierfl.solvers.parts.round_monitor import first_fault
@@ -89,13 +89,6 @@ class Scaffnew:
         return BoundScaffnew(problem, self, oracle, np.full(rounds, step), step, float(probability), cohorts=everybody)
 
 
-class ScaffnewState(NamedTuple):
-    """The server's x, and the mean h of the control variates."""
-
-    x: Float[Array, " n"]
-    control: Float[Array, " n"]
-
-
 class ScaffnewMemory(NamedTuple):
     """A client's h_i, and its x_i before the last communication: h_i is brought up to date when the next x arrives."""
 
@@ -119,23 +112,19 @@ class BoundScaffnew(LocalSteps):
         rate: Array = self.probability / jnp.asarray(self.step, float)
         return rate
 
-    def init(self, x0: Array) -> ScaffnewState:
+    def init(self, x0: Array) -> CorrectedState:
         """The server begins at x0, with no control variate."""
-        return ScaffnewState(x0, jnp.zeros_like(x0))
+        return CorrectedState(x0, jnp.zeros_like(x0))
 
     def memory(self, x0: Array) -> ScaffnewMemory:
         """A client begins at x_i = x0, with no control variate."""
         return ScaffnewMemory(jnp.zeros_like(x0), x0)
 
-    def anew(self, state: ScaffnewState, forgotten: bool) -> ScaffnewState:
+    def anew(self, state: CorrectedState, forgotten: bool) -> CorrectedState:
         """Whoever misses a round misses the x that its h_i is updated with; then the h_i do not sum to h any more."""
         return self.init(state.x)
 
-    def decision(self, state: ScaffnewState) -> Array:
-        """The server's x."""
-        return state.x
-
-    def round(self, clients: Clients, state: ScaffnewState, key: Array) -> tuple[ScaffnewState, dict[str, Array]]:
+    def round(self, clients: Clients, state: CorrectedState, key: Array) -> tuple[CorrectedState, dict[str, Array]]:
         """The local steps up to one communication, and that communication."""
         count = geometric(key, self.probability)
         messages = clients.map(self.local_steps, (state.x, count))
@@ -144,7 +133,7 @@ class BoundScaffnew(LocalSteps):
         record = self.record(
             clients, mean - state.x, clients.mean(messages.monitor["value"]), first_fault(clients, messages)
         )
-        return ScaffnewState(x, state.control + self.rate * (x - mean)), record
+        return CorrectedState(x, state.control + self.rate * (x - mean)), record
 
     def local_steps(
         self, party: Party, memory: ScaffnewMemory, received: Received, key: Array

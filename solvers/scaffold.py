@@ -10,12 +10,11 @@ Control variates c_i, one at each client, and their mean c at the server correct
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
@@ -23,6 +22,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
 from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.local_steps import CorrectedState
 from hierfl.solvers.parts.participation import Participation
 from hierfl.solvers.parts.requirements import require_choice, require_clients_alone
 from hierfl.solvers.parts.round_monitor import first_fault
@@ -87,13 +87,6 @@ class SCAFFOLD:
         return BoundSCAFFOLD.of(self, problem, rounds, queries)
 
 
-class SCAFFOLDState(NamedTuple):
-    """The server's x, and the mean c of the control variates."""
-
-    x: Float[Array, " n"]
-    control: Float[Array, " n"]
-
-
 @dataclass(frozen=True, eq=False)
 class BoundSCAFFOLD(BoundFedAvg):
     """SCAFFOLD on one problem; a client's memory is its c_i."""
@@ -102,23 +95,19 @@ class BoundSCAFFOLD(BoundFedAvg):
 
     absent = "unbiased"
 
-    def init(self, x0: Array) -> SCAFFOLDState:
+    def init(self, x0: Array) -> CorrectedState:
         """The server begins at x0, with no control variate."""
-        return SCAFFOLDState(x0, jnp.zeros_like(x0))
+        return CorrectedState(x0, jnp.zeros_like(x0))
 
     def memory(self, x0: Array) -> Array:
         """A client begins with no control variate."""
         return jnp.zeros_like(x0)
 
-    def anew(self, state: SCAFFOLDState, forgotten: bool) -> SCAFFOLDState | None:
+    def anew(self, state: CorrectedState, forgotten: bool) -> CorrectedState | None:
         """Without one's c_i, c would be the mean of the c_i no more, and the fixed point another one."""
         return self.init(state.x) if forgotten else None
 
-    def decision(self, state: SCAFFOLDState) -> Array:
-        """The server's x."""
-        return state.x
-
-    def round(self, clients: Clients, state: SCAFFOLDState, key: Array) -> tuple[SCAFFOLDState, dict[str, Array]]:  # type: ignore[override]
+    def round(self, clients: Clients, state: CorrectedState, key: Array) -> tuple[CorrectedState, dict[str, Array]]:  # type: ignore[override]
         """One communication round."""
         messages = clients.map(self.local_steps, state)
         moves, changes = messages.payload
@@ -126,7 +115,7 @@ class BoundSCAFFOLD(BoundFedAvg):
         present = clients.count / self.problem.num_clients
         control = state.control + present * clients.mean(changes) / self.problem.total_weight
         record = self.record(clients, move, clients.mean(messages.monitor["value"]), first_fault(clients, messages))
-        return SCAFFOLDState(self.problem.project_upper(state.x + move, clients.public), control), record
+        return CorrectedState(self.problem.project_upper(state.x + move, clients.public), control), record
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H corrected steps; it sends its move and the change of its c_i."""

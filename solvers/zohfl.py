@@ -12,7 +12,7 @@ private samples (the client then evaluates f_2 and sends the difference instead 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -30,9 +30,9 @@ from hierfl.inspect.assumptions.findings import CheckReport, Theorem
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Clients, Known, Message, OwnValue, Received
+from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.lower.lower_solver import Clock, LowerSolver, bind_lower
+from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower
 from hierfl.solvers.papers.asymptotics import theorem_2
 from hierfl.solvers.papers.printed_modes import hfl_mode
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings
@@ -277,7 +277,7 @@ class BoundZOHFL(Bound):
         lengths = self.smoothing * jnp.array([1.0, -1.0])
 
         def at(point: Array, key: Array) -> Evaluated:
-            return self.oracle.at(point, party, memory, _clock(received.round), key)
+            return self.oracle.at(point, party, memory, self.clock(received.round), key)
 
         def pair(direction: Array, key: Array) -> Evaluated:
             points = jax.vmap(lambda length: self.oracle.query(x + length * direction, party.environment))(lengths)
@@ -346,35 +346,6 @@ class BoundZOHFL(Bound):
         """As printed: clients send y+ and y-, and the server evaluates f_2, which holds nothing private."""
         return self.problem.client_term_is_public and self.oracle.alone and self.uplink.vectors
 
-    # --- what the runtime asks for ---------------------------------------------------------------------------------
-
-    @property
-    def theory(self) -> Prescription | None:
-        """What [HFL] Theorem 1 prescribes, with ``schedule="theory"``, and the lower solver."""
-        prescribed = self.settings.prescribed(self.problem)
-        return None if prescribed is None else replace(prescribed, lower=str(self.oracle.lower.settings))
-
     def init(self, x0: Array) -> ZOHFLState:
         """The server begins at x0; clients know it."""
         return ZOHFLState(x0, Ledger.new(self.problem))
-
-    def decision(self, state: ZOHFLState) -> Array:
-        """The server's x."""
-        return state.x
-
-    def memory(self, x0: Array) -> Array:
-        """A client remembers its last y, for a warm start."""
-        return self.oracle.first_answer(x0)
-
-    def response(self, state: ZOHFLState, memory: Array) -> Array | None:
-        """The clients' latest y."""
-        return memory if self.oracle.alone else None
-
-    def own_value(self, clients: Clients, state: ZOHFLState, x: Array, key: Array) -> OwnValue:
-        """All terms at x with y by this run's lower solver."""
-        return self.oracle.own_value(clients, x, None, _clock(clients.round), key)
-
-
-def _clock(round_index: Array) -> Clock:
-    """ZO-HFL asks for answers once a round."""
-    return Clock(round_index, round_index)

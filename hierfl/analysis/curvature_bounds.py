@@ -29,10 +29,10 @@ from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.atoms.algebra import minus, times, vanishes, zeros
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.table import row_of
-from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.calculus.derivative import averaged
+from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import Sample
 
 
 def majorant(expression: Any, keep: Sequence[cp.Variable]) -> Expression | None:
@@ -150,16 +150,6 @@ def moves_slopes(node: Any, kept: set[int]) -> bool:
     return any(moves_slopes(argument, kept) for argument in node.args)
 
 
-def averaged(node: SampleAverage, inside: Expression) -> Expression:
-    """The mean or total that the node takes, of another expression; the mean of what no sample changes is itself."""
-    if any(isinstance(p, Sample) for p in inside.parameters()):
-        return type(node)(inside)
-    if not isinstance(node, total):
-        return inside
-    sample = next(p for p in node.per_sample.parameters() if isinstance(p, Sample))
-    return total(inside + 0 * cp.sum(sample))
-
-
 @dataclass
 class _Bounding:
     keep: tuple[cp.Variable, ...]
@@ -242,11 +232,7 @@ class _Bounding:
         parts = [self.bound(argument, upper) for argument in node.args]
         if any(part is None for part in parts):
             return None
-        if all(vanishes(part) for part in parts):
-            return zeros(node)
-        replaced = {id(old): new for old, new in zip(node.args, parts)}
-        copied: Expression = copy_with(node, lambda argument: replaced[id(argument)])
-        return copied
+        return zeros(node) if all(vanishes(part) for part in parts) else _over(node, parts)
 
     def scaled(
         self, node: Any, factor: Any, part: Any, upper: bool, join: Callable[[Any, Any], Any]

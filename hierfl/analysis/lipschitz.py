@@ -8,13 +8,15 @@ contain X and Y(x). Infinity says that no bound follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.enclosure import Known, enclose
+from hierfl.analysis.curvature_bounds import End
+from hierfl.analysis.enclosure import Enclosure, Known, enclose
 from hierfl.analysis.hoist import copy_with
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.intervals import EPS, Interval
@@ -35,6 +37,40 @@ def one_sample(expression: Any, count: Callable[[total], int]) -> Any:
     if not any(True for _ in averages_of(expression)):
         return expression
     return copy_with(expression, lambda argument: one_sample(argument, count))
+
+
+@dataclass(frozen=True)
+class JacobianRows:
+    """The Jacobian of a mapping in some variables, row by row as expressions.
+
+    ``ends`` are parameters in it that stand for a factor's least or greatest value.
+    """
+
+    rows: tuple[tuple[Expression, ...], ...]
+    ends: dict[cp.Parameter, End]
+
+    @classmethod
+    def of(
+        cls, mapping: Sequence[Expression], variables: Sequence[cp.Variable], ends: dict[cp.Parameter, End] | None = None
+    ) -> JacobianRows:
+        """Differentiate each entry of the mapping."""
+        rows = [
+            gradient(part, variables, cp.Constant(_unit(part.shape, place)))
+            for part in mapping
+            for place in np.ndindex(part.shape)
+        ]
+        return cls(tuple(rows), ends or {})
+
+    def enclosed(self, known: Known) -> Interval:
+        """A matrix of intervals that contains the Jacobian wherever the leaves are in their bounds."""
+        values = {p.id: Interval.of(end.value(known)) for p, end in self.ends.items()}
+        enclosure = Enclosure({**known, **values})
+        rows = [[enclosure(part) for part in row] for row in self.rows]
+        low, high = (
+            np.stack([np.concatenate([np.ravel(getattr(part, end)) for part in row]) for row in rows])
+            for end in ("lo", "hi")
+        )
+        return Interval(low, high)
 
 
 def gradient_bound(expression: Expression, variables: Sequence[cp.Variable], known: Known) -> float:
@@ -76,9 +112,7 @@ def mixed_bound(
         moved = [[t for t in addends(part) if depends(t, wanted)] for part in mapping]
         kept = [sum(terms[1:], start=terms[0]) for terms in moved]
         return _affine_bound(kept, outer, known) if all(part.is_affine() for part in kept) else np.inf
-    rows = [_row(part, place, outer, known) for part in mapping for place in np.ndindex(part.shape)]
-    low, high = (np.stack(ends) for ends in zip(*((row.lo, row.hi) for row in rows)))
-    return norm_of(Interval(low, high))
+    return norm_of(JacobianRows.of(mapping, outer).enclosed(known))
 
 
 def norm_of(matrix: Interval) -> float:
@@ -105,9 +139,8 @@ def _affine_bound(mapping: Sequence[Expression], outer: Sequence[cp.Variable], k
     base = [enclose(part, {**known, **zero}) for part in mapping]
     for variable in outer:
         for place in np.ndindex(variable.shape):
-            unit = np.zeros(variable.shape)
-            unit[place] = 1.0
-            ends = [enclose(part, {**known, **zero, variable.id: Interval.of(unit)}) for part in mapping]
+            unit = Interval.of(_unit(variable.shape, place))
+            ends = [enclose(part, {**known, **zero, variable.id: unit}) for part in mapping]
             low = np.concatenate([np.ravel(e.lo - b.hi + np.zeros(p.shape)) for e, b, p in zip(ends, base, mapping)])
             high = np.concatenate([np.ravel(e.hi - b.lo + np.zeros(p.shape)) for e, b, p in zip(ends, base, mapping)])
             middle, half = 0.5 * (low + high), 0.5 * (high - low)
@@ -132,12 +165,10 @@ def _with(tree: Any, old: Any, new: Any) -> Any:
     return copy_with(tree, lambda argument: _with(argument, old, new)) if tree.args else tree
 
 
-def _row(part: Expression, place: tuple[int, ...], outer: Sequence[cp.Variable], known: Known) -> Interval:
-    """The gradient of one entry."""
-    seed = np.zeros(part.shape)
-    seed[place] = 1.0
-    parts = [enclose(piece, known) for piece in gradient(part, outer, cp.Constant(seed))]
-    return Interval(np.concatenate([p.lo.ravel() for p in parts]), np.concatenate([p.hi.ravel() for p in parts]))
+def _unit(shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
+    unit = np.zeros(shape)
+    unit[place] = 1.0
+    return unit
 
 
 def _together(parts: Sequence[Interval]) -> float:

@@ -15,12 +15,12 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.curvature_bounds import End, averaged, curvature_bounds
-from hierfl.analysis.enclosure import Enclosure, Known
-from hierfl.analysis.lipschitz import norm_of
+from hierfl.analysis.curvature_bounds import End, curvature_bounds
+from hierfl.analysis.enclosure import Known
+from hierfl.analysis.lipschitz import JacobianRows, norm_of
 from hierfl.atoms.algebra import addends, plus
 from hierfl.atoms.intervals import EPS, Interval
-from hierfl.language.calculus.derivative import depends, gradient
+from hierfl.language.calculus.derivative import averaged, depends, gradient
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import asserted_convex
 from hierfl.language.nash import Nash
@@ -28,40 +28,6 @@ from hierfl.language.player import Player
 
 Variables = Sequence[cp.Variable]
 SIGNS_LIMIT = 9  # entries of y up to which all signs are tried
-
-
-@dataclass(frozen=True)
-class JacobianRows:
-    """The Jacobian of a mapping in some variables, row by row as expressions.
-
-    ``ends`` are parameters in it that stand for a factor's least or greatest value.
-    """
-
-    rows: tuple[tuple[Expression, ...], ...]
-    ends: dict[cp.Parameter, End]
-
-    @classmethod
-    def of(
-        cls, mapping: Sequence[Expression], variables: Variables, ends: dict[cp.Parameter, End] | None = None
-    ) -> JacobianRows:
-        """Differentiate each entry of the mapping."""
-        rows = [
-            gradient(part, variables, cp.Constant(_unit(part.shape, place)))
-            for part in mapping
-            for place in np.ndindex(part.shape)
-        ]
-        return cls(tuple(rows), ends or {})
-
-    def enclosed(self, known: Known) -> Interval:
-        """A matrix of intervals that contains the Jacobian wherever the leaves are in their bounds."""
-        values = {p.id: Interval.of(end.value(known)) for p, end in self.ends.items()}
-        enclosure = Enclosure({**known, **values})
-        rows = [[enclosure(part) for part in row] for row in self.rows]
-        low, high = (
-            np.stack([np.concatenate([np.ravel(getattr(part, end)) for part in row]) for row in rows])
-            for end in ("lo", "hi")
-        )
-        return Interval(low, high)
 
 
 @dataclass(frozen=True)
@@ -158,9 +124,3 @@ def _own_terms(player: Player, variables: Variables) -> list[Expression]:
 
 def _sum(terms: Sequence[Expression]) -> Expression:
     return plus(*terms, zero=cp.Constant(0.0))
-
-
-def _unit(shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
-    unit = np.zeros(shape)
-    unit[place] = 1.0
-    return unit

@@ -18,7 +18,7 @@ from hierfl.errors import LowerLevelWarning
 from hierfl.inspect.pictures.convergence import moving_mean
 from hierfl.models import stackelberg_cournot
 from hierfl.problem import Problem
-from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Reproduction, TextTable
+from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
 from hierfl.solvers import Exact, FedRZO
 from hierfl.solvers.papers.printed_modes import FOLLOWERS
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 CLIENTS, ROUNDS = 10, 100
+ALIKE = {"rounds": ROUNDS, "clients": CLIENTS, "seed": 0}  # of all runs
 SLOPES, STEPS, SMOOTHING = (0.5, 1.0), (1, 10, 20), (1.0, 0.1, 0.01)
 LEFT_OPEN = (
     "the start: x = 0, and y = 0 at every call of the projection method",
@@ -48,15 +49,7 @@ def cournot_cell(followers: int, slope: float, local_steps: int, smoothing: floa
     """A run of the game; b is the slope of the demand."""
     return Cell(
         name=f"{followers} followers, b = {slope:g}, H = {local_steps}, eta = {smoothing:g}",
-        settings={
-            "followers": followers,
-            "slope": slope,
-            "local_steps": local_steps,
-            "smoothing": smoothing,
-            "rounds": ROUNDS,
-            "clients": CLIENTS,
-            "seed": 0,
-        },
+        settings={"followers": followers, "slope": slope, "local_steps": local_steps, "smoothing": smoothing, **ALIKE},
         group=f"{followers}, {slope:g}",
     )
 
@@ -71,27 +64,16 @@ def run_cournot(cell: Cell, data: DataSets) -> dict[str, Any]:
     problem, least = cournot_market(*market)
     published = FedRZO.published("2s", followers=cell.settings["followers"])
     solver = replace(published, smoothing=cell.settings["smoothing"], local_steps=cell.settings["local_steps"])
-    exact = FedRZO(
-        smoothing=solver.smoothing,
-        step_size=solver.step_size,
-        local_steps=solver.local_steps,
-        batch_size=solver.batch_size,
-        lower=Exact(),
-    )
+    alike = {name: getattr(solver, name) for name in ("smoothing", "step_size", "local_steps", "batch_size")}
+    exact = FedRZO(**alike, lower=Exact())
     return {**_run(problem, solver, cell), "exact": _run(problem, exact, cell), "optimum": least}
 
 
 def _run(problem: Problem, solver: FedRZO, cell: Cell) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = problem.solve(
-            solver,
-            rounds=cell.settings["rounds"],
-            seed=cell.settings["seed"],
-            x0=0.0,
-            queries="raw",
-            progress=False,
-        )
+        asked = {name: cell.settings[name] for name in ("rounds", "seed")}
+        result = problem.solve(solver, x0=0.0, queries="raw", progress=False, **asked)
     return {
         "own": result.own_value,
         "own_x": float(result.x),
@@ -112,11 +94,6 @@ def cournot_market(followers: int, slope: float) -> tuple[Problem, float]:
     return problem, float(found.fun)
 
 
-def published_followers() -> tuple[int, ...]:
-    """The numbers of followers for which the paper has tau and alpha."""
-    return tuple(FOLLOWERS)
-
-
 # f(x_K) as printed, by followers and slope; rows H = 1, 10, 20, columns eta = 1, 0.1, 0.01
 PRINTED = {
     (10, 0.5): ((-7.875, -7.878, -7.879), (-35.190, -35.192, -35.192), (-39.448, -39.448, -39.448)),
@@ -130,6 +107,11 @@ PRINTED = {
 }
 
 
+def entry_of(cell: Cell) -> tuple[Any, ...]:
+    """Where a cell stands in the printed table: followers, slope, local steps and smoothing."""
+    return tuple(cell.settings[name] for name in ("followers", "slope", "local_steps", "smoothing"))
+
+
 def printed_value(followers: int, slope: float, local_steps: int, smoothing: float) -> float:
     """The entry of the printed table."""
     return PRINTED[followers, slope][STEPS.index(local_steps)][SMOOTHING.index(smoothing)]
@@ -137,42 +119,21 @@ def printed_value(followers: int, slope: float, local_steps: int, smoothing: flo
 
 def _plan_of_table(full: bool, data: DataSets) -> list[Cell]:
     if full:
-        markets = [(followers, slope) for followers in published_followers() for slope in SLOPES]
+        markets = [(followers, slope) for followers in FOLLOWERS for slope in SLOPES]
         return [cournot_cell(*market, h, eta) for market in markets for h in STEPS for eta in SMOOTHING]
     return [cournot_cell(followers, 0.5, h, 0.1) for followers in (20, 100) for h in STEPS]
 
 
 def _tables_of_table(measured: Measured) -> Sequence[TextTable]:
-    head = [
-        "followers",
-        "b",
-        "H",
-        "eta",
-        "printed",
-        "(a) own y",
-        "difference",
-        "(a) f(x)",
-        "(b) f(x)",
-        "min f",
-        "x of (a)",
-        "x of (b)",
-    ]
-    rows = [head]
+    rows = [["followers", "b", "H", "eta", "printed", *COMPARED, "x of (a)", "x of (b)"]]
     for cell in measured.cells:
-        entry = tuple(cell.settings[name] for name in ("followers", "slope", "local_steps", "smoothing"))
-        ours, printed = measured.numbers[cell.name], printed_value(*entry)
-        exact = ours["exact"]
-        rows.append(
-            [
-                *(f"{one:g}" for one in entry),
-                f"{printed:.3f}",
-                f"{ours['own']:.3f}",
-                f"{ours['own'] - printed:+.3f} ({100 * (ours['own'] / printed - 1):+.1f} %)",
-                *(f"{one:.4f}" for one in (ours["value"], exact["value"], ours["optimum"])),
-                *(f"{one['own_x']:.3f}" for one in (ours, exact)),
-            ]
-        )
-    warned = [sum(one["warned"] for one in runs) for runs in _both(measured)]
+        ours, entry = measured.numbers[cell.name], entry_of(cell)
+        printed = printed_value(*entry)
+        compared = _compared(ours, printed, f"{ours['own'] - printed:+.3f} ({{}})")
+        ends = [f"{one['own_x']:.3f}" for one in (ours, ours["exact"])]
+        rows.append([*(f"{one:g}" for one in entry), f"{printed:.3f}", *compared, *ends])
+    cells = [measured.numbers[cell.name] for cell in measured.cells]
+    warned = [sum(one["warned"] for one in runs) for runs in (cells, [one["exact"] for one in cells])]
     title = (
         "f(x_K): printed, and by (a) the printed settings, (b) the lower level solved. "
         f"Warned that the lower level is not solved: {warned[0]} of {len(measured.cells)} runs of (a), {warned[1]} of (b)."
@@ -180,9 +141,14 @@ def _tables_of_table(measured: Measured) -> Sequence[TextTable]:
     return [TextTable(title, rows)]
 
 
-def _both(measured: Measured) -> tuple[list, list]:
-    ours = [measured.numbers[cell.name] for cell in measured.cells]
-    return ours, [one["exact"] for one in ours]
+COMPARED = ("(a) own y", "difference", "(a) f(x)", "(b) f(x)", "min f")
+
+
+def _compared(ours: Plain, printed: float, difference: str) -> list[str]:
+    """The values of a cell beside what was printed, from which it differs by so many percent in the words of ``difference``."""
+    told = difference.format(f"{100 * (ours['own'] / printed - 1):+.1f} %")
+    solved = (ours["value"], ours["exact"]["value"], ours["optimum"])
+    return [f"{ours['own']:.3f}", told, *(f"{one:.4f}" for one in solved)]
 
 
 TABLE = Reproduction(
@@ -208,18 +174,12 @@ def _plan_of_figure(full: bool, data: DataSets) -> list[Cell]:
 
 
 def _tables_of_figure(measured: Measured) -> Sequence[TextTable]:
-    rows = [
-        ["followers", "b", "eta", "H", "printed in Table 4", "(a) own y", "difference", "(a) f(x)", "(b) f(x)", "min f"]
-    ]
+    rows = [["followers", "b", "eta", "H", "printed in Table 4", *COMPARED]]
     for cell in measured.cells:
-        followers, slope, smoothing, steps = (
-            cell.settings[name] for name in ("followers", "slope", "smoothing", "local_steps")
-        )
-        ours, printed = measured.numbers[cell.name], printed_value(followers, slope, steps, smoothing)
-        difference = f"{100 * (ours['own'] / printed - 1):+.1f} %"
-        values = [f"{printed:.3f}", f"{ours['own']:.3f}", difference]
-        solved = [f"{one:.4f}" for one in (ours["value"], ours["exact"]["value"], ours["optimum"])]
-        rows.append([*(f"{one:g}" for one in (followers, slope, smoothing, steps)), *values, *solved])
+        followers, slope, steps, smoothing = entry = entry_of(cell)
+        printed = printed_value(*entry)
+        named = [f"{one:g}" for one in (followers, slope, smoothing, steps)]
+        rows.append([*named, f"{printed:.3f}", *_compared(measured.numbers[cell.name], printed, "{}")])
     title = (
         "f at the last x, averaged over the demand: printed in Table 4, as the figure has no numbers; by (a) the printed settings, solid, with "
         "the run's own y and with the lower level solved; by (b) the lower level solved throughout, dotted. Curves are of each round's own samples."

@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from hierfl.models import ClassificationData
+from hierfl.runs import half_width
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Made = TypeVar("Made")
@@ -100,6 +104,15 @@ class Measured:
     def each(self, setting: str, **settings: Any) -> list[Any]:
         """The values of one setting among the cells that have the others, without repetitions, in the order of the plan."""
         return list(dict.fromkeys(cell.settings[setting] for cell in self.cells if _has(cell, settings)))
+
+
+def draw_mean(ax: Axes, rounds: np.ndarray, values: np.ndarray, **look: Any) -> None:
+    """The mean over seeds (seeds, rounds) by round, with its 95 % band."""
+    middle = values.mean(axis=0)
+    (line,) = ax.plot(rounds, middle, **look)
+    if len(values) > 2:  # the interval of two is wider than the figure
+        half = half_width(values)
+        ax.fill_between(rounds, middle - half, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
 def _has(cell: Cell, settings: Mapping[str, Any]) -> bool:

@@ -48,9 +48,12 @@ class MessageTreatment:
     def __post_init__(self) -> None:
         """Require that what is about the messages of one round is asked for in runs that have rounds.
 
-        Raises ``SettingError``, naming the two that exclude each other.
+        Raises ``SettingError``, naming the two that exclude each other; for a buffer, or weights of old moves, out of range.
         """
         name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
+        buffer, staleness = getattr(self, "buffer", 1), getattr(self, "staleness", 0.0)
+        if buffer < 1 or not staleness >= 0:
+            raise SettingError(f"{name}(buffer={buffer!r}, staleness={staleness!r}): at least 1, and at least 0.")
         if self.rule is not None and asynchronous:
             raise SettingError(
                 f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."

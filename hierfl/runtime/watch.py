@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,6 +25,16 @@ from hierfl.runtime.stopping import Limits, scalars_sent
 TOO_LARGE = 1e50
 FIRST_LOOK = 256  # rounds
 TRAJECTORY_SCALARS = 2_000_000
+
+
+class Seen(NamedTuple):
+    """What a watch has seen by the end of a block, by the names of its fields."""
+
+    path: dict[int, np.ndarray]
+    next_look: int
+    gradient_at_most: float
+    looked: int
+    start: np.ndarray
 
 
 @dataclass
@@ -95,23 +105,18 @@ class Watch:
             return None
         return None if (why := reason()) is None else self._end(why, done)
 
-    def go_on(
-        self,
-        done: int,
-        looked: int,
-        start: np.ndarray,
-        history: History,
-        path: dict[int, np.ndarray],
-        measured: dict[str, list[float]],
-        next_look: int,
-        gradient_at_most: float,
-    ) -> None:
+    @property
+    def seen(self) -> Seen:
+        """What it has seen so far."""
+        return Seen(*(getattr(self, name) for name in Seen._fields))
+
+    def go_on(self, done: int, seen: Seen, history: History, measured: dict[str, list[float]]) -> None:
         """Stand where the watch of a run stood after so many rounds, of which it had ``looked`` at the first ones, that led to ``start``."""
-        self.begun, self.looked, self.start, self.path, self.measured = done, looked, start, path, measured
-        self.next_look, self.gradient_at_most = next_look, gradient_at_most
-        seen = {name: values[:looked] for name, values in history.items()}
-        self.cut = {name: values[looked:] for name, values in history.items()} if looked < done else {}
-        self.blocks, self.spent = [seen], int(np.sum(scalars_sent(seen)))
+        self.begun, self.measured = done, measured
+        self.path, self.next_look, self.gradient_at_most, self.looked, self.start = seen
+        before = {name: values[: self.looked] for name, values in history.items()}
+        self.cut = {name: values[self.looked :] for name, values in history.items()} if self.looked < done else {}
+        self.blocks, self.spent = [before], int(np.sum(scalars_sent(before)))
         self.progress.update(done, "")
 
     def history(self, rounds: int) -> History:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,16 +30,6 @@ from hierfl.solvers.parts.step_tables import Tabulated, row, rows
 STARTS = ("warm", "zero")
 Sequences = tuple[Array, ...]
 Memory = TypeVar("Memory")  # of the algorithm above, which stays as it is
-
-
-class FederatedSettings(Protocol):
-    """What ``BoundFederated`` reads of the settings of a lower solver."""
-
-    @property
-    def batch_size(self) -> int | None: ...
-
-    @property
-    def start(self) -> str: ...
 
 
 class Rule(NamedTuple):
@@ -65,7 +55,7 @@ class BoundFederated(Tabulated):
     """
 
     problem: CompiledProblem
-    settings: FederatedSettings
+    settings: Any
     rule: Rule
     lower_rounds: np.ndarray
     local_steps: np.ndarray

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,25 +19,6 @@ SCHEDULES = ("practical", "theory")
 AS_PRINTED = "theory-as-printed"
 UPPER_SCHEDULES = (*SCHEDULES, AS_PRINTED)
 Starts = tuple[tuple[float, ...], ...]  # flat points, in which a run begins
-
-
-class TheorySettings(Protocol):
-    """What a theorem is asked about a solver's settings."""
-
-    @property
-    def smoothing(self) -> float: ...
-
-    @property
-    def accuracy(self) -> float: ...
-
-    @property
-    def participation(self) -> Any: ...
-
-    @property
-    def starts(self) -> Starts | None: ...
-
-    @property
-    def schedule(self) -> str: ...
 
 
 def report(
@@ -108,7 +89,7 @@ def upper_constants(problem: CompiledProblem, solver: str) -> tuple[float, float
     return float(mu), float(smooth)
 
 
-def prescription(solver: TheorySettings, problem: CompiledProblem, local_steps: int | None = None) -> Prescription:
+def prescription(solver: Any, problem: CompiledProblem, local_steps: int | None = None) -> Prescription:
     """What the class's theorem prescribes for the solver's ``smoothing`` and ``accuracy``, all hypotheses proved.
 
     With ``schedule="theory"`` its gaps are closed, with ``"theory-as-printed"`` they are not; ``local_steps`` is an H that is asked

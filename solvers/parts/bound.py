@@ -1,23 +1,37 @@
-"""A solver bound to one problem: what all of them have."""
+"""A solver bound to one problem: what all of them have, and what most of them do alike.
+
+The server's state is x, or has it by this name; where all clients share a y, that stands beside it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.runtime.contract import Work
+from hierfl.runtime.contract import Clients, Known, OwnValue, Work
 from hierfl.runtime.records import History
 from hierfl.runtime.stopping import gradient_bound
 from hierfl.solvers.lower.exact import BoundExact
+from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.participation import DrawnCohorts, ScriptedCohorts
 from hierfl.solvers.parts.step_tables import Tabulated
 
 ABSENT = ("unbiased", "renormalise", "zero")
+
+
+class SharedState(NamedTuple):
+    """x and the y that all clients share, of the server or of a client on its way; y is empty where they share none."""
+
+    x: Float[Array, " n"]
+    y: Float[Array, " size"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +45,38 @@ class Bound(Tabulated):
     stays_in_upper_set: ClassVar[bool] = True
     slope_of: ClassVar[str] = "at most, over the last {rounds} rounds (95% confidence)"
     advice: ClassVar[str] = "Give the lower solver more or larger steps (lower=...), or take lower=Exact()."
+
+    def init(self, x0: Array) -> Any:
+        """The server begins at x0, and at 0 for a y that clients share."""
+        return SharedState(x0, jnp.zeros(self.problem.lower.size if self.federated else 0, x0.dtype))
+
+    def memory(self, x0: Array) -> Any:
+        """A client remembers its last y, for a warm start, where it has one of its own."""
+        return self.oracle.first_answer(x0)
+
+    def decision(self, state: Any) -> Array:
+        """The server's x."""
+        x: Array = getattr(state, "x", state)
+        return x
+
+    def response(self, state: Any, memory: Any) -> Array | None:
+        """The latest y: the clients', which is their memory or first in it, or the one that they share."""
+        if self.oracle.alone:
+            return memory[0] if isinstance(memory, tuple) else memory
+        return state.y[None] if self.federated else None
+
+    def clock(self, r: Array) -> Clock:
+        """When the answers of a round are asked for."""
+        return Clock(r, r)
+
+    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:
+        """All terms at x with y by this run's lower solver; of a run that moves y along with x, with that y."""
+        clock, y = self.clock(clients.round), None
+        if self.federated and not self.oracle.alone:
+            y = state.y
+            if self.lower is not None:
+                y = self.lower.federation(clients, Known(x[None]), y, clock, key).y[0]
+        return self.oracle.own_value(clients, x, y, clock, key)
 
     @property
     def lower(self) -> Any:
@@ -50,8 +96,12 @@ class Bound(Tabulated):
 
     @property
     def theory(self) -> Prescription | None:
-        """What the class's theorem prescribes, where the settings ask for it."""
-        return None
+        """What the class's theorem prescribes, where the settings ask for it, and the lower solver."""
+        asked = getattr(self.settings, "prescribed", None)
+        prescribed: Prescription | None = None if asked is None else asked(self.problem)
+        if prescribed is None or self.lower is None:
+            return prescribed
+        return replace(prescribed, lower=str(self.lower.settings))
 
     def anew(self, state: Any, forgotten: bool) -> Any | None:
         """Nothing is lost with a client's memory but time, unless the server's state is about the memories of all."""

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Environment, Rows
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.contract import Clients, OwnValue
-from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.runtime.contract import Clients
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.round_monitor import RoundMonitor, move_rate
 from hierfl.solvers.parts.step_tables import row
@@ -52,6 +52,13 @@ class Term(NamedTuple):
         return function(party.passing(key, batch_size, self.samples, step))
 
 
+class CorrectedState(NamedTuple):
+    """The server's x, and the mean of the control variates by which clients correct their steps."""
+
+    x: Float[Array, " n"]
+    control: Float[Array, " n"]
+
+
 @dataclass(frozen=True, eq=False)
 class LocalSteps(Bound):
     """What all baselines do alike on one problem. ``sizes``: the step size of each round, (rounds,)."""
@@ -62,26 +69,9 @@ class LocalSteps(Bound):
         """The state is x alone."""
         return x0
 
-    def memory(self, x0: Array) -> Any:
-        """Clients remember nothing."""
-        return jnp.zeros(0, x0.dtype)
-
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
         """Corrected and averaged local steps are in general no step along -grad f."""
         return None
-
-    def decision(self, state: Any) -> Array:
-        """The state is x itself."""
-        x: Array = state
-        return x
-
-    def response(self, state: Any, memory: Any) -> Array | None:
-        """There is no y."""
-        return None
-
-    def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:
-        """The sum of all terms at x."""
-        return self.oracle.own_value(clients, x, None, Clock(clients.round, clients.round), key)
 
     @property
     def client_term(self) -> Term:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array
@@ -25,13 +25,6 @@ from hierfl.solvers.parts.step_tables import Tabulated, constant, row, rows
 Participation = float | Callable[[int], Sequence[int] | np.ndarray] | np.ndarray | Sequence[Sequence[bool]]
 MOST_ENTRIES = 50_000_000  # of a script, whose participants are tabulated for all rounds
 FORMS = "a fraction in (0, 1], a callable of the round that returns the indices of clients, or an array of booleans (rounds, clients)"
-
-
-class WithParticipation(Protocol):
-    """What is read of a solver's settings."""
-
-    @property
-    def participation(self) -> Participation: ...
 
 
 def require_participation(value: Any) -> None:
@@ -60,7 +53,7 @@ def require_participation(value: Any) -> None:
     require_number(value, "participation", 0, 1)
 
 
-def cohorts_of(settings: WithParticipation, problem: CompiledProblem, rounds: int) -> DrawnCohorts | ScriptedCohorts:
+def cohorts_of(settings: Any, problem: CompiledProblem, rounds: int) -> DrawnCohorts | ScriptedCohorts:
     """Who takes part in each of the rounds.
 
     Raises ``SettingError`` for a script of another shape, a round in which nobody takes part, or clients that there are

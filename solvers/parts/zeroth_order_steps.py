@@ -20,10 +20,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Environment, Rows
-from hierfl.runtime.contract import Clients, Message, OwnValue, Received
+from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.client_oracle import Evaluated
@@ -79,14 +78,6 @@ class ZerothOrderSteps(Bound):
     stays_in_upper_set: ClassVar[bool] = False
     tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps", "smoothing", "accuracy")
 
-    @property
-    def theory(self) -> Prescription | None:
-        """What the theorem for the declared class prescribes, with ``schedule="theory"``, and the lower solver."""
-        prescribed: Prescription | None = self.settings.prescribed(self.problem)
-        if prescribed is None or self.oracle.lower is None:
-            return prescribed
-        return replace(prescribed, lower=str(self.oracle.lower.settings))
-
     def cut_short(self, last: int, steps: int) -> Self:
         """The same with so many local steps in round ``last``."""
         return replace(self, steps=self.steps.cut_short(last, steps))
@@ -98,23 +89,16 @@ class ZerothOrderSteps(Bound):
 
     def init(self, x0: Float[Array, " n"]) -> FedRZOState:
         """The server begins at x0; clients know it."""
-        return FedRZOState(x0, jnp.zeros(0, x0.dtype), Ledger.new(self.problem))
+        start = super().init(x0)
+        return FedRZOState(start.x, start.y, Ledger.new(self.problem))
 
     def memory(self, x0: Float[Array, " n"]) -> FedRZOMemory:
-        """A client remembers its control variate, where it keeps one."""
-        return FedRZOMemory(jnp.zeros(0, x0.dtype), first_control(x0, self.settings.control_variate))
+        """A client remembers its y in client scope, and its control variate, where it keeps one."""
+        return FedRZOMemory(super().memory(x0), first_control(x0, self.settings.control_variate))
 
-    def decision(self, state: FedRZOState) -> Array:
-        """The server's x."""
-        return state.x
-
-    def response(self, state: FedRZOState, memory: FedRZOMemory) -> Array | None:
-        """No y outlives a step."""
-        return None
-
-    def own_value(self, clients: Clients, state: FedRZOState, x: Array, key: Array) -> OwnValue:
-        """All terms at x with y by this run's lower solver."""
-        return self.oracle.own_value(clients, x, None, self.steps.clock(clients.round), key)
+    def clock(self, r: Array) -> Clock:
+        """The first local step of a round, of all that are counted."""
+        return self.steps.clock(r)
 
     # --- a participant ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,16 @@ class Holder:
         assert self.population is not None
         samples = {p.id for p in average.parameters()}
         return next(int(t.counts[self.index]) for t in self.population.tables if samples & set(t.samples))
+
+
+def known_of_all(holders: Sequence[Holder]) -> Known:
+    """What is known of the leaves for each of several holders."""
+    every = [holder.known for holder in holders]
+    return {
+        leaf: Interval(np.min([one[leaf].lo for one in every], axis=0), np.max([one[leaf].hi for one in every], axis=0))
+        for leaf in every[0]
+        if all(leaf in one for one in every)
+    }
 
 
 @dataclass(frozen=True, eq=False)

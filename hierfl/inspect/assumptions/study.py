@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.constraints.constraint import Constraint
 
 from hierfl.analysis.moving import Movement, movement
 from hierfl.analysis.variable_attributes import attribute_constraints
@@ -105,6 +106,13 @@ class MappingAtPoints:
 
 
 _CLASSES = {None: "nn", "federation": "bl", "sample": "2s", "client": "hfl"}
+_ASSUMPTIONS = {
+    "nn": "[NN] Assumption 1",
+    "bl": "[2S] Assumption 2",
+    "mm": "[2S] Assumption 2",
+    "2s": "[2S] Assumption 3",
+    "hfl": "[HFL] Assumption 1",
+}
 _SCALES = (0.1, 1.0, 10.0, 100.0)
 
 
@@ -131,10 +139,26 @@ class Study:
             return "mm"
         return _CLASSES[self.compiled.scope]
 
+    def assumption(self, part: str, *without: str) -> str:
+        """The part of the class's assumption, such as ``"(ii)"``; empty for classes ``without`` it."""
+        kind = self.problem_class
+        return "" if kind in without else f"{_ASSUMPTIONS[kind]} {part}"
+
     @property
     def level(self) -> LowerLevel | None:
         """The declared lower level, or None."""
         return self.compiled.declaration.lower_level
+
+    @property
+    def below(self) -> LowerLevel:
+        """The lower level, of what is about it and asked where there is one."""
+        assert self.level is not None
+        return self.level
+
+    @property
+    def lower_constraints(self) -> list[Constraint]:
+        """The constraints of Y(x), attributes of its variables included."""
+        return [*self.below.constraints, *attribute_constraints(self.below.variables)]
 
     @cached_property
     def holders(self) -> Holders:
@@ -174,9 +198,7 @@ class Study:
     @cached_property
     def movement(self) -> Movement:
         """How Y(x) changes with x: not at all, by a translation, or otherwise."""
-        assert self.level is not None
-        constraints = [*self.level.constraints, *attribute_constraints(self.level.variables)]
-        return movement(constraints, self.level.variables, self.compiled.upper.variables)
+        return movement(self.lower_constraints, self.below.variables, self.compiled.upper.variables)
 
     @cached_property
     def x_points(self) -> np.ndarray:

@@ -191,18 +191,9 @@ class ImplicitFunction:
         """
         from hierfl.inspect.pictures.slice import slice_of
 
-        return slice_of(
-            self._compiled_when_asked(progress=progress),
-            center,
-            direction,
-            radius,
-            points,
-            smoothing,
-            samples=samples,
-            seed=seed,
-            tolerance=tolerance,
-            progress=progress,
-        )
+        compiled, settings = self._compiled_when_asked(progress=progress), {"samples": samples, "seed": seed}
+        line = (center, direction, radius, points, smoothing)
+        return slice_of(compiled, *line, **settings, tolerance=tolerance, progress=progress)
 
     @suggests_names
     def surface(

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient
@@ -29,7 +28,7 @@ from hierfl.descent.answers import FAILURES
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.errors import HierflError, IncompatibleSolverError, RestWarning
 from hierfl.inspect.assumptions.curvature.hessians import Curvature
-from hierfl.inspect.assumptions.holders import Holders
+from hierfl.inspect.assumptions.holders import Holders, known_of_all
 from hierfl.inspect.implicit.where_it_ended import is_cheap
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutShort, heeded
@@ -335,18 +334,9 @@ def _modulus(compiled: CompiledProblem) -> float | None:
     for term, parts in sides:
         if term is None:
             continue
-        known = _joined([holder.known for _, holder in parts])
+        known = known_of_all([holder for _, holder in parts])
         low = Curvature(compiled, compiled.sign * term, variables, known).mean_spectrum(parts).low
         if low is None:
             return None
         modulus += low.value
     return max(0.0, modulus)
-
-
-def _joined(known: list[Any]) -> dict[int, Interval]:
-    """Bounds that hold for all of several holders."""
-    return {
-        leaf: Interval(np.min([one[leaf].lo for one in known], axis=0), np.max([one[leaf].hi for one in known], axis=0))
-        for leaf in known[0]
-        if all(leaf in one for one in known)
-    }

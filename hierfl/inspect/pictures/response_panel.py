@@ -12,13 +12,13 @@ import numpy as np
 
 from hierfl.errors import SettingError
 from hierfl.house_style import COLOURS as ALL_COLOURS
-from hierfl.inspect.pictures.drawable import DrawableSlice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from hierfl.compiler.layout import Layout
+    from hierfl.inspect.pictures.slice import Slice
 
 
 SAME_PLACE = 1e-6  # in radii: a point so near to a jump is on it
@@ -34,7 +34,7 @@ class BrokenCurve(NamedTuple):
     point: np.ndarray
 
 
-def curve(shown: DrawableSlice) -> BrokenCurve:
+def curve(shown: Slice) -> BrokenCurve:
     """f along the slice, through its kinks. At a jump the line ends at its left value and begins again at its right one."""
     jumps = [jump.t for jump in shown.kinks.jumps]
     near = np.min(np.abs(np.subtract.outer(shown.t, jumps)), axis=1, initial=np.inf) <= SAME_PLACE * shown.line.radius
@@ -47,7 +47,7 @@ def curve(shown: DrawableSlice) -> BrokenCurve:
     return BrokenCurve(t[order], np.concatenate([shown.value[~near], values])[order], point[order])
 
 
-def broken(shown: DrawableSlice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def broken(shown: Slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(t, values) of a term (k,) along the slice, broken by NaN at each jump of f."""
     place = np.searchsorted(shown.t, [jump.t for jump in shown.kinks.jumps])
     at = np.insert(shown.t, place, [jump.t for jump in shown.kinks.jumps])
@@ -61,7 +61,7 @@ def entries(layout: Layout) -> Iterable[str]:
             yield f"{variable.name()}[{', '.join(map(str, index))}]" if index else variable.name()
 
 
-def line_title(shown: DrawableSlice) -> str:
+def line_title(shown: Slice) -> str:
     """Along which line f is drawn: by name where one scalar moves, by the unit vector where x is small, else how it was chosen."""
     layout = shown.compiled.upper
     (moving,) = np.nonzero(np.abs(shown.line.direction) > ON_THE_LINE)
@@ -72,7 +72,7 @@ def line_title(shown: DrawableSlice) -> str:
     return f"f along {shown.chosen}"
 
 
-def line_label(shown: DrawableSlice) -> str:
+def line_label(shown: Slice) -> str:
     """What t is, in the declared names: ``t   (x = 0.3 + t)`` where one scalar moves, else with centre and direction."""
     layout = shown.compiled.upper
     (moving,) = np.nonzero(np.abs(shown.line.direction) > ON_THE_LINE)
@@ -92,7 +92,7 @@ NAMED = 12  # curves that have a name at their end
 LINES = ("-", "--", ":", "-.")  # of the owners, where an entry of y has several
 
 
-def shows_response(shown: DrawableSlice, asked: bool | None, own_axes: bool) -> bool:
+def shows_response(shown: Slice, asked: bool | None, own_axes: bool) -> bool:
     """Whether to draw y(x) as well: where asked for, or where y is small and there is room for a panel.
 
     Raises ``SettingError`` if it is asked for where there is none, or on axes of the caller's.
@@ -107,7 +107,7 @@ def shows_response(shown: DrawableSlice, asked: bool | None, own_axes: bool) -> 
     return not own_axes and 0 < scalars <= FEW if asked is None else asked
 
 
-def draw_response(panel: Axes, shown: DrawableSlice) -> None:
+def draw_response(panel: Axes, shown: Slice) -> None:
     """Draw the curves of all scalars of y, and their names where they are few."""
     import matplotlib as mpl
 

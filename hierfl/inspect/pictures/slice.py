@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cvxpy as cp
 import jax.numpy as jnp
@@ -25,7 +25,6 @@ from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch
 from hierfl.inspect.kinks.place_search import effort
 from hierfl.inspect.line import Line
-from hierfl.inspect.pictures.drawable import Gap, Smoothed, Tie
 from hierfl.inspect.window import centre_of, direction_of, require_window, run_of
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
@@ -37,6 +36,43 @@ if TYPE_CHECKING:
 
 
 EDGE = 1e-7  # in radii: to within this an edge is found
+
+
+class Gap(NamedTuple):
+    """f has no value for t in [low, high]; ``reason`` says why."""
+
+    low: float
+    high: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.reason}"
+
+
+class Tie(NamedTuple):
+    """For t in [low, high] an owner's lower level has several solutions that f tells apart.
+
+    Where the declaration has ``selected`` among them, whether it has is not known.
+    """
+
+    low: float
+    high: float
+    owner: str
+    selected: bool
+
+    def __str__(self) -> str:
+        where = f"t = {self.low:.6g}" if self.high == self.low else f"t in [{self.low:.6g}, {self.high:.6g}]"
+        if self.selected:
+            return f"{where}: whether the lower level of {self.owner} has one solution or several is not known, so that none is chosen"
+        return f"{where}: the lower level of {self.owner} has several solutions, and f is that of least norm"
+
+
+class Smoothed(NamedTuple):
+    """f^eta on the slice's points by Monte Carlo, with half the width of its 95% interval at each."""
+
+    eta: float
+    value: np.ndarray
+    half_width: np.ndarray
 
 
 def gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Gap, ...]:

@@ -16,12 +16,13 @@ from hierfl.house_style import (
     require_axes,
     require_style,
 )
-from hierfl.inspect.pictures.drawable import DrawableSlice
 from hierfl.inspect.pictures.response_panel import curve, draw_response, line_label, line_title, shows_response
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from hierfl.inspect.pictures.slice import Slice
 
 TANGENT = 0.08  # half the length of a tangent, in radii
 KINKS_SHOWN = 40
@@ -32,7 +33,7 @@ FAINT = 1e-3  # of the sharpest kink's leap of slope, below which a kink has a s
 
 
 def plot_slice(
-    shown: DrawableSlice, ax: Axes | None = None, response: bool | None = None, style: str = "screen", **line: Any
+    shown: Slice, ax: Axes | None = None, response: bool | None = None, style: str = "screen", **line: Any
 ) -> Figure:
     """Draw a slice; ``line`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
     import matplotlib.pyplot as plt
@@ -73,7 +74,7 @@ def plot_slice(
     return cast("Figure", figure)
 
 
-def _draw_kinks(panel: Axes, shown: DrawableSlice) -> None:
+def _draw_kinks(panel: Axes, shown: Slice) -> None:
     """Draw dots, and the tangents on either side; where there are very many, those of the sharpest kinks."""
     import matplotlib as mpl
 
@@ -96,13 +97,13 @@ def _draw_kinks(panel: Axes, shown: DrawableSlice) -> None:
         panel.plot([jump.t, jump.t], [jump.left, jump.right], color=COLOURS[6], linestyle=":", **named)
 
 
-def _kink_label(shown: DrawableSlice) -> str:
+def _kink_label(shown: Slice) -> str:
     count = len(shown.kinks)
     more = f", the {KINKS_SHOWN} sharpest" if count > KINKS_SHOWN else ""
     return f"{count} kink{'s' if count != 1 else ''}{more}"
 
 
-def _draw_gaps(panel: Axes, shown: DrawableSlice) -> None:
+def _draw_gaps(panel: Axes, shown: Slice) -> None:
     reasons = list(dict.fromkeys(gap.reason for gap in shown.gaps))
     for number, reason in enumerate(reasons):
         grey, hatch = GAPS[number % len(GAPS)]
@@ -113,7 +114,7 @@ def _draw_gaps(panel: Axes, shown: DrawableSlice) -> None:
             )
 
 
-def _draw_ties(panel: Axes, shown: DrawableSlice) -> None:
+def _draw_ties(panel: Axes, shown: Slice) -> None:
     """Shade where f is that of one of several lower solutions; single places are lines."""
     for number, tie in enumerate(shown.ties):
         label: dict[str, Any] = {"label": "several lower solutions"} if number == 0 else {}

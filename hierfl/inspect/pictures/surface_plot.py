@@ -16,12 +16,13 @@ from hierfl.house_style import (
     require_known,
     require_style,
 )
-from hierfl.inspect.pictures.drawable import DrawableSurface
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from mpl_toolkits.mplot3d import Axes3D
+
+    from hierfl.inspect.pictures.surface import Surface
 
 LEVELS = 24
 STYLE = {
@@ -33,7 +34,7 @@ STYLE = {
 
 
 def plot_surface(
-    shown: DrawableSurface, ax: Axes | None = None, kind: str = "contour", style: str = "screen", **look: Any
+    shown: Surface, ax: Axes | None = None, kind: str = "contour", style: str = "screen", **look: Any
 ) -> Figure:
     """Draw a surface; ``look`` goes to matplotlib's ``contourf`` or ``plot_surface``. Returns the figure."""
     import matplotlib.pyplot as plt
@@ -55,7 +56,7 @@ def plot_surface(
     return figure
 
 
-def axis_names(shown: DrawableSurface) -> tuple[str, str]:
+def axis_names(shown: Surface) -> tuple[str, str]:
     """Name the axes: by the declared entries of x where the plane is that of its two coordinates, else s and t."""
     if not np.array_equal(shown.plane.directions, np.eye(2)):
         return "s   (along the first direction)", "t   (along the second)"
@@ -64,13 +65,13 @@ def axis_names(shown: DrawableSurface) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def coordinates(shown: DrawableSurface) -> tuple[np.ndarray, np.ndarray]:
+def coordinates(shown: Surface) -> tuple[np.ndarray, np.ndarray]:
     """What the axes count: x itself where the plane is that of its two coordinates, else s and t."""
     shift = shown.plane.centre if np.array_equal(shown.plane.directions, np.eye(2)) else np.zeros(2)
     return shown.s + shift[0], shown.s + shift[1]
 
 
-def _contours(figure: Figure, panel: Axes, shown: DrawableSurface, style: dict[str, Any]) -> None:
+def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]) -> None:
     from matplotlib.patheffects import withStroke
 
     across, up = coordinates(shown)
@@ -107,7 +108,7 @@ def _beyond(style: dict[str, Any]) -> str:
     return "neither" if np.ndim(style.get("levels", 0)) else "both"
 
 
-def _in_space(figure: Figure, panel: Axes3D, shown: DrawableSurface, style: dict[str, Any]) -> None:
+def _in_space(figure: Figure, panel: Axes3D, shown: Surface, style: dict[str, Any]) -> None:
     across, up = coordinates(shown)
     grid = np.meshgrid(across, up, indexing="ij")
     look = {"linewidth": 0.15, "edgecolor": "0.3", "rcount": 60, "ccount": 60, "zorder": 1, **style}

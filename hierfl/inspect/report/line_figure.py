@@ -22,8 +22,7 @@ from hierfl.inspect.report.point_notes import PointNotes
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from hierfl.inspect.pictures.drawable import Gap, Tie
-    from hierfl.inspect.pictures.slice import Slice
+    from hierfl.inspect.pictures.slice import Gap, Slice, Tie
     from hierfl.inspect.report.point_notes import PointNotes
 
 

@@ -154,15 +154,16 @@ def mean_of(
             f"the objective is not affine in its mean {expression_text(node)}: a minibatch would bias it. Means and totals may "
             f"only be added, scaled, or put through affine atoms."
         )
-    return {v.id: [_averaged(node, part)] for v, part in zip(variables, derivative(node.per_sample))}
+    return {v.id: [averaged(node, part)] for v, part in zip(variables, derivative(node.per_sample))}
 
 
-def _averaged(node: SampleAverage, part: Expression) -> Expression:
+def averaged(node: SampleAverage, part: Expression) -> Expression:
+    """The mean or total that the node takes, of another expression; the mean of what no sample changes is itself."""
     samples = [p for p in node.per_sample.parameters() if isinstance(p, Sample)]
     if any(isinstance(p, Sample) for p in part.parameters()):
         return type(node)(part)
     if not isinstance(node, total) or vanishes(part) or not samples:
-        return part  # the mean of what no sample changes
+        return part
     return total(part + 0 * cp.sum(samples[0]))
 
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hierfl.errors import DataError
-from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_style
+from hierfl.house_style import COLOURS, house_style, require_axes, require_style
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.partition_plot import (
-    client_axis,
-    counted,
-    panel_height,
-    plot_partition,
-)
+from hierfl.language.federation.partition_plot import client_axis, client_panel, counted, plot_partition
 from hierfl.language.federation.value_checks import described
 from hierfl.language.sample import Sample
 from hierfl.near_names import near_names
@@ -134,7 +129,7 @@ def _spread(clients: Sequence[Client], sample: Sample, names: list[str], ax: Axe
     low, middle, high = np.array([_quantiles(client, sample) for client in clients]).T
     places = np.arange(len(clients))
     with house_style(style):
-        figure, panel = _panel(ax, len(clients), style)
+        figure, panel = client_panel(ax, len(clients), style)
         panel.hlines(places, low, high, color=COLOURS[0], alpha=0.5, linewidth=4 if len(clients) <= 40 else 1)
         panel.plot(
             middle, places, linestyle="", marker="o", markersize=4 if len(clients) <= 40 else 2, color=COLOURS[1]
@@ -157,19 +152,8 @@ def _weights(weights: str | np.ndarray, names: list[str], ax: Axes | None, style
     """What each client counts for in the objective."""
     shares = np.full(len(names), 1 / len(names)) if isinstance(weights, str) else weights
     with house_style(style):
-        figure, panel = _panel(ax, len(names), style)
+        figure, panel = client_panel(ax, len(names), style)
         panel.barh(np.arange(len(names)), shares, height=0.8, color=COLOURS[0])
         client_axis(panel, len(names), names)
         panel.set_xlabel("weight in the objective")
     return figure
-
-
-def _panel(ax: Axes | None, clients: int, style: str) -> tuple[Figure, Axes]:
-    import matplotlib.pyplot as plt
-
-    if ax is not None:
-        return cast("Figure", ax.figure), ax
-    height = panel_height(clients)
-    size = (COLUMN, min(height, 4.0)) if style == "paper" else (6.5, height)
-    figure, panel = plt.subplots(figsize=size, FigureClass=house_figure())
-    return figure, panel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from hierfl.language.federation.federated_data import Federation
+
 BARS = 100  # clients: more have a band of each class, drawn as one, in place of bars
 APART = 6  # colours of the palette that differ to every eye; more classes run from dark to light
 UNKNOWN = {"color": "0.85", "hatch": "///", "edgecolor": "white"}  # rows whose classes are not known here
@@ -25,14 +27,7 @@ _ROWS = 10  # legend entries in one column
 _NAME = 16  # characters of a client's name
 
 
-class HeldByClients(Protocol):
-    """A federation, as its picture sees it."""
-
-    @property
-    def clients(self) -> tuple[Client, ...]: ...
-
-
-def label_counts(federation: HeldByClients, label: Sample, classes: Any = None) -> np.ndarray:
+def label_counts(federation: Federation, label: Sample, classes: Any = None) -> np.ndarray:
     """Count how many samples of each class each client holds.
 
     Parameters
@@ -125,10 +120,7 @@ def plot_partition(
         raise DataError(f"class_names has {len(names)} names for {classes} classes, the columns of counts.")
     rest = np.zeros(clients) if unknown is None else np.asarray(unknown, float)
     with house_style(require_style(style)):
-        if ax is None:
-            height = panel_height(clients)
-            size = (COLUMN, min(height, 4.0)) if style == "paper" else (6.5, height)
-            _, ax = plt.subplots(figsize=size, FigureClass=house_figure())
+        figure, ax = client_panel(ax, clients, style)
         looks = [{"color": shade, "edgecolor": "white"} for shade in _shades(classes)]
         left = np.zeros(clients)
         for label, (name, look) in enumerate(zip(names, looks)):
@@ -149,12 +141,19 @@ def plot_partition(
                 bbox_to_anchor=(1.0, 0.5),
                 ncols=-(-(classes + 1) // _ROWS) if classes > _ROWS else 1,
             )
-    return cast("Figure", ax.figure)
+    return figure
 
 
-def panel_height(clients: int) -> float:
-    """Inches for so many clients below each other: a figure of hundreds still fits a screen."""
-    return float(max(2.2, 0.9 + min(0.3 * clients, 4.4)))
+def client_panel(ax: Axes | None, clients: int, style: str) -> tuple[Figure, Axes]:
+    """The axes that are given, or those of a new figure for so many clients below each other: one of hundreds still fits a screen."""
+    import matplotlib.pyplot as plt
+
+    if ax is not None:
+        return cast("Figure", ax.figure), ax
+    height = float(max(2.2, 0.9 + min(0.3 * clients, 4.4)))
+    size = (COLUMN, min(height, 4.0)) if style == "paper" else (6.5, height)
+    figure, panel = plt.subplots(figsize=size, FigureClass=house_figure())
+    return figure, panel
 
 
 def client_axis(ax: Axes, clients: int, names: Sequence[str] | None) -> None:

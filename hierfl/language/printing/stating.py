@@ -6,7 +6,7 @@ by the server; inside a lower level y is the unknown and has no index. A lone cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -168,28 +168,21 @@ def _together(nodes: Phrases) -> Phrase:
     return nodes[0] if len(nodes) == 1 else Phrase("tuple", nodes)
 
 
-def _values(level: Any, clients: int) -> Phrase:
-    """Objective or mapping as the level's party sees it; in federation scope the mean over clients."""
-    value = _together(tuple(_seen_by_client(expression, clients > 1) for expression in level.expressions))
-    shared = level.scope == "federation" and any(map(_differs_by_client, level.expressions))
-    return _over_clients(value, clients) if shared else value
+def _values(expressions: Sequence[Any], shared: bool, clients: int) -> Phrase:
+    """Objective or mapping as its party sees it; a shared one that differs by client is a mean over clients."""
+    value = _together(tuple(_seen_by_client(expression, clients > 1) for expression in expressions))
+    return _over_clients(value, clients) if shared and any(map(_differs_by_client, expressions)) else value
 
 
-def _mean_value(expression: Any, shared: bool, clients: int) -> Phrase:
-    """One objective as its party sees it; a shared one that differs by client is a mean over clients."""
-    value = _seen_by_client(expression, clients > 1)
-    return _over_clients(value, clients) if shared and _differs_by_client(expression) else value
-
-
-def _conditions(level: Any, clients: int) -> tuple[Condition, ...]:
-    shared = level.scope == "federation"
-    return (*_domains(level.variables), *(_condition(c, clients > 1, each_client=shared) for c in level.constraints))
+def _conditions(owner: Any, shared: bool, clients: int) -> tuple[Condition, ...]:
+    """The constraints of a level, or of a player."""
+    return (*_domains(owner.variables), *(_condition(c, clients > 1, each_client=shared) for c in owner.constraints))
 
 
 def _minimum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
-    return Optimization(
-        "minimize", tuple(map(read, level.variables)), _values(level, clients), _conditions(level, clients)
-    )
+    shared = level.scope == "federation"
+    value, conditions = _values(level.expressions, shared, clients), _conditions(level, shared, clients)
+    return Optimization("minimize", tuple(map(read, level.variables)), value, conditions)
 
 
 def _maximum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
@@ -197,7 +190,7 @@ def _maximum(level: Any, decisions: Phrases, samples: Phrases, index: str, clien
 
 
 def _equilibrium(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Inequality:
-    inside = tuple(map(read, level.variables))
+    inside, shared = tuple(map(read, level.variables)), level.scope == "federation"
     point = _together(inside)
     used = {leaf.name() for leaf in level.leaves}
     other = Phrase("name", value=_unused("zvu", used), shape=point.shape)
@@ -210,10 +203,10 @@ def _equilibrium(level: Any, decisions: Phrases, samples: Phrases, index: str, c
         other=other,
         condition=Phrase("ge", (Phrase(product, (mapping, step)), number(0))),
         mapping=mapping,
-        value=_values(level, clients),
+        value=_values(level.expressions, shared, clients),
         feasible=feasible,
         variables=inside,
-        conditions=_conditions(level, clients),
+        conditions=_conditions(level, shared, clients),
     )
 
 
@@ -222,12 +215,8 @@ def _game(level: Nash, decisions: Phrases, samples: Phrases, index: str, clients
 
 
 def _contender(player: Player, shared: bool, clients: int) -> Contender:
-    value = _mean_value(player.objective, shared, clients)
-    variables = tuple(map(read, player.variables))
-    conditions = (
-        *_domains(player.variables),
-        *(_condition(c, clients > 1, each_client=shared) for c in player.constraints),
-    )
+    value, variables = _values((player.objective,), shared, clients), tuple(map(read, player.variables))
+    conditions = _conditions(player, shared, clients)
     if player.count is None:
         return Contender(variables, Optimization(player.sense, variables, value, conditions), None)
     rows = tuple(_row(variable) for variable in variables)

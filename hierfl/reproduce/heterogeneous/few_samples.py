@@ -15,10 +15,10 @@ import numpy as np
 from hierfl.reproduce.heterogeneous.heterogeneous_runs import (
     MU,
     PAPER,
-    PRETRAINING,
     SERVER_BATCH,
     TEST,
     declared,
+    heterogeneous_cell,
     judged,
     prepared,
     run_pooled,
@@ -26,8 +26,7 @@ from hierfl.reproduce.heterogeneous.heterogeneous_runs import (
     server_training,
 )
 from hierfl.reproduce.heterogeneous.heterogeneous_table import interval
-from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
-from hierfl.runs import half_width
+from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable, draw_mean
 from hierfl.solvers import ZOHFL, ImplicitGradient, ProjectedSGD
 
 if TYPE_CHECKING:
@@ -54,21 +53,10 @@ def _plan(full: bool, data: DataSets) -> list[Cell]:
     cells = []
     for seed in range(seeds):
         for method, choices in DECLARED.items():
-            settings = {
-                "data": name,
-                "alpha": ALPHA,
-                "beta": BETA,
-                "method": method,
-                "seed": seed,
-                "rounds": 500 if full else 100,
-                "tau": 20,
-                "shared": False,
-                "envelope": False,
-                "server": FEW[name] / max(rows, FEW[name]),
-                **PRETRAINING,
-                **choices,
-            }
-            cells.append(Cell(f"{name}, {method}, seed {seed}", settings, name, str(seed)))
+            named_by = {"data": name, "alpha": ALPHA, "beta": BETA, "method": method, "seed": seed}
+            own = {"rounds": 500 if full else 100, "envelope": False, "server": FEW[name] / max(rows, FEW[name])}
+            own |= choices
+            cells.append(heterogeneous_cell(f"{name}, {method}, seed {seed}", str(seed), **named_by, **own))
     return cells
 
 
@@ -113,11 +101,7 @@ def _draw(measured: Measured) -> Figure:
     for method in (PUBLISHED, SHARED, ENVELOPE, ALONE):
         curves = [one["by_round"] for one in measured.of(method=method)]
         rounds, values = np.array(curves[0]["round"]), np.array([one["accuracy"] for one in curves])
-        (line,) = ax.plot(rounds, values.mean(axis=0), "--" if method == ALONE else "-", label=method)
-        if len(values) > 2:  # the interval of two is wider than the figure
-            half = half_width(values)
-            low, high = values.mean(axis=0) - half, values.mean(axis=0) + half
-            ax.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        draw_mean(ax, rounds, values, linestyle="--" if method == ALONE else "-", label=method)
     level = np.mean([one["accuracy"] for one in measured.of(method=POOLED)])
     ax.axhline(level, color="black", linestyle=":", label=POOLED)
     ax.set(xlabel="communication round", ylabel="test accuracy (%)", ylim=(0, 101))

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.reproduce.heterogeneous.heterogeneous_runs import HETEROGENEITIES, LEFT_OPEN, PAPER, SERVER, run_zohfl
-from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
+from hierfl.reproduce.heterogeneous.heterogeneous_runs import (
+    HETEROGENEITIES,
+    LEFT_OPEN,
+    PAPER,
+    heterogeneous_cell,
+    run_zohfl,
+)
+from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Reproduction, TextTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,25 +43,9 @@ def _plan(full: bool, data: DataSets) -> list[Cell]:
 
 
 def _cell(data: str, alpha: float, beta: float, tau: int, mode: str, rounds: int) -> Cell:
-    settings: dict[str, Any] = {
-        "data": data,
-        "alpha": alpha,
-        "beta": beta,
-        "tau": tau,
-        "mode": mode,
-        "rounds": rounds,
-        "seed": 0,
-        "server": SERVER,
-        "pretraining": 0,
-        "pretraining_step": 0.1,
-        **MODES[mode],
-    }
-    name = f"{data}, alpha = {alpha:g}, beta = {beta:g}, {mode}, tau = {tau}"
-    return Cell(name, settings, data, f"{data}, {alpha:g}")
-
-
-def _run(cell: Cell, data: DataSets) -> Plain:
-    return run_zohfl(cell, data)
+    named, own = f"{data}, alpha = {alpha:g}, beta = {beta:g}, {mode}, tau = {tau}", {"pretraining": 0, **MODES[mode]}
+    named_by = {"data": data, "alpha": alpha, "beta": beta, "tau": tau, "mode": mode}
+    return heterogeneous_cell(named, f"{data}, {alpha:g}", **named_by, rounds=rounds, seed=0, **own)
 
 
 def _tables(measured: Measured) -> Sequence[TextTable]:
@@ -104,7 +94,7 @@ REPRODUCTION = Reproduction(
     caption="Comparison of different τ under increasing heterogeneity with Fashion-MNIST and CIFAR-10.",
     data=(*SETS, "MNIST"),
     plan=_plan,
-    run=_run,
+    run=run_zohfl,
     tables=_tables,
     draw=_draw,
     smaller="20 of 500 rounds, (alpha, beta) = (1, 0.5), shared samples alone (--full: the published mode, too); MNIST, or scikit-learn's digits, where Fashion-MNIST is absent",

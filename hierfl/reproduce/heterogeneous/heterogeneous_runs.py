@@ -162,14 +162,24 @@ def zohfl_solver(settings: Mapping[str, Any], published: bool) -> ZOHFL:
     )
 
 
+def heterogeneous_cell(named: str, group: str, **settings: Any) -> Cell:
+    """A cell by what it is called beside its data, heterogeneity, and group; what is left out of its settings is as in Table I."""
+    chosen = {"tau": 20, "shared": False, "server": SERVER, **PRETRAINING, **settings}
+    return Cell(named, chosen, settings["data"], group)
+
+
 def run_start(cell: Cell, data: DataSets) -> dict[str, Any]:
     """The accuracies of the start, and of the server alone that goes on with ZO-HFL's steps."""
     ready = prepared(cell, data)
-    solver = ZOHFL(step_size=Decay(0.01, 0.5), batch_size=SERVER_BATCH)
-    alone = server_training(ready.server, ready.classes).solve(
-        solver, rounds=cell.settings["rounds"], seed=cell.settings["seed"], x0=ready.start, progress=False
-    )
-    return {"start": accuracy(ready.start, ready.test), "accuracy": accuracy(alone.x, ready.test)}
+    alone = _trained(ready, ready.server, Decay(0.01, 0.5), cell.settings["rounds"], cell.settings["seed"])
+    return {"start": accuracy(ready.start, ready.test), "accuracy": accuracy(alone, ready.test)}
+
+
+def _trained(ready: Prepared, rows: ClassificationData, steps: Decay, rounds: int, seed: int) -> Any:
+    """The model of one party with these rows, from the start."""
+    solver = ZOHFL(step_size=steps, batch_size=SERVER_BATCH)
+    training = server_training(rows, ready.classes)
+    return training.solve(solver, rounds=rounds, seed=seed, x0=ready.start, progress=False).x
 
 
 def pooled_rows(ready: Prepared, about: int | None = None) -> ClassificationData:
@@ -183,13 +193,9 @@ def pooled_rows(ready: Prepared, about: int | None = None) -> ClassificationData
 
 def run_pooled(cell: Cell, data: DataSets) -> dict[str, Any]:
     """The accuracy of training on everybody's pooled data from the start: the ceiling."""
-    ready = prepared(cell, data)
-    pooled = pooled_rows(ready)
-    solver = ZOHFL(step_size=Decay(0.5, 0.25), batch_size=SERVER_BATCH)
-    best = server_training(pooled, ready.classes).solve(
-        solver, rounds=5 * cell.settings["pretraining"], seed=cell.settings["seed"], x0=ready.start, progress=False
-    )
-    return {"accuracy": accuracy(best.x, ready.test)}
+    ready, rounds = prepared(cell, data), 5 * cell.settings["pretraining"]
+    best = _trained(ready, pooled_rows(ready), Decay(0.5, 0.25), rounds, cell.settings["seed"])
+    return {"accuracy": accuracy(best, ready.test)}
 
 
 def run_baseline(cell: Cell, data: DataSets) -> dict[str, Any]:
@@ -201,11 +207,8 @@ def run_baseline(cell: Cell, data: DataSets) -> dict[str, Any]:
         "participation": settings["beta"],
         "batch_size": LOCAL_BATCH,
     }
-    solver = {
-        "FedAvg": lambda: FedAvg(**common, absent="renormalise"),
-        "FedProx": lambda: FedProx(**common, absent="renormalise"),
-        "SCAFFOLD": lambda: SCAFFOLD(**common),
-    }[settings["method"]]()
+    averaging = {"FedAvg": FedAvg, "FedProx": FedProx}.get(settings["method"])
+    solver = SCAFFOLD(**common) if averaging is None else averaging(**common, absent="renormalise")
     problem = clients_training(ready.clients, ready.classes)
     return judged(problem, solver, settings, ready, None)[1]
 

@@ -10,8 +10,7 @@ from hierfl.reproduce.heterogeneous.heterogeneous_runs import (
     HETEROGENEITIES,
     LEFT_OPEN,
     PAPER,
-    PRETRAINING,
-    SERVER,
+    heterogeneous_cell,
     run_baseline,
     run_pooled,
     run_start,
@@ -73,25 +72,10 @@ def _plan(full: bool, data: DataSets) -> list[Cell]:
 
 
 def _cell(data: str, alpha: float, beta: float, method: str, seed: int, rounds: int) -> Cell:
-    settings = {
-        "data": data,
-        "alpha": alpha,
-        "beta": beta,
-        "method": method,
-        "seed": seed,
-        "rounds": rounds,
-        "tau": 20,
-        "lam": 0.01 if method == QUIET else 1.0,
-        "shared": method == SHARED,
-        "server": SERVER,
-        **PRETRAINING,
-    }
-    return Cell(
-        f"{data}, alpha = {alpha:g}, beta = {beta:g}, {method}, seed {seed}",
-        settings,
-        data,
-        f"{data}, {alpha:g}, {seed}",
-    )
+    named = f"{data}, alpha = {alpha:g}, beta = {beta:g}, {method}, seed {seed}"
+    named_by = {"data": data, "alpha": alpha, "beta": beta, "method": method, "seed": seed}
+    choices = {"lam": 0.01 if method == QUIET else 1.0, "shared": method == SHARED}
+    return heterogeneous_cell(named, f"{data}, {alpha:g}, {seed}", **named_by, rounds=rounds, **choices)
 
 
 def _run(cell: Cell, data: DataSets) -> Plain:

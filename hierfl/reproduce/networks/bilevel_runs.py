@@ -80,21 +80,18 @@ def _learn(cell: Cell, held: ClassificationData) -> Plain:
     assert problem.federation is not None and problem.federation.test is not None
     test = {sample.name(): np.asarray(values) for sample, values in problem.federation.test.items()}
     smooth = max(0.25 * float(np.linalg.norm(rows, 2) ** 2) / len(rows) for rows in _lower_rows(problem))
-    lower = LOWERS[settings["variant"]](smooth)
-    solver = FedRZO.published(
-        "bl",
-        smoothing=settings["smoothing"],
-        step_size=settings["step_size"],
-        local_steps=settings["local_steps"],
-        batch_size=None,
-        lower=lower,
-        common_random_numbers=True,
-    )
+    solver = _solver("bl", settings, None, LOWERS[settings["variant"]](smooth))
 
     def loss(x: np.ndarray, y: np.ndarray) -> float:
         return float(np.mean(np.logaddexp(0, -test["label"] * (test["image"] @ y))))
 
     return _judged(problem, solver, settings, {"loss": loss}, np.full(CLIENTS, START))
+
+
+def _solver(kind: str, settings: Plain, batch_size: int | None, lower: Any) -> FedRZO:
+    """FedRZO as published, with the settings of a cell."""
+    own = {name: settings[name] for name in ("smoothing", "step_size", "local_steps")}
+    return FedRZO.published(kind, **own, batch_size=batch_size, lower=lower, common_random_numbers=True)
 
 
 def _lower_rows(problem: Problem) -> list[np.ndarray]:
@@ -117,15 +114,7 @@ def _mix(cell: Cell, held: ClassificationData) -> Plain:
         errors = (test["target"] - np.maximum(images @ named["Z"].T, 0.0) @ named["w"]) ** 2
         return np.array([errors[classes == c].mean() for c in np.unique(classes)])
 
-    solver = FedRZO.published(
-        "mm",
-        smoothing=settings["smoothing"],
-        step_size=settings["step_size"],
-        local_steps=settings["local_steps"],
-        batch_size=128,
-        lower=LocalSGD(rounds=5, steps=10, batch_size=128),
-        common_random_numbers=True,
-    )
+    solver = _solver("mm", settings, 128, LocalSGD(rounds=5, steps=10, batch_size=128))
     metrics = {"loss": lambda x, y: float(by_class(x).mean()), "worst": lambda x, y: float(by_class(x).max())}
     return _judged(problem, solver, settings, metrics, initial_weights(problem, seed=settings["seed"]))
 

@@ -6,7 +6,8 @@ several sharpnesses. [2S] Figure 3: on CIFAR-10 with networks of 4, 20 and 100 u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from hierfl.reproduce.networks.relu_runs import (
@@ -40,14 +41,17 @@ def _plan_of_steps(full: bool, data: DataSets) -> list[Cell]:
 
 
 def _tables_of_steps(measured: Measured) -> Sequence[TextTable]:
-    rows = [["data", "eta", "H", "loss at the start", "loss", "test accuracy (%)"]]
-    for data in measured.each("data"):
-        for smoothing in measured.each("smoothing"):
-            for steps in measured.each("local_steps"):
-                runs = measured.of(data=data, smoothing=smoothing, local_steps=steps)
-                begun = f"{runs[0]['loss'][0]:.4f}" if runs else ""
-                ends = (end_of(runs, "loss", 4), end_of(runs, "accuracy", 1))
-                rows.append([data, f"{smoothing:g}", f"{steps}", begun, *ends])
+    return _tables_by(measured, {"smoothing": "eta", "local_steps": "H"})
+
+
+def _tables_by(measured: Measured, columns: Mapping[str, str]) -> Sequence[TextTable]:
+    """A row for each data set and all values of some settings, whose ``columns`` have these heads."""
+    rows = [["data", *columns.values(), "loss at the start", "loss", "test accuracy (%)"]]
+    for data, *chosen in product(measured.each("data"), *map(measured.each, columns)):
+        runs = measured.of(data=data, **dict(zip(columns, chosen)))
+        begun = f"{runs[0]['loss'][0]:.4f}" if runs else ""
+        ends = (end_of(runs, "loss", 4), end_of(runs, "accuracy", 1))
+        rows.append([data, *(f"{one:g}" for one in chosen), begun, *ends])
     return [TextTable(title_of(measured, "Training loss"), rows)]
 
 
@@ -175,16 +179,7 @@ def _plan_of_neurons(full: bool, data: DataSets) -> list[Cell]:
 
 
 def _tables_of_neurons(measured: Measured) -> Sequence[TextTable]:
-    rows = [["data", "N", "eta", "H", "loss at the start", "loss", "test accuracy (%)"]]
-    for data in measured.each("data"):
-        for neurons in NEURONS:
-            for smoothing in measured.each("smoothing"):
-                for steps in measured.each("local_steps"):
-                    runs = measured.of(data=data, neurons=neurons, smoothing=smoothing, local_steps=steps)
-                    begun = f"{runs[0]['loss'][0]:.4f}" if runs else ""
-                    ends = (end_of(runs, "loss", 4), end_of(runs, "accuracy", 1))
-                    rows.append([data, f"{neurons}", f"{smoothing:g}", f"{steps}", begun, *ends])
-    return [TextTable(title_of(measured, "Training loss"), rows)]
+    return _tables_by(measured, {"neurons": "N", "smoothing": "eta", "local_steps": "H"})
 
 
 def _draw_of_neurons(measured: Measured) -> Figure:

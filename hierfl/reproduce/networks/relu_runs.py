@@ -12,8 +12,7 @@ from hierfl.models import relu_network
 from hierfl.models.relu_network import initial_weights
 from hierfl.problem import Problem
 from hierfl.reproduce.heterogeneous.heterogeneous_table import interval
-from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain
-from hierfl.runs import half_width
+from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, draw_mean
 from hierfl.solvers import FedAvg, FedMSPP, FedProx, FedRZO, Scaffnew
 
 if TYPE_CHECKING:
@@ -157,11 +156,7 @@ def draw_runs(ax: Axes, runs: Sequence[Plain], label: str, **style: Any) -> None
     shortest = min(len(one["loss"]) for one in runs)
     rounds = np.array(runs[0]["round"][:shortest])
     losses = np.array([one["loss"][:shortest] for one in runs], dtype=float)
-    (line,) = ax.plot(rounds, losses.mean(axis=0), label=label, **style)
-    if len(losses) > 2:  # the interval of two is wider than the figure
-        half = half_width(losses)
-        low, high = losses.mean(axis=0) - half, losses.mean(axis=0) + half
-        ax.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    draw_mean(ax, rounds, losses, label=label, **style)
 
 
 def title_of(measured: Measured, what: str) -> str:

@@ -19,16 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import IncompatibleSolverError, SettingError, SiteError
-from hierfl.jaxtools.interruption import CutShort, heed, over, reason, unbroken
-from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.jaxtools.interruption import heed, reason, unbroken
+from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import TRAFFIC, Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
 from hierfl.runtime.sites.links import Links, Lost
 from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, packed
-from hierfl.runtime.sites.rounds import own_value_of, present_in, stacked
-from hierfl.runtime.sites.site_programs import SitePrograms
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, TooFewError, present_in
 
 
 @dataclass
@@ -113,8 +112,10 @@ def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
         raise IncompatibleSolverError(f"asynchronous=True: {name} {against}.")
 
 
-class BufferedRounds:
-    """Makes the steps of one run."""
+class BufferedRounds(SiteRounds):
+    """Makes the steps of one run: each is a round of the result."""
+
+    unit = "step"
 
     def __init__(
         self,
@@ -127,11 +128,8 @@ class BufferedRounds:
         seed: int,
     ) -> None:
         require_buffered(problem, algorithm)
-        self.problem, self.algorithm, self.exchange, self.links = problem, algorithm, exchange, links
-        self.buffering, self.patience = buffering, patience
-        self.programs = SitePrograms(problem, algorithm)
-        self.key, self.tables, self.data = key_of(seed), self.programs.tables, problem.laid_out()
-        self.told: dict[str, Any] = {}
+        super().__init__(problem, algorithm, exchange, Attendance(1, patience), seed)
+        self.links, self.buffering = links, buffering
         self.size = max(map(len, exchange.clients_of.values()))
         self.talking: dict[str, Conversation] = {}
         self.last: dict[str, Settled] = {}
@@ -143,46 +141,25 @@ class BufferedRounds:
             raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
         if self.buffering.buffer > len(self.exchange.clients_of):
             raise SettingError(f"buffer={self.buffering.buffer}: there are {len(self.exchange.clients_of)} sites.")
-        state, records = self.algorithm.init(jnp.asarray(x0)), list[dict[str, Any]]()
-        done = told = 0
-        ended = None
-        while done < rounds and ended is None:
-            began = self.links.clock
-            try:
-                moves = self._moves(state, done)
-            except CutShort:
-                if done > told:
-                    at_end(done, state, None, stacked(records[told:]))
-                break
-            if moves is None:
-                if not done:
-                    raise SiteError(f"no step could be made: {self._why()}")
-                ended = f"paused: {self._why()}"
-            else:
-                before, state = state, self._stepped(state, done, moves)
-                done += 1
-                records.append(self._record(before, state, done - 1, moves, began))
-            if done == told or (ended is None and done % block and done < rounds and not over()):
-                continue
-            ending = at_end(done, state, None, stacked(records[told:]))
-            told = done
-            if ending is not None:
-                break
-        self.programs.wire.exchange = self.exchange
-        exists = done and (self.problem.lower.size or self.problem.elsewhere)
-        if exists:
-            self._finish()
-        own_value = own_value_of(self, state, done) if exists else None
-        return Outcome(state, None, stacked(records), own_value, ended, self.tell())
+        return super().run(x0, rounds, block, at_end, None)
+
+    def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
+        """One step, once there are moves for it."""
+        began, moves = self.links.clock, self._moves(state, index)
+        if moves is None:
+            raise TooFewError(self._why())
+        after = self._stepped(state, index, moves)
+        return after, self._record(state, after, index, moves, began)
 
     def tell(self) -> dict[str, Any]:
         """What the run tells of each site."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
         return self.told
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Wait for those who are still at work, as long as for anybody: they are asked for f next."""
-        until = time.monotonic() + self.patience
+        self.programs.wire.exchange = self.exchange
+        until = time.monotonic() + self.attendance.patience
         while self.talking and time.monotonic() < until and reason() is None:
             arrived = self.links.arrival(1.0)
             if arrived is not None and (conversation := self.talking.get(arrived[0])) is not None:
@@ -201,7 +178,7 @@ class BufferedRounds:
     def _moves(self, state: Any, version: int) -> list[tuple[Conversation, Any, Any]] | None:
         """As many moves as make a step: (the conversation, the state after it, its record); None if too few come."""
         moves: list[tuple[Conversation, Any, Any]] = []
-        refused, until = 0, time.monotonic() + self.patience
+        refused, until = 0, time.monotonic() + self.attendance.patience
         while len(moves) < self.buffering.buffer:
             heed()
             self._dispatch(state, version)
@@ -217,7 +194,7 @@ class BufferedRounds:
                 if refused > 2 * len(self.exchange.clients_of):
                     return None
                 continue
-            until = time.monotonic() + self.patience
+            until = time.monotonic() + self.attendance.patience
             after, record = self._on(conversation)
             if conversation.pending is None:
                 moves.append((conversation, after, record))

@@ -65,10 +65,6 @@ class Delayed(MessageTreatment):
             raise SettingError(
                 "Delayed(delays=..., spread=...): positive mean seconds, one for each client, and a spread from 0 on."
             )
-        if self.buffer < 1 or not self.staleness >= 0:
-            raise SettingError(
-                f"Delayed(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
-            )
 
     def execute(
         self,
@@ -90,11 +86,12 @@ class Delayed(MessageTreatment):
             noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
             start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks)
             exchange = exchange_for(problem, links, start, links.held(), float("inf"))
-            if self.asynchronous:
-                buffering = Buffering(self.buffer, self.staleness)
-                buffered = BufferedRounds(problem, algorithm, exchange, links, buffering, 0.0, seed)
-                return buffered.run(x0, rounds, block, at_end)
-            making = SiteRounds(problem, algorithm, exchange, Attendance(1, 0.0), seed, lambda: links.clock, self.rule)
+            buffering, own = Buffering(self.buffer, self.staleness), (problem, algorithm, exchange)
+            making = (
+                BufferedRounds(*own, links, buffering, 0.0, seed)
+                if self.asynchronous
+                else SiteRounds(*own, Attendance(1, 0.0), seed, lambda: links.clock, self.rule)
+            )
             return making.run(x0, rounds, block, at_end, None)
 
 

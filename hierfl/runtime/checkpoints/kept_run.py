@@ -11,7 +11,7 @@ import numpy as np
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, rest
 from hierfl.runtime.contract import Ending
 from hierfl.runtime.records import Begun, History, KeptMemory
-from hierfl.runtime.watch import Watch
+from hierfl.runtime.watch import Seen, Watch
 
 # what ends a run for now; any other end is found again from the block before it
 GOES_ON = (TIME_IS_UP, INTERRUPTED)
@@ -23,18 +23,7 @@ class Standing(NamedTuple):
     rounds: int
     state: Any
     memory: Any
-    path: dict[int, np.ndarray]
-    next_look: int
-    gradient_at_most: float
-    looked: int
-    start: np.ndarray
-
-    @classmethod
-    def of(cls, watch: Watch, rounds: int, state: Any, memory: Any) -> Standing:
-        """Where the watch stands."""
-        return cls(
-            rounds, state, memory, watch.path, watch.next_look, watch.gradient_at_most, watch.looked, watch.start
-        )
+    seen: Seen
 
 
 class KeptRun:
@@ -65,7 +54,7 @@ class KeptRun:
                 return None
             rest()  # clients are still to keep what they remember
             memory = self._memories()
-        self.standing = Standing.of(watch, done, state, memory)
+        self.standing = Standing(done, state, memory, watch.seen)
         if due:
             self._write()
         return ending
@@ -75,7 +64,7 @@ class KeptRun:
         at = self.standing
         if at is None:
             return None
-        path = {done: x for done, x in at.path.items() if done <= at.rounds}
+        path = {done: x for done, x in at.seen.path.items() if done <= at.rounds}
         measured = self.watch.measured
         kept = int(np.sum(np.array(measured["round"]) <= at.rounds)) if measured else 0
         state, memory = jax.tree.leaves(at.state), _leaves(at.memory, at.rounds)
@@ -83,7 +72,7 @@ class KeptRun:
             "history": self.watch.history(at.rounds),
             "state": {str(place): leaf for place, leaf in enumerate(state)},
             "memory": {str(place): leaf for place, leaf in enumerate(memory)},
-            "path": {"round": list(path), "x": list(path.values()), "start": at.start},
+            "path": {"round": list(path), "x": list(path.values()), "start": at.seen.start},
             "measured": {str(place): values[:kept] for place, values in enumerate(measured.values())},
         }
         arrays |= {
@@ -91,9 +80,9 @@ class KeptRun:
         }
         return {
             "rounds": at.rounds,
-            "looked": at.looked,
-            "next_look": at.next_look,
-            "gradient_at_most": at.gradient_at_most,
+            "looked": at.seen.looked,
+            "next_look": at.seen.next_look,
+            "gradient_at_most": at.seen.gradient_at_most,
             "measured": list(measured),
             "leaves": [len(state), len(memory)],
         }
@@ -110,19 +99,12 @@ class KeptRun:
         own = None if structure is None else jax.tree.unflatten(structure, state)
         path = group("path")
         measured = {name: group("measured")[str(place)].tolist() for place, name in enumerate(note["measured"])}
-        watch.go_on(
-            rounds,
-            note["looked"],
-            path["start"],
-            group("history"),
-            dict(zip(path["round"].tolist(), path["x"])),
-            measured,
-            note["next_look"],
-            note["gradient_at_most"],
-        )
+        kept = dict(zip(path["round"].tolist(), path["x"]))
+        seen = Seen(kept, note["next_look"], note["gradient_at_most"], note["looked"], path["start"])
+        watch.go_on(rounds, seen, group("history"), measured)
         self.begun, self.written = Begun(rounds, own, memory), rounds
         self.over = rounds == watch.settings.most_rounds
-        self.standing = Standing.of(watch, rounds, state if own is None else own, memory)
+        self.standing = Standing(rounds, state if own is None else own, memory, seen)
 
 
 def _leaves(memory: Any, rounds: int) -> list[Any]:

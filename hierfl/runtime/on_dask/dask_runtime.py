@@ -98,10 +98,6 @@ class Dask(SiteRuntime):
             )
         if self.sites is not None and self.sites < 1:
             raise SettingError(f"Dask(sites={self.sites!r}): at least 1.")
-        if self.buffer < 1 or not self.staleness >= 0:
-            raise SettingError(
-                f"Dask(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0."
-            )
 
     @property
     def resumes(self) -> bool:

@@ -1,7 +1,4 @@
-"""The clients' processes and the pipes to them: calls go to some clients all at once, and their answers come back in order.
-
-A client's process holds the data and the memory, and runs the algorithm's steps by name.
-"""
+"""The clients' processes and the pipes to them: calls go to some clients all at once, and their answers come back in order."""
 
 from __future__ import annotations
 
@@ -11,36 +8,27 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from operator import attrgetter
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.jaxtools.interruption import CutShort, overdue, unbroken
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.contract import Algorithm, Message, Received
-from hierfl.runtime.sites.parcels import as_numpy
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
 
 
-def declared(address: str, case: str, holder: int, rounds: int) -> tuple[CompiledProblem, Algorithm]:
-    """The problem and the bound algorithm that ``module:function`` declares, as one holder of data knows them.
-
-    The function is called with the case and the holder, and returns a problem and a solver.
-    """
+def declared(address: str, case: str, holder: int) -> tuple[Any, Any]:
+    """The problem and the solver that ``module:function`` declares, called with the case and a holder of data, as that one knows them."""
     module, function = address.split(":")
     problem, solver = getattr(importlib.import_module(module), function)(case, holder)
-    compiled = problem.compile()
-    return compiled, solver.bind(compiled, rounds)
+    return problem, solver
 
 
 class ClientProcess:
-    """What the server may call in a client's process: ``declare``, then ``map`` and ``query`` in any order; ``remembered``, to go on later.
+    """What the server may call in a client's process: ``declare``, then ``answer``.
 
     Parameters
     ----------
@@ -50,40 +38,21 @@ class ClientProcess:
 
     def __init__(self, place: int) -> None:
         self.place = place
+        self.site: Site | None = None
 
-    def declare(self, address: str, case: str, rounds: int, x0: np.ndarray) -> None:
-        """Begin a run: forget the last one."""
-        problem, self.algorithm = declared(address, case, self.place, rounds)
-        federation = problem.declaration.federation
+    def declare(self, address: str, case: str) -> None:
+        """Become the site of this client in a problem, which runs are then made of."""
+        compiled = declared(address, case, self.place)[0].compile()
+        federation = compiled.declaration.federation
         assert federation is not None
-        self.data = problem.population_of({self.place: federation.clients[self.place]})
-        self.memory = self.algorithm.memory(jnp.asarray(x0))
-        self.programs: dict[str, Callable[..., Any]] = {}
+        held, programs = {self.place: federation.clients[self.place]}, compiled.programs.keep("as a site", dict)
+        name, rules = f"client {self.place}", SiteRules()
+        self.site = Site(name, compiled.declaration, held, rules, compiled, programs, memories="handed back")
 
-    def map(self, name: str, broadcast: Any, own: Any, round_index: np.ndarray, key: np.ndarray) -> Message:
-        """Run a step; the memory stays."""
-        received, seed = Received(broadcast, own, jnp.asarray(round_index)), jax.random.wrap_key_data(jnp.asarray(key))
-        self.memory, message = self._program(name)(self.data, self.memory, received, seed)
-        return message
-
-    def remembered(self) -> Any:
-        """What the client remembers."""
-        return self.memory
-
-    def remember(self, leaves: list[np.ndarray]) -> None:
-        """Remember what was remembered before; after ``declare``."""
-        self.memory = jax.tree.unflatten(jax.tree.structure(self.memory), [jnp.asarray(leaf) for leaf in leaves])
-
-    def query(self, name: str, broadcast: Any) -> Any:
-        """Answer a question of the server, with this client's own data."""
-        return self._program(name)(self.data, broadcast)
-
-    def _program(self, name: str) -> Callable[..., Any]:
-        """The step of a name, compiled once in a run."""
-        if name not in self.programs:
-            step = attrgetter(name)(self.algorithm)
-            self.programs[name] = jax.jit(lambda data, *given: step(data.party(0), *given))
-        return self.programs[name]
+    def answer(self, parcel: bytes) -> bytes:
+        """Answer a message of a run."""
+        assert self.site is not None, "a problem is declared first"
+        return self.site.answer(parcel)
 
 
 def serve(connection: Connection, place: int) -> None:
@@ -102,7 +71,7 @@ def serve(connection: Connection, place: int) -> None:
             except EOFError:
                 return
             try:
-                answer, error = as_numpy(getattr(client, method)(*arguments)), None
+                answer, error = getattr(client, method)(*arguments), None
             except Exception:  # whatever it is, the server must hear of it
                 answer, error = None, traceback.format_exc()
             connection.send((answer, error))
@@ -151,15 +120,14 @@ class ProcessPool:
         Raises ``TimeoutError`` if a client has not answered in ``PATIENCE`` seconds. Raises ``CutShort`` if what asks
         is to end; the answers are dropped when they come.
         """
-        sent = {place: as_numpy(given) for place, given in arguments.items()}
         with self._turn, unbroken():
-            for place, given in sent.items():
+            for place, given in arguments.items():
                 while self._owed[place]:
                     self._receive(place)
                 self._pipes[place].send((method, given))
                 self._owed[place] += 1
-            answers = [self._receive(place) for place in sent]
-        for place, (_, error) in zip(sent, answers):
+            answers = [self._receive(place) for place in arguments]
+        for place, (_, error) in zip(arguments, answers):
             if error is not None:
                 raise RuntimeError(f"client {place} failed in {method!r}:\n{error}")
         return [answer for answer, _ in answers]

@@ -44,6 +44,8 @@ class TooFewError(Exception):
 class SiteRounds:
     """Makes the rounds of one run."""
 
+    unit = "round"
+
     def __init__(
         self,
         problem: CompiledProblem,
@@ -86,13 +88,13 @@ class SiteRounds:
                 break
             except TooFewError as reason:
                 if done == first:
-                    raise SiteError(f"no round could be made: {reason}") from None
+                    raise SiteError(f"no {self.unit} could be made: {reason}") from None
                 ended = f"paused: {reason}"
             else:
                 done += 1
                 simulated = {} if self.clock is None else {"clock": self.clock()}
                 states.append(state)
-                records.append(record | simulated | {"seconds": time.perf_counter() - began})
+                records.append(record | simulated | {"seconds": record.get("seconds", time.perf_counter() - began)})
             if done == told or (ended is None and done % block and done < rounds and not over()):
                 continue
             ending = at_end(done, state, None, stacked(records[told - first :]))
@@ -103,7 +105,9 @@ class SiteRounds:
                 break
             told, states = done, [state]
         exists = done and (self.problem.lower.size or self.problem.elsewhere)
-        own_value = own_value_of(self, state, done) if exists and self.noise is None else None
+        if exists:
+            self.finish()
+        own_value = self._own_value(state, done) if exists and self.noise is None else None
         return Outcome(state, None, seen(stacked(records)), own_value, ended, self.tell())
 
     def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
@@ -167,37 +171,38 @@ class SiteRounds:
             heed()
             time.sleep(LOOK)
 
+    def finish(self) -> None:
+        """See to what is left to do before the sites are asked for f."""
+
     def tell(self) -> dict[str, Any]:
         """What the run tells of each site; what its value asks of them is added."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
         self.told |= self.roll.told | self.exchange.tell()
         return self.told
 
+    def _own_value(self, state: Any, done: int) -> Callable[[Array], OwnValue]:
+        """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients."""
+        key, index, exchange = fold_in(self.key, done - 1), jnp.asarray(done - 1), self.exchange
 
-def own_value_of(making: Any, state: Any, done: int) -> Any:
-    """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients."""
-    key, index = fold_in(making.key, done - 1), jnp.asarray(done - 1)
-
-    def value(x: Array) -> OwnValue:
-        with computing(double=True):
-            exchange = making.exchange
-            there = exchange.present()
-            if len(there) < making.problem.num_clients:
-                making.told["missing"] = missing_from(there, exchange, making.problem)
+        def value(x: Array) -> OwnValue:
+            with computing(double=True):
+                there = exchange.present()
+                if len(there) < self.problem.num_clients:
+                    self.told["missing"] = missing_from(there, exchange, self.problem)
+                    return OwnValue.of(jnp.nan)
+                exchange.open(done)
+                everyone = present_in(there, self.problem.num_clients)
+                given = (self.tables, state, self.data, everyone, key, index, jnp.asarray(x))
+                with unbroken():
+                    found = jax.block_until_ready(self.programs.own_value()(*given))
+                self.tell()
+                if not exchange.failed:
+                    return found
+                answered = there[~np.isin(there, list(exchange.lost))]
+                self.told["missing"] = missing_from(answered, exchange, self.problem)
                 return OwnValue.of(jnp.nan)
-            exchange.open(done)
-            everyone = present_in(there, making.problem.num_clients)
-            given = (making.tables, state, making.data, everyone, key, index, jnp.asarray(x))
-            with unbroken():
-                found = jax.block_until_ready(making.programs.own_value()(*given))
-            making.tell()
-            if not exchange.failed:
-                return found
-            answered = there[~np.isin(there, list(exchange.lost))]
-            making.told["missing"] = missing_from(answered, exchange, making.problem)
-            return OwnValue.of(jnp.nan)
 
-    return value
+        return value
 
 
 def missing_from(there: np.ndarray, exchange: Exchange, problem: CompiledProblem) -> list[str]:

@@ -21,13 +21,6 @@ from hierfl.inspect.assumptions.curvature.monotonicity_search import POINTS, sea
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.study import JACOBIAN_LIMIT, Study
 
-_ASSUMPTION = {
-    "bl": "[2S] Assumption 2 (ii)",
-    "mm": "[2S] Assumption 2 (ii)",
-    "2s": "[2S] Assumption 3 (ii)",
-    "hfl": "[HFL] Assumption 1 (ii)",
-}
-
 
 @dataclass(frozen=True)
 class Moduli:
@@ -47,8 +40,7 @@ class Moduli:
 
 def moduli(study: Study) -> Moduli:
     """Bound the lower level's curvature from below and above, for every holder and for their mean."""
-    level = study.level
-    assert level is not None
+    level = study.below
     known = mapping_spectra(study) if level.kind == "equilibrium" else hessian_spectra(study)
     holders = study.y_holders
     mu, lowest = _extreme([s.low for s in known.spectra], min)
@@ -65,13 +57,13 @@ def moduli(study: Study) -> Moduli:
     suffix = "" if known.proved else ", on the sample that stands for the distribution"
     letter = level.letter
     constants: tuple[Constant, ...] = (
-        _constant(f"mu_{letter}", [s.low for s in known.spectra], ">=", holders[lowest].label, len(holders)),
-        _constant(f"L_{letter}", [s.high for s in known.spectra], "<=", holders[highest].label, len(holders)),
+        _constant(f"mu_{letter}", [s.low for s in known.spectra], ">=", holders[lowest].label),
+        _constant(f"L_{letter}", [s.high for s in known.spectra], "<=", holders[highest].label),
     )
     if known.together is not None and len(holders) > 1:
         constants += (
-            _mean_constant(f"mu_{letter} of the mean", known.together.low, ">="),
-            _mean_constant(f"L_{letter} of the mean", known.together.high, "<="),
+            _constant(f"mu_{letter} of the mean", [known.together.low], ">="),
+            _constant(f"L_{letter} of the mean", [known.together.high], "<="),
         )
     if level.kind == "equilibrium" and mu > 0 and np.isfinite(smooth):
         constants += (Constant("kappa_F", smooth / mu * (1 + 1e-12), "<=", "L_F / mu_F"),)
@@ -87,42 +79,32 @@ def _extreme(edges: Sequence[Edge | None], pick: Callable[[list[float]], float])
     return float(worst), values.index(worst)
 
 
-def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str, count: int) -> Constant:
-    nothing = 0.0 if side == ">=" else np.inf
-    values = tuple(nothing if e is None else max(e.value, 0.0) for e in edges)
-    value, _ = (min if side == ">=" else max)((v, k) for k, v in enumerate(values))
-    bounded = [e for e in edges if e is not None]
-    reason = bounded[0].rule if bounded else "no bound"
-    return Constant(
-        name, float(value), side, reason, label if count > 1 else "", tuple(map(float, values)) if count > 1 else ()
-    )
-
-
-def _mean_constant(name: str, edge: Edge | None, side: str) -> Constant:
-    if edge is None:
-        return Constant(name, 0.0 if side == ">=" else np.inf, side, "no bound")
-    return Constant(name, max(float(edge.value), 0.0), side, edge.rule)
+def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str = "") -> Constant:
+    """The worst of the holders' ends, whose is called ``label``; of a single end itself."""
+    nothing, worst = (0.0, min) if side == ">=" else (np.inf, max)
+    values = tuple(nothing if e is None else max(float(e.value), 0.0) for e in edges)
+    reason = next((e.rule for e in edges if e is not None), "no bound")
+    several = len(edges) > 1
+    return Constant(name, worst(values), side, reason, label if several else "", values if several else ())
 
 
 def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
-    assumption = _ASSUMPTION[study.problem_class]
-    assert study.level is not None
+    assumption, letter = study.assumption("(ii)"), study.below.letter
     where = f", attained by {label}" if label else ""
     if mu > 0 and known.proved:
-        return Finding(name, "proved", f"mu_{study.level.letter} >= {mu:.6g} by {known.rule}{where}", assumption)
+        return Finding(name, "proved", f"mu_{letter} >= {mu:.6g} by {known.rule}{where}", assumption)
     if mu > 0:
-        reason = f"mu_{study.level.letter} >= {mu:.6g}{where}, on the sample that stands for the data"
+        reason = f"mu_{letter} >= {mu:.6g}{where}, on the sample that stands for the data"
         return Finding(name, "sampled", reason, assumption, len(study.y_holders), mu)
     return search_monotonicity(study, name, known, assumption)
 
 
 def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
-    assumption = _ASSUMPTION[study.problem_class]
-    assert study.level is not None
+    assumption, letter = study.assumption("(ii)"), study.below.letter
     if np.isfinite(smooth) and known.proved:
-        return Finding("smoothness", "proved", f"L_{study.level.letter} <= {smooth:.6g} by {known.rule}", assumption)
+        return Finding("smoothness", "proved", f"L_{letter} <= {smooth:.6g} by {known.rule}", assumption)
     if np.isfinite(smooth):
-        reason = f"L_{study.level.letter} <= {smooth:.6g}, on the sample that stands for the data"
+        reason = f"L_{letter} <= {smooth:.6g}, on the sample that stands for the data"
         return Finding("smoothness", "sampled", reason, assumption, len(study.y_holders), smooth)
     reason = "; ".join(known.notes) or "no bound on the Hessian"
     return Finding("smoothness", "unknown", reason, assumption)
@@ -132,8 +114,7 @@ def symmetry(study: Study) -> Finding:
     """Look at whether F's Jacobian is symmetric, at points (that of an affine mapping is the same everywhere)."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")
-    level = study.level
-    assert level is not None
+    level = study.below
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     fixed = all(e.is_affine() for e in hoisted) and not any(
         moves_slopes(e, {v.id for v in level.variables}) for e in level.expressions

@@ -15,10 +15,9 @@ from cvxpy.atoms.affine.add_expr import AddExpression
 from hierfl.analysis.curvature_bounds import moves_slopes
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.lipschitz import ROW_LIMIT
+from hierfl.analysis.lipschitz import ROW_LIMIT, JacobianRows
 from hierfl.analysis.monotonicity import (
     BoundingJacobians,
-    JacobianRows,
     bounding_jacobians,
     largest_norm,
     least_eigenvalue,
@@ -26,7 +25,7 @@ from hierfl.analysis.monotonicity import (
 from hierfl.analysis.spectrum import DENSE_LIMIT, Edge
 from hierfl.atoms.intervals import EPS, Interval, interval_sum
 from hierfl.inspect.assumptions.curvature.hessians import Curvature, Spectrum
-from hierfl.inspect.assumptions.holders import Holder
+from hierfl.inspect.assumptions.holders import Holder, known_of_all
 from hierfl.inspect.assumptions.study import Study
 from hierfl.language.nash import Nash
 from hierfl.language.printing.text import expression_text
@@ -48,9 +47,8 @@ class LowerSpectra:
 
 def hessian_spectra(study: Study) -> LowerSpectra:
     """Bound the spectra of the lower objectives' Hessians in y."""
-    level = study.level
-    assert level is not None
-    known = _common(study)
+    level = study.below
+    known = known_of_all(study.y_holders)
     curvature = Curvature(study.compiled, level.sign * level.expression, level.variables, known)
     spectra = tuple(curvature.spectrum(holder) for holder in study.y_holders)
     together = curvature.mean_spectrum(study.owners[0][1]) if study.compiled.scope == "federation" else None
@@ -58,17 +56,6 @@ def hessian_spectra(study: Study) -> LowerSpectra:
     exact = data_exact(study, used)
     rule = "curvature of the terms" if not curvature.bounds.exact else "the Hessian, which is constant"
     return LowerSpectra(spectra, together, rule, curvature.bounds.notes, exact)
-
-
-def _common(study: Study) -> Known:
-    """What is known of the leaves for every holder alike."""
-    every = [holder.known for holder in study.y_holders]
-    return {
-        leaf: Interval(
-            np.min([known[leaf].lo for known in every], axis=0), np.max([known[leaf].hi for known in every], axis=0)
-        )
-        for leaf in every[0]
-    }
 
 
 def data_exact(study: Study, used: set[int]) -> bool:
@@ -84,8 +71,7 @@ def _of_every_holder(study: Study, used: set[int]) -> bool:
 
 def mapping_spectra(study: Study) -> LowerSpectra:
     """Bound the spectra of an equilibrium's Jacobians in y: exactly where they are constant, else by intervals."""
-    level = study.level
-    assert level is not None
+    level = study.below
     ids = {v.id for v in level.variables}
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     curved = next((e for e, h in zip(level.expressions, hoisted) if not h.is_affine()), None)
@@ -115,14 +101,13 @@ def mapping_spectra(study: Study) -> LowerSpectra:
 
 def _by_intervals(study: Study, moved: str) -> LowerSpectra:
     """The same for a Jacobian that moves; ``moved`` says why it does."""
-    level = study.level
-    assert level is not None
+    level = study.below
     if not can_be_bounded(study):
         nothing = (Spectrum(None, None),) * len(study.y_holders)
         return LowerSpectra(
             nothing, None, "", (f"{moved}, and its Jacobian is too large for a bound entry by entry",), False
         )
-    bounds = MappingBounds(study, _common(study))
+    bounds = MappingBounds(study, known_of_all(study.y_holders))
     together = None
     if study.compiled.scope == "federation":
         together = bounds.together([weight for weight, _ in study.owners[0][1]])
@@ -186,8 +171,7 @@ class MappingBounds:
     """Bounds on the spectra of F's Jacobians, for the holders one by one or, where these are many, for all alike."""
 
     def __init__(self, study: Study, common: Known) -> None:
-        level = study.level
-        assert level is not None
+        level = study.below
         self._whole = JacobianRows.of(level.expressions, level.variables)
         self._parts = bounding_jacobians(level, common) if isinstance(level, Nash) else None
         leaves = [leaf.id for e in level.declared for leaf in (*e.variables(), *e.parameters())]

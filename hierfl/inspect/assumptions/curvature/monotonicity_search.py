@@ -88,8 +88,7 @@ def _shows_none(study: Study, base: _Base, step: np.ndarray, ratio: float) -> bo
 
 
 def _violation(study: Study, name: str, assumption: str, base: _Base, other: np.ndarray, ratio: float) -> Finding:
-    compiled, level = study.compiled, study.level
-    assert level is not None
+    compiled, level = study.compiled, study.below
     witness = {
         "client": base.label,
         "x": compiled.upper.unflatten(base.x),

@@ -33,8 +33,7 @@ def has_a_solution(study: Study, mu: float, nonempty: Finding) -> Finding:
 def _attained(study: Study, mu: float) -> Finding:
     """By strong convexity, by a compact Y(x), or else look for a direction to infinity."""
     name = "lower level has a solution"
-    level = study.level
-    assert level is not None
+    level = study.below
     if mu > 0:
         return Finding(name, "proved", "strongly convex (monotone) over a closed convex set")
     if np.isfinite(diameter(study)):

@@ -10,7 +10,6 @@ from cvxpy.constraints.constraint import Constraint
 
 from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.inspect.assumptions.findings import Finding
 from hierfl.inspect.assumptions.study import Study, Weighted
 from hierfl.language.sample import ClientParameter
@@ -18,8 +17,7 @@ from hierfl.language.sample import ClientParameter
 
 def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Constraint], list[cp.Variable]]:
     """Put numbers into Y(x)'s constraints for everything but y: (constraints on twins of the variables, the twins)."""
-    level = study.level
-    assert level is not None
+    level = study.below
     holders = [holder for _, holder in owner]
     values = {
         **{v.id: np.asarray(a) for v, a in zip(study.compiled.upper.variables, study.compiled.upper.split(x).values())}
@@ -27,7 +25,7 @@ def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Con
     built: list[Constraint] = []
     for holder in holders:
         numbers = values | {leaf: np.asarray(v) for leaf, v in holder.own.items()}
-        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        constraints = study.lower_constraints
         leaves = {
             leaf: numbers[leaf.id]
             for c in constraints

@@ -31,9 +31,7 @@ from hierfl.inspect.assumptions.study import Study
 
 def diameter(study: Study) -> float:
     """The largest distance between two points of any Y(x), infinity where Y(x) may be unbounded."""
-    assert study.level is not None
-    variables = study.level.variables
-    constraints = [*study.level.constraints, *attribute_constraints(variables)]
+    variables, constraints = study.below.variables, study.lower_constraints
     sizes = []
     for holder in study.holders.clients:
         boxes: Known = holder.known
@@ -73,18 +71,9 @@ def _shifted(expression: cp.Expression, y: cp.Variable) -> bool:
     return len(moving) == 1 and moving[0].shape == y.shape and _shifted(moving[0], y)
 
 
-_LOWER_SETS = {
-    "nn": "",
-    "bl": "[2S] Assumption 2 (iv)",
-    "mm": "[2S] Assumption 2 (iv)",
-    "2s": "[2S] Assumption 3 (iv)",
-    "hfl": "[HFL] Assumption 1 (iv)",
-}
-
-
 def lower_sets(study: Study) -> tuple[Finding, ...]:
     """Examine Y(x): whether it is nonempty for all x of X, closed and convex, bounded."""
-    assumption = _LOWER_SETS[study.problem_class]
+    assumption = study.assumption("(iv)")
     convex = Finding("Y(x) closed and convex", "proved", "by CVXPY's rules, for every x of X", assumption)
     return (_nonempty(study, assumption), convex, _bounded(study, assumption))
 
@@ -130,16 +119,13 @@ def _leaves_out_samples(study: Study) -> bool:
 
 def _common_point(study: Study) -> np.ndarray | None:
     """Find a y that intervals prove to lie in Y(x) for all x of X and every owner; None if none of a few does."""
-    level = study.level
-    assert level is not None
-    constraints = [*level.constraints, *attribute_constraints(level.variables)]
     size = study.compiled.lower.size
     candidates = [np.zeros(size)]
     for x in study.x_points[:4]:
         candidates += [study.lower.project(x, np.zeros(size), owner) for _, owner in study.set_owners[:4]]
     for candidate in candidates:
         values = {leaf: Interval.of(np.asarray(v)) for leaf, v in study.compiled.lower.split(candidate).items()}
-        if all(_holds(c, {**h.known, **values}) for h in study.holders.clients for c in constraints):
+        if all(_holds(c, {**h.known, **values}) for h in study.holders.clients for c in study.lower_constraints):
             return candidate
     return None
 
@@ -157,15 +143,6 @@ def _holds(constraint: Constraint, known: Known) -> bool:
     return False
 
 
-_UPPER_SETS = {
-    "nn": "[NN] Assumption 1 (iii)",
-    "bl": "[2S] Assumption 2 (iii)",
-    "mm": "[2S] Assumption 2 (iii)",
-    "2s": "[2S] Assumption 3 (iii)",
-    "hfl": "",
-}
-
-
 @dataclass(frozen=True)
 class Dissimilarity:
     """What is known of X, with the constants B_1 and B_2 of the X_i's dissimilarity (infinite where unknown)."""
@@ -178,7 +155,7 @@ class Dissimilarity:
 
 def upper_sets(study: Study) -> Dissimilarity:
     """Examine the X_i: whether they are nonempty, and their dissimilarity (inequality (2) of [2S])."""
-    compiled, assumption = study.compiled, _UPPER_SETS[study.problem_class]
+    compiled, assumption = study.compiled, study.assumption("(iii)", "hfl")
     own = study.holders.clients[0].own
     gap = float(np.max(compiled.upper_set.gap(own)))
     nonempty = Finding(

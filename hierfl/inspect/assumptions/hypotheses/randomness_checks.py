@@ -25,7 +25,7 @@ class Randomness:
 def randomness(study: Study) -> Randomness:
     """Examine the samples: unbiasedness, variances, and the smoothness of the server's term."""
     clients, problem = study.holders.clients, study.compiled.declaration
-    first = "[NN] Assumption 1 (ii)" if study.problem_class == "nn" else ""
+    first = study.assumption("(ii)") if study.problem_class == "nn" else ""
     findings = [
         Finding(
             "unbiased samples",
@@ -77,8 +77,7 @@ def _of_hierarchical(study: Study) -> Randomness:
 
 def _lower_variance(study: Study, holder: Holder) -> float:
     """Bound sigma_i^2: 0 without samples, else by the mean square of one sample's gradient in y."""
-    level = study.level
-    assert level is not None
+    level = study.below
     if not any(isinstance(p, Sample) for p in level.expression.parameters()):
         return 0.0
     return gradient_size(study, level.expression, level.variables, holder) ** 2

@@ -75,8 +75,7 @@ def spread(study: Study, term: cp.Expression | None, holder: Holder) -> float:
 
 def mixed_constant(study: Study) -> float:
     """Bound L_{grad h,x}: by the Jacobian's entries, or for large jointly convex quadratics by |H_xy|^2 <= |H_xx| |H_yy|."""
-    level, compiled = study.level, study.compiled
-    assert level is not None
+    level, compiled = study.below, study.compiled
     upper, lower = compiled.upper.variables, level.variables
     worst = 0.0
     for holder in study.holders.clients:
@@ -110,16 +109,6 @@ def _root(ends: Sequence[Edge | None]) -> float:
     return float(np.sqrt(np.prod([max(end.value, 0.0) for end in ends if end is not None]))) * (1 + 1e-12)
 
 
-_FIRST = {
-    "nn": "[NN] Assumption 1 (i)",
-    "bl": "[2S] Assumption 2 (i)",
-    "mm": "[2S] Assumption 2 (i)",
-    "2s": "[2S] Assumption 3 (i)",
-    "hfl": "[HFL] Assumption 1 (i)",
-}
-_SECOND = {"bl": "[2S] Assumption 2 (ii)", "mm": "[2S] Assumption 2 (ii)", "2s": "", "hfl": "[HFL] Assumption 1 (ii)"}
-
-
 @dataclass(frozen=True)
 class Lipschitz:
     """What is known of the slopes of f, of the lower gradient and of y(x); constants are infinite where unknown."""
@@ -135,7 +124,7 @@ class Lipschitz:
 def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
     """Bound the constants of Assumption (i), of y(x) and of the implicit function."""
     term, level = study.compiled.declaration.objective.clients, study.level
-    assumption = _FIRST[study.problem_class]
+    assumption = study.assumption("(i)")
     upper, lower = study.compiled.upper.variables, study.compiled.lower.variables
     f_x, who_x, each_x = worst_gradient(study, term, upper)
     constants = [_gradient_constant("L_{f,x}", f_x, who_x, each_x)]
@@ -168,7 +157,7 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
         in_x,
         _slope_finding(study, "y", lower, f_y, assumption),
         _bound_finding(
-            study, "lower gradient Lipschitz in x", mixed, "second derivatives in (x, y)", _SECOND[study.problem_class]
+            study, "lower gradient Lipschitz in x", mixed, "second derivatives in (x, y)", study.assumption("(ii)", "2s")
         ),
         _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
         _implicit(study, implicit, whole, assumption, moduli.proved),

@@ -17,7 +17,6 @@ from cvxpy.constraints import Equality, Inequality
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Float
 
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import ZERO
@@ -40,9 +39,7 @@ def side_shift(study: Study) -> float | None:
     Raises ``NoShiftError`` where a law stands behind the rows, of which points are known only, or there are too many
     sets of rows.
     """
-    level = study.level
-    assert level is not None
-    constraints = [*level.constraints, *attribute_constraints(level.variables)]
+    level, constraints = study.below, study.lower_constraints
     if not all(map(_affine, constraints)):
         return None
     used = {leaf.id for constraint in constraints for leaf in constraint.parameters()}

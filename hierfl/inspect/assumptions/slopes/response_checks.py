@@ -7,7 +7,6 @@ import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.constraints import Equality
 
-from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.table import row_of
 from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
 from hierfl.inspect.assumptions.findings import Finding
@@ -51,8 +50,7 @@ def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
             np.inf,
             "unknown: Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)",
         )
-    mu, level = moduli.own_mu, study.level
-    assert level is not None
+    mu, level = moduli.own_mu, study.below
     if level.kind == "equilibrium":
         value, how = shift + (mixed + moduli.smooth * shift) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
     else:
@@ -75,15 +73,14 @@ def differentiability(study: Study, moduli: Moduli) -> Finding:
 
     F must be continuously differentiable, and y free or on an affine set that at most shifts.
     """
-    level, name = study.level, "y(x) differentiable"
-    assert level is not None
+    level, name = study.below, "y(x) differentiable"
     if not (moduli.own_mu > 0 and moduli.proved):
         return Finding(name, "unknown", "y(x) is not known to be unique")
     rough = next((node for node in (_not_smooth(e) for e in level.expressions) if node is not None), None)
     if rough is not None:
         reason = f"{type(rough).__name__} is not known to be twice continuously differentiable"
         return Finding(name, "unknown", reason)
-    constraints = [*level.constraints, *attribute_constraints(level.variables)]
+    constraints = study.lower_constraints
     if not constraints:
         reason = "unconstrained, smooth and strongly convex (monotone): implicit function theorem"
         return Finding(name, "proved", reason)
