@@ -27,6 +27,7 @@ from jaxtyping import Float
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
+from hierfl.atoms.algebra import only_compiled
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.affine_entries import AffineEntries
 from hierfl.compiler.parametric.row_order import RowOrder
@@ -204,6 +205,8 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
     for tree in (objective, *constraints):
         if (code := user_code_in(tree)) is not None:
             raise NoStandardFormError(f"{code.name()} is user code, of which no cone is known")
+        if only_compiled(tree):
+            raise NoStandardFormError("it holds a derivative that JAX computes, of which no cone is known")
     if not (constraints or objective.variables()):
         constraints = [Zero(cp.Variable(0))]
     problem = cp.Problem(cp.Minimize(objective), list(constraints))

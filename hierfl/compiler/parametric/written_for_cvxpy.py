@@ -22,6 +22,7 @@ from cvxpy.utilities.scopes import dpp_scope
 from jax import Array
 
 from hierfl.analysis.hoist import copy_with
+from hierfl.atoms.algebra import only_compiled
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.programs.smooth_atoms import TakenOut, smooth_atom_of
 
@@ -142,9 +143,10 @@ def _factor_and_rest(node: Any, args: Sequence[Any], ids: set[int]) -> tuple[Any
 
 
 def with_maps(tree: Any, maps: list[LinearMap]) -> Any:
-    """The tree with what is affine in y, but multiplies parameters, as linear maps, which are added."""
+    """The tree with what is affine in y, but multiplies parameters or is JAX's, as linear maps, which are added."""
     with dpp_scope():
-        if tree.is_dpp() if isinstance(tree, Constraint) else tree.is_dcp() or tree.is_affine():
+        is_plain = tree.is_dpp() if isinstance(tree, Constraint) else tree.is_dcp() or tree.is_affine()
+        if is_plain and not only_compiled(tree):
             return tree
     affine = isinstance(tree, Expression) and tree.is_affine() and tree.variables()
     if affine and tree.size * sum(v.size for v in tree.variables()) <= ENTRIES:

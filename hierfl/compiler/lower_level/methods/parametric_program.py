@@ -31,7 +31,7 @@ from hierfl.language.expectation import SampleAverage
 
 OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are left to iterations
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
-WORK = 1e8  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations
+WORK = 2e7  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations
 BETWEEN = (
     (0, 1, 0),
     (0, 0, 1),
