@@ -32,7 +32,6 @@ FACADES = {
 CATALOGUES = {  # one family of sets or atoms, or one algorithm, a file
     Path("hierfl/projections"),
     Path("hierfl/compiler/sets/blocks"),
-    Path("hierfl/compiler/sets/families"),
     Path("hierfl/atoms/families"),
     Path("solvers"),
 }

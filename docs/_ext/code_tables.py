@@ -13,8 +13,8 @@ from sphinx.application import Sphinx
 
 from hierfl.atoms import table as atoms
 from hierfl.atoms.row import AtomRow
-from hierfl.compiler.sets.choose import KINDS, Alone
-from hierfl.compiler.sets.families.catalogue import FAMILIES
+from hierfl.compiler.sets.choose import KINDS
+from hierfl.compiler.sets.families import FAMILIES
 
 
 def table_of(head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> nodes.table:
@@ -87,7 +87,7 @@ class FamilyTable(Directive):
 
     def run(self) -> list[nodes.Node]:
         """One row for each family of the compiler's catalogue."""
-        rows = [(family.name, opening(family), family.cost) for family in FAMILIES]
+        rows = [(family.name, (family.__doc__ or "").split("\n")[0], family.cost) for family in FAMILIES]
         return [table_of(("set", "what it is", "cost of a projection"), rows, (20, 50, 30))]
 
 
@@ -98,12 +98,8 @@ class ProjectionTable(Directive):
 
     def run(self) -> list[nodes.Node]:
         """One row for each kind."""
-        rows = []
-        for place, kind in enumerate(KINDS, 1):
-            block: Any = kind.of.__self__  # type: ignore[attr-defined]  # a class method of the block
-            together = "each by itself" if isinstance(kind, Alone) else "all that are alike in one"
-            rows.append((str(place), opening(block), together))
-        return [table_of(("tried", "what it projects on, and how", "several of them"), rows, (10, 65, 25))]
+        rows = [(str(place), opening(kind)) for place, kind in enumerate(KINDS, 1)]
+        return [table_of(("tried", "what it projects on, and how"), rows, (10, 90))]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from cvxpy.expressions.leaf import Leaf
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import RULES
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
 from hierfl.compiler.sets import CompiledSet
-from hierfl.compiler.sets.advice import advice
+from hierfl.compiler.sets.blocks.block import Block
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.stating import selection_words
@@ -98,10 +99,23 @@ def _set(name: str, compiled_set: CompiledSet, compiled: CompiledProblem) -> lis
             name,
             block.explain() + moves,
             f"{block.cost}, n = {len(block.entries)}",
-            advice(block, compiled_set, () if level is None else level.leaves),
+            _advice(block, compiled_set, () if level is None else level.leaves),
         )
         for block in compiled_set.blocks
     ]
+
+
+def _advice(block: Block, compiled_set: CompiledSet, leaves: Iterable[Leaf]) -> str:
+    """What the block advises, and the samples among the lower level's ``leaves`` that the set need not depend on."""
+    advised = [block.advice] if block.advice else []
+    samples = [p for p in dict.fromkeys(leaves) if isinstance(p, Sample) and p.id in compiled_set.depends_on]
+    if samples:
+        names = ", ".join(s.name() for s in samples)
+        advised.append(
+            f"Y(x) is projected on anew for each sample because of {names}: if it is the same for all samples of a client, write it "
+            f"as a hf.ClientParameter"
+        )
+    return "; ".join(advised)
 
 
 def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:

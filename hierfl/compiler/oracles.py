@@ -326,7 +326,7 @@ class Oracles:
     @property
     def upper_projection(self) -> Callable[..., Any]:
         """``project_upper`` as a program that is kept, for calls from outside of programs."""
-        return self.programs.keep("public projection on X", lambda: quick_jit(self.upper_set.project_quickly))
+        return self.programs.keep("public projection on X", lambda: quick_jit(self.upper_set.project))
 
     def project_lower(self, x: Upper, y: Lower, own: Environment) -> Lower:
         """Projection on Y(x) of one owner of y."""

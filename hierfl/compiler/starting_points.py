@@ -54,7 +54,7 @@ def on_upper_set(compiled: CompiledProblem, points: np.ndarray) -> np.ndarray:
 
     def make() -> Any:
         known = compiled.known_upper_set
-        return quick_jit(jax.vmap(known.project_quickly, in_axes=(0, None)))
+        return quick_jit(jax.vmap(known.project, in_axes=(0, None)))
 
     project = compiled.programs.keep("projection on X", make)
     return np.asarray(project(np.asarray(points), compiled.laid_out().clients.public))
@@ -66,7 +66,7 @@ def project_on_all(compiled: CompiledProblem, x: Any, data: Data | None = None) 
     A program that is kept gives its argument ``data``, so that it holds for all values of the parameters.
     """
     known = compiled.known_upper_set
-    return known.project_quickly(jnp.asarray(x), (compiled.laid_out() if data is None else data).clients.public)
+    return known.project(jnp.asarray(x), (compiled.laid_out() if data is None else data).clients.public)
 
 
 def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from hierfl.projections.emptiness import below_zero
-
 
 def project(
     z: Float[Array, "*shape"], centre: Float[Array, "*shape"], radius: Float[Array, ""]
@@ -19,8 +17,3 @@ def project(
     inside = jnp.where(radius > 0, z, centre)  # a ball of radius 0 moves with its centre alone, at whatever z
     # where z is inside, neither branch may see an infinite radius: 0 * inf is NaN in derivatives
     return jnp.where(outside, centre + shift * (jnp.where(outside, radius, 1.0) / length), inside)
-
-
-def gap(radius: Float[Array, ""]) -> Float[Array, ""]:
-    """How far the radius is below 0: positive when the ball is empty."""
-    return below_zero(radius)

@@ -17,11 +17,6 @@ def beyond(gap: Float[Array, "*shape"] | float, scale: Float[Array, "*shape"] | 
     return gap - jnp.maximum(usual, rounding).astype(gap.dtype)
 
 
-def below_zero(size: Float[Array, ""]) -> Float[Array, ""]:
-    """How far a radius or a total is below 0, beyond rounding: positive when no point has that size."""
-    return beyond(-size, jnp.abs(size))
-
-
 def not_below_zero(radius: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """max(radius, 0), at 0 with the derivative of the radius: that of ``jnp.maximum`` is half of it."""
     return jnp.where(radius < 0, 0.0, radius)

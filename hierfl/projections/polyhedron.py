@@ -66,21 +66,6 @@ def gap(
     return dual.gap(dual.solve())
 
 
-def project_and_gap(
-    z: Float[Array, " n"],
-    matrix: Float[Array, "k n"],
-    low: Float[Array, " k"],
-    high: Float[Array, " k"],
-    lower: Float[Array, " n"],
-    upper: Float[Array, " n"],
-) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:
-    """The projection with its residual, and the gap, from one iteration."""
-    bounds = (*_normalised(matrix, low, high), lower, upper)
-    dual = DualProblem(*map(jax.lax.stop_gradient, (z, *bounds)))
-    solution = dual.solve()
-    return *_on_active(z, bounds, dual, solution), dual.gap(solution)
-
-
 def _on_active(
     z: Float[Array, " n"], bounds: tuple[Array, ...], dual: DualProblem, solution: DualIterate
 ) -> tuple[Float[Array, " n"], Float[Array, ""]]:

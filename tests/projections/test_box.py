@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hierfl.projections import ball, box, slab
+from hierfl.projections import ball, box, box_with_hyperplane
 
 pytestmark = pytest.mark.usefixtures("x64")
 PROJECT = jax.jit(box.project)
@@ -68,8 +68,8 @@ def test_a_point_on_a_hyperplane_moves_along_it():
     """The projection on y_1 + y_2 = b is affine, with z on it and b = low = high as elsewhere."""
 
     def project(z, b):
-        rows, columns = np.zeros(2, int), np.arange(2)
-        return slab.project(z, rows, columns, jnp.ones(2), b[None], b[None])
+        free = jnp.full(2, jnp.inf)
+        return box_with_hyperplane.project(z, jnp.ones(2), b, b, -free, free)
 
     for z in ([1.0, 2.0], [1.5, 2.0]):
         by_z, by_b = jax.jacfwd(project, argnums=(0, 1))(jnp.array(z), jnp.array(3.0))

@@ -25,6 +25,8 @@ def example(rng, kind):
         a, lower, upper = np.round(2 * a), np.round(3 * lower), np.round(3 * upper)
     if "unbounded" in kind:
         lower[rng.random(N) < 0.5], upper[rng.random(N) < 0.5] = -np.inf, np.inf
+    if "free" in kind:
+        lower, upper = np.full(N, -np.inf), np.full(N, np.inf)
     if "pinned" in kind:
         upper[:3] = lower[:3]
     inside = np.where(np.isfinite(lower), lower, -1) + rng.integers(0, 3, N) / 2 * np.where(
@@ -61,7 +63,7 @@ def in_cvxpy(a, low, high, lower, upper):
     st.integers(0, 10**6),
     st.sampled_from(
         ["slab", "hyperplane", "halfspace", "vertex", "unbounded hyperplane", "pinned slab", "integer hyperplane",
-         "integer vertex", "unbounded halfspace", "integer unbounded slab"]
+         "integer vertex", "unbounded halfspace", "integer unbounded slab", "free hyperplane", "free halfspace", "free integer slab"]
     ),
     st.sampled_from([1e-8, 1.0, 1e8]),
     st.sampled_from([1e-3, 1.0, 1e3]),
@@ -76,7 +78,7 @@ def test_is_the_projection(seed, kind, scale, distance):
     assert float(GAP(*bounds)) <= 0
 
 
-@pytest.mark.parametrize("kind", ["slab", "hyperplane", "halfspace", "vertex", "unbounded hyperplane", "pinned slab"])
+@pytest.mark.parametrize("kind", ["slab", "hyperplane", "halfspace", "vertex", "unbounded hyperplane", "pinned slab", "free slab"])
 def test_agrees_with_cvxpy(kind):
     rng = np.random.default_rng(3)
     for _ in range(4):

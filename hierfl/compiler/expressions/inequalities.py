@@ -26,10 +26,11 @@ class Inequalities:
 
     @classmethod
     def of(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> Inequalities | None:
-        """None where there are constraints of another kind."""
-        if not all(isinstance(constraint, Inequality) for constraint in constraints):
+        """None where there are constraints of another kind, or in the domain of one: y'y / t has values for t < 0 as well."""
+        domains = [own for constraint in constraints for part in constraint.args for own in part.domain]
+        if not all(isinstance(constraint, Inequality) for constraint in (*constraints, *domains)):
             return None
-        return cls(Program([c.args[0] - c.args[1] for c in constraints]), tuple(variables))
+        return cls(Program([c.args[0] - c.args[1] for c in (*constraints, *domains)]), tuple(variables))
 
     def hold(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Bool[Array, ""]:
         """Whether all hold at a flat point, rounding included; traceable."""

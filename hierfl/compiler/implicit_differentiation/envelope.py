@@ -81,13 +81,13 @@ def _alike(some: np.ndarray, others: np.ndarray, allowed: np.ndarray) -> bool:
 def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tuple[Array, Array]:
     """(grad_y f_i, F) of every client on all its data, in federation scope of their mean: (owners, size) each."""
     clients = data.clients
-    x = problem.upper_set.nearby(x, clients.party(0).environment)
+    x = problem.upper_set.project(x, clients.party(0).environment)
 
     def one(index: Array) -> tuple[Array, Array]:
         party = clients.party(index)
         own, level = party.environment, problem.lower_set
         at = problem.environment(x, None, own)
-        inside = y[0] if level is None else jnp.mean(jax.vmap(lambda z: level.nearby(z, at))(y), axis=0)
+        inside = y[0] if level is None else jnp.mean(jax.vmap(lambda z: level.project(z, at))(y), axis=0)
 
         def upper(rows: Rows) -> Array:
             return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)

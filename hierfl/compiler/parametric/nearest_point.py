@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,7 @@ from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 
 Environment = Mapping[int, Any]
-Otherwise = Callable[[np.ndarray, Environment], np.ndarray]
 COUNTS = (1, 8, 64, 512, 4096)  # of points that are looked at by one program
-ROUGH = 1e-13  # the error of a nearest point that is looked for otherwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,23 +61,18 @@ class NearestPoint:
         theta: Array = self.solver.form.base.theta_at({**environment, **parts})
         return theta
 
-    def project(
-        self, z: Float[Array, " size"], environment: Environment, otherwise: Otherwise | None = None
-    ) -> Float[Array, " size"]:
-        """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on.
-
-        ``otherwise`` gives the nearest points (k, size) to those (k, size) for which it is not found to rounding.
-        """
+    def project(self, z: Float[Array, " size"], environment: Environment) -> Float[Array, " size"]:
+        """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on."""
         leaves, size = tuple(environment), self.size
 
         def found(z: np.ndarray, theta: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return self._nearest_each(z[None], theta[None], dict(zip(leaves, values)), otherwise)[0]
+            return self._nearest_each(z[None], theta[None], dict(zip(leaves, values)))[0]
 
         def found_each(batch: Batch) -> np.ndarray:
             if any(len(value) > 1 for value in batch.arrays[2:]):
                 return np.stack([found(*call) for call in batch.calls()])
             points, thetas = (for_each(batch.count, part) for part in batch.arrays[:2])
-            return self._nearest_each(points, thetas, {k: v[0] for k, v in zip(leaves, batch.arrays[2:])}, otherwise)
+            return self._nearest_each(points, thetas, {k: v[0] for k, v in zip(leaves, batch.arrays[2:])})
 
         @jax.custom_jvp
         def nearest(theta: Array, z: Array, *values: Array) -> Array:
@@ -113,26 +106,23 @@ class NearestPoint:
         points: Float[np.ndarray, "k size"],
         thetas: Float[np.ndarray, "k theta"],
         environment: Environment,
-        otherwise: Otherwise | None,
     ) -> Float[np.ndarray, "k size"]:
         """The nearest points of many, NaN where there is none: themselves where they are in the set."""
         nearest = np.array(points, float)
         outside = np.flatnonzero(~self._contains(nearest, environment))
-        for k, u, error in self._solved(np.asarray(thetas, float)[outside]):
-            place = outside[k]
-            nearest[place] = u
-            if otherwise is not None and not error <= ROUGH:
-                nearest[place] = otherwise(np.asarray(points[place], float)[None], environment)[0]
+        nearest[outside] = self._solved(np.asarray(thetas, float)[outside])
         return nearest
 
-    def _solved(self, thetas: np.ndarray) -> list[tuple[int, np.ndarray, float]]:
-        """(the number, the nearest point or NaN, its error) of each."""
+    def _solved(self, thetas: Float[np.ndarray, "k theta"]) -> Float[np.ndarray, "k size"]:
+        """The nearest point of each, or NaN."""
         if not self.solver.has_families or len(thetas) == 1:
-            answers = [(k, self.solver.answer([theta]).chosen) for k, theta in enumerate(thetas)]
-            return [(k, one.u[: self.size], one.error) for k, one in answers]
+            answers = [self.solver.answer([theta]).chosen.u[: self.size] for theta in thetas]
+            return np.stack(answers) if answers else np.zeros((0, self.size))
         family, others = self.solver.answers([thetas], [])
-        found = [(k, family.u[k, : self.size], float(family.error[k])) for k in map(int, np.flatnonzero(family.taken))]
-        return found + [(k, one.chosen.u[: self.size], one.chosen.error) for k, one in others]
+        found = np.array(family.u[:, : self.size])
+        for k, one in others:
+            found[k] = one.chosen.u[: self.size]
+        return found
 
     def _contains(self, points: Float[np.ndarray, "k size"], environment: Environment) -> Bool[np.ndarray, " k"]:
         """Which points are in the set for sure; those that no row holds are found to the bit where rows say it all."""

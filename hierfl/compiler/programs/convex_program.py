@@ -277,6 +277,11 @@ class ConvexProgram:
         return ProgramSolution(u, z, error, SOLVED if error <= self.good else FAILED, work)
 
     @property
+    def size_of_data(self) -> float:
+        """The largest of prices and bounds."""
+        return max(float(np.abs(self.q).max(initial=0.0)), float(np.abs(self.b).max(initial=0.0)))
+
+    @property
     def good(self) -> float:
         """The error up to which a pair is a solution."""
         return GOOD_OVER_ROWS if self.polyhedral and self.smooth is None else GOOD

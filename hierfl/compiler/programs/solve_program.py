@@ -38,6 +38,7 @@ PATIENCE = 2  # steps of Newton's method that may lead away while it finds out w
 CLOSER = 3  # looks at a rough answer from nearer, at most
 FEW = 3  # steps of Newton's method from a solution nearby
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
+LARGE = 1e3  # a size of data, in whose units a program over cones that was not solved is looked at again
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
 
 
@@ -67,6 +68,10 @@ def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSoluti
 
 def _in_these_units(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
     answer = _quadratic(program, near) if program.smooth is None else _smooth(program, near)
+    if answer.status == FAILED and program.size_of_data > LARGE and not (program.polyhedral or program.smooth):
+        size = program.size_of_data  # cones are alike at every size, backends are not
+        small = solve_program(replace(program, q=program.q / size, b=program.b / size))
+        answer = program.judged(size * small.u, size * small.z, small.work) if small.solved else answer
     return replace(answer, status=FAILED) if answer.solved and _drifts(program, answer) else answer
 
 
@@ -85,8 +90,10 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
 def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0) -> ProgramSolution:
     """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding."""
     good = max(good, program.good)
-    held = program.is_held or (near is not None and program.has_prices(near.u, near.z, FAINT))
-    free = None if program.linear or held else _without_inequalities(program)
+    held = program.linear or program.is_held or (not program.polyhedral and len(program.b) > 500)
+    held = held or (near is not None and program.has_prices(near.u, near.z, FAINT))
+    nothing_held = np.zeros(program.width), np.zeros(len(program.b)), program.equal
+    free = None if held else _at_rows(program, *nothing_held)  # the solution if inequalities do not hold with equality
     if free is not None and free.error <= EXACT * 100:
         return free
     if near is not None:
@@ -311,13 +318,6 @@ def _ends(term: SmoothTerm) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray, li
 
 
 # --- what holds ------------------------------------------------------------------------------------------------------
-
-
-def _without_inequalities(program: ConvexProgram) -> ProgramSolution | None:
-    """The solution if what is no equation does not hold with equality."""
-    if not program.polyhedral and len(program.b) > 500:
-        return None
-    return _at_rows(program, np.zeros(program.width), np.zeros(len(program.b)), program.equal)
 
 
 def _at_rows(program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"]) -> ProgramSolution:

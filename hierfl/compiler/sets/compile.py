@@ -21,7 +21,7 @@ from hierfl.compiler.sets.blocks.program_block import ProgramBlock
 from hierfl.compiler.sets.choose import choose
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.compiler.sets.components import Member, bands
-from hierfl.compiler.sets.families.family import Membership
+from hierfl.compiler.sets.families import Membership
 from hierfl.compiler.sets.frames import product
 from hierfl.compiler.sets.members.affine_map import AffineMap, CompiledRows, Values
 from hierfl.compiler.sets.members.bands import Side
@@ -29,8 +29,7 @@ from hierfl.compiler.sets.members.coefficients import Draw, coefficients, random
 from hierfl.compiler.sets.members.entry_bounds import EntryBounds
 from hierfl.compiler.sets.members.memberships import CompiledMembership, Opaque
 from hierfl.compiler.sets.members.origin import Origin
-from hierfl.compiler.sets.pieces import AffineRows, Other
-from hierfl.compiler.sets.recognise import pieces_of
+from hierfl.compiler.sets.recognise import AffineRows, Other, pieces_of
 
 
 def compile_set(

@@ -13,18 +13,7 @@ from cvxpy.atoms.elementwise.power import Power
 from cvxpy.atoms.pnorm import Pnorm
 from cvxpy.expressions.expression import Expression
 
-from hierfl.compiler.sets.bounded_terms import (
-    BoundedTerm,
-    LargestEigenvalue,
-    LargestEntry,
-    Norm,
-    NormSum,
-    NuclearNorm,
-    SpectralNorm,
-    Squares,
-    SquaresOver,
-    Unread,
-)
+from hierfl.compiler.sets.bounded_terms import BoundedTerm, LargestEigenvalue, LargestEntry, Norm, Unread
 
 _Reader = Callable[[Atom, Expression], BoundedTerm]
 
@@ -33,7 +22,7 @@ def read(atom: Atom, bound: Expression, scale: Expression | None, negative: bool
     """``scale * atom <= bound``, or ``-scale * atom <= bound`` where ``negative``."""
     readers = _CONCAVE_READERS if negative else _READERS
     reader = next((reader for kind, reader in readers.items() if isinstance(atom, kind)), None)
-    term = _unread(atom, bound, atom_name(atom)) if reader is None else reader(atom, bound)
+    term = _unread(bound, atom_name(atom)) if reader is None else reader(atom, bound)
     return BoundedTerm(term.function, term.bound, scale)
 
 
@@ -42,8 +31,8 @@ def atom_name(atom: Atom) -> str:
     return f"the atom {type(atom).__name__.removesuffix('Approx')}"
 
 
-def _unread(atom: Atom, bound: Expression, refusal: str) -> BoundedTerm:
-    return BoundedTerm(Unread(atom, refusal), bound)
+def _unread(bound: Expression, refusal: str) -> BoundedTerm:
+    return BoundedTerm(Unread(refusal), bound)
 
 
 def _weighted(weights: Expression | None, argument: Expression) -> Expression:
@@ -56,7 +45,7 @@ def _weighted(weights: Expression | None, argument: Expression) -> Expression:
 def _absolute(atom: Atom, bound: Expression) -> BoundedTerm:
     argument = atom.args[0]
     if not argument.is_affine():
-        return _unread(atom, bound, "abs of a nonlinear expression")
+        return _unread(bound, "abs of a nonlinear expression")
     return BoundedTerm(LargestEntry((argument, -argument)), bound)
 
 
@@ -71,15 +60,13 @@ def _smallest(atom: Atom, bound: Expression) -> BoundedTerm:
 
 def _entries(atom: Atom, bound: Expression, arguments: list[Expression]) -> BoundedTerm:
     if any(not argument.is_affine() for argument in arguments) or getattr(atom, "axis", None) is not None:
-        return _unread(atom, bound, f"{atom_name(atom)} of a nonlinear expression or along an axis")
+        return _unread(bound, f"{atom_name(atom)} of a nonlinear expression or along an axis")
     return BoundedTerm(LargestEntry(tuple(arguments)), bound)
 
 
 def _largest_absolute(atom: Atom, bound: Expression) -> BoundedTerm:
-    """A cone where one bound moves with y, else rows: two for each entry."""
+    """Rows: two for each entry."""
     argument = atom.args[0]
-    if bound.variables() and bound.size == 1 and atom.axis is None and argument.size > 1:
-        return _norm(atom, np.inf, argument, None, bound)
     if atom.axis is None or not argument.is_affine():
         return _absolute(atom, bound)
     rows, columns = argument.shape
@@ -91,44 +78,25 @@ def _largest_absolute(atom: Atom, bound: Expression) -> BoundedTerm:
 # --- norms ---------------------------------------------------------------------------------------------------------
 
 
-def _norm(atom: Atom, order: float, argument: Expression, axis: int | None, bound: Expression) -> BoundedTerm:
+def _norm(order: float, argument: Expression, axis: int | None, bound: Expression) -> BoundedTerm:
     if not argument.is_affine():
-        return _unread(atom, bound, "a norm of a nonlinear expression")
+        return _unread(bound, "a norm of a nonlinear expression")
     return BoundedTerm(Norm(order, argument, axis), bound)
 
 
 def _euclidean(atom: Atom, bound: Expression) -> BoundedTerm:
     if float(atom.p) != 2:
-        return _unread(atom, bound, f"the {float(atom.p):g}-norm")
-    return _norm(atom, 2, atom.args[0], atom.axis, bound)
+        return _unread(bound, f"the {float(atom.p):g}-norm")
+    return _norm(2, atom.args[0], atom.axis, bound)
 
 
 def _sum_of_absolutes(atom: Atom, bound: Expression) -> BoundedTerm:
-    """norm1, of affine entries or of Euclidean norms along an axis."""
-    argument = atom.args[0]
-    if isinstance(argument, Pnorm) and atom.axis is None:
-        return _sum_of_norms(argument, None, bound)
-    return _norm(atom, 1, argument, atom.axis, bound)
-
-
-def _sum_of_norms(norms: Atom, weights: Expression | None, bound: Expression) -> BoundedTerm:
-    argument = norms.args[0]
-    if float(norms.p) != 2 or not argument.is_affine() or weights is not None:
-        return _unread(norms, bound, NormSum.refusal)
-    return BoundedTerm(NormSum(argument, norms.axis), bound)
-
-
-def _matrix_norm(atom: Atom, bound: Expression) -> BoundedTerm:
-    argument = atom.args[0]
-    function = NuclearNorm(argument) if isinstance(atom, cp.normNuc) else SpectralNorm(argument)
-    if not argument.is_affine():
-        return _unread(atom, bound, function.refusal if bound.variables() else "a norm of a nonlinear expression")
-    return BoundedTerm(function, bound)
+    return _norm(1, atom.args[0], atom.axis, bound)
 
 
 def _largest_eigenvalue(atom: Atom, bound: Expression) -> BoundedTerm:
     if not atom.args[0].is_affine():
-        return _unread(atom, bound, "an eigenvalue of a nonlinear expression")
+        return _unread(bound, "an eigenvalue of a nonlinear expression")
     return BoundedTerm(LargestEigenvalue(atom.args[0]), bound)
 
 
@@ -136,15 +104,15 @@ def _largest_eigenvalue(atom: Atom, bound: Expression) -> BoundedTerm:
 
 
 def _sum(atom: Atom, bound: Expression) -> BoundedTerm:
-    """Sums of squares, of absolute values, of Euclidean norms, with weights or without."""
+    """Sums of squares and of absolute values, with weights or without."""
     inner, weights = atom.args[0], None
     if isinstance(inner, multiply):
         weights, inner = (inner.args[0], inner.args[1]) if inner.args[1].variables() else (inner.args[1], inner.args[0])
         if weights.variables() or not weights.is_nonneg():
-            return _unread(atom, bound, "a sum weighted by y, or with weights of unknown sign")
+            return _unread(bound, "a sum weighted by y, or with weights of unknown sign")
     if atom.axis is not None:
-        return _unread(atom, bound, "sums of nonlinear terms along an axis")
-    return _weighted_sum(atom, inner, weights, bound)
+        return _unread(bound, "sums of nonlinear terms along an axis")
+    return _weighted_sum(inner, weights, bound)
 
 
 def _product(atom: Atom, bound: Expression) -> BoundedTerm:
@@ -152,28 +120,26 @@ def _product(atom: Atom, bound: Expression) -> BoundedTerm:
     left, right = atom.args
     weights, inner = (right, left) if left.variables() else (left, right)
     if atom.size != 1 or inner.ndim != 1 or weights.variables() or not weights.is_nonneg():
-        return _unread(atom, bound, "a product with a nonlinear expression")
-    return _weighted_sum(atom, inner, weights, bound)
+        return _unread(bound, "a product with a nonlinear expression")
+    return _weighted_sum(inner, weights, bound)
 
 
-def _weighted_sum(atom: Atom, inner: Expression, weights: Expression | None, bound: Expression) -> BoundedTerm:
+def _weighted_sum(inner: Expression, weights: Expression | None, bound: Expression) -> BoundedTerm:
     if isinstance(inner, cp.abs) and inner.args[0].is_affine():
-        return BoundedTerm(Norm(1, _weighted(weights, inner.args[0]), None), bound)
+        return BoundedTerm(Norm(1, _weighted(weights, inner.args[0])), bound)
     if _is_square(inner):
         root = None if weights is None else cp.sqrt(weights)
-        return BoundedTerm(Squares(_weighted(root, inner.args[0])), bound)
-    if isinstance(inner, Pnorm):
-        return _sum_of_norms(inner, weights, bound)
-    return _unread(atom, bound, "a sum of nonlinear terms")
+        return _squares(_weighted(root, inner.args[0]), bound)
+    return _unread(bound, "a sum of nonlinear terms")
 
 
 # --- squares -------------------------------------------------------------------------------------------------------
 
 
-def _squares(atom: Atom, argument: Expression, bound: Expression) -> BoundedTerm:
+def _squares(argument: Expression, bound: Expression) -> BoundedTerm:
     if not argument.is_affine():
-        return _unread(atom, bound, "the square of a nonlinear expression")
-    return BoundedTerm(Squares(argument), bound)
+        return _unread(bound, "the square of a nonlinear expression")
+    return BoundedTerm(Norm(2, argument, squared=True), bound)
 
 
 def _is_square(atom: Expression) -> bool:
@@ -191,31 +157,28 @@ def _power(atom: Atom, bound: Expression) -> BoundedTerm:
     """The square of a number or of a Euclidean norm."""
     inner = atom.args[0]
     if _is_square(atom) and atom.size == 1:
-        return _squares(atom, inner, bound)
+        return _squares(inner, bound)
     of_norm = isinstance(inner, Pnorm) and float(inner.p) == 2 and inner.axis is None
     if _exponent(atom) == 2 and of_norm and atom.size == 1:
-        return _squares(atom, inner.args[0], bound)
-    return _unread(atom, bound, "an elementwise power")
+        return _squares(inner.args[0], bound)
+    return _unread(bound, "an elementwise power")
 
 
 def _quad_over_lin(atom: Atom, bound: Expression) -> BoundedTerm:
     argument, denominator = atom.args
-    along_axis = atom.size != 1 or getattr(atom, "axis", None) is not None
-    if along_axis or not (argument.is_affine() and denominator.is_affine()):
-        return _unread(atom, bound, "quad_over_lin of nonlinear expressions or along an axis")
-    if not denominator.variables():
-        return _squares(atom, argument, bound * denominator)
-    return BoundedTerm(SquaresOver(argument, denominator), bound)
+    if atom.size != 1 or getattr(atom, "axis", None) is not None or denominator.variables():
+        return _unread(bound, "quad_over_lin along an axis or over what moves with y")
+    return _squares(argument, bound * denominator)
 
 
 def _quadratic_form(atom: Atom, bound: Expression) -> BoundedTerm:
     """The squares of a root of the matrix times the argument."""
     argument, matrix = atom.args
     if matrix.parameters() or matrix.variables():
-        return _unread(atom, bound, "a quadratic form whose matrix moves")
+        return _unread(bound, "a quadratic form whose matrix moves")
     values, vectors = np.linalg.eigh(0.5 * (matrix.value + matrix.value.T))
     keep = values > 1e-14 * np.abs(values).max()
-    return _squares(atom, (np.sqrt(values[keep])[:, None] * vectors[:, keep].T) @ argument, bound)
+    return _squares((np.sqrt(values[keep])[:, None] * vectors[:, keep].T) @ argument, bound)
 
 
 # atom <= bound
@@ -231,8 +194,6 @@ _READERS: dict[type[Atom], _Reader] = {
     MulExpression: _product,
     cp.quad_over_lin: _quad_over_lin,
     cp.QuadForm: _quadratic_form,
-    cp.normNuc: _matrix_norm,
-    cp.sigma_max: _matrix_norm,
     cp.lambda_max: _largest_eigenvalue,
 }
 

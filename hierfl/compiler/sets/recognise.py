@@ -19,9 +19,26 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.algebra import addends
 from hierfl.compiler.sets.bounded_terms import BoundedTerm, LargestEntry, Norm, Semidefinite
-from hierfl.compiler.sets.families.catalogue import membership
-from hierfl.compiler.sets.pieces import AffineRows, Other, Piece
+from hierfl.compiler.sets.families import Membership, membership
 from hierfl.compiler.sets.read_atoms import atom_name, read
+
+
+@dataclass(frozen=True)
+class AffineRows:
+    """``expression <= 0`` (or ``== 0``), affine in y, element by element."""
+
+    expression: Expression
+    equality: bool
+
+
+@dataclass(frozen=True)
+class Other:
+    """A convex constraint without a closed form; ``reason`` says what it is."""
+
+    reason: str
+
+
+Piece = AffineRows | Membership | Other
 
 
 def pieces_of(constraint: Constraint) -> list[Piece]:
@@ -41,7 +58,7 @@ def pieces_of(constraint: Constraint) -> list[Piece]:
     if isinstance(constraint, SOC):
         bound, vector = constraint.args
         axis = None if bound.size == 1 else constraint.axis
-        return _pieces_of_term(BoundedTerm(Norm(2, vector, axis, "several second-order cones at once"), bound))
+        return _pieces_of_term(BoundedTerm(Norm(2, vector, axis, refusal="several second-order cones at once"), bound))
     return [Other(f"{type(constraint).__name__} constraint")]
 
 

@@ -26,9 +26,8 @@ from hierfl.compiler.lower_level.methods.accelerated_gradient import Accelerated
 from hierfl.compiler.lower_level.methods.extragradient import ExtragradientSteps, Halfway
 from hierfl.compiler.lower_level.methods.method import IterativeMethod, Question, Verdict
 from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS
-from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, if_wanted, walked
+from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, if_wanted, one_of_two, walked
 from hierfl.compiler.lower_level.structure import LowerStructure
-from hierfl.projections.one_of_two import one_of_two
 
 DENSE_LIMIT = 64
 LIMIT = 200

@@ -1,23 +1,24 @@
 """An iteration on y as one loop that projects at one place: the start, the steps and the certificate are all trips of it.
 
 A trip projects the point ahead, asks for F where the iteration says, and decides on the next point ahead. A projection may be a
-root search around Newton's method; each further copy of it in the program would cost XLA as much again, and tracing too.
+Newton method of its own; each further copy of it in the program would cost XLA as much again, and tracing too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool
 
 from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Map
 from hierfl.compiler.lower_level.methods.method import Question
 from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS, first_step
-from hierfl.projections.one_of_two import one_of_two
 
 START, STEPS, CERTIFICATE, END = range(4)  # what a trip is for
 
@@ -39,6 +40,7 @@ class Stand(Protocol):
 
 
 S = TypeVar("S", bound=Stand)
+T = TypeVar("T")
 
 
 class Onward(NamedTuple, Generic[S]):
@@ -115,6 +117,12 @@ def walked(
     first = Walk(jnp.asarray(START), start, iteration.begin(start, zero, one), Evidence.none(start))
     end = jax.lax.while_loop(unfinished, trip, first)
     return question.judged(end.evidence, end.stand.step, end.stand.taken)
+
+
+def one_of_two(condition: Bool[Array, ""], one: T, other: T) -> T:
+    """``one`` where the scalar condition holds, else ``other``, a tree of arrays of the same shapes."""
+    chosen: T = jax.tree.map(partial(jax.lax.select, condition), one, other)
+    return chosen
 
 
 def if_wanted(wanted: Array, compute: Callable[[], Array], otherwise: Array) -> Array:

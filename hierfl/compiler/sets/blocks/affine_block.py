@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.sets.blocks.nested import Nested
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members.affine_map import DENSE_ENTRIES, Values
 from hierfl.compiler.sets.members.bands import Bands
@@ -26,12 +26,18 @@ class AffineBlock:
     kind: str = "affine"
     exact: bool = True
 
-    @classmethod
-    def of(cls, part: Component, nested: Nested) -> AffineBlock | None:
-        """The block of a component of equations alone, factorised now if it can be."""
+    @staticmethod
+    def alike(part: Component) -> Hashable | None:
+        """A component of equations alone is like no other."""
         equations = len(part.bands) == len(part.members) and all(band.equality for band in part.bands)
         if part.bounds or not equations or len(part.bands) * len(part.entries) > DENSE_ENTRIES:
             return None
+        return id(part)
+
+    @classmethod
+    def of(cls, parts: Sequence[Component]) -> AffineBlock:
+        """The block of a component, factorised now if it can be."""
+        (part,) = parts
         bands = Bands(part.bands)
         factor = affine.factorise(bands.constant_matrix(part.entries)) if bands.constant else None
         return cls(part.entries, bands, factor)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.sets.blocks.nested import Nested
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members.affine_map import Values
 from hierfl.compiler.sets.members.entry_bounds import EntryBounds, limits
@@ -27,10 +27,16 @@ class BoxBlock:
     cost: str = "O(n)"
     advice: str = ""
 
+    @staticmethod
+    def alike(part: Component) -> Hashable | None:
+        """Bounds alone are one component."""
+        return None if part.members else "box"
+
     @classmethod
-    def of(cls, part: Component, nested: Nested) -> BoxBlock | None:
-        """The block of a component without other members."""
-        return None if part.members else cls(part.entries, part.bounds)
+    def of(cls, parts: Sequence[Component]) -> BoxBlock:
+        """The block of a component without members."""
+        (part,) = parts
+        return cls(part.entries, part.bounds)
 
     def limits(self, values: Values) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """(lower, upper) of the entries."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.sets.blocks.block import checked
-from hierfl.compiler.sets.blocks.nested import Nested
 from hierfl.compiler.sets.components import Component
 from hierfl.compiler.sets.members.affine_map import DENSE_ENTRIES, Values
 from hierfl.compiler.sets.members.bands import Bands
@@ -18,6 +17,7 @@ from hierfl.compiler.sets.members.origin import constraints_text
 from hierfl.projections import polyhedron
 
 ROW_LIMIT = 100
+FOUND = 1e-6  # the relative residual from which on a point was not found
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +31,18 @@ class PolyhedronBlock:
     kind: str = "polyhedron"
     exact: bool = True
 
-    @classmethod
-    def of(cls, part: Component, nested: Nested) -> PolyhedronBlock | None:
-        """The block of a component of bands and bounds."""
+    @staticmethod
+    def alike(part: Component) -> Hashable | None:
+        """A component of bands and bounds is like no other."""
         rows = len(part.bands)
         if rows < len(part.members) or rows > ROW_LIMIT or rows * len(part.entries) > DENSE_ENTRIES:
             return None
+        return id(part)
+
+    @classmethod
+    def of(cls, parts: Sequence[Component]) -> PolyhedronBlock:
+        """The block of a component."""
+        (part,) = parts
         bands = Bands(part.bands)
         return cls(part.entries, bands, part.bounds, bands.constant_matrix(part.entries) if bands.constant else None)
 
@@ -61,20 +67,12 @@ class PolyhedronBlock:
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         """NaN where the method stopped short."""
-        return checked(*polyhedron.project(z, *self._set(values)))
+        p, residual = polyhedron.project(z, *self._set(values))
+        return jnp.where(residual <= FOUND, p, jnp.nan)
 
     def gap(self, values: Values) -> Float[Array, ""]:
-        """Positive when the bands and the box do not meet."""
-        return jnp.maximum(polyhedron.gap(*self._set(values)), self._broken(values))
-
-    def project_and_gap(self, z: Float[Array, " n"], values: Values) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-        """Both, from one iteration."""
-        p, residual, gap = polyhedron.project_and_gap(z, *self._set(values))
-        return checked(p, residual), jnp.maximum(gap, self._broken(values))
-
-    def _broken(self, values: Values) -> Float[Array, ""]:
-        """The violation of a bound whose coefficient vanishes."""
-        return limits(self.bounds, self.entries, values)[2]
+        """Positive when the bands and the box do not meet, or a bound whose coefficient vanishes does not hold."""
+        return jnp.maximum(polyhedron.gap(*self._set(values)), limits(self.bounds, self.entries, values)[2])
 
     def explain(self) -> str:
         """Name the rows and the bounds."""

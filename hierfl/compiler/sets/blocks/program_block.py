@@ -33,8 +33,8 @@ class ProgramBlock:
     exact: bool = False
     cost: str = "a conic program on the host"
     advice: str = (
-        "a projection without a program needs bounds, norms (1, 2, inf, nuclear, spectral) of expressions with orthogonal rows, "
-        "simplices, a few affine rows over a box, cones, or one of these cut by one ball or one band"
+        "a projection without a program needs bounds, norms (1, 2, inf) of expressions with constant orthogonal rows, "
+        "simplices, affine rows over a box, second-order cones or semidefinite matrices, none of which share entries of y"
     )
 
     @classmethod

@@ -65,7 +65,7 @@ class CompiledRows:
         if self.constant:
             return jnp.asarray(pattern.data, float)
         sums = jax.grad(lambda y: jnp.sum(self._at(values, y)))(jnp.zeros(self.source.width))
-        return sums[pattern.indices]  # each column meets one row, so its sum is the coefficient
+        return sums[pattern.indices.astype(np.int32)]  # each column meets one row, so its sum is the coefficient
 
     def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[Array, "rows n"]:
         """The rows' matrix on ``entries``."""

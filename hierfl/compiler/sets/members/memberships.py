@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Array, Int
 
-from hierfl.compiler.sets.families.family import Family
+from hierfl.compiler.sets.families import Family
 from hierfl.compiler.sets.members.affine_map import AffineMap, CompiledRows, Values
 from hierfl.compiler.sets.members.origin import Origin
 

@@ -44,7 +44,6 @@ SETS: dict[str, Callable[[Any], list[Any]]] = {
     "strip": lambda y: [y >= -0.2, y <= 0.2, np.arange(N) @ y <= 0.1],
     "l1 ball": lambda y: [cp.norm1(y) <= 0.7],
     "polyhedron": lambda y: [y >= -0.5, np.vander(np.linspace(0, 1, N), 3).T @ y <= 0.1],
-    "ball and halfspace": lambda y: [cp.norm(y) <= 0.5, cp.sum(y) >= 0.2],
 }
 
 

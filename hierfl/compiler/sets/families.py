@@ -1,0 +1,198 @@
+"""The families of sets C that one convex term describes: how each is recognised, and its projection in orthonormal coordinates.
+
+A constraint ``A y + b in C`` whose rows are orthogonal reads ``d * v in C`` with ``v = W y + b / d``, W W' = I and the row
+norms d: translations and rotations of y are in v, diagonal scalings in d. Each family says which scalings it can take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import cvxpy as cp
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.expressions.expression import Expression
+from jaxtyping import Array, Float, Int
+
+from hierfl.compiler.sets.bounded_terms import BoundedTerm, LargestEigenvalue, Norm, Semidefinite
+from hierfl.projections import ball, box_with_hyperplane, l1_ball, psd, second_order_cone
+
+
+class Family:
+    """A family of closed convex sets C_r of vectors (k,); cones ignore the radius r."""
+
+    name: ClassVar[str]  # in messages and ``CompiledSet.kind``
+    cost: ClassVar[str]  # of one projection
+
+    @classmethod
+    def recognise(cls, term: BoundedTerm) -> Membership | None:
+        """The membership that a bounded term is, None where it is in another family."""
+        raise NotImplementedError
+
+    def admits(self, scales: Float[np.ndarray, " k"]) -> bool:
+        """Whether row norms d > 0 can be treated: if they are one number, unless a family can do more."""
+        return is_uniform(scales)
+
+    def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
+        """Projection on {v : d * v in C_radius}."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Membership:
+    """``scale * (A y + b) in C`` for each group of rows of the affine ``argument``, raveled in Fortran order.
+
+    ``groups`` (G, k) lists the rows of each set. The ``radius`` (G,) and the ``scale`` are free of y; None for a cone,
+    and for scale 1. ``squared`` says that the radius bounds the square of the norm (and the scale multiplies the
+    square). ``coordinates`` maps the raveled argument to the coordinates of the family first (svec for symmetric
+    matrices).
+    """
+
+    family: Family
+    argument: Expression
+    groups: Int[np.ndarray, "groups k"]
+    radius: Expression | None = None
+    squared: bool = False
+    scale: Expression | None = None
+    coordinates: sp.csr_array | None = None
+
+
+class L2Ball(Family):
+    """Euclidean balls, ||v||_2 <= r."""
+
+    name: ClassVar[str] = "ball"
+    cost: ClassVar[str] = "O(n)"
+
+    @classmethod
+    def recognise(cls, term: BoundedTerm) -> Membership | None:
+        """A Euclidean norm, along an axis or not, or its square below a bound that is free of y."""
+        return _norm_ball(cls(), 2, term)
+
+    def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
+        """Scale the vector."""
+        return ball.project(v, jnp.zeros_like(v), radius / d[0])
+
+
+class L1Ball(Family):
+    """Balls of the l1 norm, with weights or without, sum |d_j v_j| <= r."""
+
+    name: ClassVar[str] = "l1 ball"
+    cost: ClassVar[str] = box_with_hyperplane.COST
+
+    @classmethod
+    def recognise(cls, term: BoundedTerm) -> Membership | None:
+        """An l1 norm, along an axis or not, below a bound that is free of y."""
+        return _norm_ball(cls(), 1, term)
+
+    def admits(self, scales: Float[np.ndarray, " k"]) -> bool:
+        return True
+
+    def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
+        """Threshold softly at the multiplier."""
+        return l1_ball.project(v, jnp.zeros_like(v), d, radius)
+
+
+@dataclass(frozen=True)
+class PsdCone(Family):
+    """The cone of positive semidefinite matrices of an ``order``; v holds the lower triangle, off-diagonal times sqrt 2 (svec)."""
+
+    order: int
+    name: ClassVar[str] = "PSD cone"
+    cost: ClassVar[str] = "O(n^1.5): an eigenvalue decomposition"
+
+    @classmethod
+    def recognise(cls, term: BoundedTerm) -> Membership | None:
+        """A semidefinite matrix, or a largest eigenvalue below a bound: bound * I - scale * X is semidefinite."""
+        function = term.function
+        if isinstance(function, Semidefinite):
+            matrix = function.argument
+        elif isinstance(function, LargestEigenvalue):
+            matrix = term.bound * np.eye(function.argument.shape[0]) - term.scaled(function.argument)
+        else:
+            return None
+        order = int(matrix.shape[0])
+        coordinates = sp.csr_array(_svec_map(order))
+        return Membership(cls(order), matrix, np.arange(coordinates.shape[0])[None], coordinates=coordinates)
+
+    def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
+        """Clip the eigenvalues."""
+        rows, columns, scales = _triangle(self.order)
+        half = v / jnp.asarray(scales, v.dtype)
+        matrix = jnp.zeros((self.order, self.order), v.dtype).at[rows, columns].set(half).at[columns, rows].set(half)
+        return psd.project(matrix)[rows, columns] * jnp.asarray(scales, v.dtype)
+
+
+class SecondOrderCone(Family):
+    """Second-order cones {(u, t) : ||d u||_2 <= d_t t}, v = (u, t)."""
+
+    name: ClassVar[str] = "second-order cone"
+    cost: ClassVar[str] = "O(n)"
+
+    @classmethod
+    def recognise(cls, term: BoundedTerm) -> Membership | None:
+        """One Euclidean norm below a number that moves with y."""
+        norm = term.function
+        if not (isinstance(norm, Norm) and norm.order == 2 and norm.axis is None) or norm.squared:
+            return None
+        if not term.bound.variables() or term.bound.size > 1:
+            return None
+        above = cp.reshape(term.bound, (1,), order="F")
+        argument = cp.hstack([cp.vec(term.scaled(norm.argument), order="F"), above])
+        return Membership(cls(), argument, np.arange(argument.size)[None])
+
+    def admits(self, scales: Float[np.ndarray, " k"]) -> bool:
+        return is_uniform(scales[:-1])
+
+    def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
+        """Use the closed form."""
+        u, t = second_order_cone.project(v[:-1], v[-1], d[-1] / d[0])
+        return jnp.append(u, t)
+
+
+FAMILIES: tuple[type[Family], ...] = (L2Ball, L1Ball, PsdCone, SecondOrderCone)
+
+
+def membership(term: BoundedTerm) -> Membership | None:
+    """The term as a membership in the first family that recognises it."""
+    recognised = (family.recognise(term) for family in FAMILIES)
+    return next((piece for piece in recognised if piece is not None), None)
+
+
+def is_uniform(scales: Float[np.ndarray, " k"]) -> bool:
+    """Whether all are equal, up to rounding."""
+    return scales.size == 0 or bool(np.ptp(scales) <= 1e-12 * np.max(scales))
+
+
+def _norm_ball(family: Family, order: float, term: BoundedTerm) -> Membership | None:
+    """The membership of a norm of this order below a bound that is free of y."""
+    norm = term.function
+    if not (isinstance(norm, Norm) and norm.order == order) or term.bound.variables():
+        return None
+    groups = _rows_along(norm.argument.shape, norm.axis)
+    return Membership(family, norm.argument, groups, radius=term.bound, squared=norm.squared, scale=term.scale)
+
+
+def _rows_along(shape: tuple[int, ...], axis: int | None) -> Int[np.ndarray, "groups k"]:
+    """Groups of a reduction of an array over ``axis``: rows in Fortran order, (number of results, reduced size)."""
+    places = np.arange(int(np.prod(shape, dtype=int))).reshape(shape, order="F")
+    if axis is None:
+        return places.ravel(order="F")[None]
+    return np.moveaxis(places, axis, -1).reshape(-1, shape[axis], order="F")
+
+
+def _svec_map(order: int) -> Float[np.ndarray, "k square"]:
+    """The matrix (order (order + 1) / 2, order^2) from a raveled matrix to the svec coordinates of its symmetric part."""
+    rows, columns, scales = _triangle(order)
+    picked = np.zeros((len(rows), order * order))
+    place = np.arange(len(rows))
+    picked[place, rows + order * columns] += 0.5 * scales
+    picked[place, columns + order * rows] += 0.5 * scales
+    return picked
+
+
+def _triangle(order: int) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """The lower triangle: rows, columns, and the scales that keep the Frobenius norm."""
+    rows, columns = np.tril_indices(order)
+    return rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0))

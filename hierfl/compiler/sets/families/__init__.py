@@ -1,1 +1,0 @@
-"""The sets that one convex term describes, a family a file; ``catalogue`` lists them."""
