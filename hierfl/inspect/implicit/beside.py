@@ -106,7 +106,9 @@ def _has_kinks(problem: CompiledProblem, told: bool) -> bool:
     if not told and problem.lower_set is not None and problem.lower_set.kind != "free":
         return True
     sides = [argument for constraint in lower_constraints(declaration) for argument in constraint.args]
-    return any(kinked(expression, upper if told else both) for expression in (*level.expressions, *sides))
+    of_level = [(part, both if level.kind == "equilibrium" else upper) for part in level.expressions]
+    parts = [*of_level, *((side, upper) for side in sides)]
+    return any(kinked(part, own if told else both) for part, own in parts)
 
 
 def _is_opaque(expression: Any) -> bool:
