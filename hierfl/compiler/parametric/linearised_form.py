@@ -212,7 +212,7 @@ def _model(rows: ConvexProgram, y: np.ndarray, slope: Slope) -> ConvexProgram:
     force, jacobian = np.asarray(slope.force, float), np.asarray(slope.jacobian, float)
     p = placed(jacobian if is_dense(rows.a) else sp.csr_array(jacobian), place, place, (rows.width, rows.width))
     q = np.concatenate([force - jacobian @ y, np.zeros(rows.width - size)])
-    return replace(rows, p=p, q=q, curved=p, may_cost=None, is_map=True)
+    return replace(rows, p=p, q=q, curved=p, may_cost=np.arange(rows.width) < size, is_map=True)
 
 
 def _with_weight(program: ConvexProgram, centre: np.ndarray, weight: float) -> ConvexProgram:
@@ -220,7 +220,7 @@ def _with_weight(program: ConvexProgram, centre: np.ndarray, weight: float) -> C
     of_y = np.arange(program.width) < program.size
     p, q = program.p + diagonal(np.where(of_y, weight, 0.0), program.p), program.q.copy()
     q[: program.size] -= weight * centre
-    return replace(program, p=p, q=q, curved=p, may_cost=None)
+    return replace(program, p=p, q=q, curved=p)
 
 
 def _begun(journey: Journey, start: ProgramSolution) -> Journey:
