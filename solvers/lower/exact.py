@@ -34,8 +34,7 @@ class Exact:
     ----------
     method
         One of ``"closed form"``, ``"projection"``, ``"diagonal plus low rank"``, ``"linear system"``, ``"parametric program"``,
-        ``"semismooth Newton"``, ``"accelerated gradient"``, ``"extragradient"``; by default the compiler's choice, which
-        ``problem.explain()`` shows.
+        ``"semismooth Newton"``, ``"accelerated gradient"``; by default the compiler's choice, which ``problem.explain()`` shows.
     tolerance
         Relative error of y that is asked for, where the modulus of strong monotonicity is known.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
-from hierfl.compiler.lower_level.methods.extragradient import ExtragradientMethod
 from hierfl.compiler.lower_level.methods.linear_system import LinearSystem
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.no_method import NoMethod
@@ -25,7 +24,6 @@ METHODS: dict[str, type[ExactMethod]] = {
         LinearSystem,
         ParametricProgram,
         SemismoothNewton,
-        ExtragradientMethod,
         AcceleratedGradient,
     )
 }

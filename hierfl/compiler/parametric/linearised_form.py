@@ -105,12 +105,11 @@ class LinearisedForm(LevelForm):
         return _model(self._rows(own), np.asarray(y, float), Slope(force, jacobian))
 
     def solution(self, thetas: Thetas, program: ConvexProgram) -> ProgramSolution:
-        """The pair of a y that is nearly a solution: of a proximal step from it, since the model may have solutions far away."""
-        y, jacobian, size = np.asarray(thetas[-3], float), np.asarray(thetas[-1], float), self.size
+        """The pair of a y that is nearly a solution: its multipliers are those of the nearest point to a step along -F."""
+        y, force, jacobian = (np.asarray(part, float) for part in thetas[-3:])
         if not all(np.isfinite(part).all() for part in thetas[-3:]):
             return program.none(FAILED)
-        least = float(np.linalg.eigvalsh(0.5 * (jacobian + jacobian.T))[0]) if size else 0.0
-        found = solve_program(_with_weight(program, y, (np.abs(jacobian).max(initial=0.0) or 1.0) + max(0.0, -least)))
+        found = solve_program(_nearest(self._rows(thetas[:-3]), y, np.abs(jacobian).max(initial=0.0) or 1.0, force))
         return polished(program, found.u, found.z) if found.solved else found
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -173,7 +172,7 @@ class LinearisedForm(LevelForm):
         u, z = np.split(journey.ahead, [rows.width])
         y = u[:size]
         if journey.count == 1:
-            return _begun(journey, solve_program(replace(_with_weight(rows, y, 1.0), is_map=False)))
+            return _begun(journey, solve_program(_nearest(rows, y)))
         if journey.error == np.inf and not now.is_finite:  # F has an end there
             return replace(journey, status=FAILED) if journey.count > 2 else _begun(journey, _inside(rows, y))
         error = _model(rows, y, now).error(u, z) if now.is_finite else np.inf
@@ -221,6 +220,12 @@ def _with_weight(program: ConvexProgram, centre: np.ndarray, weight: float) -> C
     p, q = program.p + diagonal(np.where(of_y, weight, 0.0), program.p), program.q.copy()
     q[: program.size] -= weight * centre
     return replace(program, p=p, q=q, curved=p)
+
+
+def _nearest(rows: ConvexProgram, y: np.ndarray, weight: float = 1.0, force: np.ndarray | float = 0.0) -> ConvexProgram:
+    """The program for the nearest point of Y to y - force / weight."""
+    slope = Slope(force * np.ones(len(y)), np.zeros((len(y), len(y))))
+    return replace(_with_weight(_model(rows, y, slope), y, weight), is_map=False)
 
 
 def _begun(journey: Journey, start: ProgramSolution) -> Journey:
