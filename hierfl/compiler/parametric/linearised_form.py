@@ -41,7 +41,7 @@ MODELS = 100  # at most
 HALF = 0.5  # of an error, and of a step's length
 LIGHT, HEAVY = 1e-10, 1e-3  # weights of Newton's steps, of the largest slope
 FEW = 3  # steps of Newton's method on what holds, from the last pair
-HEAVIER, HEAVIEST = 10.0, 1e12  # by how much a weight grows, and in all
+HEAVIER, HEAVIEST = 10.0, 1e12  # by how much a weight grows, and the largest, of the largest slope
 EXACT, DIGITS = 1e-12, 1e2  # errors that are made no smaller: in double precision, and in last bits
 STANDS = 1e-6  # of the size of u, up to which a step may be the last: where F falls off no y is a solution
 LITTLE = 1e-6  # a curvature, so that a program has one solution
@@ -62,7 +62,7 @@ class Slope(NamedTuple):
 class Journey:
     """The pair (u, z) ``ahead``, where F is asked for next, and the one ``here`` that models are made at; ``centre`` is c.
 
-    ``weight`` is that of the model that led ahead, ``times`` how much larger than Newton's it was; ``least`` is the smallest error so far,
+    ``weight`` is that of the model that led ahead, ``floor`` the least that the next one has; ``least`` is the smallest error so far,
     ``error`` that of ``here``; ``took`` says that the pair ahead is ``here`` now.
     """
 
@@ -70,7 +70,7 @@ class Journey:
     here: np.ndarray
     centre: np.ndarray
     weight: float = 0.0
-    times: float = 1.0
+    floor: float = 0.0
     least: float = np.inf
     error: float = np.inf
     count: float = 0.0
@@ -179,12 +179,12 @@ class LinearisedForm(LevelForm):
         left = now.force - (rows.a.T @ z)[:size] + journey.weight * (y - journey.centre)
         nearer = error <= HALF * journey.least
         if nearer:
-            journey = replace(journey, centre=y, times=max(1.0, journey.times / HEAVIER), least=error)
+            journey = replace(journey, centre=y, least=error)
         elif now.is_finite and np.linalg.norm(left) <= HALF * journey.weight * np.linalg.norm(y - journey.centre):
             journey = replace(journey, centre=y - left / journey.weight)
         else:
-            return self._ahead(rows, replace(journey, times=journey.times * HEAVIER), before, good)
-        journey = replace(journey, here=journey.ahead, error=error, took=1.0)
+            return self._ahead(rows, replace(journey, floor=journey.weight * HEAVIER), before, good)
+        journey = replace(journey, here=journey.ahead, floor=journey.weight / HEAVIER, error=error, took=1.0)
         return self._ahead(rows, journey, now, good if error <= exact or not nearer else 0.0)
 
     def _ahead(self, rows: ConvexProgram, journey: Journey, slope: Slope, good: float) -> Journey:
@@ -192,8 +192,8 @@ class LinearisedForm(LevelForm):
         u, z = np.split(journey.here, [rows.width])
         model = _model(rows, u[: self.size], slope)
         scale = largest(model.p) or 1.0
-        while journey.times <= HEAVIEST and journey.count <= MODELS:
-            weight = scale * float(np.clip(journey.error, LIGHT, HEAVY)) * journey.times
+        weight = max(scale * float(np.clip(journey.error, LIGHT, HEAVY)), journey.floor)
+        while weight <= HEAVIEST * scale and journey.count <= MODELS:
             step = _with_weight(model, journey.centre, weight)
             found = polished(step, u, z, steps=FEW) if z.any() else step.none(FAILED)
             found = found if found.error <= EXACT else solve_program(step)
@@ -201,7 +201,7 @@ class LinearisedForm(LevelForm):
                 stays = float(np.abs(found.u - u).max()) <= STANDS * (1.0 + float(np.abs(u).max()))
                 status = SOLVED if stays and journey.error <= good else ON_ITS_WAY
                 return replace(journey, ahead=np.concatenate([found.u, found.z]), weight=weight, status=status)
-            journey = replace(journey, times=journey.times * HEAVIER)
+            weight *= HEAVIER
         return replace(journey, status=FAILED)
 
 
