@@ -133,6 +133,7 @@ class BoundExact(Tabulated):
             public,
             lambda group: (data.server_party if group.server else everyone).gathered(group),
             lambda y: self.problem.federation_value(x, y, everyone),
+            lambda x, y: self.exact.federation_owner(x, everyone).operator(y),
         )
 
     def _data(self) -> Data:
