@@ -85,7 +85,8 @@ def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluati
     asked = problem.programs.keep("switches at", lambda: quick_jit(switches.values))
     answers = None if evaluation.solution is None else evaluation.solution.y
     values = np.abs(asked(x, answers, problem.data()))
-    if _tells(problem):
+    level = problem.declaration.lower_level
+    if _tells(problem) and (level is None or level.kind != "equilibrium"):  # whose own map may have kinks, as gradients have none
         values = values[~switches.of_answers]
     return bool((values <= NEAR * (1.0 + values.max(initial=0.0))).any()) or not np.isfinite(values).all()
 
