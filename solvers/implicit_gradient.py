@@ -187,7 +187,7 @@ class BoundImplicitGradient(Bound):
         method = self.hyper.exact.method
         if not isinstance(self.lower, BoundExact) or method is None or not method.responds or method.structure.strict:
             return asked
-        known = in_x + method.pull(x, self.lower.owner(clients, x), in_y)
+        known = in_x + method.pull(x, self.lower.owner(clients, x), y, in_y)
         return jnp.where(jnp.isnan(known).any(), asked, known)
 
     def _mean_map(self, clients: Clients, x: Array, y: Array) -> LowerMap:

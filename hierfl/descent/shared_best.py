@@ -37,7 +37,9 @@ APART = 1e-6  # of the cost of y's forces, up to which a gap is none
 def shared_best(problem: CompiledProblem, x: np.ndarray) -> np.ndarray | None:
     """Such an x, from any other; None where there is none, or the problem is of another kind."""
     method = problem.exact.method
-    if problem.scope != "federation" or not isinstance(method, ParametricProgram) or method.solver.form.groups:
+    if problem.scope != "federation" or not isinstance(method, ParametricProgram):
+        return None
+    if method.solver.form.groups or method.solver.form.asks_for_map:
         return None
     form, declaration, data = method.solver.form, problem.declaration, problem.data()
     if form.base.count * x.size > LARGEST or (prices := _prices(method, form.base, problem, x)) is None:
@@ -81,7 +83,7 @@ def _prices(
 
     def theta(x: jax.Array) -> jax.Array:
         owner = problem.exact.federation_owner(x, data.clients)
-        return method.thetas(x, owner)[0][0]
+        return method.thetas(x, owner, jnp.zeros(base.size))[0][0]
 
     slopes, elsewhere = (np.asarray(jax.jacfwd(theta)(jnp.asarray(at))) for at in (x, x + 1.0 + np.abs(x)))
     moving = sp.csr_array(slopes)

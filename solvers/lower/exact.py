@@ -34,8 +34,7 @@ class Exact:
     ----------
     method
         One of ``"closed form"``, ``"projection"``, ``"diagonal plus low rank"``, ``"linear system"``, ``"parametric program"``,
-        ``"semismooth Newton"``, ``"accelerated gradient"``, ``"extragradient"``; by default the compiler's choice, which
-        ``problem.explain()`` shows.
+        ``"semismooth Newton"``, ``"accelerated gradient"``; by default the compiler's choice, which ``problem.explain()`` shows.
     tolerance
         Relative error of y that is asked for, where the modulus of strong monotonicity is known.
 
@@ -134,6 +133,7 @@ class BoundExact(Tabulated):
             public,
             lambda group: (data.server_party if group.server else everyone).gathered(group),
             lambda y: self.problem.federation_value(x, y, everyone),
+            lambda x, y: self.exact.federation_owner(x, everyone).operator(y),
         )
 
     def _data(self) -> Data:

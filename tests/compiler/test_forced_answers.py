@@ -32,7 +32,6 @@ METHODS = [
     "projection",
     "parametric program",
     "semismooth Newton",
-    "extragradient",
     "accelerated gradient",
 ]
 

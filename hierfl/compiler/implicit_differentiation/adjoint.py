@@ -100,7 +100,7 @@ class Hypergradient:
         """grad f from its partial gradients, by the method's own derivative of y(x) where it has one."""
         method = self.exact.method
         if method is not None and method.responds:
-            return in_x + method.pull(x, owner(), in_y, self.ways)
+            return in_x + method.pull(x, owner(), y, in_y, self.ways)
         return self.adjoint(x, in_x, in_y, lower(), y)
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:

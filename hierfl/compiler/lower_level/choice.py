@@ -5,7 +5,6 @@ from __future__ import annotations
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
 from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
-from hierfl.compiler.lower_level.methods.extragradient import ExtragradientMethod
 from hierfl.compiler.lower_level.methods.linear_system import LinearSystem
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.no_method import NoMethod
@@ -25,7 +24,6 @@ METHODS: dict[str, type[ExactMethod]] = {
         LinearSystem,
         ParametricProgram,
         SemismoothNewton,
-        ExtragradientMethod,
         AcceleratedGradient,
     )
 }
@@ -48,6 +46,8 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     if structure.oracles.elsewhere and structure.oracles.scope == "federation":
         return in_rounds
     few = structure.size <= LOOKED_AT and structure.owners <= OWNERS_LOOKED_AT
+    if _is_curved_map(structure) and isinstance(in_rounds, SemismoothNewton) and not few:
+        return in_rounds
     searched = isinstance(in_rounds, ProjectedSolution) and few
     system = isinstance(in_rounds, LinearSystem) and structure.strict
     if (
@@ -67,6 +67,8 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
     methods = list(METHODS.values())
     if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
         methods = [ParametricProgram, *methods]
+    elif _is_curved_map(structure):  # of which each answer takes several programs
+        methods = [SemismoothNewton, *methods]
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
     for method in methods:
@@ -74,6 +76,11 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         if applies:
             return method(structure, why)
     return NoMethod(structure, f"{structure.obstacle}, and the {ParametricProgram.name} {ParametricProgram.verdict(structure).why}")
+
+
+def _is_curved_map(structure: LowerStructure) -> bool:
+    """Whether it is an equilibrium of a map that is not affine."""
+    return structure.level.kind == "equilibrium" and not structure.affine
 
 
 def method_asked_for(name: str, structure: LowerStructure) -> ExactMethod:

@@ -190,7 +190,7 @@ class ExactLower:
         structure = self.method.structure
         mu = structure.modulus(owner.multiply, x.dtype)
         by_formulas = structure.obstacle is None and structure.lower_set.is_direct
-        if not by_formulas and ParametricProgram.verdict(structure).applies:
+        if not by_formulas and ParametricProgram.verdict(structure).applies and not level_solver(structure).form.asks_for_map:
             form = level_solver(structure).form
             thetas = form.thetas(self.oracles.environment(x, None, owner.own), owner.gather)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ class Owner(NamedTuple):
     own: dict[int, Array]  # its constants
     gather: Gather  # what differs between the rows that its objectives average over, and their weights
     upper: Callable[[Array], Array]  # what of the upper objective its y enters, up to its weight
+    mapping: Callable[[Array, Array], Array]  # F of x and y
 
     def condensed(self, like: Array) -> Owner:
         """The same for an affine F, its matrix and constant formed once, so that iterations do not pass over the data."""
@@ -38,7 +40,7 @@ class Owner(NamedTuple):
     def of_client(cls, oracles: Oracles, part: QuadraticPart, x: Array, party: Party) -> Owner:
         """The owner of a client-scope y."""
 
-        def mapping(y: Array) -> Array:
+        def mapping(x: Array, y: Array) -> Array:
             return party.mean(lambda rows: oracles.operator(x, y, party.environment, rows), oracles.lower_samples)
 
         def quadratic(y: Array) -> Array:
@@ -46,7 +48,7 @@ class Owner(NamedTuple):
             return party.mean(lambda rows: part.operator(oracles, x, y, party.environment, rows), samples)
 
         return cls(
-            mapping,
+            partial(mapping, x),
             lambda z: oracles.project_lower(x, z, party.environment),
             _linear(quadratic, oracles.lower.size, x.dtype),
             lambda: oracles.lower_limits(x, party.environment),
@@ -56,6 +58,7 @@ class Owner(NamedTuple):
             lambda y: party.mean(
                 lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
             ),
+            mapping,
         )
 
     @classmethod
@@ -67,7 +70,7 @@ class Owner(NamedTuple):
         def weighted(of_party: Callable[[Party], Array]) -> Array:
             return clients.weighted(of_party, jnp.zeros(oracles.lower.size, x.dtype))
 
-        def mapping(y: Array) -> Array:
+        def mapping(x: Array, y: Array) -> Array:
             return weighted(
                 lambda p: p.mean(lambda rows: oracles.operator(x, y, p.environment, rows), oracles.lower_samples)
             )
@@ -79,7 +82,7 @@ class Owner(NamedTuple):
         public = clients.party(0).environment
 
         return cls(
-            mapping,
+            partial(mapping, x),
             lambda z: oracles.project_lower(x, z, public),
             _linear(quadratic, oracles.lower.size, x.dtype),
             lambda: oracles.lower_limits(x, public),
@@ -87,6 +90,7 @@ class Owner(NamedTuple):
             public,
             lambda group: oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group),
             lambda y: oracles.federation_value(x, y, clients),
+            mapping,
         )
 
     @classmethod
@@ -101,6 +105,7 @@ class Owner(NamedTuple):
             own,
             _nothing_to_gather,
             lambda y: oracles.client_value(x, y[None], own, oracles.as_rows(own)),
+            lambda x, y: oracles.operator(x, y, own, NO_ROWS),
         )
 
 

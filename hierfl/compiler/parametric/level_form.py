@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import cvxpy as cp
 import jax
@@ -26,10 +26,11 @@ from hierfl.compiler.parametric.addends_of_averages import distributed, per_samp
 from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
-from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Slopes
 from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, stacked
 from hierfl.compiler.programs.smooth_sum import SmoothSum
+from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import E, total
 from hierfl.language.sample import ClientParameter, Sample
@@ -63,6 +64,7 @@ class LevelForm:
     groups: tuple[RowGroup, ...]
     is_map: bool = False  # P is that of an affine map that is no gradient
     stairs: str = ""  # why y moves in steps with x, as no law asks for; else empty
+    asks_for_map: ClassVar[bool] = False  # whether theta ends with a map at a y, which is asked for at one after another
 
     @classmethod
     def of(
@@ -190,6 +192,10 @@ class LevelForm:
         for part in parts:
             priced[part.columns[:, part.template.linear.rows]] = True
         return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), smooth, constant, priced, self.is_map)
+
+    def solution(self, thetas: Thetas, program: ConvexProgram) -> ProgramSolution:
+        """The solution of the program at theta."""
+        return solve_program(program)
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""

@@ -136,10 +136,10 @@ class LevelSolver:
 
     def _answer(self, thetas: Thetas, of_upper: Thetas) -> LevelAnswer:
         program = self.form.program(thetas)
-        first = solve_program(program)
+        first = self.form.solution(thetas, program)
         if first.solved and self.mapping and not is_monotone(0.5 * (program.p + program.p.T)):
             return LevelAnswer(program, first, first, TWISTED)
-        if not first.solved or self.strict:
+        if not first.solved or self.strict or self.form.asks_for_map:
             return LevelAnswer(program, first, first, ONE if self.strict else UNKNOWN)
         several = self._all_solutions(program, first)
         if several.is_one is not False:

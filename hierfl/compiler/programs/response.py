@@ -339,6 +339,7 @@ class ProgramResponse:
         rows, offset = critical.select @ a, critical.select @ slack
         cones = merged(list(critical.cones))
         inner = ConvexProgram.of(curvature, force + bent @ slack, rows, offset, cones, self.program.size)
+        inner = replace(inner, is_map=self.program.is_map)
         return inner, solve_program(inner)
 
     def _of_critical(self, inner: ConvexProgram, moved: ProgramSolution, seed: np.ndarray) -> Adjoint | None:

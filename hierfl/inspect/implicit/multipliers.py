@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints import PSD, Equality, Zero
@@ -14,18 +12,13 @@ from cvxpy.constraints.constraint import Constraint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
-from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError, triangle
-from hierfl.compiler.programs.small_and_sparse import as_array
-from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import brief
 from hierfl.language.printing.text import expression_text
-
-NEAR = 1e-6  # of y, up to which a linear model's solution is it
 
 
 class Multipliers(dict[Constraint, Any]):
@@ -46,13 +39,11 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
     try:
         solver = level_solver(method.structure)
     except NoStandardFormError as reason:
-        if method.structure.rough is not None or evaluation.solution is None:
-            raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
-        base, answers = _of_linear_models(compiled, x, owners, np.asarray(evaluation.solution.y))
-    else:
-        program = ParametricProgram(method.structure, "")
-        thetas = (program.numbers(jnp.asarray(x), owner) for owner in owners)
-        base, answers = solver.form.base, [solver.answer(*theta).first.z for theta in thetas]
+        raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
+    assert evaluation.solution is not None
+    program, base = ParametricProgram(method.structure, ""), solver.form.base
+    thetas = (program.numbers(jnp.asarray(x), *each) for each in zip(owners, jnp.asarray(evaluation.solution.y)))
+    answers = [solver.answer(*theta).first.z for theta in thetas]
     return Multipliers(
         (constraint, _by_owner(compiled, [_dual(base, k, constraint, z) for z in answers]))
         for k, constraint in enumerate(lower_constraints(compiled.declaration))
@@ -73,33 +64,6 @@ def _owners(compiled: CompiledProblem, x: np.ndarray) -> list[Owner]:
         exact.sample_owner(at, {**clients.party(int(holder)).environment, **table.rows(row)})
         for row, holder in enumerate(holders)
     ]
-
-
-def _of_linear_models(
-    compiled: CompiledProblem, x: np.ndarray, owners: list[Owner], y: np.ndarray
-) -> tuple[LevelTemplate, list[np.ndarray]]:
-    """Those of F's linear model at each y, whose conditions are the same there: of what is no program itself, as nonlinear equilibria."""
-    level = compiled.declaration.lower_level
-    assert level is not None
-    try:
-        base = LevelTemplate.of(
-            None, lower_constraints(compiled.declaration), level.variables, compiled.declaration.known_bounds
-        )
-    except NoStandardFormError as reason:
-        raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
-    found = []
-    for owner, point in zip(owners, y):
-        theta = base.theta_at(compiled.environment(jnp.asarray(x), None, owner.own))
-        rows = LevelForm(base, ()).program([np.asarray(theta, float)])
-        p, q = np.zeros((rows.width, rows.width)), np.zeros(rows.width)
-        p[: base.size, : base.size] = jax.jacfwd(owner.operator)(jnp.asarray(point))
-        q[: base.size] = np.asarray(owner.operator(jnp.asarray(point))) - p[: base.size, : base.size] @ point
-        model = replace(rows, p=p, q=q, a=as_array(rows.a), curved=p, is_map=True)
-        answer = solve_program(model)
-        if not answer.solved or np.abs(answer.u[: base.size] - point).max(initial=0.0) > NEAR * (1 + np.abs(point).max()):
-            raise IncompatibleSolverError("the multipliers of this lower level are not known: its linear model at y has another solution.")
-        found.append(answer.z)
-    return base, found
 
 
 def _dual(base: LevelTemplate, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:

@@ -209,7 +209,7 @@ def test_kinks_at_one_place_keep_their_own_slopes(apart: float) -> None:
     np.testing.assert_allclose(problem.implicit.gradient(at), [1.0, 2.0] * (2 * law.cdf(at) - 1), atol=1e-10)
 
 
-@pytest.mark.parametrize("method", ["semismooth Newton", "extragradient"])
+@pytest.mark.parametrize("method", ["semismooth Newton", "accelerated gradient"])
 def test_rounds_in_single_precision_end_where_those_in_double_do(method: str) -> None:
     x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(name="d")
     cost = 0.5 * cp.sum_squares(y - x) + hf.E(cp.sum(cp.pos(d - y)) + cp.sum(cp.square(cp.pos(y - d))))

@@ -1,4 +1,4 @@
-"""Extragradient (Korpelevich, 1976), for monotone maps that are no gradients.
+"""Extragradient (Korpelevich, 1976), for monotone maps that are no gradients: what makes Newton's method safe there.
 
 It needs no Lipschitz constant: the step starts from a power iteration and shrinks when the observed differences of F ask for it.
 """
@@ -6,34 +6,15 @@ It needs no Lipschitz constant: the step starts from a power iteration and shrin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from hierfl.compiler.lower_level.certificate import LowerSolution, target
-from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
+from hierfl.compiler.lower_level.certificate import target
 from hierfl.compiler.lower_level.methods.step_sizes import tiny
-from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, walked
-from hierfl.compiler.lower_level.structure import LowerStructure
-
-
-class ExtragradientMethod(IterativeMethod):
-    """The method for monotone maps F over sets that can be projected on, exactly or (for equilibria) by iteration."""
-
-    name: ClassVar[str] = "extragradient"
-    cost: ClassVar[str] = "two passes and two projections in each step, until the residual is met"
-
-    @classmethod
-    def verdict(cls, structure: LowerStructure) -> Verdict:
-        if structure.rough is None and (structure.exact_projection or structure.level.kind == "equilibrium"):
-            return Verdict(True, "F can be evaluated and Y(x) projected on")
-        return Verdict(False, structure.obstacle or "")
-
-    def answer(self, question: Question) -> LowerSolution:
-        rule = ExtragradientSteps(question.mu, question.tolerance, ITERATION_LIMIT)
-        return walked(question, rule, question.warm)
+from hierfl.compiler.lower_level.methods.walk import Iteration, Onward
 
 
 class Halfway(NamedTuple):

@@ -145,10 +145,11 @@ class ExactMethod(ABC):
         self,
         x: Float[Array, " n"],
         owner: Owner,
+        y: Float[Array, " size"],
         seed: Float[Array, " size"],
         ways: Float[Array, "k n"] | None = None,
     ) -> Float[Array, " n"]:
-        """The gradient in x of seed'y(x) for one owner, NaN where there is none; traceable.
+        """The gradient in x of seed'y(x) for one owner, whose y is y(x), NaN where there is none; traceable.
 
         ``ways`` are directions along which alone it is asked for, where a method can tell.
         """

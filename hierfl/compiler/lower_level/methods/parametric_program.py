@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import cvxpy as cp
@@ -21,7 +21,9 @@ from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
+from hierfl.compiler.parametric.linearised_form import LinearisedForm
 from hierfl.compiler.parametric.many_programs import ManyPrograms
+from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.statuses import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
@@ -32,6 +34,7 @@ from hierfl.language.expectation import SampleAverage
 OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are left to iterations
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
 WORK = 2e7  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations
+LINEARISED = 500  # scalars of y, from which maps that are not affine are left to iterations
 BETWEEN = (
     (0, 1, 0),
     (0, 0, 1),
@@ -73,6 +76,8 @@ class ParametricProgram(ExactMethod):
             form = level_solver(structure).form
         except NoStandardFormError as reason:
             return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
+        if form.asks_for_map and (oracles.elsewhere or (structure.size > LINEARISED and structure.obstacle is None)):
+            return Verdict(False, f"needs the Jacobian of a map that is not affine: of {LINEARISED} scalars, and of data in one place")
         if form.stairs and structure.obstacle is None:
             return Verdict(False, f"would find a staircase: {form.stairs}")
         if structure.obstacle is None and structure.owners > OWNERS and not ManyPrograms.treats(form):
@@ -98,17 +103,24 @@ class ParametricProgram(ExactMethod):
     def answer(self, question: Question) -> LowerSolution:
         raise AssertionError("solved on the host, not from a question")
 
-    def thetas(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
-        """theta of the level, and of the upper objective where it chooses."""
-        environment = self.structure.oracles.environment(x, None, owner.own)
+    def thetas(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
+        """theta of the level (of the linear model at y, where its map is not affine), and of the upper objective where it chooses."""
+        below, above = self._own(x, owner)
+        return [*below, *self._map_at(x, owner, y)], above
+
+    def _map_at(self, x: Array, owner: Owner, y: Array) -> Thetas:
+        form = self.solver.form
+        return form.at(partial(owner.mapping, x), y) if isinstance(form, LinearisedForm) else []
+
+    def _own(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
+        environment, upper = self.structure.oracles.environment(x, None, owner.own), self.solver.upper
         below = self.solver.form.thetas(environment, owner.gather)
-        upper = self.solver.upper
         above = [] if upper is None or upper.form is None else upper.form.thetas(environment, owner.gather)
         return below, above
 
-    def numbers(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
+    def numbers(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """The same as arrays of NumPy's."""
-        below, above = self.thetas(x, owner)
+        below, above = self.thetas(x, owner, y)
         return [np.asarray(part, float) for part in below], [np.asarray(part, float) for part in above]
 
     def solve(
@@ -116,7 +128,9 @@ class ParametricProgram(ExactMethod):
     ) -> LowerSolution:
         """y(x) of one owner through a callback, to rounding whatever the tolerance."""
         size, mu = self.structure.size, jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))
-        below, above = self.thetas(x, owner)
+        below, above = self._own(x, owner)
+        if isinstance(self.solver.form, LinearisedForm):
+            below = [*below, *self.solver.form.found(below, partial(owner.mapping, x), warm)]
         count = len(below)
 
         def on_host(*parts: np.ndarray) -> np.ndarray:
@@ -170,18 +184,19 @@ class ParametricProgram(ExactMethod):
         self,
         x: Float[Array, " n"],
         owner: Owner,
+        y: Float[Array, " size"],
         seed: Float[Array, " size"],
         ways: Float[Array, "k n"] | None = None,
     ) -> Float[Array, " n"]:
         """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
 
         def both(x: Array) -> Thetas:
-            below, above = self.thetas(x, owner)
+            below, above = self.thetas(x, owner, y)
             return [*below, *above]
 
         thetas, back = jax.vjp(both, x)
         moves = [jax.jvp(both, (x,), (way,))[1] for way in (_generic(x) if ways is None else ways)]
-        count, shapes = len(self.thetas(x, owner)[0]), [jnp.shape(part) for part in thetas]
+        count, shapes = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas]
         sizes = [int(np.prod(shape)) for shape in shapes]
 
         def on_host(seed: np.ndarray, *parts: np.ndarray) -> np.ndarray:
@@ -274,11 +289,12 @@ def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormE
 def _made(structure: LowerStructure) -> LevelSolver:
     oracles, level = structure.oracles, structure.level
     mapping = level.kind == "equilibrium"
-    if mapping and not structure.affine:
-        raise NoStandardFormError("it is an equilibrium whose mapping is not affine")
     whole, known = level.scope == "federation", oracles.declaration.known_bounds
     clients = oracles.static_data.clients
     constraints = lower_constraints(oracles.declaration)
+    if mapping and not structure.affine:
+        base = LevelTemplate.of(None, constraints, level.variables, known)
+        return LevelSolver(LinearisedForm(base, (), True), structure.strict, mapping=True)
     cost = list(level.expressions) if mapping else level.expression
     form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.variables, whole, known)
     form = replace(form, is_map=mapping and not structure.pattern.symmetric)

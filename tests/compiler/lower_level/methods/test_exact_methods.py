@@ -341,7 +341,7 @@ def test_a_method_can_be_asked_for_and_is_refused_where_it_cannot_work() -> None
     h = quadratic(rng, N, 10.0)
     problem = lower_problem(lambda x, y: hf.ArgMin(y, 0.5 * cp.quad_form(y, cp.psd_wrap(h)) - x @ y, SETS["box"](y)))
     answers = {}
-    for method in ("semismooth Newton", "accelerated gradient", "extragradient"):
+    for method in ("semismooth Newton", "accelerated gradient"):
         run = problem.solve(ZOHFL(lower=Exact(method=method), step_size=0.01), rounds=2, progress=False, x0=np.ones(N))
         answers[method] = run.x
     for method, x in answers.items():
