@@ -33,7 +33,7 @@ class Exact:
     Parameters
     ----------
     method
-        One of ``"closed form"``, ``"projection"``, ``"diagonal plus low rank"``, ``"linear system"``, ``"parametric program"``,
+        One of ``"closed form"``, ``"projection"``, ``"diagonal plus rank one"``, ``"linear system"``, ``"parametric program"``,
         ``"semismooth Newton"``, ``"accelerated gradient"``; by default the compiler's choice, which ``problem.explain()`` shows.
     tolerance
         Relative error of y that is asked for, where the modulus of strong monotonicity is known.

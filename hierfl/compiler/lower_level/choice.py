@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedGradient
 from hierfl.compiler.lower_level.methods.closed_form import ClosedForm
-from hierfl.compiler.lower_level.methods.diagonal_plus_low_rank import DiagonalPlusLowRank
+from hierfl.compiler.lower_level.methods.diagonal_plus_rank_one import DiagonalPlusRankOne
 from hierfl.compiler.lower_level.methods.linear_system import LinearSystem
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.no_method import NoMethod
@@ -20,7 +20,7 @@ METHODS: dict[str, type[ExactMethod]] = {
     for method in (  # cheapest first
         ClosedForm,
         ProjectedSolution,
-        DiagonalPlusLowRank,
+        DiagonalPlusRankOne,
         LinearSystem,
         ParametricProgram,
         SemismoothNewton,
@@ -33,7 +33,7 @@ LOOKED_AT = 30  # scalars of y, and
 OWNERS_LOOKED_AT = (
     20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
 )
-FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusLowRank)
+FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusRankOne)
 
 
 def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:

@@ -17,8 +17,6 @@ import numpy as np
 from jax import Array
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from hierfl.compiler.lower_level.ladder import Ladder
-from hierfl.compiler.lower_level.low_rank_map import LowRank, Skeleton
 from hierfl.compiler.lower_level.probe_points import SCALARS, Probe, actual_probes, generic_probes
 from hierfl.compiler.lower_level.quadratic_part import (
     CONSTANT_DENSE_LIMIT,
@@ -30,6 +28,7 @@ from hierfl.compiler.lower_level.quadratic_part import (
     probe,
     safe_smallest_eigenvalue,
 )
+from hierfl.compiler.lower_level.rank_one_map import RankOne, Skeleton
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
 from hierfl.jaxtools.cheap_jit import quick_jit
@@ -41,8 +40,8 @@ Product = Callable[[Any], Array]
 class Jacobian:
     """What looks at the Jacobian J of the quadratic part have shown.
 
-    ``mode`` says where the modulus mu comes from: ``"constant"`` (``modulus``), ``"diagonal"``, ``"dense"``, ``"low rank"`` or
-    ``"unknown"``. ``parts`` is diag(d) + U V' where that is J everywhere, with its ``steepness``; ``skeleton`` says which rows and
+    ``mode`` says where the modulus mu comes from: ``"constant"`` (``modulus``), ``"diagonal"``, ``"dense"``, ``"rank one"`` or
+    ``"unknown"``. ``parts`` is diag(d) + u v' where that is J everywhere, with its ``steepness``; ``skeleton`` says which rows and
     columns of J to look at where it is of that form with other numbers.
     """
 
@@ -50,9 +49,8 @@ class Jacobian:
     mode: str = "unknown"
     modulus: float = 0.0
     skeleton: Skeleton | None = None
-    parts: LowRank | None = None
+    parts: RankOne | None = None
     steepness: float = math.inf
-    ladder: Ladder | None = None
 
 
 def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
@@ -73,13 +71,12 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
         pattern = replace(pattern, symmetric=pattern.symmetric and is_symmetric(matrix))
     skeleton = looks.skeleton(pattern.symmetric)
     if not constant or (matrix is None and skeleton is None):
-        mode = "low rank" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
+        mode = "rank one" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
         return Jacobian(pattern, mode, skeleton=skeleton)
     parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(*with_transpose(first, size), size))()
     least = quick_jit(safe_smallest_eigenvalue)(matrix) if parts is None or matrix is not None else parts.modulus()
-    ladder = None if parts is None else _ladder(oracles, part, parts, looks.actual)
     steepness = math.inf if parts is None else float(parts.steepness())
-    return Jacobian(pattern, "constant", float(least), skeleton, parts, steepness, ladder)
+    return Jacobian(pattern, "constant", float(least), skeleton, parts, steepness)
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,7 @@ class _Looks:
         if not (symmetric or self.oracles.scope == "sample" or not self.oracles.lower_samples):
             return None
         mean = self.oracles.scope == "federation" and self.oracles.num_clients > 1
-        if mean and (self.part.from_data or self._entering[2]):  # of maps of low rank, it has another one
+        if mean and (self.part.from_data or self._entering[2]):  # of maps of rank one, it has another one
             return None
         skeleton = Skeleton.of(self.at(self.actual[0]), size)
         if skeleton is None:
@@ -198,17 +195,6 @@ class _Looks:
             return jnp.all(holds(point._replace(own={**point.own, **own})))
 
         return bool(quick_jit(lambda: jax.lax.map(one, parameters, batch_size=100).all())())
-
-
-def _ladder(oracles: Oracles, part: QuadraticPart, parts: LowRank, points: Sequence[Probe]) -> Ladder | None:
-    """The ladder of an affine F whose Jacobian is the same everywhere, over a box; None for others."""
-    assert oracles.lower_set is not None
-    if not part.complete or oracles.lower_set.kind != "box":
-        return None
-    first, last = points[0], points[-1]
-    zero = jnp.zeros(oracles.lower.size)
-    constants = [np.asarray(oracles.operator(x, zero, own, rows)) for x, own, rows in (first, last)]
-    return Ladder.of(parts, *constants, *(np.asarray(bound) for bound in oracles.lower_limits(first.x, first.own)))
 
 
 def _require_convex(looks: _Looks, pattern: Pattern) -> None:

@@ -15,7 +15,6 @@ from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.compiler.lower_level.jacobian import Jacobian, jacobian_of, with_transpose
-from hierfl.compiler.lower_level.low_rank_map import LowRank
 from hierfl.compiler.lower_level.quadratic_part import (
     DENSE_LIMIT,
     Pattern,
@@ -24,6 +23,7 @@ from hierfl.compiler.lower_level.quadratic_part import (
     quadratic_part,
     safe_smallest_eigenvalue,
 )
+from hierfl.compiler.lower_level.rank_one_map import RankOne
 from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.sets import CompiledSet
@@ -150,14 +150,14 @@ class LowerStructure:
         mode = self.jacobian.mode
         if mode == "diagonal":
             return jnp.maximum(jnp.min(multiply(jnp.ones(self.size, dtype))), 0.0)
-        if mode == "low rank":
-            return jnp.nan_to_num(self.low_rank(multiply, self.size).modulus())
+        if mode == "rank one":
+            return jnp.nan_to_num(self.rank_one(multiply, self.size).modulus())
         if mode == "dense":
             return safe_smallest_eigenvalue(dense(multiply, self.size, dtype))
         return jnp.asarray(self.jacobian.modulus, dtype)
 
-    def low_rank(self, multiply: Callable[[Array], Array], size: int) -> LowRank:
-        """diag(d) + U V' of one owner's Jacobian; NaN where it is not of that form."""
+    def rank_one(self, multiply: Callable[[Array], Array], size: int) -> RankOne:
+        """diag(d) + u v' of one owner's Jacobian; NaN where it is not of that form."""
         known = self.jacobian
         if known.parts is not None:
             return known.parts

@@ -170,7 +170,7 @@ def test_small_costs_beside_a_coupling(diagonal: float, scope: str) -> None:
         [x >= -3, x <= 3],
         federation=None if scope == "federation" else hf.Federation([hf.Client(), hf.Client()]),
     ).compile()
-    assert problem.exact.method is not None and problem.exact.method.name == "diagonal plus low rank"
+    assert problem.exact.method is not None and problem.exact.method.name == "diagonal plus rank one"
     for point in np.random.default_rng(0).uniform(-3, 3, (12, 2)):
         for answer in certificate(problem, point)[0]:
             force = diagonal * answer + u * (u @ answer) + q @ point
