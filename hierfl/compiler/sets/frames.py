@@ -55,7 +55,8 @@ class Frame:
 
     def offset(self, values: Values) -> Float[Array, "G k"]:
         """The part b / d."""
-        return self.rows.offsets(values).reshape(self.scales.shape) / self.scales
+        offsets = self.rows.offsets(values).reshape(self.scales.shape)
+        return offsets / jnp.asarray(self.scales, offsets.dtype)
 
     def into(self, z: Float[Array, " n"]) -> Float[Array, "G k"]:
         """The coordinates W z."""
