@@ -294,8 +294,11 @@ def _inside(program: ConvexProgram) -> np.ndarray | int:
     little = 1e-6 * np.concatenate([np.ones(width), np.ones(count)])  # of everything, so that there is one such point
     p = diagonal(little, program.p)
     cones = [*program.cones, *(cone for *_, own in ends for cone in own), Cone(NONNEGATIVE, count)]
-    found = _quadratic(ConvexProgram(p, q, a, b, cones, program.size, p), None)
-    if not found.solved:
+    deepest = ConvexProgram(p, q, a, b, cones, program.size, p)
+    found = backends_for(deepest)[-1].solve(deepest)  # anywhere inside will do
+    if found.status != SOLVED or not np.isfinite(program.cost(found.u[:width])):
+        found = _quadratic(deepest, None)
+    if found.status != SOLVED:
         return found.status
     u = found.u[:width]
     return u if np.isfinite(program.cost(u)) else FAILED
