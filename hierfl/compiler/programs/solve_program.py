@@ -118,7 +118,7 @@ def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float
     if best is not None and not best.solved and program.polyhedral and (among := _on_face(program, best)) is not None:
         best = min(best, among, key=lambda one: one.error)
     elif best is not None and not best.solved and not program.polyhedral:
-        best = _looked_at_nearer(program, best, good)
+        best = _looked_at_nearer(program, best)
     if reason == FAILED and program.polyhedral and _is_empty(program):
         reason = EMPTY
     return program.none(reason) if best is None or (not best.solved and reason != FAILED) else best
@@ -150,17 +150,17 @@ def _on_face(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution
     return polished(program, vertex.u, multipliers)
 
 
-def _looked_at_nearer(program: ConvexProgram, answer: ProgramSolution, good: float) -> ProgramSolution:
+def _looked_at_nearer(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
     """The answer made better by the same program around it, in units of what is left: a cone far smaller than its rows is seen so."""
     for _ in range(CLOSER):
         nearer = program.around(answer.u, answer.error)
         found = backends_for(nearer)[-1].solve(nearer)
+        if found.status != SOLVED:
+            break
         better = polished(program, answer.u + answer.error * found.u, found.z, answer.work + found.work)
         if not better.error < 0.5 * answer.error:
             break
         answer = better
-        if answer.error <= good:
-            break
     return answer
 
 
