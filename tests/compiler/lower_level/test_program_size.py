@@ -16,6 +16,8 @@ ON_HOST = {  # have no exact projection, and so a program on the host alone
     "box with a ball and a halfspace",
     "dispatch in a ball",
     "logistic over a polyhedron with a ball",
+    "equilibrium over a polyhedron with a ball",
+    "equilibrium over an intersection",
 }
 
 
