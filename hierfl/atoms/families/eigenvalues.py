@@ -61,28 +61,24 @@ ROWS = (
     AtomRow(
         (cp.lambda_max,),
         lower=lambda atom, value: spectral_values.eigenvalue_sum(_LARGEST, value),
-        kinked=True,
         opaque=True,
         spellings=(Spelling("lambda_max", latex=r"\lambda_{\max}"),),
     ),
     AtomRow(
         (cp.lambda_sum_largest,),
         lower=_largest_eigenvalues,
-        kinked=True,
         opaque=True,
         spellings=(Spelling("lambda_sum_largest", {"k": None}, _latex_of_largest),),
     ),
     AtomRow(
         (gen_lambda_max,),
         lower=_generalised_eigenvalue,
-        kinked=True,
         opaque=True,
         spellings=(Spelling("gen_lambda_max", latex=r"\lambda_{\max}"),),
     ),
     AtomRow(
         (condition_number,),
         lower=_condition_number,
-        kinked=True,
         opaque=True,
         spellings=(Spelling("condition_number", latex=r"\kappa"),),
     ),
@@ -94,14 +90,12 @@ ROWS = (
     AtomRow(
         (sigma_max,),
         lower=lambda atom, value: spectral_values.largest_singular_value(value),
-        kinked=True,
         opaque=True,
         spellings=(Spelling("sigma_max", latex=r"\sigma_{\max}"),),
     ),
     AtomRow(
         (normNuc,),
         lower=lambda atom, value: spectral_values.singular_value_sum(value),
-        kinked=True,
         opaque=True,
         spellings=(norm_spelling("norm_nuc", r"\ast", text="nuc"),),
     ),

@@ -48,14 +48,9 @@ def _length(atom: Any, value: Any) -> Any:
 # Switches
 
 
-def _from_largest(atom: Any) -> list[Any]:
-    """How far every entry is from the largest."""
-    return [atom.args[0] - cp.max(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
-
-
-def _from_smallest(atom: Any) -> list[Any]:
-    """How far every entry is from the smallest."""
-    return [atom.args[0] - cp.min(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
+def _from_extreme(atom: Any) -> list[Any]:
+    """How far every entry is from the largest, or the smallest."""
+    return [atom.args[0] - type(atom)(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
 
 
 def _at_ties(atom: Any) -> list[Any]:
@@ -113,8 +108,7 @@ ROWS = (
         lower=lambda atom, value: safe.first_largest(value, atom.axis),
         narrow=narrowing.below_largest_of_axis,
         slopes=slopes_between(0.0, 1.0),
-        kinked=True,
-        switches=_from_largest,
+        switches=_from_extreme,
         crossings=differences,
         formula=reduction(lambda atom, entries: sympy.Max(*entries)),
         spellings=(Spelling("max", latex=r"\max"),),
@@ -124,8 +118,7 @@ ROWS = (
         lower=lambda atom, value: -safe.first_largest(-value, atom.axis),
         narrow=narrowing.above_smallest_of_axis,
         slopes=slopes_between(0.0, 1.0),
-        kinked=True,
-        switches=_from_smallest,
+        switches=_from_extreme,
         crossings=differences,
         formula=reduction(lambda atom, entries: sympy.Min(*entries)),
         spellings=(Spelling("min", latex=r"\min"),),
@@ -133,14 +126,12 @@ ROWS = (
     AtomRow(
         (cp.cummax,),
         lower=lambda atom, value: jax.lax.cummax(value, axis=atom.axis % jnp.ndim(value)),
-        kinked=True,
         opaque=True,
         spellings=(Spelling("cummax", {"axis": 0}),),
     ),
     AtomRow(
         (cp.sum_largest,),
         lower=_sum_of_largest,
-        kinked=True,
         switches=_at_ties,
         crossings=differences,
         formula=_formula_of_largest,
@@ -149,7 +140,6 @@ ROWS = (
     AtomRow(
         (cp.dotsort,),
         lower=_dot_of_sorted,
-        kinked=True,
         opaque=True,
         spellings=(Spelling("dotsort", latex=Template(_SORTED, latex_pen.PRODUCT)),),
     ),

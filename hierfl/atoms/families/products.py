@@ -15,7 +15,7 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, inverse, minus, product, times
 from hierfl.atoms.intervals import Interval, matmul
 from hierfl.atoms.loaded_late import jnp
-from hierfl.atoms.ranges import even, reshaped, spread
+from hierfl.atoms.ranges import even, everywhere, reshaped, spread
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing import latex_pen, text_pen
 from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
@@ -169,11 +169,6 @@ def transposed(pen: LatexPen, phrase: Phrase) -> str:
     return rf"{pen.at(phrase, latex_pen.ATOM)}^{{\top}}"
 
 
-def _rows_of_matrix_product(atom: Any) -> bool:
-    """A matrix product keeps rows apart only as ``Y @ M``."""
-    return True
-
-
 ROWS = (
     AtomRow(
         (multiply,),
@@ -213,7 +208,7 @@ ROWS = (
         narrow=narrowing.of_matrix_product,
         lower=_matrix_product,
         product=True,
-        keeps_rows=_rows_of_matrix_product,
+        keeps_rows=everywhere,  # as ``Y @ M``, the only product of two matrices that the rule is asked for
         range=_range_of_matrix_product,
         curvature=_curvature_of_matrix_product,
         majorant=product_majorant,
