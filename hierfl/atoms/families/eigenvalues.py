@@ -14,8 +14,8 @@ from cvxpy.atoms.sigma_max import sigma_max
 from hierfl.atoms.families.norms import norm_spelling
 from hierfl.atoms.loaded_late import jax, jnp, jsp, spectral_values
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen
+from hierfl.atoms.writing.latex_pen import LatexPen
+from hierfl.atoms.writing.pen import PRODUCT, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
 
@@ -52,9 +52,9 @@ def _perron_eigenvalue(atom: Any, value: Any) -> Any:
     return left @ value @ right / (left @ right)
 
 
-def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Written:
     inside = pen.listed(phrase.args)
-    return Latex(rf"\sum_{{j=1}}^{{{phrase.option('k')}}} \lambda_{{j}}\left({inside}\right)", latex_pen.PRODUCT)
+    return Written(rf"\sum_{{j=1}}^{{{phrase.option('k')}}} \lambda_{{j}}\left({inside}\right)", PRODUCT)
 
 
 ROWS = (

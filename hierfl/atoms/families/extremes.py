@@ -15,8 +15,8 @@ from hierfl.atoms.formulas import Expr, Scalars, exact, reduced, reduction
 from hierfl.atoms.loaded_late import jax, jnp, safe, sympy
 from hierfl.atoms.ranges import slopes_between
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscriptable
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, subscriptable
+from hierfl.atoms.writing.pen import PRODUCT, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
 
@@ -91,13 +91,13 @@ def _formula_of_largest(atom: Any, value: Scalars) -> Scalars:
 # Notation
 
 
-def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Written:
     """Order statistics in brackets: x_[1] is the largest entry."""
     (argument,) = phrase.args
     count = phrase.option("k")
     if phrase.option("axis") is not None or int(count) != count:
         return pen.operator(phrase, r"\operatorname{sumlargest}")
-    return Latex(rf"\sum_{{j=1}}^{{{int(count)}}} {subscriptable(pen, argument)}_{{[j]}}", latex_pen.PRODUCT)
+    return Written(rf"\sum_{{j=1}}^{{{int(count)}}} {subscriptable(pen, argument)}_{{[j]}}", PRODUCT)
 
 
 _SORTED = r"\operatorname{sort}\left(#1\right)^{\top} \, \operatorname{sort}\left(#2\right)"
@@ -141,7 +141,7 @@ ROWS = (
         (cp.dotsort,),
         lower=_dot_of_sorted,
         opaque=True,
-        spellings=(Spelling("dotsort", latex=Template(_SORTED, latex_pen.PRODUCT)),),
+        spellings=(Spelling("dotsort", latex=Template(_SORTED, PRODUCT)),),
     ),
     AtomRow((cp.length,), lower=_length),
 )

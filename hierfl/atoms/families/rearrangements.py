@@ -38,19 +38,11 @@ from hierfl.atoms.families.sums import unchanged
 from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import rearranged
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import (
-    Latex,
-    LatexPen,
-    Template,
-    dimensions_latex,
-    escaped,
-    subscript,
-    subscriptable,
-)
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, dimensions_latex, escaped, subscript, subscriptable
+from hierfl.atoms.writing.pen import ATOM, POWER, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import Text, TextPen, call, index_text
+from hierfl.atoms.writing.text_pen import TextPen, call, index_text
 
 # Values
 
@@ -160,32 +152,32 @@ def _read_assertion(reader: Reader, atom: Any) -> Phrase:
     return reader(atom.args[0])
 
 
-def _latex_of_broadcast(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_broadcast(pen: LatexPen, phrase: Phrase) -> Written:
     return pen.applied(rf"\operatorname{{broadcast}}_{{{dimensions_latex(phrase.shape)}}}", phrase.args)
 
 
-def _latex_of_reshape(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_reshape(pen: LatexPen, phrase: Phrase) -> Written:
     return pen.applied(rf"\operatorname{{reshape}}_{{{dimensions_latex(phrase.value)}}}", phrase.args)
 
 
-def _latex_of_permutation(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_permutation(pen: LatexPen, phrase: Phrase) -> Written:
     axes = [str(axis) for axis in phrase.option("axes")]
     return pen.applied(r"\operatorname{permute}" + subscript(axes), phrase.args)
 
 
-def _latex_of_index(pen: LatexPen, phrase: Phrase) -> Latex:
-    return Latex(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}")
+def _latex_of_index(pen: LatexPen, phrase: Phrase) -> Written:
+    return Written(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}")
 
 
 def _stack_row(kind: type, lower: Callable[..., Any], separator: str, options: dict[str, Any] | None = None) -> AtomRow:
     """The row of an atom that puts arrays side by side, written as a list of them."""
     head = kind.__name__.lower()
 
-    def latex(pen: LatexPen, phrase: Phrase) -> Latex:
+    def latex(pen: LatexPen, phrase: Phrase) -> Written:
         inside = pen.listed(phrase.args, separator)
-        return Latex(rf"\left[{inside}\right]{subscript(pen.settings(phrase))}", latex_pen.POWER)
+        return Written(rf"\left[{inside}\right]{subscript(pen.settings(phrase))}", POWER)
 
-    def text(pen: TextPen, phrase: Phrase) -> Text:
+    def text(pen: TextPen, phrase: Phrase) -> Written:
         return call(head, f"[{', '.join(map(pen.text, phrase.args))}]", *pen.settings(phrase))
 
     spelling = Spelling(head, options, latex, text)
@@ -205,7 +197,7 @@ def _broadcast_row(kind: type) -> AtomRow:
     )
 
 
-def _text_of_reshape(pen: TextPen, phrase: Phrase) -> Text:
+def _text_of_reshape(pen: TextPen, phrase: Phrase) -> Written:
     return call("reshape", pen.text(phrase.args[0]), str(phrase.value), *pen.settings(phrase))
 
 
@@ -232,8 +224,8 @@ ROWS = (
         spellings=(
             Spelling(
                 "transpose",
-                latex=lambda pen, phrase: Latex(transposed(pen, phrase.args[0]), latex_pen.POWER),
-                text=lambda pen, phrase: Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}.T"),
+                latex=lambda pen, phrase: Written(transposed(pen, phrase.args[0]), POWER),
+                text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], ATOM)}.T"),
             ),
             Spelling("permute_dims", latex=_latex_of_permutation),
         ),
@@ -260,7 +252,7 @@ ROWS = (
             Spelling(
                 "index",
                 latex=_latex_of_index,
-                text=lambda pen, phrase: Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}[{index_text(phrase.value)}]"),
+                text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], ATOM)}[{index_text(phrase.value)}]"),
             ),
         ),
     ),
@@ -287,7 +279,7 @@ ROWS = (
         (conj,),
         lower=_identity,
         read=_read_real_part,
-        spellings=(Spelling("conj", latex=Template(r"\overline{#1}", latex_pen.POWER)),),
+        spellings=(Spelling("conj", latex=Template(r"\overline{#1}", POWER)),),
     ),
     AtomRow(
         (imag,),
