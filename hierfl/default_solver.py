@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,19 +23,12 @@ STARTS = 32  # points of X that are looked at where f is flat at the first
 FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what another point has to be better
 
 
-class DefaultSolver(NamedTuple):
-    """A solver, the reason for it in a line, and another x to begin at where it has a reason for that, too."""
-
-    solver: Any
-    why: str
-    start: Any = None
-
-
 @double_precision
-def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> DefaultSolver:
-    """The bundle method where f has gradients and all data are here, whatever its size; else the papers' algorithm, with a step that it finds.
+def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str, Any]:
+    """(a solver, the reason for it in a line, another x to begin at where there is one).
 
-    That is ZO-HFL for client scope, FedRZO for others and private X_i.
+    It is the bundle method where f has gradients and all data are here, whatever its size; else the papers' algorithm, with a step
+    that it finds: ZO-HFL for client scope, FedRZO for others and private X_i.
     """
     try:
         with impatient():
@@ -49,10 +42,10 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> DefaultSo
         except CutShort:
             start, elsewhere = None, ""
         why = f"f has exact gradients and all data are in this process; it is a local method{elsewhere}"
-        return DefaultSolver(ImplicitBundle(), why, start)
+        return ImplicitBundle(), why, start
     if compiled.scope == "client" and compiled.private_set is None:
-        return DefaultSolver(ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}")
-    return DefaultSolver(FedRZO(step_size="auto"), f"it is the papers' algorithm, and {against}")
+        return ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}", None
+    return FedRZO(step_size="auto"), f"it is the papers' algorithm, and {against}", None
 
 
 def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str]:

@@ -81,9 +81,7 @@ class Sweep(Shown):
     ) -> Figure:
         """Draw one line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure.
 
-        ``axis`` is ``"rounds"``, ``"communication"``, ``"seconds"`` or ``"lower solves"``; ``scale`` ``"linear"``, ``"log"`` or ``"gap"``, the distance to
-        ``problem.reference()`` on a logarithmic axis; ``style`` ``"screen"`` or ``"paper"``, a column of 3.4 inches in type of 8 points.
-        A ``SettingError`` names what there is for anything else.
+        ``axis``, ``scale`` and ``style`` as for ``Runs.plot``.
         """
         from hierfl.inspect.pictures.convergence import plot_runs
 

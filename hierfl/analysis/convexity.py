@@ -12,31 +12,18 @@ from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, own_domai
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_attributes import check_attributes
 from hierfl.errors import DeclarationError, NotConvexError
+from hierfl.language.levels import ArgMin
 from hierfl.language.printing.text import expression_text
-
-
-def require_convex(
-    expression: Expression, keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN
-) -> None:
-    """Check convexity in ``keep``, everything else fixed within its bounds ``known`` (by leaf id).
-
-    Raises ``NotConvexError``, naming the smallest subexpression that breaks CVXPY's rules. Raises ``DeclarationError``
-    for an integer, boolean or complex variable.
-    """
-    _require(expression, keep, what, "convex", known)
-
-
-def require_concave(
-    expression: Expression, keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN
-) -> None:
-    """Check concavity in ``keep``; errors as for :func:`require_convex`."""
-    _require(expression, keep, what, "concave", known)
 
 
 def require_convex_set(
     constraints: Sequence[Constraint], keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN
 ) -> None:
-    """Check that the constraints describe a convex set of ``keep``; errors as for :func:`require_convex`."""
+    """Check that the constraints describe a convex set of ``keep``; everything else fixed within its bounds ``known`` (by leaf id).
+
+    Raises ``NotConvexError``, naming the smallest subexpression that breaks CVXPY's rules. Raises ``DeclarationError``
+    for an integer, boolean or complex variable.
+    """
     check_attributes(keep)
     for constraint, hoisted in zip(constraints, hoist(constraints, keep, known).expressions):
         if isinstance(constraint, cp.FiniteSet):  # CVXPY calls it DCP and solves it with integers
@@ -79,10 +66,15 @@ def require_domain(
         visit(part)
 
 
-def _require(expression: Expression, keep: Sequence[cp.Variable], what: str, curvature: str, known: Known) -> None:
+def require_curvature(level: ArgMin, expression: Expression, known: Known) -> None:
+    """Check that the objective of a level, as given, is convex in its variables (concave, of ``ArgMax``).
+
+    Raises errors as :func:`require_convex_set`.
+    """
+    keep, maximised = level.variables, level.kind == "argmax"
     check_attributes(keep)
     hoisted = hoist([expression], keep, known).expressions[0]
-    if hoisted.is_convex() if curvature == "convex" else hoisted.is_concave():
+    if hoisted.is_concave() if maximised else hoisted.is_convex():
         return
     culprit = _smallest(hoisted)
     reason = (
@@ -90,17 +82,15 @@ def _require(expression: Expression, keep: Sequence[cp.Variable], what: str, cur
         if culprit is not None
         else f"{expression_text(hoisted)} is {hoisted.curvature.lower()}"
     )
-    opposite = {
-        "the objective of ArgMin": "maximised, write hf.ArgMax",
-        "the objective of ArgMax": "minimised, write hf.ArgMin",
-    }
-    if what in opposite and (hoisted.is_concave() if curvature == "convex" else hoisted.is_convex()):
-        raise NotConvexError(
-            f"{what} must be {curvature} in {_names(keep)} for every x, but {reason}. If it is to be {opposite[what]}."
-        )
+    advice = (
+        "Rewrite it with CVXPY's atoms, declare signs (nonneg=True, or constraints such as x >= 0), or assert it with "
+        "hf.Function(..., convex=True)."
+    )
+    if hoisted.is_convex() if maximised else hoisted.is_concave():
+        advice = f"If it is to be {'minimised, write hf.ArgMin' if maximised else 'maximised, write hf.ArgMax'}."
     raise NotConvexError(
-        f"{what} must be {curvature} in {_names(keep)} for every x, but {reason}. Rewrite it with CVXPY's atoms, declare signs "
-        f"(nonneg=True, or constraints such as x >= 0), or assert it with hf.Function(..., convex=True)."
+        f"the objective of {type(level).__name__} must be {'concave' if maximised else 'convex'} in {_names(keep)} for every x, but "
+        f"{reason}. {advice}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.analysis.convexity import require_concave, require_convex, require_convex_set, require_domain
+from hierfl.analysis.convexity import require_convex_set, require_curvature, require_domain
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.players import players_convexity
@@ -23,7 +23,7 @@ from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.paired_rows import require_paired
-from hierfl.language.levels import LowerLevel, constraint_tuple
+from hierfl.language.levels import ArgMin, LowerLevel, constraint_tuple
 from hierfl.language.nash import Nash
 from hierfl.language.objective import Objective
 from hierfl.language.roles import Roles
@@ -107,10 +107,8 @@ def _require_convex_level(level: LowerLevel, expressions: Any, constraints: Any,
     parts = constraints if level.kind == "equilibrium" else (*constraints, *expressions)
     require_domain(parts, level.variables, f"the {type(level).__name__}", known)
     require_convex_set(constraints, level.variables, f"Y(x) of {type(level).__name__}", known)
-    if level.kind == "argmin":
-        require_convex(expressions[0], level.variables, "the objective of ArgMin", known)
-    elif level.kind == "argmax":
-        require_concave(expressions[0], level.variables, "the objective of ArgMax", known)
+    if isinstance(level, ArgMin):
+        require_curvature(level, expressions[0], known)
 
 
 def _require_holders(roles: Roles, federation: Federation | None) -> None:

@@ -150,17 +150,6 @@ def addends(expression: Expression) -> list[Expression]:
     return [expression]
 
 
-def positive_part(atom: Any) -> Expression | None:
-    """The w of which an atom is max(w, 0), however it is written: with the zero first, or as -min(-w, 0); None where it is neither."""
-    inner, sign = (atom.args[0], -1) if isinstance(atom, NegExpression) else (atom, 1)
-    if not isinstance(inner, cp.minimum if sign < 0 else cp.maximum) or len(inner.args) != 2:
-        return None
-    for zero, w in (inner.args, inner.args[::-1]):
-        if w.shape == atom.shape and vanishes(zero):
-            return w if sign > 0 else -w
-    return None
-
-
 def factored(search: CurvatureSearch, node: Any) -> tuple[Any, Any] | None:
     """(c, w) where the part with kept variables is c * w and w's slopes are fixed."""
     if isinstance(node, AddExpression):

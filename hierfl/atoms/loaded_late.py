@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hierfl.jaxtools.lazy_module import lazy_module
+from hierfl.jaxtools.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import jax
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from hierfl.atoms.numerics import safe, spectral_values
 else:
-    jax, jnp, jsp, special = map(lazy_module, ("jax", "jax.numpy", "jax.scipy", "jax.scipy.special"))
-    sympy, safe = map(lazy_module, ("sympy", "hierfl.atoms.numerics.safe"))
-    spectral_values = lazy_module("hierfl.atoms.numerics.spectral_values")
+    jax, jnp, jsp, special = map(LazyModule, ("jax", "jax.numpy", "jax.scipy", "jax.scipy.special"))
+    sympy, safe = map(LazyModule, ("sympy", "hierfl.atoms.numerics.safe"))
+    spectral_values = LazyModule("hierfl.atoms.numerics.spectral_values")
 
 __all__ = ["jax", "jnp", "jsp", "safe", "special", "spectral_values", "sympy"]

@@ -111,8 +111,6 @@ class AtomRow:
         nothing, as is the default (but for atoms of ``layout``).
     derivative
         ``(atom, index, adjoint)``: the adjoint of an argument as an expression, None to leave it to JAX, as is the default.
-    kinked
-        Whether it has points without a gradient.
     kink_values
         ``(atom, intervals of the arguments)``: an interval that contains its values where it has no gradient, for an atom with kinks
         that is Lipschitz continuous. Default: unbounded.
@@ -157,7 +155,6 @@ class AtomRow:
     twice_smooth: Callable[[Any], bool] | None = None
     narrow: Callable[[Any, Interval, list[Interval]], list[Interval | None]] | None = None
     derivative: Callable[[Any, int, Expression], Expression | None] | None = None
-    kinked: bool = False
     kink_values: Callable[[Any, list[Interval]], Interval] | None = None
     flat: Callable[[Any, int, Interval, list[Interval]], np.ndarray] | None = None
     switches: Callable[[Any], list[Any]] | None = None
@@ -166,6 +163,11 @@ class AtomRow:
     formula: Callable[..., Any] | None = None
     read: Callable[[Reader, Any], Phrase] | None = None
     spellings: tuple[Spelling, ...] = ()
+
+    @property
+    def kinked(self) -> bool:
+        """Whether it has points without a gradient: where it changes its branch, unless it is smooth there as well."""
+        return (self.switches is not None or self.opaque) and self.smooth is None
 
 
 PLAIN = AtomRow()

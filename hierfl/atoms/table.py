@@ -102,11 +102,6 @@ def lowering_of(atom: Any, compiled: Callable[[Any], Lowering]) -> Lowering:
     return lambda *values: lower(atom, programs, *values)
 
 
-def lowered_atoms() -> frozenset[type]:
-    """All classes of CVXPY's atoms that are compiled."""
-    return frozenset(kind for kind, row in _ROWS.items() if row.lower is not None)
-
-
 def refused_atoms() -> dict[type, str]:
     """All classes of CVXPY's atoms that are refused by name, with the reason."""
     return {kind: row.refusal for kind, row in _ROWS.items() if row.refusal is not None}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierfl.command.loading import load_problem, load_rows, load_solver
+from hierfl.command.loading import load_point, load_problem, load_rows, load_solver
 from hierfl.errors import SettingError
 from hierfl.near_names import near_names
 from hierfl.reproduce.conducting import conduct
@@ -18,7 +18,6 @@ from hierfl.reproduce.listing import every_reproduction, find_data, reproduction
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hierfl.problem import Problem
 
 
 def serve_site(chosen: argparse.Namespace) -> None:
@@ -86,20 +85,19 @@ def reproduce(chosen: argparse.Namespace) -> None:
 
 
 def _show(chosen: argparse.Namespace) -> None:
-    problem = _problem(chosen)
+    problem = load_problem(chosen.problem)
     print(problem.latex() if chosen.latex else problem)
 
 
 def _check(chosen: argparse.Namespace) -> None:
-    print(_problem(chosen).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy))
+    print(load_problem(chosen.problem).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy))
 
 
 def _explain(chosen: argparse.Namespace) -> None:
-    print(_problem(chosen).explain())
+    print(load_problem(chosen.problem).explain())
 
 
 def _inspect(chosen: argparse.Namespace) -> None:
-    from hierfl.command.loading import load_point
     from hierfl.inspect.argument_checks import writable_picture
     from hierfl.result import Result
 
@@ -108,7 +106,7 @@ def _inspect(chosen: argparse.Namespace) -> None:
             writable_picture(path)
     if chosen.result is not None and chosen.center is not None:
         raise SettingError("--center and --result: give one of the two.")
-    problem = _problem(chosen)
+    problem = load_problem(chosen.problem)
     if chosen.result is not None:
         center: Any = Result.load(chosen.result, problem=problem)
     else:
@@ -127,7 +125,6 @@ def _inspect(chosen: argparse.Namespace) -> None:
 
 
 def _solve(chosen: argparse.Namespace) -> None:
-    from hierfl.command.loading import load_point, load_solver
     from hierfl.inspect.argument_checks import writable, writable_picture
     from hierfl.runs import Runs
 
@@ -135,7 +132,7 @@ def _solve(chosen: argparse.Namespace) -> None:
         if path is not None:
             require(path)
     solver = None if chosen.solver is None else load_solver(chosen.solver)
-    problem = _problem(chosen)
+    problem = load_problem(chosen.problem)
     result = problem.solve(
         solver,
         rounds=chosen.rounds,
@@ -163,7 +160,7 @@ def _report(chosen: argparse.Namespace) -> None:
 
     path = chosen.out or chosen.result.with_suffix(".html")
     writable(path)
-    result = Result.load(chosen.result, problem=_problem(chosen))
+    result = Result.load(chosen.result, problem=load_problem(chosen.problem))
     print(f"wrote {result.report(path, check=chosen.check, progress=not chosen.quiet)}")
 
 
@@ -184,21 +181,10 @@ def _models(chosen: argparse.Namespace) -> None:
     print("\nOne that needs data is called in a file of your own: problem = hierfl.models.relu_network(data).")
 
 
-def _problem(chosen: argparse.Namespace) -> Problem:
-    from hierfl.command.loading import load_problem
-
-    return load_problem(chosen.problem)
-
-
 def _demo(chosen: argparse.Namespace) -> None:
     from hierfl.command.demo import demo
 
     demo(chosen)
-
-
-def _reproduce(chosen: argparse.Namespace) -> None:
-
-    reproduce(chosen)
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -212,11 +198,6 @@ def _text(x: Any) -> str:
     if isinstance(x, dict):
         return ", ".join(f"{variable.name()}: {_text(part)}" for variable, part in x.items())
     return np.array2string(np.asarray(x), precision=6, threshold=20)
-
-
-def _site(chosen: argparse.Namespace) -> None:
-
-    serve_site(chosen)
 
 
 def _flower(chosen: argparse.Namespace) -> None:
@@ -234,7 +215,7 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "solve": _solve,
     "report": _report,
     "models": _models,
-    "reproduce": _reproduce,
-    "site": _site,
+    "reproduce": reproduce,
+    "site": serve_site,
     "flower": _flower,
 }

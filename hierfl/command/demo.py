@@ -25,6 +25,7 @@ from hierfl.language.printing.card import WIDTH
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.problem import Problem
 from hierfl.progress import RunProgress
+from hierfl.reproduce.heterogeneous.heterogeneous_table import interval
 from hierfl.result import Result
 from hierfl.runs import aligned, half_width
 from hierfl.solvers import ImplicitGradient, ProjectedSGD
@@ -75,7 +76,7 @@ def demo(chosen: argparse.Namespace) -> None:
 
 def headline(outcomes: Sequence[DemoOutcome]) -> str:
     """The outcome in a sentence."""
-    share = _interval([o.closed for o in outcomes], 0)
+    share = interval([o.closed for o in outcomes], 0)
     return (
         f"Private clients close {share} % of the gap between the server's own {SERVER_SAMPLES} samples\n"
         f"and everybody's pooled data ({len(outcomes)} seeds{', 95% interval' if len(outcomes) > 1 else ''})."
@@ -86,17 +87,11 @@ def table(outcomes: Sequence[DemoOutcome]) -> str:
     """Test accuracies of the three models."""
     rounds = outcomes[0].result.settings["rounds_done"]
     rows = [
-        [f"the server alone, on its {SERVER_SAMPLES} samples", _interval([o.server for o in outcomes], 1)],
-        [f"the server with 10 private clients, {rounds} rounds", _interval([o.clients for o in outcomes], 1)],
-        ["everybody's data pooled, which nobody may see", _interval([o.pooled for o in outcomes], 1)],
+        [f"the server alone, on its {SERVER_SAMPLES} samples", interval([o.server for o in outcomes], 1)],
+        [f"the server with 10 private clients, {rounds} rounds", interval([o.clients for o in outcomes], 1)],
+        ["everybody's data pooled, which nobody may see", interval([o.pooled for o in outcomes], 1)],
     ]
     return aligned([["model trained by", ACCURACY], *rows])
-
-
-def _interval(values: Sequence[float], digits: int) -> str:
-    array = np.asarray(values)
-    half = f" ± {half_width(array):.{digits}f}" if len(array) > 1 else ""
-    return f"{np.mean(array):.{digits}f}{half}"
 
 
 def _digits() -> ClassificationData:

@@ -26,30 +26,21 @@ KINKS = "f has kinks along no variable"
 
 FIRST = 1.0  # length of the first step, relative to max(1, |x| / 10)
 ENOUGH, STEEP = 1e-4, 0.9  # of a step: the least decrease, and the slope left at its end, beside the slope at its start
-TRIALS, LONGER = (
-    3,
-    80,
-)  # of a step that fails, before another direction is sought; of one after which f still falls as steeply
-MUCH_LESS, RECENT = (
-    0.1,
-    5,
-)  # at rest: what of a decrease that is none a model may promise, and the latest steps that made none
+# trials of a step that fails, before another direction is sought; of one after which f still falls as steeply
+TRIALS, LONGER = 3, 80
+# at rest: what of a decrease that is none a model may promise, and the latest steps that made none
+MUCH_LESS, RECENT = 0.1, 5
 FAILURES, PIECES = 30, 20  # steps that fail one after another, and gradients kept of them
 MIXTURES, BROKEN = 10, 0.5  # steps by mixtures, and brackets broken for each variable, that tell of kinks along none
 ALONE = 1e-3  # the share of other gradients up to which a mixture is none
 MISSING, SHORTEST = 0.2, 1e-10  # the share of a step that is tried next where f has no value, and the least
-LOOKS, NEIGHBOURS, ANEW = (
-    (1e-3, 1e-5),
-    2,
-    1e-3,
-)  # before rest: radii, points at each, and the length of a step without memory; relative
+# before rest: radii, points at each, and the length of a step without memory; relative
+LOOKS, NEIGHBOURS, ANEW = (1e-3, 1e-5), 2, 1e-3
 INSIDE = 0.5  # the least share of a step's decrease that is left of it in a box
 STIFFER = 2.0  # the model after a step that failed
 STIFFEST = 1e3  # where X is no box, how much more than f curves elsewhere a variable's own curvature may be
-INNER, CLOSE = (
-    60,
-    1e-4,
-)  # projected gradient steps for the least of a model on X, and what of the first of them may be left
+# projected gradient steps for the least of a model on X, and what of the first of them may be left
+INNER, CLOSE = 60, 1e-4
 
 Asks = Generator[np.ndarray, KnownPoint | None, str]
 Asked = Generator[np.ndarray, KnownPoint | None, bool]
@@ -69,10 +60,8 @@ class LimitedDescent:
     """
 
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, accuracy: float, in_pieces: bool = False) -> None:
-        self._in_pieces, self._mixtures = (
-            in_pieces,
-            0,
-        )  # whether a model in pieces could go on from here, and steps by mixtures so far
+        self._in_pieces = in_pieces  # whether a model in pieces could go on from here
+        self._mixtures = 0  # steps by mixtures so far
         self.oracle, self.best, self.accuracy = oracle, first, accuracy
         self._first_value, self.share = first.value, 0.0
         self.steepness = float(np.linalg.norm(first.slope))
@@ -81,8 +70,7 @@ class LimitedDescent:
         self._pieces: list[KnownPoint] = []
         self._gained: list[float] = []  # by the latest steps
         self._missed = self._mixed = False
-        box = oracle.upper_limits()
-        self._box = box if box is None else (box[0], box[1])
+        self._box = oracle.upper_limits()
 
     def asks(self) -> Asks:
         """Descend until nothing more is promised."""

@@ -16,8 +16,3 @@ class LazyModule:
         value = getattr(importlib.import_module(self._name), attribute)
         setattr(self, attribute, value)
         return value
-
-
-def lazy_module(name: str) -> Any:
-    """The module of that name, not loaded yet."""
-    return LazyModule(name)

@@ -79,10 +79,6 @@ class SampleAverage(AffAtom):
         """Refused: CVXPY cannot solve a problem over private data."""
         return self._refuse()
 
-    def graph_implementation(self, arg_objs: Any, shape: Any, data: Any = None) -> Any:
-        """Refused: CVXPY cannot solve a problem over private data."""
-        return self._refuse()
-
     def _grad(self, values: Any) -> Any:
         return self._refuse()
 

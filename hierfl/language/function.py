@@ -14,14 +14,14 @@ from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DeclarationError, DivergedError, HierflError, NotConvexError
-from hierfl.jaxtools.lazy_module import lazy_module
+from hierfl.jaxtools.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import jax.numpy as jnp
 
     from hierfl.jaxtools import host_callback
 else:
-    jnp, host_callback = map(lazy_module, ("jax.numpy", "hierfl.jaxtools.host_callback"))
+    jnp, host_callback = map(LazyModule, ("jax.numpy", "hierfl.jaxtools.host_callback"))
 
 
 def call_function(atom: Any, *values: Any) -> Any:

@@ -154,8 +154,10 @@ class ArgMin(LowerLevel):
         super().__init__(
             y, (scalar_expression(objective, f"the objective of {type(self).__name__}"),), constraints, scope
         )
-        if selection is not None:
-            _require_selection(selection, type(self).__name__)
+        if selection is not None and selection not in SELECTIONS:
+            raise DeclarationError(
+                f"unknown selection {selection!r} of {type(self).__name__}: {near_names(selection, SELECTIONS)} None leaves it open."
+            )
         self.selection = selection
 
 
@@ -216,11 +218,3 @@ def refuse_selection(selection: Any, level: str) -> None:
             f"{level} takes no selection (given: {selection!r}): only the solutions of an hf.ArgMin or hf.ArgMax are chosen among. "
             f"Leave it out, and make the equilibrium unique, such as by a small multiple of y in its mapping."
         )
-
-
-def _require_selection(selection: Any, level: str) -> None:
-    if selection in SELECTIONS:
-        return
-    raise DeclarationError(
-        f"unknown selection {selection!r} of {level}: {near_names(selection, SELECTIONS)} None leaves it open."
-    )

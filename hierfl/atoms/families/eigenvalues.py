@@ -14,8 +14,8 @@ from cvxpy.atoms.sigma_max import sigma_max
 from hierfl.atoms.families.norms import norm_spelling
 from hierfl.atoms.loaded_late import jax, jnp, jsp, spectral_values
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen
+from hierfl.atoms.writing.latex_pen import LatexPen
+from hierfl.atoms.writing.pen import PRODUCT, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
 
@@ -52,37 +52,33 @@ def _perron_eigenvalue(atom: Any, value: Any) -> Any:
     return left @ value @ right / (left @ right)
 
 
-def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Written:
     inside = pen.listed(phrase.args)
-    return Latex(rf"\sum_{{j=1}}^{{{phrase.option('k')}}} \lambda_{{j}}\left({inside}\right)", latex_pen.PRODUCT)
+    return Written(rf"\sum_{{j=1}}^{{{phrase.option('k')}}} \lambda_{{j}}\left({inside}\right)", PRODUCT)
 
 
 ROWS = (
     AtomRow(
         (cp.lambda_max,),
         lower=lambda atom, value: spectral_values.eigenvalue_sum(_LARGEST, value),
-        kinked=True,
         opaque=True,
         spellings=(Spelling("lambda_max", latex=r"\lambda_{\max}"),),
     ),
     AtomRow(
         (cp.lambda_sum_largest,),
         lower=_largest_eigenvalues,
-        kinked=True,
         opaque=True,
         spellings=(Spelling("lambda_sum_largest", {"k": None}, _latex_of_largest),),
     ),
     AtomRow(
         (gen_lambda_max,),
         lower=_generalised_eigenvalue,
-        kinked=True,
         opaque=True,
         spellings=(Spelling("gen_lambda_max", latex=r"\lambda_{\max}"),),
     ),
     AtomRow(
         (condition_number,),
         lower=_condition_number,
-        kinked=True,
         opaque=True,
         spellings=(Spelling("condition_number", latex=r"\kappa"),),
     ),
@@ -94,14 +90,12 @@ ROWS = (
     AtomRow(
         (sigma_max,),
         lower=lambda atom, value: spectral_values.largest_singular_value(value),
-        kinked=True,
         opaque=True,
         spellings=(Spelling("sigma_max", latex=r"\sigma_{\max}"),),
     ),
     AtomRow(
         (normNuc,),
         lower=lambda atom, value: spectral_values.singular_value_sum(value),
-        kinked=True,
         opaque=True,
         spellings=(norm_spelling("norm_nuc", r"\ast", text="nuc"),),
     ),

@@ -16,8 +16,8 @@ from hierfl.atoms.intervals import Interval
 from hierfl.atoms.loaded_late import jax, jnp, safe, special, sympy
 from hierfl.atoms.ranges import always_smooth, bounded, everywhere, slopes_between, smooth_above, value_at, with_slack
 from hierfl.atoms.row import AtomRow, CurvatureSearch
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
+from hierfl.atoms.writing.latex_pen import LatexPen, Template
+from hierfl.atoms.writing.pen import ELEMENTWISE, POWER, PRODUCT, SUM, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
 
@@ -81,27 +81,27 @@ def _relative_entropy_formula(x: Expr, y: Expr) -> Expr:
 # Notation
 
 
-def _latex_of_entropy(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_entropy(pen: LatexPen, phrase: Phrase) -> Written:
     (argument,) = phrase.args
     logarithm = rf"\log\left({pen.text(argument)}\right)"
-    return Latex(f"-{pen.times_function(argument, logarithm)}", latex_pen.SUM)
+    return Written(f"-{pen.times_function(argument, logarithm)}", SUM)
 
 
-def _latex_of_relative_entropy(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_relative_entropy(pen: LatexPen, phrase: Phrase) -> Written:
     left, right = phrase.args
     quotient = rf"\log\left(\frac{{{pen.text(left)}}}{{{pen.text(right)}}}\right)"
-    return Latex(pen.times_function(left, quotient), latex_pen.PRODUCT if not left.shape else latex_pen.ELEMENTWISE)
+    return Written(pen.times_function(left, quotient), PRODUCT if not left.shape else ELEMENTWISE)
 
 
-def _latex_of_x_exp_x(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_x_exp_x(pen: LatexPen, phrase: Phrase) -> Written:
     (argument,) = phrase.args
     power = rf"\exp\left({pen.text(argument)}\right)"
-    place = latex_pen.PRODUCT if not argument.shape else latex_pen.ELEMENTWISE
-    return Latex(pen.times_function(argument, power), place)
+    place = PRODUCT if not argument.shape else ELEMENTWISE
+    return Written(pen.times_function(argument, power), place)
 
 
 def _power_template(text: str) -> Template:
-    return Template(text, latex_pen.POWER)
+    return Template(text, POWER)
 
 
 ROWS = (

@@ -15,8 +15,8 @@ from hierfl.atoms.formulas import Expr, Scalars, exact, reduced, reduction
 from hierfl.atoms.loaded_late import jax, jnp, safe, sympy
 from hierfl.atoms.ranges import slopes_between
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscriptable
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, subscriptable
+from hierfl.atoms.writing.pen import PRODUCT, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
 
@@ -48,14 +48,9 @@ def _length(atom: Any, value: Any) -> Any:
 # Switches
 
 
-def _from_largest(atom: Any) -> list[Any]:
-    """How far every entry is from the largest."""
-    return [atom.args[0] - cp.max(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
-
-
-def _from_smallest(atom: Any) -> list[Any]:
-    """How far every entry is from the smallest."""
-    return [atom.args[0] - cp.min(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
+def _from_extreme(atom: Any) -> list[Any]:
+    """How far every entry is from the largest, or the smallest."""
+    return [atom.args[0] - type(atom)(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
 
 
 def _at_ties(atom: Any) -> list[Any]:
@@ -96,13 +91,13 @@ def _formula_of_largest(atom: Any, value: Scalars) -> Scalars:
 # Notation
 
 
-def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Written:
     """Order statistics in brackets: x_[1] is the largest entry."""
     (argument,) = phrase.args
     count = phrase.option("k")
     if phrase.option("axis") is not None or int(count) != count:
         return pen.operator(phrase, r"\operatorname{sumlargest}")
-    return Latex(rf"\sum_{{j=1}}^{{{int(count)}}} {subscriptable(pen, argument)}_{{[j]}}", latex_pen.PRODUCT)
+    return Written(rf"\sum_{{j=1}}^{{{int(count)}}} {subscriptable(pen, argument)}_{{[j]}}", PRODUCT)
 
 
 _SORTED = r"\operatorname{sort}\left(#1\right)^{\top} \, \operatorname{sort}\left(#2\right)"
@@ -113,8 +108,7 @@ ROWS = (
         lower=lambda atom, value: safe.first_largest(value, atom.axis),
         narrow=narrowing.below_largest_of_axis,
         slopes=slopes_between(0.0, 1.0),
-        kinked=True,
-        switches=_from_largest,
+        switches=_from_extreme,
         crossings=differences,
         formula=reduction(lambda atom, entries: sympy.Max(*entries)),
         spellings=(Spelling("max", latex=r"\max"),),
@@ -124,8 +118,7 @@ ROWS = (
         lower=lambda atom, value: -safe.first_largest(-value, atom.axis),
         narrow=narrowing.above_smallest_of_axis,
         slopes=slopes_between(0.0, 1.0),
-        kinked=True,
-        switches=_from_smallest,
+        switches=_from_extreme,
         crossings=differences,
         formula=reduction(lambda atom, entries: sympy.Min(*entries)),
         spellings=(Spelling("min", latex=r"\min"),),
@@ -133,14 +126,12 @@ ROWS = (
     AtomRow(
         (cp.cummax,),
         lower=lambda atom, value: jax.lax.cummax(value, axis=atom.axis % jnp.ndim(value)),
-        kinked=True,
         opaque=True,
         spellings=(Spelling("cummax", {"axis": 0}),),
     ),
     AtomRow(
         (cp.sum_largest,),
         lower=_sum_of_largest,
-        kinked=True,
         switches=_at_ties,
         crossings=differences,
         formula=_formula_of_largest,
@@ -149,9 +140,8 @@ ROWS = (
     AtomRow(
         (cp.dotsort,),
         lower=_dot_of_sorted,
-        kinked=True,
         opaque=True,
-        spellings=(Spelling("dotsort", latex=Template(_SORTED, latex_pen.PRODUCT)),),
+        spellings=(Spelling("dotsort", latex=Template(_SORTED, PRODUCT)),),
     ),
     AtomRow((cp.length,), lower=_length),
 )

@@ -21,8 +21,8 @@ from hierfl.atoms.formulas import Expr, Scalars
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.loaded_late import jax, jnp, spectral_values, sympy
 from hierfl.atoms.row import AtomRow, CurvatureSearch, NoAnswerError
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, beside
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, beside
+from hierfl.atoms.writing.pen import POWER, PRODUCT, SUM, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
 
@@ -130,10 +130,10 @@ def _copy_geometric_product(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
     return cp.gmatmul(rebuild(atom.A), rebuild(atom.args[0]))
 
 
-def _latex_of_geometric_product(pen: LatexPen, phrase: Phrase) -> Latex:
-    matrix = pen.at(phrase.option("A"), latex_pen.PRODUCT)
+def _latex_of_geometric_product(pen: LatexPen, phrase: Phrase) -> Written:
+    matrix = pen.at(phrase.option("A"), PRODUCT)
     inner = beside(matrix, rf"\log\left({pen.listed(phrase.args)}\right)").text
-    return Latex(rf"\exp\left({inner}\right)", latex_pen.POWER)
+    return Written(rf"\exp\left({inner}\right)", POWER)
 
 
 _RELATIVE_ENTROPY = r"\mathrm{tr}\left(*1 \, \left(\log @1 - \log @2\right)\right)"
@@ -143,12 +143,12 @@ ROWS = (
     AtomRow(
         (tr_inv,),
         lower=_trace_of_inverse,
-        spellings=(Spelling("tr_inv", latex=Template(r"\mathrm{tr}\left(@1^{-1}\right)", latex_pen.POWER)),),
+        spellings=(Spelling("tr_inv", latex=Template(r"\mathrm{tr}\left(@1^{-1}\right)", POWER)),),
     ),
     AtomRow(
         (cp.eye_minus_inv,),
         lower=lambda atom, value: jnp.linalg.inv(jnp.eye(value.shape[0], dtype=value.dtype) - value),
-        spellings=(Spelling("eye_minus_inv", latex=Template(r"\left(I - *1\right)^{-1}", latex_pen.POWER)),),
+        spellings=(Spelling("eye_minus_inv", latex=Template(r"\left(I - *1\right)^{-1}", POWER)),),
     ),
     AtomRow(
         (cp.gmatmul,),
@@ -163,7 +163,7 @@ ROWS = (
         range=_range_of_relative_entropy,
         curvature=_curvature_of_relative_entropy,
         formula=_formula_of_relative_entropy,
-        spellings=(Spelling("quantum_rel_entr", latex=Template(_RELATIVE_ENTROPY, latex_pen.POWER)),),
+        spellings=(Spelling("quantum_rel_entr", latex=Template(_RELATIVE_ENTROPY, POWER)),),
     ),
     AtomRow(
         (von_neumann_entr,),
@@ -172,7 +172,7 @@ ROWS = (
         curvature=_curvature_of_entropy,
         formula=lambda atom, value: sympy.Add(*(-v * sympy.log(v) for v in _diagonal(value))),
         spellings=(
-            Spelling("von_neumann_entr", latex=Template(r"-\mathrm{tr}\left(*1 \log @1\right)", latex_pen.SUM)),
+            Spelling("von_neumann_entr", latex=Template(r"-\mathrm{tr}\left(*1 \log @1\right)", SUM)),
         ),
     ),
 )

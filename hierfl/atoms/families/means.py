@@ -17,8 +17,8 @@ from hierfl.atoms.formulas import entry_by_entry, reduction
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.loaded_late import jnp, safe, sympy
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised
+from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, SUM, Written
 from hierfl.atoms.writing.phrase import Phrase, value_phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
 
@@ -64,7 +64,7 @@ def _read_geometric_mean(reader: Reader, atom: Any) -> Phrase:
     return replace(phrase, options=(("p", value_phrase(np.asarray(weights, dtype=float))), *phrase.options))
 
 
-def _latex_of_geometric_mean(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_geometric_mean(pen: LatexPen, phrase: Phrase) -> Written:
     """The n-th root of a product; weights are powers in it."""
     (argument,) = phrase.args
     weights = phrase.option("p")
@@ -73,9 +73,9 @@ def _latex_of_geometric_mean(pen: LatexPen, phrase: Phrase) -> Latex:
     if weights is None:
         factors, degree = pen.text(argument), f"{np.prod(argument.shape):.0f}"
     else:
-        base = pen.at(argument, latex_pen.ATOM)
+        base = pen.at(argument, ATOM)
         factors, degree = raised(base, pen.text(weights), elementwise=True).text, f"{np.sum(weights.value):g}"
-    return Latex(rf"\left(\prod\left({factors}\right)\right)^{{1/{degree}}}", latex_pen.POWER)
+    return Written(rf"\left(\prod\left({factors}\right)\right)^{{1/{degree}}}", POWER)
 
 
 _DISTANCES = r"\frac{\left\Vert #1 - *2 \right\Vert_{2}}{\left\Vert #1 - *3 \right\Vert_{2}}"
@@ -104,12 +104,12 @@ ROWS = (
     AtomRow(
         (cp.dist_ratio,),
         lower=lambda atom, value, a, b: safe.norm2(value - a) / safe.norm2(value - b),
-        spellings=(Spelling("dist_ratio", latex=Template(_DISTANCES, latex_pen.PRODUCT)),),
+        spellings=(Spelling("dist_ratio", latex=Template(_DISTANCES, PRODUCT)),),
     ),
     AtomRow(
         (cp.one_minus_pos,),
         lower=lambda atom, value: 1.0 - value,
         formula=entry_by_entry(lambda v: 1 - v),
-        spellings=(Spelling("one_minus_pos", latex=Template(r"1 - *1", latex_pen.SUM)),),
+        spellings=(Spelling("one_minus_pos", latex=Template(r"1 - *1", SUM)),),
     ),
 )

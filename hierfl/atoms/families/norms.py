@@ -17,10 +17,11 @@ from hierfl.atoms.intervals import Interval
 from hierfl.atoms.loaded_late import jax, jnp, safe, sympy
 from hierfl.atoms.ranges import flat_at_zero, kinked_at_zero, monotone, of_magnitudes, slopes_between
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, subscript
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, subscript
+from hierfl.atoms.writing.pen import Written
 from hierfl.atoms.writing.phrase import Phrase, ratio
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import Text, TextPen, call
+from hierfl.atoms.writing.text_pen import TextPen, call
 
 # Values
 
@@ -128,20 +129,20 @@ def _read_pnorm(reader: Reader, atom: Any) -> Phrase:
     return reader.operation(atom, (reader(argument),), head="norm_fro" if frobenius else "norm2")
 
 
-def _latex_of_pnorm(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_pnorm(pen: LatexPen, phrase: Phrase) -> Written:
     (argument,) = phrase.args
     p, *settings = pen.settings(phrase)
-    return Latex(rf"\left\Vert {pen.text(argument)} \right\Vert" + subscript([p.removeprefix("p="), *settings]))
+    return Written(rf"\left\Vert {pen.text(argument)} \right\Vert" + subscript([p.removeprefix("p="), *settings]))
 
 
 def norm_spelling(head: str, sign: str, text: str | None = None) -> Spelling:
     """A norm with its sign as subscript; of a scalar all norms are the absolute value. ``text``: its name in ``norm(x, text)``."""
     template = Template(rf"\left\Vert #1 \right\Vert_{{{sign}#,}}")
 
-    def latex(pen: LatexPen, phrase: Phrase) -> Latex:
+    def latex(pen: LatexPen, phrase: Phrase) -> Written:
         return pen.filled(template, phrase) if phrase.args[0].shape else pen.write(replace(phrase, head="abs"))
 
-    def norm_call(pen: TextPen, phrase: Phrase) -> Text:
+    def norm_call(pen: TextPen, phrase: Phrase) -> Written:
         return call("norm", pen.text(phrase.args[0]), *([f'"{text}"'] if text else []), *pen.settings(phrase))
 
     return Spelling(head, latex=latex, text=None if text is None else norm_call)
@@ -155,7 +156,6 @@ ROWS = (
         copy=_copy,
         range=of_magnitudes(),
         slopes=slopes_between(-1.0, 1.0),
-        kinked=True,
         kink_values=_kinks_of_sizes,
         switches=lambda atom: [atom.args[0]],
         formula=reduction(lambda atom, entries: sympy.Add(*map(sympy.Abs, entries))),
@@ -168,7 +168,6 @@ ROWS = (
         copy=_copy,
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
-        kinked=True,
         kink_values=_kinks_of_sizes,
         switches=lambda atom: [atom.args[0], cp.abs(atom.args[0]) - cp.norm_inf(atom.args[0])],
         crossings=_differences_of_sizes,
@@ -181,7 +180,6 @@ ROWS = (
         lower=_pnorm,
         range=_range_of_pnorm,
         slopes=_slopes_of_pnorm,
-        kinked=True,
         kink_values=_kinks_of_pnorm,
         flat=_flat_pnorm,
         switches=_at_origin,

@@ -29,18 +29,10 @@ _HALF_DECIMAL = 0.5e-4
 # Values
 
 
-def _absolute(atom: Any, value: Any) -> Any:
-    return jnp.abs(value)  # derivative 0 at 0
-
-
 def _huber(atom: Any, value: Any, bound: Any) -> Any:
     size = jnp.abs(value)
     inner = jnp.minimum(size, bound)
     return inner**2 + 2 * bound * (size - inner)
-
-
-def _maximum(atom: Any, *values: Any) -> Any:
-    return functools.reduce(jnp.maximum, values)  # at ties half of each derivative
 
 
 def _copy_huber(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
@@ -148,10 +140,9 @@ ROWS = (
     AtomRow(
         (cp.abs,),
         narrow=narrowing.of_absolute_value,
-        lower=_absolute,
+        lower=lambda atom, value: jnp.abs(value),  # derivative 0 at 0
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
-        kinked=True,
         kink_values=kinked_at_zero,
         switches=_at_zero,
         formula=entry_by_entry(lambda v: sympy.Abs(v)),
@@ -175,9 +166,8 @@ ROWS = (
     AtomRow(
         (cp.maximum,),
         narrow=narrowing.below_largest,
-        lower=_maximum,
+        lower=lambda atom, *values: functools.reduce(jnp.maximum, values),  # at ties half of each derivative
         slopes=slopes_between(0.0, 1.0),
-        kinked=True,
         kink_values=_at_ties,
         flat=_below_another,
         switches=_between_arguments,
@@ -190,7 +180,6 @@ ROWS = (
         narrow=narrowing.above_smallest,
         lower=lambda atom, *values: functools.reduce(jnp.minimum, values),
         slopes=slopes_between(0.0, 1.0),
-        kinked=True,
         kink_values=_at_ties,
         flat=_above_another,
         switches=_between_arguments,
@@ -201,20 +190,17 @@ ROWS = (
     AtomRow(
         (cp.sign,),
         lower=lambda atom, value: jnp.where(value > 0, 1.0, -1.0).astype(value.dtype),
-        kinked=True,
         switches=_at_zero,
     ),
     AtomRow(
         (cp.floor,),
         lower=lambda atom, value: jnp.floor(jnp.round(value, _DECIMALS)),
-        kinked=True,
         switches=_at_whole_numbers(_HALF_DECIMAL),
         spellings=(Spelling("floor", latex=Template(r"\left\lfloor #1 \right\rfloor")),),
     ),
     AtomRow(
         (cp.ceil,),
         lower=lambda atom, value: jnp.ceil(jnp.round(value, _DECIMALS)),
-        kinked=True,
         switches=_at_whole_numbers(-_HALF_DECIMAL),
         spellings=(Spelling("ceil", latex=Template(r"\left\lceil #1 \right\rceil")),),
     ),

@@ -17,11 +17,11 @@ from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.loaded_late import jnp, safe
 from hierfl.atoms.ranges import bounded, even, flat_at_zero
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
-from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised
+from hierfl.atoms.writing.pen import ATOM, POWER, Written
 from hierfl.atoms.writing.phrase import Phrase, ratio
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import Text, TextPen
+from hierfl.atoms.writing.text_pen import TextPen
 
 
 def exponent_of(atom: Any) -> float | None:
@@ -170,22 +170,22 @@ def _read(reader: Reader, atom: Any) -> Phrase:
     return Phrase("power", (base, ratio(exponent)), shape=shape)
 
 
-def _latex(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex(pen: LatexPen, phrase: Phrase) -> Written:
     base, exponent = phrase.args
-    return raised(pen.at(base, latex_pen.ATOM), pen.text(exponent), elementwise=bool(base.shape))
+    return raised(pen.at(base, ATOM), pen.text(exponent), elementwise=bool(base.shape))
 
 
-def _fixed_power(exponent: str) -> Callable[[LatexPen, Phrase], Latex]:
-    def write(pen: LatexPen, phrase: Phrase) -> Latex:
+def _fixed_power(exponent: str) -> Callable[[LatexPen, Phrase], Written]:
+    def write(pen: LatexPen, phrase: Phrase) -> Written:
         (base,) = phrase.args
-        return raised(pen.at(base, latex_pen.ATOM), exponent, elementwise=bool(base.shape))
+        return raised(pen.at(base, ATOM), exponent, elementwise=bool(base.shape))
 
     return write
 
 
-def _text(pen: TextPen, phrase: Phrase) -> Text:
+def _text(pen: TextPen, phrase: Phrase) -> Written:
     base, exponent = phrase.args
-    return Text(f"{pen.at(base, text_pen.ATOM)}**{pen.at(exponent, text_pen.ATOM)}", text_pen.POWER)
+    return Written(f"{pen.at(base, ATOM)}**{pen.at(exponent, ATOM)}", POWER)
 
 
 ROWS = (
@@ -208,7 +208,7 @@ ROWS = (
         spellings=(
             Spelling("power", latex=_latex, text=_text),
             Spelling("square", latex=_fixed_power("2")),
-            Spelling("sqrt", latex=Template(r"\sqrt{#1}", latex_pen.POWER)),
+            Spelling("sqrt", latex=Template(r"\sqrt{#1}", POWER)),
             Spelling("inv_pos", latex=_fixed_power("-1")),
         ),
     ),

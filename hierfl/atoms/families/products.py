@@ -15,12 +15,13 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, inverse, minus, product, times
 from hierfl.atoms.intervals import Interval, matmul
 from hierfl.atoms.loaded_late import jnp
-from hierfl.atoms.ranges import even, reshaped, spread
+from hierfl.atoms.ranges import even, everywhere, reshaped, spread
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
-from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, beside
+from hierfl.atoms.writing.pen import ATOM, ELEMENTWISE, POWER, PRODUCT, Written
 from hierfl.atoms.writing.phrase import Phrase, negated
 from hierfl.atoms.writing.spelling import Reader, Spelling, operands
+from hierfl.atoms.writing.text_pen import infix_text
 
 # Values
 
@@ -142,36 +143,31 @@ def _read_matrix_product(reader: Reader, atom: Any) -> Phrase:
     return _product_phrase("matmul", atom, (reader(left), reader(right)))
 
 
-def _latex_of_scaling(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_scaling(pen: LatexPen, phrase: Phrase) -> Written:
     left, right = phrase.args
-    return latex_pen.beside(pen.at(left, latex_pen.PRODUCT), pen.at(right, latex_pen.PRODUCT))
+    return beside(pen.at(left, PRODUCT), pen.at(right, PRODUCT))
 
 
-def _latex_of_matrix_product(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_matrix_product(pen: LatexPen, phrase: Phrase) -> Written:
     left, right = phrase.args
     if len(left.shape) == 1 and len(right.shape) > 1:
-        return latex_pen.beside(transposed(pen, right), pen.at(left, latex_pen.PRODUCT))
-    first = row_vector(pen, left) if len(left.shape) == 1 else pen.at(left, latex_pen.PRODUCT)
-    return latex_pen.beside(first, pen.at(right, latex_pen.PRODUCT))
+        return beside(transposed(pen, right), pen.at(left, PRODUCT))
+    first = row_vector(pen, left) if len(left.shape) == 1 else pen.at(left, PRODUCT)
+    return beside(first, pen.at(right, PRODUCT))
 
 
 def row_vector(pen: LatexPen, phrase: Phrase) -> str:
     """A vector as the row that multiplies from the left; ``x @ A``, elsewhere the column A'x, is the row x'A."""
     if phrase.head == "matmul" and len(phrase.args[0].shape) == 1 and len(phrase.args[1].shape) > 1:
-        return latex_pen.beside(row_vector(pen, phrase.args[0]), pen.at(phrase.args[1], latex_pen.PRODUCT)).text
+        return beside(row_vector(pen, phrase.args[0]), pen.at(phrase.args[1], PRODUCT)).text
     return transposed(pen, phrase)
 
 
 def transposed(pen: LatexPen, phrase: Phrase) -> str:
     """The transpose of a phrase, in LaTeX."""
     if phrase.head == "transpose":
-        return pen.at(phrase.args[0], latex_pen.POWER)
-    return rf"{pen.at(phrase, latex_pen.ATOM)}^{{\top}}"
-
-
-def _rows_of_matrix_product(atom: Any) -> bool:
-    """A matrix product keeps rows apart only as ``Y @ M``."""
-    return True
+        return pen.at(phrase.args[0], POWER)
+    return rf"{pen.at(phrase, ATOM)}^{{\top}}"
 
 
 ROWS = (
@@ -188,8 +184,8 @@ ROWS = (
         formula=_multiply,
         read=_read_multiply,
         spellings=(
-            Spelling("multiply", latex=Template(r"*1 \odot *2", latex_pen.ELEMENTWISE)),
-            Spelling("scale", latex=_latex_of_scaling, text=text_pen.infix_text("*")),
+            Spelling("multiply", latex=Template(r"*1 \odot *2", ELEMENTWISE)),
+            Spelling("scale", latex=_latex_of_scaling, text=infix_text("*")),
         ),
     ),
     AtomRow(
@@ -205,7 +201,7 @@ ROWS = (
         formula=_divide,
         read=_read_quotient,
         spellings=(
-            Spelling("divide", latex=Template(r"\frac{#1}{#2}", latex_pen.PRODUCT), text=text_pen.infix_text("/")),
+            Spelling("divide", latex=Template(r"\frac{#1}{#2}", PRODUCT), text=infix_text("/")),
         ),
     ),
     AtomRow(
@@ -213,7 +209,7 @@ ROWS = (
         narrow=narrowing.of_matrix_product,
         lower=_matrix_product,
         product=True,
-        keeps_rows=_rows_of_matrix_product,
+        keeps_rows=everywhere,  # as ``Y @ M``, the only product of two matrices that the rule is asked for
         range=_range_of_matrix_product,
         curvature=_curvature_of_matrix_product,
         majorant=product_majorant,
@@ -221,8 +217,8 @@ ROWS = (
         formula=lambda atom, left, right: left @ right if left.ndim and right.ndim else left * right,
         read=_read_matrix_product,
         spellings=(
-            Spelling("matmul", latex=_latex_of_matrix_product, text=text_pen.infix_text("@")),
-            Spelling("outer", latex=Template(r"*1 \, @2^{\top}", latex_pen.PRODUCT)),
+            Spelling("matmul", latex=_latex_of_matrix_product, text=infix_text("@")),
+            Spelling("outer", latex=Template(r"*1 \, @2^{\top}", PRODUCT)),
         ),
     ),
     AtomRow(
@@ -230,7 +226,7 @@ ROWS = (
         lower=lambda atom, left, right: jnp.kron(left, right),
         product=True,
         majorant=product_majorant,
-        spellings=(Spelling("kron", latex=Template(r"*1 \otimes *2", latex_pen.ELEMENTWISE)),),
+        spellings=(Spelling("kron", latex=Template(r"*1 \otimes *2", ELEMENTWISE)),),
     ),
     AtomRow(
         (conv, convolve),
@@ -238,7 +234,7 @@ ROWS = (
         product=True,
         majorant=product_majorant,
         spellings=tuple(
-            Spelling(head, latex=Template(r"*1 \ast *2", latex_pen.ELEMENTWISE)) for head in ("conv", "convolve")
+            Spelling(head, latex=Template(r"*1 \ast *2", ELEMENTWISE)) for head in ("conv", "convolve")
         ),
     ),
 )

@@ -19,8 +19,8 @@ from hierfl.atoms.intervals import EPS, Interval, matmul
 from hierfl.atoms.loaded_late import jnp, sympy
 from hierfl.atoms.ranges import bounded, everywhere, flat_at_zero, reshaped, value_at, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
-from hierfl.atoms.writing import latex_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, raised, subscript
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised, subscript
+from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
 
@@ -123,17 +123,17 @@ def _read_squares(reader: Reader, atom: Any) -> Phrase:
     return reader.operation(atom, (numerator, denominator))
 
 
-def _latex_of_sum_of_squares(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_sum_of_squares(pen: LatexPen, phrase: Phrase) -> Written:
     (argument,) = phrase.args
     if not argument.shape:
-        return raised(pen.at(argument, latex_pen.ATOM), "2", elementwise=False)
+        return raised(pen.at(argument, ATOM), "2", elementwise=False)
     kind = "F" if len(argument.shape) == 2 and phrase.option("axis") is None else "2"
     norm = rf"\left\Vert {pen.text(argument)} \right\Vert"
-    return Latex(f"{norm}{subscript([kind, *pen.settings(phrase)])}^{{2}}", latex_pen.POWER)
+    return Written(f"{norm}{subscript([kind, *pen.settings(phrase)])}^{{2}}", POWER)
 
 
-_FRACTION = Template(r"\frac{\left\Vert #1 \right\Vert_{2#,}^{2}}{#2}", latex_pen.PRODUCT)
-_FORM = Spelling("quad_form", latex=Template(r"@1^{\top} \, *2 \, *1", latex_pen.PRODUCT))
+_FRACTION = Template(r"\frac{\left\Vert #1 \right\Vert_{2#,}^{2}}{#2}", PRODUCT)
+_FORM = Spelling("quad_form", latex=Template(r"@1^{\top} \, *2 \, *1", PRODUCT))
 
 ROWS = (
     AtomRow(
@@ -174,6 +174,6 @@ ROWS = (
     AtomRow(
         (MatrixFrac,),
         lower=_matrix_fraction,
-        spellings=(Spelling("matrix_frac", latex=Template(r"@1^{\top} \, @2^{-1} \, *1", latex_pen.PRODUCT)),),
+        spellings=(Spelling("matrix_frac", latex=Template(r"@1^{\top} \, @2^{-1} \, *1", PRODUCT)),),
     ),
 )

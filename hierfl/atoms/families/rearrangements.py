@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -37,25 +38,13 @@ from hierfl.atoms.families.sums import unchanged
 from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import rearranged
 from hierfl.atoms.row import AtomRow
-from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import (
-    Latex,
-    LatexPen,
-    Template,
-    dimensions_latex,
-    escaped,
-    subscript,
-    subscriptable,
-)
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, dimensions_latex, escaped, subscript, subscriptable
+from hierfl.atoms.writing.pen import ATOM, POWER, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import Text, TextPen, call, index_text
+from hierfl.atoms.writing.text_pen import TextPen, call, index_text
 
 # Values
-
-
-def _broadcast(atom: Any, value: Any) -> Any:
-    return jnp.broadcast_to(value, atom.shape)
 
 
 def _upper_triangle(atom: Any, value: Any) -> Any:
@@ -63,11 +52,9 @@ def _upper_triangle(atom: Any, value: Any) -> Any:
     return value[..., rows, columns]
 
 
-def _index(atom: Any, value: Any) -> Any:
-    return value[atom._orig_key]  # as CVXPY evaluates it; its normalised key ends negative steps at -1
-
-
-def _special_index(atom: Any, value: Any) -> Any:
+def _entries(atom: Any, value: Any) -> Any:
+    if isinstance(atom, index):
+        return value[atom._orig_key]  # as CVXPY evaluates it; its normalised key ends negative steps at -1
     keys = atom.key if isinstance(atom.key, tuple) else (atom.key,)
     return value[tuple(np.asarray(key) if isinstance(key, list) else key for key in keys)]
 
@@ -92,8 +79,8 @@ def _is_column(atom: Any) -> bool:
 
 
 def _takes_all_rows(atom: Any) -> bool:
-    first, rows = atom.key[0], atom.args[0].shape[0]
-    return isinstance(first, slice) and first == slice(0, rows, 1) and atom.shape[:1] == (rows,)
+    rows = atom.args[0].shape[0]
+    return isinstance(atom, index) and atom.key[0] == slice(0, rows, 1) and atom.shape[:1] == (rows,)
 
 
 # Derivatives
@@ -120,8 +107,7 @@ def _pull_entries(atom: Any, index: int, adjoint: Expression) -> Expression | No
     (argument,) = atom.args
     if argument.size * atom.size > _FORMED:
         return None
-    lower = _special_index if isinstance(atom, special_index) else _index
-    places = np.ravel(lower(atom, np.arange(argument.size).reshape(argument.shape)))
+    places = np.ravel(_entries(atom, np.arange(argument.size).reshape(argument.shape)))
     back = np.zeros((argument.size, atom.size))
     back[places, np.arange(atom.size)] = 1.0
     flat = adjoint if atom.ndim == 1 else cp.reshape(adjoint, (atom.size,), order="C")
@@ -166,85 +152,65 @@ def _read_assertion(reader: Reader, atom: Any) -> Phrase:
     return reader(atom.args[0])
 
 
-def _latex_of_broadcast(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_broadcast(pen: LatexPen, phrase: Phrase) -> Written:
     return pen.applied(rf"\operatorname{{broadcast}}_{{{dimensions_latex(phrase.shape)}}}", phrase.args)
 
 
-def _latex_of_reshape(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_reshape(pen: LatexPen, phrase: Phrase) -> Written:
     return pen.applied(rf"\operatorname{{reshape}}_{{{dimensions_latex(phrase.value)}}}", phrase.args)
 
 
-def _latex_of_permutation(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_permutation(pen: LatexPen, phrase: Phrase) -> Written:
     axes = [str(axis) for axis in phrase.option("axes")]
     return pen.applied(r"\operatorname{permute}" + subscript(axes), phrase.args)
 
 
-def _latex_of_index(pen: LatexPen, phrase: Phrase) -> Latex:
-    return Latex(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}")
+def _latex_of_index(pen: LatexPen, phrase: Phrase) -> Written:
+    return Written(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}")
 
 
-def _stack_spelling(head: str, separator: str, options: dict[str, Any] | None = None) -> Spelling:
-    def latex(pen: LatexPen, phrase: Phrase) -> Latex:
+def _stack_row(kind: type, lower: Callable[..., Any], separator: str, options: dict[str, Any] | None = None) -> AtomRow:
+    """The row of an atom that puts arrays side by side, written as a list of them."""
+    head = kind.__name__.lower()
+
+    def latex(pen: LatexPen, phrase: Phrase) -> Written:
         inside = pen.listed(phrase.args, separator)
-        return Latex(rf"\left[{inside}\right]{subscript(pen.settings(phrase))}", latex_pen.POWER)
+        return Written(rf"\left[{inside}\right]{subscript(pen.settings(phrase))}", POWER)
 
-    def text(pen: TextPen, phrase: Phrase) -> Text:
+    def text(pen: TextPen, phrase: Phrase) -> Written:
         return call(head, f"[{', '.join(map(pen.text, phrase.args))}]", *pen.settings(phrase))
 
-    return Spelling(head, options, latex, text)
+    spelling = Spelling(head, options, latex, text)
+    return AtomRow((kind,), lower=lower, layout=True, range=rearranged, spellings=(spelling,))
 
 
-def _text_of_reshape(pen: TextPen, phrase: Phrase) -> Text:
+def _broadcast_row(kind: type) -> AtomRow:
+    """The row of an atom that repeats its argument up to a shape."""
+    return AtomRow(
+        (kind,),
+        lower=lambda atom, value: jnp.broadcast_to(value, atom.shape),
+        layout=True,
+        keeps_rows=keeps_first_axis,
+        range=rearranged,
+        derivative=_pull_broadcast,
+        spellings=(Spelling(kind.__name__.lower(), {"shape": None}, _latex_of_broadcast),),
+    )
+
+
+def _text_of_reshape(pen: TextPen, phrase: Phrase) -> Written:
     return call("reshape", pen.text(phrase.args[0]), str(phrase.value), *pen.settings(phrase))
 
 
 _DIAG = Spelling("diag", options={"k": 0})
-_INDEX = Spelling(
-    "index",
-    latex=_latex_of_index,
-    text=lambda pen, phrase: Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}[{index_text(phrase.value)}]"),
-)
 
 ROWS = (
-    AtomRow(
-        (Promote,),
-        lower=_broadcast,
-        layout=True,
-        keeps_rows=keeps_first_axis,
-        range=rearranged,
-        derivative=_pull_broadcast,
-        spellings=(Spelling("promote", {"shape": None}, _latex_of_broadcast),),
+    _broadcast_row(Promote),
+    _broadcast_row(broadcast_to),
+    _stack_row(
+        Concatenate, lambda atom, *values: jnp.concatenate(values, axis=atom.axis), r",\, ", {"axis": None}
     ),
-    AtomRow(
-        (broadcast_to,),
-        lower=_broadcast,
-        layout=True,
-        keeps_rows=keeps_first_axis,
-        range=rearranged,
-        derivative=_pull_broadcast,
-        spellings=(Spelling("broadcast_to", {"shape": None}, _latex_of_broadcast),),
-    ),
-    AtomRow(
-        (Concatenate,),
-        lower=lambda atom, *values: jnp.concatenate(values, axis=atom.axis),
-        layout=True,
-        range=rearranged,
-        spellings=(_stack_spelling("concatenate", r",\, ", {"axis": None}),),
-    ),
-    AtomRow(
-        (Hstack,),
-        lower=lambda atom, *values: jnp.hstack(values),
-        layout=True,
-        range=rearranged,
-        spellings=(_stack_spelling("hstack", r",\, "),),
-    ),
-    AtomRow(
-        (Vstack,),
-        lower=lambda atom, *values: jnp.vstack(values),
-        layout=True,
-        range=rearranged,
-        spellings=(_stack_spelling("vstack", r";\, "),),
-    ),
+    _stack_row(Hstack, lambda atom, *values: jnp.hstack(values), r",\, "),
+    _stack_row(Vstack, lambda atom, *values: jnp.vstack(values), r";\, "),
     AtomRow((diag_vec,), lower=lambda atom, value: jnp.diag(jnp.ravel(value), k=atom.k), spellings=(_DIAG,)),
     AtomRow((diag_mat,), lower=lambda atom, value: jnp.diagonal(value, offset=atom.k), spellings=(_DIAG,)),
     AtomRow((upper_tri,), lower=_upper_triangle, spellings=(Spelling("upper_tri", latex=r"\operatorname{triu}"),)),
@@ -258,8 +224,8 @@ ROWS = (
         spellings=(
             Spelling(
                 "transpose",
-                latex=lambda pen, phrase: Latex(transposed(pen, phrase.args[0]), latex_pen.POWER),
-                text=lambda pen, phrase: Text(f"{pen.at(phrase.args[0], text_pen.ATOM)}.T"),
+                latex=lambda pen, phrase: Written(transposed(pen, phrase.args[0]), POWER),
+                text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], ATOM)}.T"),
             ),
             Spelling("permute_dims", latex=_latex_of_permutation),
         ),
@@ -275,23 +241,20 @@ ROWS = (
         spellings=(Spelling("reshape", latex=_latex_of_reshape, text=_text_of_reshape),),
     ),
     AtomRow(
-        (index,),
-        lower=_index,
+        (index, special_index),
+        lower=_entries,
         layout=True,
         keeps_rows=_takes_all_rows,
         range=rearranged,
         derivative=_pull_entries,
         read=_read_index,
-        spellings=(_INDEX,),
-    ),
-    AtomRow(
-        (special_index,),
-        lower=_special_index,
-        layout=True,
-        range=rearranged,
-        derivative=_pull_entries,
-        read=_read_index,
-        spellings=(_INDEX,),
+        spellings=(
+            Spelling(
+                "index",
+                latex=_latex_of_index,
+                text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], ATOM)}[{index_text(phrase.value)}]"),
+            ),
+        ),
     ),
     AtomRow(
         (
@@ -316,7 +279,7 @@ ROWS = (
         (conj,),
         lower=_identity,
         read=_read_real_part,
-        spellings=(Spelling("conj", latex=Template(r"\overline{#1}", latex_pen.POWER)),),
+        spellings=(Spelling("conj", latex=Template(r"\overline{#1}", POWER)),),
     ),
     AtomRow(
         (imag,),

@@ -21,11 +21,10 @@ from hierfl.atoms.intervals import interval_sum
 from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import spread, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
-from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen
+from hierfl.atoms.writing.latex_pen import LatexPen, beside
+from hierfl.atoms.writing.pen import ELEMENTWISE, POWER, PRODUCT, SUM, Pen, Written
 from hierfl.atoms.writing.phrase import Phrase, added, negated
 from hierfl.atoms.writing.spelling import Reader, Spelling, operands
-from hierfl.atoms.writing.text_pen import Text, TextPen
 
 # Ranges and curvature
 
@@ -66,30 +65,27 @@ def _read_sum(reader: Reader, atom: Any) -> Phrase:
     return reader.operation(atom, (summand,))
 
 
-def _latex_of_terms(pen: LatexPen, phrase: Phrase) -> Latex:
+def _terms(pen: Pen, phrase: Phrase) -> Written:
     first, *others = phrase.args
-    place = latex_pen.ELEMENTWISE
+    place = ELEMENTWISE
     signed = [f" - {pen.at(t.args[0], place)}" if t.head == "neg" else f" + {pen.at(t, place)}" for t in others]
-    return Latex(pen.at(first, latex_pen.SUM) + "".join(signed), latex_pen.SUM)
+    return Written(pen.at(first, SUM) + "".join(signed), SUM)
 
 
-def _latex_of_sum(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_sum(pen: LatexPen, phrase: Phrase) -> Written:
     (summand,) = phrase.args
     if phrase.option("axis") is not None or len(summand.shape) > 2:
         return pen.operator(phrase, r"\operatorname{sum}")
     if not summand.shape:
         return pen.write(summand)
     if summand.head == "multiply" and len(summand.shape) == 1 and all(len(f.shape) == 1 for f in summand.args):
-        return latex_pen.beside(row_vector(pen, summand.args[0]), pen.at(summand.args[1], latex_pen.PRODUCT))
-    ones = r"\mathbf{1}^{\top} " + pen.at(summand, latex_pen.POWER)
-    return Latex(ones if len(summand.shape) == 1 else ones + r" \mathbf{1}", latex_pen.PRODUCT)
+        return beside(row_vector(pen, summand.args[0]), pen.at(summand.args[1], PRODUCT))
+    ones = r"\mathbf{1}^{\top} " + pen.at(summand, POWER)
+    return Written(ones if len(summand.shape) == 1 else ones + r" \mathbf{1}", PRODUCT)
 
 
-def _text_of_terms(pen: TextPen, phrase: Phrase) -> Text:
-    first, *others = phrase.args
-    place = text_pen.PRODUCT
-    signed = [f" - {pen.at(t.args[0], place)}" if t.head == "neg" else f" + {pen.at(t, place)}" for t in others]
-    return Text(pen.at(first, text_pen.SUM) + "".join(signed), text_pen.SUM)
+def _negation(pen: Pen, phrase: Phrase) -> Written:
+    return Written(f"-{pen.at(phrase.args[0], ELEMENTWISE)}", SUM)
 
 
 ROWS = (
@@ -103,7 +99,7 @@ ROWS = (
         majorant=_majorant_of_sum,
         derivative=unchanged,
         read=lambda reader, atom: replace(added(*operands(reader, atom)), shape=tuple(atom.shape)),
-        spellings=(Spelling("add", latex=_latex_of_terms, text=_text_of_terms),),
+        spellings=(Spelling("add", latex=_terms, text=_terms),),
     ),
     AtomRow(
         (NegExpression,),
@@ -115,13 +111,7 @@ ROWS = (
         majorant=lambda atom, parts, rebuild: parts[0],
         derivative=lambda atom, index, adjoint: minus(adjoint),
         read=lambda reader, atom: negated(reader(atom.args[0])),
-        spellings=(
-            Spelling(
-                "neg",
-                latex=lambda pen, phrase: Latex(f"-{pen.at(phrase.args[0], latex_pen.ELEMENTWISE)}", latex_pen.SUM),
-                text=lambda pen, phrase: Text(f"-{pen.at(phrase.args[0], text_pen.PRODUCT)}", text_pen.SUM),
-            ),
-        ),
+        spellings=(Spelling("neg", latex=_negation, text=_negation),),
     ),
     AtomRow(
         (Sum,),

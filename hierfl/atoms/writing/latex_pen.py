@@ -7,9 +7,10 @@ Delimiters are written ``\left\Vert``, which MathJax and matplotlib's mathtext b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, RELATION, Pen, Written
 from hierfl.atoms.writing.phrase import Phrase, number
 
 _GREEK = re.compile(
@@ -64,17 +65,6 @@ def _subscripted(body: str, subscripts: list[str]) -> str:
     return f"{body}_{{{', '.join(subscripts)}}}" if subscripts else body
 
 
-RELATION, SUM, ELEMENTWISE, PRODUCT, POWER, ATOM = range(6)
-"""Precedences, loosest first. POWER is whatever may not take another superscript: powers and applied functions."""
-
-
-class Latex(NamedTuple):
-    """LaTeX, and how tightly it binds."""
-
-    text: str
-    precedence: int = ATOM
-
-
 class Template(NamedTuple):
     """LaTeX with places: ``#1`` is the first operand where the template delimits it, ``*1`` where it is a factor, ``@1``
     where it is the base of a superscript; ``#,`` continues a subscript with the settings.
@@ -87,35 +77,24 @@ class Template(NamedTuple):
 _PLACES = {"#": RELATION, "*": PRODUCT, "@": ATOM}
 
 
-class LatexPen:
-    """Writes phrases by ``write``, which knows every head, and offers what several spellings share."""
+class LatexPen(Pen):
+    """Writes phrases as LaTeX."""
 
-    def __init__(self, write: Callable[[Phrase], Latex]) -> None:
-        self.write = write
-
-    def text(self, phrase: Phrase) -> str:
-        """The phrase as LaTeX."""
-        return self.write(phrase).text
-
-    def at(self, phrase: Phrase, precedence: int) -> str:
-        """The phrase as LaTeX, in parentheses if it binds looser than its place."""
-        text, own = self.write(phrase)
-        return text if own >= precedence else rf"\left({text}\right)"
+    parentheses = r"\left(", r"\right)"
 
     def listed(self, phrases: Iterable[Phrase], separator: str = r",\, ") -> str:
         """Several phrases in a row."""
         return separator.join(map(self.text, phrases))
 
-    def applied(self, name: str, args: Iterable[Phrase]) -> Latex:
-        """A function of its arguments in parentheses."""
-        return Latex(rf"{name}\left({self.listed(args)}\right)", POWER)
+    def applied(self, name: str, args: Iterable[Phrase]) -> Written:
+        return Written(rf"{name}\left({self.listed(args)}\right)", POWER)
 
-    def operator(self, phrase: Phrase, name: str | None = None) -> Latex:
+    def operator(self, phrase: Phrase, name: str | None = None) -> Written:
         """A symbol before the operands, the settings as its subscripts; by default the head's name, upright."""
         name = name or rf"\operatorname{{{escaped(phrase.head)}}}"
         return self.applied(name + subscript(self.settings(phrase)), phrase.args)
 
-    def filled(self, template: Template, phrase: Phrase) -> Latex:
+    def filled(self, template: Template, phrase: Phrase) -> Written:
         """A template with the operands in their places."""
         settings = self.settings(phrase)
 
@@ -125,7 +104,7 @@ class LatexPen:
                 return "".join(rf",\,{setting}" for setting in settings)
             return self.at(phrase.args[int(which) - 1], _PLACES[kind])
 
-        return Latex(re.sub(r"([#*@])([,\d])", fill, template.text), template.precedence)
+        return Written(re.sub(r"([#*@])([,\d])", fill, template.text), template.precedence)
 
     def settings(self, phrase: Phrase) -> list[str]:
         """The settings as subscripts; those that only say how an array is laid out are left out."""
@@ -149,24 +128,15 @@ def subscript(parts: list[str]) -> str:
     return f"_{{{listed}}}" if parts else ""
 
 
-def raised(base: str, exponent: str, elementwise: bool) -> Latex:
+def raised(base: str, exponent: str, elementwise: bool) -> Written:
     """A power; of an array entry by entry."""
     kind = r"\circ " if elementwise else ""
-    return Latex(f"{base}^{{{kind}{exponent}}}", POWER)
+    return Written(f"{base}^{{{kind}{exponent}}}", POWER)
 
 
-def beside(left: str, right: str) -> Latex:
+def beside(left: str, right: str) -> Written:
     """Two factors in a row, with a dot where two numbers would run together."""
-    return Latex(rf"{left} \cdot {right}" if re.match(r"\d|\\frac\{\d", right) else rf"{left} \, {right}", PRODUCT)
-
-
-def infix(sign: str, place: int, precedence: int) -> Callable[[LatexPen, Phrase], Latex]:
-    """A spelling with a sign between the operands."""
-
-    def write(pen: LatexPen, phrase: Phrase) -> Latex:
-        return Latex(f" {sign} ".join(pen.at(arg, place) for arg in phrase.args), precedence)
-
-    return write
+    return Written(rf"{left} \cdot {right}" if re.match(r"\d|\\frac\{\d", right) else rf"{left} \, {right}", PRODUCT)
 
 
 def dimensions_latex(shape: tuple[int, ...]) -> str:

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template
+from hierfl.atoms.writing.latex_pen import LatexPen, Template
+from hierfl.atoms.writing.pen import Written
 from hierfl.atoms.writing.phrase import Phrase, bare
-from hierfl.atoms.writing.text_pen import Text, TextPen
+from hierfl.atoms.writing.text_pen import TextPen
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Spelling:
 
     head: str
     options: Mapping[str, Any] | None = None
-    latex: str | Template | Callable[[LatexPen, Phrase], Latex] | None = None
-    text: Callable[[TextPen, Phrase], Text] | None = None
+    latex: str | Template | Callable[[LatexPen, Phrase], Written] | None = None
+    text: Callable[[TextPen, Phrase], Written] | None = None
 
 
 class Reader(Protocol):

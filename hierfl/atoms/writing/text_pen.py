@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
+from hierfl.atoms.writing.pen import POWER, PRODUCT, Pen, Written
 from hierfl.atoms.writing.phrase import Phrase
-
-RELATION, SUM, PRODUCT, POWER, ATOM = range(5)
-"""Precedences, loosest first; an operand that binds looser than its place asks for is put in parentheses."""
 
 LONGEST_ARRAY = 4
 
 
-class Text(NamedTuple):
-    """A line, and how tightly it binds."""
+class TextPen(Pen):
+    """Writes phrases as lines of Python."""
 
-    text: str
-    precedence: int = ATOM
+    parentheses = "(", ")"
 
+    def applied(self, name: str, args: Iterable[Phrase]) -> Written:
+        return call(name, *map(self.text, args))
 
-class TextPen:
-    """Writes phrases by ``write``, which knows every head, and offers what several spellings share."""
-
-    def __init__(self, write: Callable[[Phrase], Text]) -> None:
-        self.write = write
-
-    def text(self, phrase: Phrase) -> str:
-        """The phrase as a line."""
-        return self.write(phrase).text
-
-    def at(self, phrase: Phrase, precedence: int) -> str:
-        """The phrase as a line, in parentheses if it binds looser than its place."""
-        text, own = self.write(phrase)
-        return text if own >= precedence else f"({text})"
-
-    def function(self, phrase: Phrase) -> Text:
+    def function(self, phrase: Phrase) -> Written:
         """``head(operands, settings)``."""
         return call(phrase.head, *map(self.text, phrase.args), *self.settings(phrase))
 
@@ -53,17 +37,17 @@ class TextPen:
         return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
-def call(name: str, *arguments: str) -> Text:
+def call(name: str, *arguments: str) -> Written:
     """A function of its arguments."""
-    return Text(f"{name}({', '.join(arguments)})")
+    return Written(f"{name}({', '.join(arguments)})")
 
 
-def infix_text(sign: str) -> Callable[[TextPen, Phrase], Text]:
+def infix_text(sign: str) -> Callable[[TextPen, Phrase], Written]:
     """A spelling with a sign between two factors."""
 
-    def write(pen: TextPen, phrase: Phrase) -> Text:
+    def write(pen: TextPen, phrase: Phrase) -> Written:
         left, right = phrase.args
-        return Text(f"{pen.at(left, PRODUCT)} {sign} {pen.at(right, POWER)}", PRODUCT)
+        return Written(f"{pen.at(left, PRODUCT)} {sign} {pen.at(right, POWER)}", PRODUCT)
 
     return write
 

@@ -23,10 +23,8 @@ from hierfl.jaxtools.interruption import heed
 
 Run = Callable[..., Sequence[Any]]
 SMALL = 64  # entries of a constant that is looked at
-AGAIN, REMADE = (
-    3,
-    8,
-)  # times that the same arrays come until there is a program for them, and how many such programs are made
+# times that the same arrays come until there is a program for them, and how many such programs are made
+AGAIN, REMADE = 3, 8
 _CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",

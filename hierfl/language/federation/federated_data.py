@@ -151,8 +151,9 @@ class Federation:
         DataError
             For lengths that differ, shares out of range, or a scheme that cannot fill every client.
         """
-        split = split_data(samples, clients, scheme, server_fraction, test_fraction, parameters, seed, min_samples)
-        return cls(split.clients, server=split.server, weights=weights, test=split.test)
+        shares = server_fraction, test_fraction
+        holders, server, test = split_data(samples, clients, scheme, *shares, parameters, seed, min_samples)
+        return cls(holders, server=server, weights=weights, test=test)
 
     @suggests_names
     def plot(self, sample: Sample | None = None, ax: Axes | None = None, *, style: str = "screen") -> Figure:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from hierfl.errors import DataError
-from hierfl.house_style import COLOURS, house_style, require_axes, require_style
+from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_style
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.partition_plot import client_axis, client_panel, counted, plot_partition
 from hierfl.language.federation.value_checks import described
 from hierfl.language.sample import Sample
 from hierfl.near_names import near_names
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
 CLASSES = 20  # more values than this are no classes
 MIDDLE = (0.05, 0.5, 0.95)  # quantiles
 WIDTH = {"screen": 66, "paper": 50}  # characters of a title's line
+BARS = 100  # clients: more have a band of each class, drawn as one, in place of bars
+APART = 6  # colours of the palette that differ to every eye; more classes run from dark to light
+UNKNOWN = {"color": "0.85", "hatch": "///", "edgecolor": "white"}  # rows whose classes are not known here
+TICKS = 20  # more client names than this would overlap
+LEGEND_ROWS = 10  # entries in one column
+NAME = 16  # characters of a client's name
 
 
 def plot_federation(
@@ -46,10 +51,7 @@ def plot_federation(
     elif chosen is None:
         figure = _rows(clients, names, ax, style)
     elif _is_class_label(clients, chosen):
-        counts, classes = counted(clients, chosen)
-        unknown = [len(client.samples[chosen]) if _is_elsewhere(client, chosen) else 0 for client in clients]
-        figure = plot_partition(counts, classes, ax, style, client_names=names, unknown=unknown)
-        (figure.axes[0] if ax is None else ax).set_xlabel(f"samples, by their {chosen.name()}")
+        figure = _classes(clients, chosen, names, ax, style)
     else:
         figure = _spread(clients, chosen, names, ax, style)
     if ax is None:
@@ -107,6 +109,24 @@ def _has_rows(clients: Sequence[Client]) -> bool:
 # --- the pictures ------------------------------------------------------------------------------------------------------
 
 
+def _classes(clients: Sequence[Client], label: Sample, names: list[str], ax: Axes | None, style: str) -> Figure:
+    """How many rows of each class each client has; rows that are elsewhere are grey."""
+    rows = [None if _is_elsewhere(client, label) else np.asarray(client.samples[label]) for client in clients]
+    unknown = np.array([len(client.samples[label]) if own is None else 0 for client, own in zip(clients, rows)])
+    if label.size > 1:
+        values = np.arange(label.size)
+        rows = [None if own is None else own.argmax(axis=1) for own in rows]
+    else:
+        values = np.unique(np.concatenate([own.ravel() for own in rows if own is not None]))
+    counts = [np.zeros(len(values), int) if own is None else (own.reshape(-1, 1) == values).sum(axis=0) for own in rows]
+    with house_style(style):
+        figure, panel = _panel(ax, len(clients), style)
+        _stacked(panel, names, np.stack(counts), [f"{value:g}" for value in values], unknown)
+        panel.set_xlabel(f"samples, by their {label.name()}")
+        _name_classes(panel, len(values))
+    return figure
+
+
 def _rows(clients: Sequence[Client], names: list[str], ax: Axes | None, style: str) -> Figure:
     """Numbers of rows, of the table of the first sample that has some."""
     counted_by = next(
@@ -114,13 +134,11 @@ def _rows(clients: Sequence[Client], names: list[str], ax: Axes | None, style: s
     )
     rows = np.array([client.num_samples(counted_by) or 0 for client in clients])
     here = np.array([0 if _is_elsewhere(client, counted_by) else count for client, count in zip(clients, rows)])
-    figure = plot_partition(here[:, None], [""], ax, style, client_names=names, unknown=rows - here)
-    panel = figure.axes[0] if ax is None else ax
-    panel.set_xlabel(f"samples of {counted_by.name()}")
-    legend = panel.get_legend()
-    if legend is not None:
-        legend.remove()
-        panel.set_xlabel(f"samples of {counted_by.name()} (hatched: elsewhere)")
+    with house_style(style):
+        figure, panel = _panel(ax, len(clients), style)
+        _stacked(panel, names, here[:, None], [""], rows - here)
+        elsewhere = " (hatched: elsewhere)" if (rows > here).any() else ""
+        panel.set_xlabel(f"samples of {counted_by.name()}{elsewhere}")
     return figure
 
 
@@ -129,12 +147,12 @@ def _spread(clients: Sequence[Client], sample: Sample, names: list[str], ax: Axe
     low, middle, high = np.array([_quantiles(client, sample) for client in clients]).T
     places = np.arange(len(clients))
     with house_style(style):
-        figure, panel = client_panel(ax, len(clients), style)
+        figure, panel = _panel(ax, len(clients), style)
         panel.hlines(places, low, high, color=COLOURS[0], alpha=0.5, linewidth=4 if len(clients) <= 40 else 1)
         panel.plot(
             middle, places, linestyle="", marker="o", markersize=4 if len(clients) <= 40 else 2, color=COLOURS[1]
         )
-        client_axis(panel, len(clients), names)
+        _axis(panel, len(clients), names)
         elsewhere = ", elsewhere unknown" if np.isnan(middle).any() else ""
         panel.set_xlabel(f"{sample.name()}: median, and 5 to 95 %{elsewhere}")
     return figure
@@ -152,8 +170,88 @@ def _weights(weights: str | np.ndarray, names: list[str], ax: Axes | None, style
     """What each client counts for in the objective."""
     shares = np.full(len(names), 1 / len(names)) if isinstance(weights, str) else weights
     with house_style(style):
-        figure, panel = client_panel(ax, len(names), style)
+        figure, panel = _panel(ax, len(names), style)
         panel.barh(np.arange(len(names)), shares, height=0.8, color=COLOURS[0])
-        client_axis(panel, len(names), names)
+        _axis(panel, len(names), names)
         panel.set_xlabel("weight in the objective")
     return figure
+
+# --- their parts -------------------------------------------------------------------------------------------------------
+
+
+def _stacked(ax: Axes, names: list[str], counts: np.ndarray, classes: list[str], unknown: np.ndarray) -> None:
+    """A bar for each client of its counts (clients, classes), with what is of no known class in grey behind them.
+
+    Up to six classes have the colours of the palette that everybody can tell apart; more run from dark to light, readable without
+    colour vision. Over a hundred clients have a band of each class in place of bars.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    left = np.zeros(len(counts))
+    for count, name, shade in zip(counts.T, classes, _shades(len(classes))):
+        _stack(ax, left, count, label=name, color=shade, edgecolor="white")
+        left = left + count
+    if unknown.any():
+        _stack(ax, left, unknown, label="elsewhere", **UNKNOWN)
+        left = left + unknown
+    _axis(ax, len(counts), names)
+    # explicit: an empty last class would pin matplotlib's own limit to the end of the longest bar
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    ax.set(xlim=(0, 1.03 * left.max() or 1))
+
+
+def _name_classes(ax: Axes, classes: int) -> None:
+    import matplotlib.pyplot as plt
+
+    ax.legend(
+        title="class",
+        title_fontsize=plt.rcParams["legend.fontsize"],
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        ncols=-(-(classes + 1) // LEGEND_ROWS) if classes > LEGEND_ROWS else 1,
+    )
+
+
+def _panel(ax: Axes | None, clients: int, style: str) -> tuple[Figure, Axes]:
+    """The axes that are given, or those of a new figure for so many clients below each other: one of hundreds still fits a screen."""
+    import matplotlib.pyplot as plt
+
+    if ax is not None:
+        return cast("Figure", ax.figure), ax
+    height = float(max(2.2, 0.9 + min(0.3 * clients, 4.4)))
+    size = (COLUMN, min(height, 4.0)) if style == "paper" else (6.5, height)
+    figure, panel = plt.subplots(figsize=size, FigureClass=house_figure())
+    return figure, panel
+
+
+def _axis(ax: Axes, clients: int, names: Sequence[str]) -> None:
+    """Label the axis along which clients stand, the first on top."""
+    ticks = list(range(0, clients, -(-clients // TICKS)))
+    ax.set(ylabel="client", ylim=(clients - 0.4, -0.6))
+    ax.set_yticks(ticks, [_shortened(names[place]) for place in ticks])
+    ax.grid(visible=False, axis="y")
+    ax.set_axisbelow(True)
+
+
+def _shortened(name: str) -> str:
+    """A client's name where there is little room."""
+    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+
+
+def _shades(classes: int) -> Sequence[Any]:
+    import matplotlib.pyplot as plt
+
+    if classes <= APART:
+        return COLOURS[:classes]
+    return list(plt.get_cmap("viridis")(np.linspace(0, 1, classes)))
+
+
+def _stack(ax: Axes, left: np.ndarray, width: np.ndarray, **look: Any) -> None:
+    """One class of every client, from ``left`` on."""
+    places = np.arange(len(left))
+    if len(left) <= BARS:
+        ax.barh(places, width, left=left, height=0.8, linewidth=0.5 if len(left) <= 2 * TICKS else 0.0, **look)
+        return
+    edges, start, end = (np.append(values, values[-1]) for values in (places - 0.5, left, left + width))
+    edges[-1] = len(left) - 0.5
+    ax.fill_betweenx(edges, start, end, step="post", linewidth=0.0, **look)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +20,6 @@ from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names
 
 
-class DataSplit(NamedTuple):
-    """The clients with their rows and parameters, the server with its share if any, and the held-out rows if any."""
-
-    clients: list[Client]
-    server: Client | None
-    test: dict[Sample, GivenArray] | None
-
-
 def split_data(
     samples: Mapping[Sample, Any],
     clients: int | None,
@@ -37,8 +29,10 @@ def split_data(
     parameters: Mapping[ClientParameter, Any] | None,
     seed: int,
     min_samples: int,
-) -> DataSplit:
-    """Shuffle the rows, set the test share aside, then the server's share, and spread the rest by the scheme.
+) -> tuple[list[Client], Client | None, dict[Sample, GivenArray] | None]:
+    """(the clients with their rows and parameters, the server with its share if any, the held-out rows if any).
+
+    The rows are shuffled, the test share is set aside, then the server's share, and the rest is spread by the scheme.
 
     The arguments and the errors are those of ``Federation.split``.
     """
@@ -59,11 +53,8 @@ def split_data(
             for sample, given in whole.items()
         }
 
-    return DataSplit(
-        clients=[Client([rows(part)], own) for part, own in zip(parts, given)],
-        server=Client([rows(server)]) if server.size else None,
-        test=rows(test) if test.size else None,
-    )
+    holders = [Client([rows(part)], own) for part, own in zip(parts, given)]
+    return holders, Client([rows(server)]) if server.size else None, rows(test) if test.size else None
 
 
 def _check_settings(

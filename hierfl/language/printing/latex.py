@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, dimensions_latex
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, dimensions_latex
+from hierfl.atoms.writing.pen import Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.language.printing.reading import read, spelling_named
 
@@ -34,7 +35,7 @@ def write_latex(phrase: Phrase) -> str:
     return _write(phrase).text
 
 
-def _write(phrase: Phrase) -> Latex:
+def _write(phrase: Phrase) -> Written:
     spelling = spelling_named(phrase.head)
     latex = None if spelling is None else spelling.latex
     if isinstance(latex, Template):

@@ -9,11 +9,11 @@ import cvxpy as cp
 import numpy as np
 from cvxpy import constraints as cones
 
-from hierfl.atoms.writing import latex_pen, text_pen
-from hierfl.atoms.writing.latex_pen import Latex, LatexPen, Template, escaped, infix
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, escaped
+from hierfl.atoms.writing.pen import RELATION, SUM, Written, infix
 from hierfl.atoms.writing.phrase import Phrase, added, bare, number, value_phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import Text, TextPen, call
+from hierfl.atoms.writing.text_pen import TextPen, call
 
 CONE_HEADS: dict[type, str] = {cones.PowCone3DApprox: "PowCone3D"}
 
@@ -73,29 +73,25 @@ READERS: dict[type, Callable[[Reader, Any], Phrase]] = {
 
 
 def _relation(head: str, latex: str, text: str) -> Spelling:
-    def write(pen: TextPen, phrase: Phrase) -> Text:
-        left, right = phrase.args
-        return Text(f"{pen.at(left, text_pen.SUM)} {text} {pen.at(right, text_pen.SUM)}", text_pen.RELATION)
-
-    return Spelling(head, latex=infix(latex, latex_pen.SUM, latex_pen.RELATION), text=write)
+    return Spelling(head, latex=infix(latex, SUM, RELATION), text=infix(text, SUM, RELATION))
 
 
 def _cone(head: str, latex: str, options: Mapping[str, Any] | None = None) -> Spelling:
-    return Spelling(head, options, Template(latex, latex_pen.RELATION))
+    return Spelling(head, options, Template(latex, RELATION))
 
 
-def _latex_of_member(pen: LatexPen, phrase: Phrase) -> Latex:
+def _latex_of_member(pen: LatexPen, phrase: Phrase) -> Written:
     element, members = phrase.args
     values = ",\\, ".join(f"{value:g}" for value in np.ravel(members.value))
-    return Latex(rf"{pen.text(element)} \in \left\{{{values}\right\}}", latex_pen.RELATION)
+    return Written(rf"{pen.text(element)} \in \left\{{{values}\right\}}", RELATION)
 
 
-def _latex_of_property(pen: LatexPen, phrase: Phrase) -> Latex:
-    return Latex(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", latex_pen.RELATION)
+def _latex_of_property(pen: LatexPen, phrase: Phrase) -> Written:
+    return Written(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", RELATION)
 
 
-def _text_of_property(pen: TextPen, phrase: Phrase) -> Text:
-    return Text(f"{pen.at(phrase.args[0], text_pen.SUM)} is {phrase.value}", text_pen.RELATION)
+def _text_of_property(pen: TextPen, phrase: Phrase) -> Written:
+    return Written(f"{pen.at(phrase.args[0], SUM)} is {phrase.value}", RELATION)
 
 
 _QUADRATURE = {"m": None, "k": None}

@@ -179,14 +179,11 @@ def _conditions(owner: Any, shared: bool, clients: int) -> tuple[Condition, ...]
     return (*_domains(owner.variables), *(_condition(c, clients > 1, each_client=shared) for c in owner.constraints))
 
 
-def _minimum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
+def _optimum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
     shared = level.scope == "federation"
     value, conditions = _values(level.expressions, shared, clients), _conditions(level, shared, clients)
-    return Optimization("minimize", tuple(map(read, level.variables)), value, conditions)
-
-
-def _maximum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
-    return replace(_minimum(level, decisions, samples, index, clients), sense="maximize")
+    sense = "maximize" if level.kind == "argmax" else "minimize"
+    return Optimization(sense, tuple(map(read, level.variables)), value, conditions)
 
 
 def _equilibrium(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Inequality:
@@ -229,8 +226,8 @@ def _row(node: Phrase) -> Phrase:
 
 
 _TASKS: dict[type, Callable[..., Optimization | Inequality | Game]] = {
-    ArgMin: _minimum,
-    ArgMax: _maximum,
+    ArgMin: _optimum,
+    ArgMax: _optimum,
     Equilibrium: _equilibrium,
     Nash: _game,
 }

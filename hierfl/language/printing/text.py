@@ -12,8 +12,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from hierfl.atoms.writing.pen import Written
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.atoms.writing.text_pen import Text, TextPen
+from hierfl.atoms.writing.text_pen import TextPen
 from hierfl.language.printing.reading import read, spelling_named
 
 
@@ -38,7 +39,7 @@ def write_text(phrase: Phrase) -> str:
     return _write(phrase).text
 
 
-def _write(phrase: Phrase) -> Text:
+def _write(phrase: Phrase) -> Written:
     spelling = spelling_named(phrase.head)
     if spelling is None or spelling.text is None:
         return _PEN.function(phrase)

@@ -16,7 +16,6 @@ from matplotlib.text import Text
 import hierfl as hf
 from hierfl.house_style import COLOURS
 from hierfl.inspect.pictures.convergence import plot_runs
-from hierfl.language.federation.partition_plot import plot_partition
 from hierfl.solvers import FedAvg
 
 
@@ -38,7 +37,6 @@ def figures() -> dict[str, Figure]:
         "runs": runs.plot(style="paper", scale="log"),
         "runs side by side": plot_runs({"one": runs, "two": runs}, style="paper"),
         "long names": plot_runs({f"{'a long name' * 3} {k}": runs for k in range(3)}, style="paper"),
-        "partition": plot_partition([[5, 2], [1, 9]], style="paper"),
         **federations(),
     }
 

@@ -59,6 +59,39 @@ def test_one_hot_labels_and_a_sample_that_is_asked_for() -> None:
     np.testing.assert_array_equal(widths(panel(federation, label)), [[2, 2]])
 
 
+@pytest.mark.parametrize(("clients", "classes"), [(2, 2), (3, 4), (60, 10)])
+def test_bars_lie_end_to_end_and_agree_with_the_data(clients: int, classes: int) -> None:
+    digits = np.random.default_rng(0).permutation(np.arange(40 * classes) % classes)
+    split = hf.Dirichlet(0.5, digits, min_samples=1)
+    federation = hf.Federation.split({kind_of(classes): np.eye(classes)[digits], label: digits}, clients, split)
+    expected = np.stack([np.bincount(c.samples[label], minlength=classes) for c in federation.clients])
+    for axes in (panel(federation), panel(federation, label)):
+        np.testing.assert_array_equal(widths(axes), expected)
+        starts = np.array([[bar.get_x() for bar in group] for group in axes.containers]).T
+        np.testing.assert_array_equal(starts, np.cumsum(expected, axis=1) - expected)
+        assert axes.get_ylabel() == "client"
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == [str(c) for c in range(classes)]
+
+
+def kind_of(classes: int) -> hf.Sample:
+    return hf.Sample(classes, name="one_hot")
+
+
+def test_the_first_client_is_on_top_and_no_bar_touches_the_edge() -> None:
+    axes = panel(hf.Federation([hf.Client({label: [0] * n + [1]}) for n in (5, 2, 9)]))
+    assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 10
+    bottom, top = axes.get_ylim()
+    assert top < 0 < 2 < bottom
+
+
+def test_shades_of_many_classes_differ_in_lightness() -> None:
+    axes = panel(hf.Federation([hf.Client({label: np.arange(10)}), hf.Client({label: np.arange(10)})]))
+    rgb = np.array([group[0].get_facecolor()[:3] for group in axes.containers])
+    luminance = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+    lightness = 116 * np.cbrt(luminance) - 16
+    assert np.diff(lightness).min() > 4  # CIE L* of neighbours
+
+
 def test_rows_where_there_are_no_classes() -> None:
     federation = hf.Federation([hf.Client({features: np.random.default_rng(0).normal(size=(n, 2))}) for n in (3, 9)])
     axes = panel(federation)
