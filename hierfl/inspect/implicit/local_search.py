@@ -16,7 +16,6 @@ import scipy.optimize
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.programs.cones import NoStandardFormError
@@ -24,8 +23,7 @@ from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.search import BOTTOM, Descent
-from hierfl.errors import IncompatibleSolverError
-from hierfl.inspect.implicit.points import owners
+from hierfl.inspect.implicit.points import Points, owners
 from hierfl.jaxtools.cheap_jit import quick_jit
 
 BATCH_SCALARS = 4_000_000
@@ -52,10 +50,10 @@ class LocalSearch:
         self._data = jax.device_put(compiled.data())
         self.rows: DecisionRows | None = None
         self.how = "local searches by Nelder and Mead, values only"
-        with suppress(IncompatibleSolverError, NoStandardFormError):
-            Hypergradient.of(compiled)
-            self.rows = DecisionRows.of(compiled)
-            self.how = "local searches by a bundle method on implicit gradients"
+        if Points(compiled).differentiable:
+            with suppress(NoStandardFormError):
+                self.rows = DecisionRows.of(compiled)
+                self.how = "local searches by a bundle method on implicit gradients"
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Evaluate f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
