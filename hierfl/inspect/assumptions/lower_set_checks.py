@@ -1,32 +1,120 @@
 """The sets Y(x), nonempty for every x of X, closed and convex, bounded; and X_i, and how much they differ from each other.
 
-The size of Y(x) is known by intervals, and by the balls among its constraints.
+A search for an x of X whose Y(x) is empty has CVXPY's second opinion, of Y(x) with numbers for everything but y. The size of Y(x) is known
+by intervals, and by the balls among its constraints. Whether the lower level attains a minimum rests on these: it may also fall without
+end along a direction that stays in Y(x).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
+import jax
+import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
 from cvxpy.constraints.constraint import Constraint
 
+from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.enclosure import Known, enclose
+from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.atoms.intervals import Interval
-from hierfl.inspect.assumptions.feasibility.empty_set_search import (
-    GAP_TOLERANCE,
-    empty_set_finding,
-    is_infeasible,
-    search_empty_set,
-)
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.inspect.assumptions.study import Study
+from hierfl.inspect.assumptions.study import Study, Weighted
+from hierfl.language.sample import ClientParameter
+
+
+def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Constraint], list[cp.Variable]]:
+    """Put numbers into Y(x)'s constraints for everything but y: (constraints on twins of the variables, the twins)."""
+    level = study.below
+    holders = [holder for _, holder in owner]
+    values = {
+        **{v.id: np.asarray(a) for v, a in zip(study.compiled.upper.variables, study.compiled.upper.split(x).values())}
+    }
+    built: list[Constraint] = []
+    for holder in holders:
+        numbers = values | {leaf: np.asarray(v) for leaf, v in holder.own.items()}
+        constraints = study.lower_constraints
+        leaves = {
+            leaf: numbers[leaf.id]
+            for c in constraints
+            for leaf in [*c.variables(), *c.parameters()]
+            if leaf.id in numbers
+        }
+        private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
+        built += instantiate(constraints if not built else private, leaves)
+    hoisted = hoist(built, level.variables)
+    return [c for c in hoisted.expressions if c.variables()], [hoisted.twins[v] for v in level.variables]
+
+
+def is_infeasible(study: Study, x: np.ndarray, owner: Weighted) -> bool:
+    """Whether CVXPY, too, finds Y(x) empty."""
+    constraints, _ = instantiated(study, x, owner)
+    if not constraints:
+        return True
+    problem = cp.Problem(cp.Minimize(0), constraints)
+    return status_of(problem) in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
+
+
+GAP_TOLERANCE = 0.0  # gaps allow for rounding themselves
+OWNERS = 12
+_ASCENTS, _STEPS = 4, 30
+
+
+def search_empty_set(study: Study, name: str, assumption: str) -> Finding:
+    """Look for an x of X with an empty Y(x): at points of X, then by ascent on the gap from the worst of them."""
+    owners = study.set_owners[:OWNERS]
+    exact = study.compiled.lower_set is not None and study.compiled.lower_set.is_exact
+    points = study.x_points if exact else study.x_points[:8]
+    worst: list[tuple[float, np.ndarray, str, Weighted]] = []
+    for label, owner in owners:
+        worst += [(study.lower.gap(x, owner), x, label, owner) for x in points]
+    worst.sort(key=lambda entry: -entry[0])
+    tried = len(worst)
+    doubtful = False
+    for gap, x, label, owner in worst[:_ASCENTS]:
+        if gap <= GAP_TOLERANCE and exact:
+            gap, x, steps = _ascend(study, x, owner)
+            tried += steps
+        if gap > GAP_TOLERANCE and is_infeasible(study, x, owner):
+            return empty_set_finding(study, x, label, assumption)
+        doubtful = doubtful or gap > GAP_TOLERANCE
+    if doubtful:
+        reason = "at a point of X the projection misses Y(x), but CVXPY does not find Y(x) empty there"
+        return Finding(name, "unknown", reason, assumption, tried, worst[0][0])
+    reason = "a point of Y(x) was found at every point of X that was tried"
+    return Finding(name, "sampled", reason, assumption, tried, worst[0][0])
+
+
+def _ascend(study: Study, x: np.ndarray, owner: Weighted) -> tuple[float, np.ndarray, int]:
+    """Climb on the gap by projected gradients with growing steps: (the gap, its point, how many steps it took)."""
+    gap, own = study.lower.gap_function, owner[0][1].own
+    slope = jax.jit(jax.grad(gap))
+    best = float(gap(jnp.asarray(x), own))
+    step, used = 1.0, 0
+    while used < _STEPS:
+        used += 1
+        direction = np.asarray(slope(jnp.asarray(x), own))
+        if not np.isfinite(direction).all() or not direction.any() or best > GAP_TOLERANCE:
+            break
+        other = study.project_x(x + step * direction / np.linalg.norm(direction))
+        value = float(gap(jnp.asarray(other), own))
+        step = 2 * step if value > best else 0.25 * step
+        if value > best:
+            best, x = value, other
+    return best, x, used
+
+
+def empty_set_finding(study: Study, x: np.ndarray, label: str, assumption: str) -> Finding:
+    """Say that Y(x) is empty at x for the owner of that label."""
+    witness = {"x": study.compiled.upper.unflatten(x), "client": label}
+    return Finding("Y(x) nonempty", "violated", "Y(x) is empty at a point of X", assumption, witness=witness)
 
 
 def diameter(study: Study) -> float:
@@ -202,3 +290,78 @@ def _spread_of_sets(study: Study) -> float:
         low, high = np.min([b.lo for b in boxes], axis=0), np.max([b.hi for b in boxes], axis=0)
         parts.append(float(np.linalg.norm(high - low)))
     return float(np.linalg.norm(parts))
+
+
+_FAR = (1.0, 1e2, 1e4, 1e6)
+
+
+def has_a_solution(study: Study, mu: float, nonempty: Finding) -> Finding:
+    """Whether the lower level attains a minimum for every x: Y(x) is nonempty, and there is one where it is."""
+    attained = _attained(study, mu)
+    if nonempty.status == "proved" or attained.status == "violated":
+        return attained
+    if nonempty.status == "violated":
+        return replace(nonempty, name=attained.name, assumption="")
+    if attained.status == "proved":
+        reason = f"{attained.reason}; that Y(x) is nonempty is {nonempty.status}: {nonempty.reason}"
+        return replace(nonempty, name=attained.name, assumption="", reason=reason)
+    return attained
+
+
+def _attained(study: Study, mu: float) -> Finding:
+    """By strong convexity, by a compact Y(x), or else look for a direction to infinity."""
+    name = "lower level has a solution"
+    level = study.below
+    if mu > 0:
+        return Finding(name, "proved", "strongly convex (monotone) over a closed convex set")
+    if np.isfinite(diameter(study)):
+        return Finding(name, "proved", "continuous over a compact convex set")
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
+    if level.kind == "equilibrium" or not hoisted[0].is_affine():
+        return Finding(name, "unknown", "neither strongly convex nor over a bounded set")
+    points = 0
+    for label, owner in study.owners[:OWNERS]:
+        for x in study.x_points[:3]:
+            escape = _recession(study, x, owner)
+            points += 1
+            if escape is not None:
+                start, direction, slope = escape
+                lower = study.compiled.lower
+                witness = {
+                    "client": label,
+                    "x": study.compiled.upper.unflatten(x),
+                    "y": lower.unflatten(start),
+                    "direction": lower.unflatten(direction),
+                    "slope": slope,
+                }
+                reason = f"the linear objective falls without end: its slope along a direction that never leaves Y(x) is {slope:.6g}"
+                return Finding(name, "violated", reason, witness=witness)
+    return Finding(name, "sampled", "no direction of descent that stays in Y(x)", points=points)
+
+
+def _recession(study: Study, x: np.ndarray, owner: Weighted) -> tuple[np.ndarray, np.ndarray, float] | None:
+    """Look for (y, d, slope) with y + t d in Y(x) for all t that are tried, while the linear objective falls along d."""
+    size = study.compiled.lower.size
+    slope = study.lower.operator(x, np.zeros(size), owner)
+    constraints, twins = instantiated(study, x, owner)
+    flat = cp.hstack([cp.reshape(twin, (twin.size,), order="C") for twin in twins])
+    start = study.lower.project(x, np.zeros(size), owner)
+    far = []
+    for radius in (1e2, 2e2):
+        problem = cp.Problem(cp.Minimize(slope @ flat), [*constraints, cp.norm_inf(flat - start) <= radius])
+        if status_of(problem) not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+            return None
+        far.append(np.asarray(flat.value, dtype=float))
+    direction = (far[1] - far[0]) / 1e2
+    direction[np.abs(direction) < 1e-6] = 0.0
+    if not direction.any() or slope @ direction >= -1e-9 * np.linalg.norm(slope):
+        return None
+    direction /= np.linalg.norm(direction)
+    for length in _FAR:
+        point, begin = start + length * direction, 0
+        for twin in twins:
+            twin.save_value(point[begin : begin + twin.size].reshape(twin.shape))
+            begin += twin.size
+        if max((float(np.max(c.violation())) for c in constraints), default=0.0) > 1e-6 * (1.0 + length):
+            return None
+    return start, direction, float(slope @ direction)
