@@ -7,7 +7,6 @@ response y(x) also whether it is unique and differentiable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
@@ -22,7 +21,7 @@ from hierfl.analysis.spectrum import Edge
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.table import row_of
-from hierfl.inspect.assumptions.findings import Constant, Finding
+from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
 from hierfl.inspect.assumptions.holders import Holder
 from hierfl.inspect.assumptions.lower_curvature import Moduli
 from hierfl.inspect.assumptions.lower_spectra import Curvature
@@ -201,19 +200,7 @@ def _root(ends: Sequence[Edge | None]) -> float:
     return float(np.sqrt(np.prod([max(end.value, 0.0) for end in ends if end is not None]))) * (1 + 1e-12)
 
 
-@dataclass(frozen=True)
-class Lipschitz:
-    """What is known of the slopes of f, of the lower gradient and of y(x); constants are infinite where unknown."""
-
-    findings: tuple[Finding, ...]
-    constants: tuple[Constant, ...]
-    f_x: float
-    f_y: float
-    slope: float
-    implicit: float
-
-
-def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
+def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
     """Bound the constants of Assumption (i), of y(x) and of the implicit function."""
     term, level = study.compiled.declaration.objective.clients, study.level
     assumption = study.assumption("(i)")
@@ -223,7 +210,7 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
     in_x = _slope_finding(study, "x", upper, f_x, assumption)
     if level is None or moduli is None:
         whole = f_x + _server_gradient(study, upper)
-        return Lipschitz((in_x,), (*constants, *_of_the_whole(study, whole)), f_x, 0.0, 0.0, f_x)
+        return Examined((in_x,), (*constants, *_of_the_whole(study, whole)))
     f_y, who_y, each_y = worst_gradient(study, term, lower)
     mixed = mixed_constant(study)
     constants += [
@@ -260,7 +247,7 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
         uniqueness(study, moduli),
         differentiability(study, moduli),
     )
-    return Lipschitz(findings, tuple(constants), f_x, f_y, slope, implicit)
+    return Examined(findings, tuple(constants))
 
 
 def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
@@ -269,9 +256,7 @@ def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], va
     level, free = study.level, not study.compiled.upper_set.blocks
     if name == "y":
         free = level is not None and not level.constraints and not attribute_constraints(variables)
-    if np.isfinite(value) or term is None or not free:
-        return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
-    steep = steep_addend(study, term, variables)
+    steep = None if np.isfinite(value) or term is None or not free else steep_addend(study, term, variables)
     if steep is None:
         return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
     reason = f"{expression_text(steep)} is quadratic, and {name} is not bounded: its slope grows without end"
@@ -280,12 +265,12 @@ def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], va
 
 def _implicit(study: Study, implicit: float, whole: float, assumption: str, proved: bool) -> Finding:
     """Whether f is Lipschitz, the server's term included; in [HFL], whose server's term is smooth, whether the clients' part is."""
-    name, how = "implicit function Lipschitz", "L_{f,y} L_y + L_{f,x}"
-    if study.compiled.declaration.objective.server is None:
-        return _bound_finding(study, name, implicit, how, assumption, proved)
-    if study.problem_class == "hfl":
-        return _bound_finding(study, name, implicit, f"{how}, for the clients' part", assumption, proved)
-    return _bound_finding(study, name, whole, f"{how}, the server's gradients added", assumption, proved)
+    how, value = "L_{f,y} L_y + L_{f,x}", implicit
+    if study.compiled.declaration.objective.server is not None:
+        hierarchical = study.problem_class == "hfl"
+        value = implicit if hierarchical else whole
+        how += ", for the clients' part" if hierarchical else ", the server's gradients added"
+    return _bound_finding(study, "implicit function Lipschitz", value, how, assumption, proved)
 
 
 def _server_gradient(study: Study, variables: Sequence[cp.Variable]) -> float:

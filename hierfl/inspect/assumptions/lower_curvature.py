@@ -123,13 +123,12 @@ def _violation(study: Study, name: str, assumption: str, base: _Base, other: np.
 class Moduli:
     """mu and L of the lower level.
 
-    ``mu`` and ``smooth`` are those of the assumption (the worst holder's), ``own_mu`` that of the problem that y(x) solves;
-    ``proved`` unless a sample stands for a distribution.
+    ``smooth`` is that of the assumption (the worst holder's), ``own_mu`` that of the problem that y(x) solves; ``proved`` unless a
+    sample stands for a distribution.
     """
 
     findings: tuple[Finding, ...]
     constants: tuple[Constant, ...]
-    mu: float
     smooth: float
     own_mu: float
     proved: bool
@@ -165,7 +164,7 @@ def moduli(study: Study) -> Moduli:
     if level.kind == "equilibrium" and mu > 0 and np.isfinite(smooth):
         constants += (Constant("kappa_F", smooth / mu * (1 + 1e-12), "<=", "L_F / mu_F"),)
     constants = tuple(replace(c, reason=c.reason + suffix) for c in constants)
-    return Moduli(tuple(findings), constants, max(mu, 0.0), smooth, max(own, 0.0), known.proved)
+    return Moduli(tuple(findings), constants, smooth, max(own, 0.0), known.proved)
 
 
 def _extreme(edges: Sequence[Edge | None], pick: Callable[[list[float]], float]) -> tuple[float, int]:

@@ -8,7 +8,7 @@ end along a direction that stays in Y(x).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import cvxpy as cp
 import jax
@@ -25,7 +25,7 @@ from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
 from hierfl.atoms.intervals import Interval
-from hierfl.inspect.assumptions.findings import Constant, Finding
+from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
 from hierfl.inspect.assumptions.study import Study, Weighted
 from hierfl.language.sample import ClientParameter
 
@@ -231,53 +231,32 @@ def _holds(constraint: Constraint, known: Known) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class Dissimilarity:
-    """What is known of X, with the constants B_1 and B_2 of the X_i's dissimilarity (infinite where unknown)."""
-
-    findings: tuple[Finding, ...]
-    constants: tuple[Constant, ...]
-    b1: float
-    b2: float
-
-
-def upper_sets(study: Study) -> Dissimilarity:
-    """Examine the X_i: whether they are nonempty, and their dissimilarity (inequality (2) of [2S])."""
+def upper_sets(study: Study) -> Examined:
+    """Examine the X_i: whether they are nonempty, and the constants B_1 and B_2 of their dissimilarity (inequality (2) of [2S])."""
     compiled, assumption = study.compiled, study.assumption("(iii)", "hfl")
-    own = study.holders.clients[0].own
-    gap = float(np.max(compiled.upper_set.gap(own)))
-    nonempty = Finding(
-        "X nonempty, closed and convex", "proved", "a point of X was found; convex by CVXPY's rules", assumption
-    )
-    if not gap <= GAP_TOLERANCE:
-        nonempty = Finding(
-            nonempty.name, "violated", f"X is empty: its constraints miss each other by {gap:.3g}", assumption
-        )
-    name = "set dissimilarity"
-    if compiled.private_set is None:
-        free = not compiled.upper_set.blocks
+    name, gap = "X nonempty, closed and convex", float(np.max(compiled.upper_set.gap(study.holders.clients[0].own)))
+    if gap <= GAP_TOLERANCE:
+        nonempty = Finding(name, "proved", "a point of X was found; convex by CVXPY's rules", assumption)
+    else:
+        nonempty = Finding(name, "violated", f"X is empty: its constraints miss each other by {gap:.3g}", assumption)
+    b1, b2, rule, reason = _dissimilarity(study)
+    alike = Finding("set dissimilarity", "proved" if rule else "unknown", reason, assumption)
+    constants = (Constant("B_1", b1, "<=", rule or "unknown"), Constant("B_2", b2, "<=", rule or "unknown"))
+    return Examined((nonempty, alike), constants)
+
+
+def _dissimilarity(study: Study) -> tuple[float, float, str, str]:
+    """(B_1, B_2, by which rule, empty where nothing is known, and all that in words)."""
+    if study.compiled.private_set is None:
+        free = not study.compiled.upper_set.blocks
         b2, rule = (0.0, "no constraints on x") if free else (1.0, "all X_i are the same set")
-        return _dissimilar(
-            nonempty, Finding(name, "proved", f"B_1 = 0, B_2 = {b2:.0f}: {rule}", assumption), 0.0, b2, rule
-        )
+        return 0.0, b2, rule, f"B_1 = 0, B_2 = {b2:.0f}: {rule}"
     width = _spread_of_sets(study)
     if not np.isfinite(width):
-        return _dissimilar(
-            nonempty, Finding(name, "unknown", "private sets X_i that are not bounded", assumption), np.inf, np.inf, ""
-        )
+        return np.inf, np.inf, "", "private sets X_i that are not bounded"
     rule = f"all X_i lie in a box of diameter {width:.6g}"
-    return _dissimilar(
-        nonempty,
-        Finding(name, "proved", f"B_1^2 = 2 D^2, B_2^2 = 2: {rule}", assumption),
-        np.sqrt(2) * width * (1 + 1e-12),
-        float(np.nextafter(np.sqrt(2), 2)),
-        rule,
-    )
-
-
-def _dissimilar(nonempty: Finding, finding: Finding, b1: float, b2: float, rule: str) -> Dissimilarity:
-    constants = (Constant("B_1", b1, "<=", rule or "unknown"), Constant("B_2", b2, "<=", rule or "unknown"))
-    return Dissimilarity((nonempty, finding), constants, b1, b2)
+    b1, b2 = np.sqrt(2) * width * (1 + 1e-12), float(np.nextafter(np.sqrt(2), 2))
+    return b1, b2, rule, f"B_1^2 = 2 D^2, B_2^2 = 2: {rule}"
 
 
 def _spread_of_sets(study: Study) -> float:

@@ -66,17 +66,14 @@ class Curvature:
 
     def spectrum(self, holder: Holder) -> Spectrum:
         """Bound the spectrum of the Hessian for one holder (a client, or one of its samples)."""
-        return self._spectrum([(1.0, holder)])
-
-    def mean_spectrum(self, holders: Sequence[tuple[float, Holder]]) -> Spectrum:
-        """Bound the spectrum of the Hessian of a weighted sum over holders."""
-        return self._spectrum(holders)
+        return self.mean_spectrum([(1.0, holder)])
 
     @property
     def size(self) -> int:
         return sum(v.size for v in self.variables)
 
-    def _spectrum(self, holders: Sequence[tuple[float, Holder]]) -> Spectrum:
+    def mean_spectrum(self, holders: Sequence[tuple[float, Holder]]) -> Spectrum:
+        """Bound the spectrum of the Hessian of a weighted sum over holders."""
         terms = max((holder.rows for _, holder in holders), default=1)
         low = high = None
         if self.bounds.lower is not None:

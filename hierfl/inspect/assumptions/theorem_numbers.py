@@ -7,7 +7,7 @@ the theorem's constants of the problem, and what they then prescribe.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from hierfl.analysis.theorems import (
     prescribe_nn,
 )
 from hierfl.atoms.intervals import Interval
-from hierfl.inspect.assumptions.findings import Constant, Finding, Theorem
+from hierfl.inspect.assumptions.findings import Constant, Examined, Finding, Theorem
 from hierfl.inspect.assumptions.holders import Holder
 from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, spread
 from hierfl.inspect.assumptions.lower_set_checks import diameter
@@ -32,15 +32,7 @@ from hierfl.inspect.assumptions.study import Study
 from hierfl.language.sample import Sample
 
 
-@dataclass(frozen=True)
-class Randomness:
-    """What is known of the samples, with the constants nu^2, sigma^2, sigma_i^2 and L_1^{f_1}."""
-
-    findings: tuple[Finding, ...]
-    constants: tuple[Constant, ...]
-
-
-def randomness(study: Study) -> Randomness:
+def randomness(study: Study) -> Examined:
     """Examine the samples: unbiasedness, variances, and the smoothness of the server's term."""
     clients, problem = study.holders.clients, study.compiled.declaration
     first = study.assumption("(ii)") if study.problem_class == "nn" else ""
@@ -61,10 +53,10 @@ def randomness(study: Study) -> Randomness:
         hierarchical = _of_hierarchical(study)
         findings += hierarchical.findings
         constants += hierarchical.constants
-    return Randomness(tuple(findings), tuple(constants))
+    return Examined(tuple(findings), tuple(constants))
 
 
-def _of_hierarchical(study: Study) -> Randomness:
+def _of_hierarchical(study: Study) -> Examined:
     """What [HFL] asks for beside unbiased samples: variances, a smooth server's term, and a clients' term without samples."""
     clients, objective = study.holders.clients, study.compiled.declaration.objective
     lower = max(_lower_variance(study, h) for h in clients)
@@ -74,11 +66,7 @@ def _of_hierarchical(study: Study) -> Randomness:
         Constant("sigma^2", server, "<=", "the mean square of one sample's gradient of the server's term"),
         Constant("L_1^{f_1}", smooth, "<=", "curvature of the server's term"),
     )
-    free = (
-        not any(isinstance(p, Sample) for p in objective.clients.parameters())
-        if objective.clients is not None
-        else True
-    )
+    free = objective.clients is None or not any(isinstance(p, Sample) for p in objective.clients.parameters())
     findings = (
         _bounded(study, "bounded variance of the lower gradient", lower, "[HFL] Assumption 1 (ii)"),
         _bounded(study, "bounded variance of the server gradient", server, "[HFL] Assumption 1 (iii)"),
@@ -90,7 +78,7 @@ def _of_hierarchical(study: Study) -> Randomness:
             "[HFL] (1)",
         ),
     )
-    return Randomness(findings, constants)
+    return Examined(findings, constants)
 
 
 def _lower_variance(study: Study, holder: Holder) -> float:
