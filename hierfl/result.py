@@ -281,7 +281,7 @@ class Result(Shown):
         MissingPackageError
             If plotly is not installed.
         """
-        from hierfl.inspect.report.report_settings import ReportSettings
+        from hierfl.inspect.report.slice_part import ReportSettings
         from hierfl.inspect.report.write import write_report
 
         settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget)

@@ -208,7 +208,7 @@ class Runs(Shown):
 
         Parameters, returned path and errors as for ``Result.report``.
         """
-        from hierfl.inspect.report.report_settings import ReportSettings
+        from hierfl.inspect.report.slice_part import ReportSettings
         from hierfl.inspect.report.write import write_report
 
         settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget)

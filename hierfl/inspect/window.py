@@ -1,8 +1,8 @@
-"""The part of X that a picture shows: its centre, its directions, its radius; and what is refused of them."""
+"""Lines and planes through X, and the part of them that a picture shows: its centre, its directions, its radius; what is refused of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,36 @@ from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import OUTSIDE
 from hierfl.result import Result
 from hierfl.runs import Runs
+
+
+class Line(NamedTuple):
+    """x(t) = centre + t direction, t in [-radius, radius]."""
+
+    centre: np.ndarray
+    direction: np.ndarray
+    radius: float
+
+    def at(self, t: np.ndarray | float) -> np.ndarray:
+        """The points ``(k, n)`` at places (k,)."""
+        return np.asarray(self.centre + np.asarray(t)[..., None] * self.direction)
+
+
+class Plane(NamedTuple):
+    """x(s, t) = centre + s directions[0] + t directions[1], |s|, |t| <= radius; the directions are orthonormal."""
+
+    centre: np.ndarray
+    directions: np.ndarray
+    radius: float
+
+    def at(self, coordinates: np.ndarray) -> np.ndarray:
+        """The points ``(k, n)`` at coordinates ``(k, 2)``."""
+        return np.asarray(self.centre + coordinates @ self.directions)
+
+
+def grid_of(plane: Plane, s: np.ndarray) -> np.ndarray:
+    """The points (p * p, n) of a plane at all pairs of coordinates (p,)."""
+    return plane.at(np.stack([part.ravel() for part in np.meshgrid(s, s, indexing="ij")], axis=1))
+
 
 AROUND, NEAR = (
     16,

@@ -14,14 +14,12 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
-from hierfl.inspect.assumptions.curvature.lower_curvature import moduli
-from hierfl.inspect.assumptions.feasibility.attainment_check import has_a_solution
-from hierfl.inspect.assumptions.feasibility.lower_set_checks import lower_sets, upper_sets
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Finding
-from hierfl.inspect.assumptions.hypotheses.randomness_checks import randomness
-from hierfl.inspect.assumptions.hypotheses.theorem_numbers import form_of_declaration, theorem
-from hierfl.inspect.assumptions.slopes.lipschitz_checks import lipschitz
+from hierfl.inspect.assumptions.lipschitz_checks import lipschitz
+from hierfl.inspect.assumptions.lower_curvature import moduli
+from hierfl.inspect.assumptions.lower_set_checks import has_a_solution, lower_sets, upper_sets
 from hierfl.inspect.assumptions.study import Study
+from hierfl.inspect.assumptions.theorem_numbers import form_of_declaration, randomness, theorem
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex
 from hierfl.progress import RunProgress

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -98,6 +98,13 @@ class Constant:
         holder = f" ({self.attained_by})" if self.attained_by else ""
         known = f"{self.side} {_number(self.value)}" if isfinite(self.value) else "unknown"
         return f"{self.name} {known}{holder}: {self.reason}"
+
+
+class Examined(NamedTuple):
+    """What one part of a check found."""
+
+    findings: tuple[Finding, ...]
+    constants: tuple[Constant, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.implicit.noise import rounding
 from hierfl.inspect.implicit.points import REASONS, Points, shown
-from hierfl.inspect.implicit.smoothing import ball_points
+from hierfl.inspect.implicit.smoothing import ball_points, rounding
 from hierfl.inspect.window import require_inside
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.text import point_text

@@ -22,8 +22,7 @@ from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.programs.statuses import SEVERAL, UNKNOWN
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
-from hierfl.inspect.kinks.declared_switches import atoms_of
-from hierfl.inspect.kinks.switches import Switches
+from hierfl.inspect.kinks.switches import Switches, atoms_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import BlackBox
 from hierfl.progress import RunProgress

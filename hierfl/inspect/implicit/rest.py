@@ -27,8 +27,8 @@ from hierfl.compiler.starting_points import box_around, on_upper_set
 from hierfl.descent.answers import FAILURES
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.errors import HierflError, IncompatibleSolverError, RestWarning
-from hierfl.inspect.assumptions.curvature.hessians import Curvature
 from hierfl.inspect.assumptions.holders import Holders, known_of_all
+from hierfl.inspect.assumptions.lower_spectra import Curvature
 from hierfl.inspect.implicit.where_it_ended import is_cheap
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutShort, heeded

@@ -8,10 +8,10 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from hierfl.inspect.implicit.points import Points, Sampled
-from hierfl.inspect.kinks.kink_places import EACH_PLACE, MERGE
+from hierfl.inspect.kinks.kink import EACH_PLACE, MERGE
 from hierfl.inspect.kinks.one_sided import OneSided, judge
 from hierfl.inspect.kinks.switches import TOLERANCE, Switches
-from hierfl.inspect.plane import Plane, grid_of
+from hierfl.inspect.window import Plane, grid_of
 
 CLOSE_ON_EDGE = 1e-9  # in radii: to within this a change on an edge is found
 

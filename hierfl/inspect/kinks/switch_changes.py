@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
-from hierfl.inspect.kinks.kink_places import BRACKET, LIMIT, KinkPlace, changed
+from hierfl.inspect.kinks.kink import BRACKET, LIMIT, KinkPlace, changed
 from hierfl.inspect.kinks.switches import ROUNDING, TOLERANCE
-from hierfl.inspect.line import Line
+from hierfl.inspect.window import Line
 
 TOUCH = 1e-7  # of a switch's value, relative to that at the neighbouring points
 FAR = 100.0  # widths that two places of one branch are apart, for a line through them

@@ -22,10 +22,8 @@ from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called, shown
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
-from hierfl.inspect.kinks.kink_search import KinkSearch
-from hierfl.inspect.kinks.place_search import effort
-from hierfl.inspect.line import Line
-from hierfl.inspect.window import centre_of, direction_of, require_window, run_of
+from hierfl.inspect.kinks.kink_search import KinkSearch, effort
+from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 from hierfl.result import Result

@@ -1,11 +1,8 @@
-"""The section on the implicit function along a line: which line and which smoothings by default, figures, kinks and jumps, words.
-
-A time budget says what its costly parts would take, by the time of a few evaluations, so that what takes too long is left out.
-"""
+"""The arguments of ``Result.report``, handed from module to module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from time import perf_counter
@@ -15,17 +12,28 @@ import numpy as np
 
 from hierfl.inspect.implicit.points import Points
 from hierfl.inspect.kinks.kink import Kinks, Resolution
-from hierfl.inspect.kinks.place_search import effort
+from hierfl.inspect.kinks.kink_search import effort
 from hierfl.inspect.pictures.slice import Slice
-from hierfl.inspect.report.line_figure import CLIENTS, extent, line_figure, line_sliders, terms_figure
+from hierfl.inspect.report.line_figure import CLIENTS, extent, line_figure, line_sliders, notes_along, terms_figure
 from hierfl.inspect.report.page import Html, drawn, element, joined, notice, paragraph, table
-from hierfl.inspect.report.point_notes import notes_along
-from hierfl.inspect.report.report_settings import ReportSettings
 from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
     from hierfl.inspect.kinks.kink import Kinks
     from hierfl.result import Result
+
+
+class ReportSettings(NamedTuple):
+    """The arguments of ``Result.report``."""
+
+    radius: float | None
+    smoothing: float | Sequence[float] | None
+    points: int
+    samples: int
+    seed: int
+    check: bool
+    progress: bool
+    time_budget: float
 
 
 ASIDE = 1e-3  # of a step

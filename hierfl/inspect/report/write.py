@@ -21,8 +21,7 @@ from hierfl.inspect.report import run_part
 from hierfl.inspect.report.convergence_part import convergence_figure, quantities, title
 from hierfl.inspect.report.page import Html, Section, drawn, element, joined, notice, number, page, paragraph, plotly
 from hierfl.inspect.report.problem_part import environment, findings, lowering, mathematics
-from hierfl.inspect.report.report_settings import ReportSettings
-from hierfl.inspect.report.slice_part import kinks_table, line_section, report_slice
+from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_section, report_slice
 from hierfl.inspect.window import require_window
 from hierfl.result import OWN_VALUE_TOLERANCE
 from hierfl.runs import scalars, summary

@@ -89,6 +89,18 @@ def test_a_lower_level_over_exponential_cones_is_searched_by_gradients() -> None
     assert found.x == pytest.approx(0.5, abs=1e-4)  # soft thresholding: y = max(x - 1/2, 0), slope 2 beyond 1/2
 
 
+def test_a_black_box_is_searched_by_its_values() -> None:
+    """y(x) = x, and each coordinate minimises |t - a| + t^2 / 10: a where 0.2 |a| is below 1."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    box = hf.BlackBox(lambda v: float(np.abs(v[0] - 0.5) + np.abs(v[1] + 0.25)), y)
+    lower = hf.ArgMin(y, cp.sum_squares(y - x))
+    problem = hf.Problem(hf.Minimize(clients=box + 0.1 * cp.sum_squares(x)), lower=lower, constraints=[x >= -1, x <= 1])
+    found = problem.reference(restarts=2)
+    assert "Nelder and Mead, values only" in found.guarantee
+    np.testing.assert_allclose(found.x, [0.5, -0.25], atol=1e-6)
+    assert found.value == pytest.approx(0.1 * (0.25 + 0.0625), abs=1e-6)
+
+
 def test_what_cannot_be_treated_is_named() -> None:
     with pytest.raises(hf.errors.SettingError, match="101 scalars"):
         nonsmooth_toy(101).reference()

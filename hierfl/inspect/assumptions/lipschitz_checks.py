@@ -1,15 +1,17 @@
 """Lipschitz constants of f, of the lower level's gradient, of y(x) and of the implicit function, on the declared sets.
 
-They rest on bounds of gradients, of their spread over a party's samples, and of how the lower level's gradient moves with x.
+They rest on bounds of gradients, of their spread over a party's samples, and of how the lower level's gradient moves with x. Of the
+response y(x) also whether it is unique and differentiable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.constraints import Equality
 
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import enclose
@@ -18,15 +20,104 @@ from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.analysis.spectrum import Edge
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.atoms.algebra import addends
-from hierfl.inspect.assumptions.curvature.hessians import Curvature
-from hierfl.inspect.assumptions.curvature.lower_curvature import Moduli
-from hierfl.inspect.assumptions.findings import Constant, Finding
+from hierfl.atoms.table import row_of
+from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
 from hierfl.inspect.assumptions.holders import Holder
-from hierfl.inspect.assumptions.slopes.response_checks import differentiability, response_constant, uniqueness
+from hierfl.inspect.assumptions.lower_curvature import Moduli
+from hierfl.inspect.assumptions.lower_spectra import Curvature
+from hierfl.inspect.assumptions.moving_polyhedra import NoShiftError, side_shift
 from hierfl.inspect.assumptions.study import Study
 from hierfl.language.calculus.derivative import depends
+from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
+
+
+def response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
+    """(Lipschitz constant of y(x), how it is known), by [2S] Lemma 2; for translated sets with the translation."""
+    mu = moduli.own_mu
+    if not mu > 0:
+        return np.inf, "unknown: no modulus of strong convexity (monotonicity)"
+    if not np.isfinite(mixed):
+        return (
+            np.inf,
+            "unknown: L_{grad h,x} is not known: no bound on second derivatives in (x, y) over the declared sets",
+        )
+    if study.movement.kind == "fixed":
+        return mixed / mu * (1 + 1e-12), "L_{grad h,x} / mu_h ([2S] Lemma 2): Y does not move"
+    along_sides = _over_moving_sides(study, moduli, mixed)
+    if study.movement.kind == "moving":
+        return along_sides
+    shift = study.movement.shift
+    value = (shift + (mixed + moduli.smooth * shift) / mu) * (1 + 1e-12)
+    translated = value, "|A| + (L_{grad h,x} + L_h |A|) / mu_h for the translated set Y(x) = A x + C"
+    return min(translated, along_sides, key=lambda way: way[0])
+
+
+def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
+    """The constant where Y(x) is a polyhedron of which only the sides move.
+
+    For minima the translation counts sqrt(L_h / mu_h)-fold: the point that is nearest in the norm of the Hessian moves.
+    """
+    try:
+        shift = side_shift(study)
+    except NoShiftError as reason:
+        return np.inf, f"unknown: {reason}"
+    if shift is None:
+        return (
+            np.inf,
+            "unknown: Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)",
+        )
+    mu, level = moduli.own_mu, study.below
+    if level.kind == "equilibrium":
+        value, how = shift + (mixed + moduli.smooth * shift) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
+    else:
+        value, how = (moduli.smooth / mu) ** 0.5 * shift + mixed / mu, "sqrt(L_h / mu_h) a + L_{grad h,x} / mu_h"
+    rows = f"a = {shift:.6g} the largest |A_S^+ C_S| over independent rows S of A y <= b + C x"
+    return value * (1 + 1e-12), f"{how}, {rows}"
+
+
+def uniqueness(study: Study, moduli: Moduli) -> Finding:
+    """Whether y(x) is unique, which strong convexity (monotonicity) says."""
+    name = "y(x) unique"
+    if not moduli.own_mu > 0:
+        return Finding(name, "unknown", "no modulus of strong convexity (monotonicity)")
+    reason = f"strongly convex (monotone) with mu = {moduli.own_mu:.6g}, where Y(x) is not empty"
+    return Finding(name, "proved" if moduli.proved else "sampled", reason)
+
+
+def differentiability(study: Study, moduli: Moduli) -> Finding:
+    """Whether y(x) is differentiable, by the implicit function theorem.
+
+    F must be continuously differentiable, and y free or on an affine set that at most shifts.
+    """
+    level, name = study.below, "y(x) differentiable"
+    if not (moduli.own_mu > 0 and moduli.proved):
+        return Finding(name, "unknown", "y(x) is not known to be unique")
+    rough = next((node for node in (_not_smooth(e) for e in level.expressions) if node is not None), None)
+    if rough is not None:
+        reason = f"{type(rough).__name__} is not known to be twice continuously differentiable"
+        return Finding(name, "unknown", reason)
+    constraints = study.lower_constraints
+    if not constraints:
+        reason = "unconstrained, smooth and strongly convex (monotone): implicit function theorem"
+        return Finding(name, "proved", reason)
+    if all(isinstance(c, Equality) for c in constraints) and study.movement.kind != "moving":
+        reason = f"smooth and strongly convex (monotone) on a {study.movement.kind} affine set"
+        return Finding(name, "proved", reason)
+    reason = "constraints become active and inactive as x moves: kinks are possible"
+    reason += ", y(x) is Lipschitz all the same" if study.movement.kind != "moving" else ""
+    return Finding(name, "unknown", reason)
+
+
+def _not_smooth(node: cp.Expression) -> cp.Expression | None:
+    """The first atom in a tree that is not known to be twice continuously differentiable."""
+    if not node.args or not node.variables():
+        return None
+    rule = row_of(node).twice_smooth
+    if isinstance(node, UserAtom) or not (isinstance(node, AffAtom) if rule is None else rule(node)):
+        return node
+    return next((rough for a in node.args for rough in [_not_smooth(a)] if rough is not None), None)
 
 
 def worst_gradient(
@@ -109,19 +200,7 @@ def _root(ends: Sequence[Edge | None]) -> float:
     return float(np.sqrt(np.prod([max(end.value, 0.0) for end in ends if end is not None]))) * (1 + 1e-12)
 
 
-@dataclass(frozen=True)
-class Lipschitz:
-    """What is known of the slopes of f, of the lower gradient and of y(x); constants are infinite where unknown."""
-
-    findings: tuple[Finding, ...]
-    constants: tuple[Constant, ...]
-    f_x: float
-    f_y: float
-    slope: float
-    implicit: float
-
-
-def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
+def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
     """Bound the constants of Assumption (i), of y(x) and of the implicit function."""
     term, level = study.compiled.declaration.objective.clients, study.level
     assumption = study.assumption("(i)")
@@ -131,7 +210,7 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
     in_x = _slope_finding(study, "x", upper, f_x, assumption)
     if level is None or moduli is None:
         whole = f_x + _server_gradient(study, upper)
-        return Lipschitz((in_x,), (*constants, *_of_the_whole(study, whole)), f_x, 0.0, 0.0, f_x)
+        return Examined((in_x,), (*constants, *_of_the_whole(study, whole)))
     f_y, who_y, each_y = worst_gradient(study, term, lower)
     mixed = mixed_constant(study)
     constants += [
@@ -157,14 +236,18 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Lipschitz:
         in_x,
         _slope_finding(study, "y", lower, f_y, assumption),
         _bound_finding(
-            study, "lower gradient Lipschitz in x", mixed, "second derivatives in (x, y)", study.assumption("(ii)", "2s")
+            study,
+            "lower gradient Lipschitz in x",
+            mixed,
+            "second derivatives in (x, y)",
+            study.assumption("(ii)", "2s"),
         ),
         _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
         _implicit(study, implicit, whole, assumption, moduli.proved),
         uniqueness(study, moduli),
         differentiability(study, moduli),
     )
-    return Lipschitz(findings, tuple(constants), f_x, f_y, slope, implicit)
+    return Examined(findings, tuple(constants))
 
 
 def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
@@ -173,9 +256,7 @@ def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], va
     level, free = study.level, not study.compiled.upper_set.blocks
     if name == "y":
         free = level is not None and not level.constraints and not attribute_constraints(variables)
-    if np.isfinite(value) or term is None or not free:
-        return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
-    steep = steep_addend(study, term, variables)
+    steep = None if np.isfinite(value) or term is None or not free else steep_addend(study, term, variables)
     if steep is None:
         return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
     reason = f"{expression_text(steep)} is quadratic, and {name} is not bounded: its slope grows without end"
@@ -184,12 +265,12 @@ def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], va
 
 def _implicit(study: Study, implicit: float, whole: float, assumption: str, proved: bool) -> Finding:
     """Whether f is Lipschitz, the server's term included; in [HFL], whose server's term is smooth, whether the clients' part is."""
-    name, how = "implicit function Lipschitz", "L_{f,y} L_y + L_{f,x}"
-    if study.compiled.declaration.objective.server is None:
-        return _bound_finding(study, name, implicit, how, assumption, proved)
-    if study.problem_class == "hfl":
-        return _bound_finding(study, name, implicit, f"{how}, for the clients' part", assumption, proved)
-    return _bound_finding(study, name, whole, f"{how}, the server's gradients added", assumption, proved)
+    how, value = "L_{f,y} L_y + L_{f,x}", implicit
+    if study.compiled.declaration.objective.server is not None:
+        hierarchical = study.problem_class == "hfl"
+        value = implicit if hierarchical else whole
+        how += ", for the clients' part" if hierarchical else ", the server's gradients added"
+    return _bound_finding(study, "implicit function Lipschitz", value, how, assumption, proved)
 
 
 def _server_gradient(study: Study, variables: Sequence[cp.Variable]) -> float:

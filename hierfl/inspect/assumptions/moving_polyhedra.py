@@ -21,7 +21,7 @@ from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.small_and_sparse import as_array
-from hierfl.inspect.assumptions.curvature.lower_spectra import data_exact
+from hierfl.inspect.assumptions.lower_spectra import data_exact
 from hierfl.inspect.assumptions.study import Study
 
 SUBSETS = 300_000  # of rows that are looked at, some seconds

@@ -1,1 +1,0 @@
-"""Curvature of the lower level: strong convexity or monotonicity, smoothness, symmetry."""

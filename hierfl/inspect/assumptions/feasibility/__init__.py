@@ -1,1 +1,0 @@
-"""The sets X and Y(x): nonempty, closed and convex, bounded, alike; and whether the lower level attains its minimum."""

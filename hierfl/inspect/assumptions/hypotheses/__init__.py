@@ -1,1 +1,0 @@
-"""The theorem for the declared class: its remaining hypotheses, and its numbers where all of them are proved."""
