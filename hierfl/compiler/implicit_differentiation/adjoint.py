@@ -30,6 +30,7 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.envelope import gradients_coincide
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.method import ExactMethod
+from hierfl.compiler.lower_level.methods.walk import generic, stretch
 from hierfl.compiler.lower_level.owner import Mean, Owner, mean_of_client, mean_of_federation, mean_of_sample
 from hierfl.errors import IncompatibleSolverError
 
@@ -38,7 +39,6 @@ TOLERANCE = 1e-12
 SINGULAR = 1e-13  # of the largest singular value: a smaller one is none
 UNSOLVED = 1e-6  # of a right side, that may be left of a system that was solved for
 KRYLOV_STEPS = 2000
-POWER_STEPS = 15
 Map = Callable[[Array], Array]
 
 
@@ -138,7 +138,7 @@ class Hypergradient:
 
         NaN where the system is singular otherwise: of several lower solutions this one moves in ways that it does not tell.
         """
-        open_ = multiply(_generic(right)) == 0
+        open_ = multiply(generic(right)) == 0
 
         def closed(v: Array) -> Array:
             return multiply(v) + jnp.where(open_, v, 0.0)
@@ -240,22 +240,9 @@ class Hypergradient:
         return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
 
 
-def _generic(like: Array) -> Array:
-    """A vector without anything special."""
-    return jnp.cos(jnp.arange(1, like.size + 1, dtype=like.dtype) ** 2)
-
-
 def _inverse_norm(hessian: Map, like: Array) -> Array:
     """About 1 / |H|; any step is right, this one is well scaled."""
-    vector = _generic(like)
-
-    def multiply(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        image = hessian(state[0])
-        size = jnp.linalg.norm(image)
-        return image / jnp.where(size > 0, size, 1.0), size
-
-    start = vector / jnp.linalg.norm(vector), jnp.zeros((), like.dtype)
-    size = jax.lax.fori_loop(0, POWER_STEPS, multiply, start)[1]
+    size = stretch(hessian, like)
     return jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
 
 
