@@ -23,8 +23,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.evaluation_nodes import PARTS, QUADRATURE, RULES, SOBOL
-from hierfl.compiler.data.tables import Data, NodeRoles, Population, Table
+from hierfl.compiler.data.evaluation_nodes import PARTS, QUADRATURE, RULES, SOBOL, NodeRoles
+from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.evaluation import Evaluation

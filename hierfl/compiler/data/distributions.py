@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from hierfl.compiler.data.storage import ByIdentity
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.keyed_random import uniforms
 from hierfl.language.sample import Sample
@@ -32,7 +33,7 @@ class Quantiles:
     @classmethod
     def of(cls, laws: Sequence[Mapping[Sample, Any]]) -> Quantiles:
         """Quantiles of these parties' laws."""
-        return cls(_Laws(dict(law) for law in laws))
+        return cls(ByIdentity(dict(law) for law in laws))
 
     def draw(self, key: jax.Array, table: int, step: Any, size: int, index: Any) -> dict[int, jax.Array]:
         """``size`` independent rows of the party with this (traced) index: sample id -> (size, *shape)."""
@@ -54,16 +55,6 @@ class Quantiles:
             return inverse_cdf(laws[int(party)], np.asarray(points, dtype=float))
 
         return call_on_host(on_host, uniform.shape, uniform.dtype, uniform, index)
-
-
-class _Laws(tuple):
-    """Compared by identity: distributions are static data of a compiled program."""
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 def inverse_cdf(law: Any, uniform: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ NARROW = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float1
 def stacked(blocks: Sequence[np.ndarray], name: str) -> np.ndarray | Stored:
     """All parties' rows of one sample, one after another: a copy in memory, or where they are if all are memory-mapped."""
     if all(isinstance(block, np.memmap | MappedRows) for block in blocks):
-        return Stored(_Blocks(blocks), name)
+        return Stored(ByIdentity(blocks), name)
     require_whole(blocks, name)
     dtype = np.result_type(*{block.dtype for block in blocks})
     dtype = dtype if dtype.name in NARROW else np.dtype(float)
@@ -97,8 +97,8 @@ class Stored:
         require_whole(self.blocks, self.name)
 
 
-class _Blocks(tuple):
-    """Compared by identity: arrays are static data of a compiled program."""
+class ByIdentity(tuple):
+    """Compared by identity: what is static data of a compiled program, and may be large."""
 
     def __hash__(self) -> int:
         return id(self)

@@ -18,9 +18,8 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.data.distributions import Quantiles
-from hierfl.compiler.data.evaluation_nodes import QUADRATURE, RULES, SUM, EvaluationNodes, evaluation_nodes
+from hierfl.compiler.data.evaluation_nodes import QUADRATURE, RULES, SUM, EvaluationNodes, NodeRoles, evaluation_nodes
 from hierfl.compiler.data.held_elsewhere import column_elsewhere, parameters_of
-from hierfl.compiler.data.node_roles import NodeRoles
 from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.density_jumps import has_density
 from hierfl.compiler.expressions.law_integrals import LawIntegrals
@@ -123,16 +122,13 @@ class Population:
 
         Of a distribution they are some of its nodes.
         """
-        rng, wanted = np.random.default_rng(place), set(samples)
-        values: dict[int, Any] = {}
-        weights: dict[int, Any] = {}
-        counts: dict[int, Any] = {}
-        for table in self.tables:
-            if wanted & set(table.samples):
-                values |= table.rows(table.offsets[place] + rng.integers(table.counts[place], size=count))
-                weights |= dict.fromkeys(table.samples, np.full(count, 1.0 / count))
-                counts |= dict.fromkeys(table.samples, table.counts[place])
-        return Rows(values, weights, counts)
+        rng = np.random.default_rng(place)
+        drawn = NO_ROWS
+        for _, table in _holding(self.tables, samples):
+            own = table.counts[place]
+            rows = table.rows(table.offsets[place] + rng.integers(own, size=count))
+            drawn = _with_table(drawn, table, rows, np.full(count, 1.0 / count), own)
+        return drawn
 
     def one_by_one(self, function: Callable[[Array], Any]) -> Any:
         """A function of each party's place, stacked; of a single party without a loop, which would have to be traced and compiled."""
@@ -185,29 +181,22 @@ class Party:
 
     def batch(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
         """``size`` rows of each table (those that hold ``samples``), drawn with replacement; by the key and the step alone."""
-        values: dict[int, Array] = {}
-        weights: dict[int, Array] = {}
-        counts: dict[int, Array] = {}
-        for place, table in self._holding(samples):
+        drawn = NO_ROWS
+        for place, table in _holding(self.tables, samples):
             if table.quantiles is not None:
                 rows = table.quantiles.draw(key, place, step, size, self.index)
             else:
                 rows = table.rows(self.offsets[place] + row_numbers(key, place, step, size, self.counts[place]))
-            for sample in table.samples:
-                values[sample] = rows[sample]
-                weights[sample] = jnp.full((size,), 1.0 / size)
-                counts[sample] = self.counts[place]
-        return Rows(values, weights, counts)
+            drawn = _with_table(drawn, table, rows, jnp.full((size,), 1.0 / size), self.counts[place])
+        return drawn
 
     def passing(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
         """The ``step``-th batch of passes over the rows of each table: ``size`` rows of a fresh shuffle each, the last with what is left.
 
         A pass has ceil(N / size) batches; no row is in two of them.
         """
-        values: dict[int, Array] = {}
-        weights: dict[int, Array] = {}
-        counts: dict[int, Array] = {}
-        for place, table in self._holding(samples):
+        drawn = NO_ROWS
+        for place, table in _holding(self.tables, samples):
             count = self.counts[place]
             batches = -(-count // size)
             places = (step % batches) * size + jnp.arange(size)
@@ -215,15 +204,8 @@ class Party:
             shuffle = fold_in(fold_in(key, step // batches), place)
             shuffled = keyed_permutation(shuffle, jnp.minimum(places, count - 1), count)
             rows = table.rows(self.offsets[place] + shuffled)
-            for sample in table.samples:
-                values[sample], counts[sample] = rows[sample], count
-                weights[sample] = inside / jnp.sum(inside)
-        return Rows(values, weights, counts)
-
-    def _holding(self, samples: Sequence[int] | None) -> list[tuple[int, Table]]:
-        """The tables that hold some of the samples."""
-        wanted = None if samples is None else set(samples)
-        return [(k, table) for k, table in enumerate(self.tables) if wanted is None or wanted & set(table.samples)]
+            drawn = _with_table(drawn, table, rows, inside / jnp.sum(inside), count)
+        return drawn
 
     def mean(self, function: Callable[[Rows], Any], samples: Sequence[int] | None = None, join: Any = added) -> Any:
         """Full-data value of anything affine in the means over rows (a value, a gradient, a mapping), streamed.
@@ -231,7 +213,7 @@ class Party:
         ``function(rows)`` is evaluated on pieces of each table whose weights sum to the piece's share, and the pieces' deviations from
         ``function(no rows)`` are added up, or joined otherwise: memory stays that of one piece. What is one piece for all needs no loop.
         """
-        holding = [(place, table, chunk_size(table)) for place, table in self._holding(samples)]
+        holding = [(place, table, chunk_size(table)) for place, table in _holding(self.tables, samples)]
         if len(holding) == 1 and holding[0][2] >= holding[0][1].longest:
             return function(self.chunk(holding[0][0], 0, holding[0][2]))
         result = base = function(NO_ROWS)
@@ -273,12 +255,24 @@ class Party:
         rows = self.offsets[place] + jnp.minimum(local, count - 1)
         weight = jnp.where(inside, 1.0 / count if table.weights is None else table.weights[rows], 0.0)
         laws = None if table.integrals is None else {table.samples[0]: table.integrals.of_rows(rows, inside)}
-        return Rows(
-            table.rows(rows),
-            {sample: weight for sample in table.samples},
-            {sample: count for sample in table.samples},
-            laws,
-        )
+        return _with_table(NO_ROWS, table, table.rows(rows), weight, count)._replace(laws=laws)
+
+
+def _holding(tables: Sequence[Table], samples: Sequence[int] | None) -> list[tuple[int, Table]]:
+    """The tables that hold some of the samples (None: all), with their places."""
+    wanted = None if samples is None else set(samples)
+    return [(k, table) for k, table in enumerate(tables) if wanted is None or wanted & set(table.samples)]
+
+
+def _with_table(so_far: Rows, table: Table, rows: dict[int, Any], weights: Any, count: Any) -> Rows:
+    """Rows with those of one more table, which weigh as given, of a holder of so many."""
+    samples = table.samples
+    values = {**so_far.values, **{sample: rows[sample] for sample in samples}}
+    return Rows(
+        values,
+        {**so_far.weights, **dict.fromkeys(samples, weights)},
+        {**so_far.counts, **dict.fromkeys(samples, count)},
+    )
 
 
 @jax.tree_util.register_dataclass

@@ -25,12 +25,13 @@ from jax import Array
 from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Rows
+from hierfl.compiler.data.tables import Party, Population
+from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.envelope import gradients_coincide
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.method import ExactMethod
-from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.methods.walk import generic, stretch
+from hierfl.compiler.lower_level.owner import Mean, Owner, mean_of_client, mean_of_federation, mean_of_sample
 from hierfl.errors import IncompatibleSolverError
 
 DENSE_LIMIT = 256
@@ -38,7 +39,6 @@ TOLERANCE = 1e-12
 SINGULAR = 1e-13  # of the largest singular value: a smaller one is none
 UNSOLVED = 1e-6  # of a right side, that may be left of a system that was solved for
 KRYLOV_STEPS = 2000
-POWER_STEPS = 15
 Map = Callable[[Array], Array]
 
 
@@ -138,7 +138,7 @@ class Hypergradient:
 
         NaN where the system is singular otherwise: of several lower solutions this one moves in ways that it does not tell.
         """
-        open_ = multiply(_generic(right)) == 0
+        open_ = multiply(generic(right)) == 0
 
         def closed(v: Array) -> Array:
             return multiply(v) + jnp.where(open_, v, 0.0)
@@ -187,17 +187,33 @@ class Hypergradient:
 
     def lower_map(self, x: Array, y: Array, party: Party) -> LowerMap:
         """The lower level of a client, on all its data."""
-        problem = self.problem
+        return self._lower_map(x, y, party.environment, mean_of_client(party))
 
-        def mean(function: Callable[[Rows], Array]) -> Array:
-            average: Array = party.mean(function, problem.lower_samples)
-            return average
+    def federation_map(self, x: Array, y: Array, clients: Population) -> LowerMap:
+        """The federation's lower level: the weighted mean over the clients."""
+        return self._lower_map(x, y, clients.party(0).environment, mean_of_federation(clients))
+
+    def _lower_map(self, x: Array, y: Array, own: dict[int, Array], mean: Mean) -> LowerMap:
+        problem, samples = self.problem, self.problem.lower_samples
+
+        def in_y(v: Array, own: dict[int, Array], rows: Rows) -> Array:
+            def mapping(y: Array) -> Array:
+                return problem.operator(x, y, own, rows)
+
+            if self._symmetric:  # pushed forward, nothing of a pass over the data is kept
+                return jax.jvp(mapping, (y,), (v,))[1]
+            product: Array = jax.vjp(mapping, y)[1](v)[0]
+            return product
+
+        def in_x(v: Array, own: dict[int, Array], rows: Rows) -> Array:
+            product: Array = jax.vjp(lambda x: problem.operator(x, y, own, rows), x)[1](v)[0]
+            return product
 
         return LowerMap(
-            mean(lambda rows: problem.operator(x, y, party.environment, rows)),
-            lambda v: mean(lambda rows: self._transposed_in_y(x, y, party.environment, rows, v)),
-            lambda v: mean(lambda rows: self._transposed_in_x(x, y, party.environment, rows, v)),
-            lambda x, z: problem.project_lower(x, z, party.environment),
+            mean(lambda own, rows: problem.operator(x, y, own, rows), samples, y),
+            lambda v: mean(partial(in_y, v), samples, y),
+            lambda v: mean(partial(in_x, v), samples, x),
+            lambda x, z: problem.project_lower(x, z, own),
         )
 
     def rows(
@@ -217,47 +233,16 @@ class Hypergradient:
             own = {**party.environment, **row}
 
             def lower() -> LowerMap:
-                return LowerMap(
-                    problem.operator(x, y, own, NO_ROWS),
-                    lambda v: self._transposed_in_y(x, y, own, NO_ROWS, v),
-                    lambda v: self._transposed_in_x(x, y, own, NO_ROWS, v),
-                    lambda x, z: problem.project_lower(x, z, own),
-                )
+                return self._lower_map(x, y, own, mean_of_sample(own))
 
             return self.gradient(x, jnp.zeros_like(x), seed, y, partial(self.exact.sample_owner, x, own), lower)
 
         return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
 
-    def _transposed_in_y(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:
-        def mapping(z: Array) -> Array:
-            return self.problem.operator(x, z, own, rows)
-
-        if self._symmetric:  # pushed forward, nothing of a pass over the data is kept
-            return jax.jvp(mapping, (y,), (v,))[1]
-        product: Array = jax.vjp(mapping, y)[1](v)[0]
-        return product
-
-    def _transposed_in_x(self, x: Array, y: Array, own: Any, rows: Rows, v: Array) -> Array:
-        product: Array = jax.vjp(lambda z: self.problem.operator(z, y, own, rows), x)[1](v)[0]
-        return product
-
-
-def _generic(like: Array) -> Array:
-    """A vector without anything special."""
-    return jnp.cos(jnp.arange(1, like.size + 1, dtype=like.dtype) ** 2)
-
 
 def _inverse_norm(hessian: Map, like: Array) -> Array:
     """About 1 / |H|; any step is right, this one is well scaled."""
-    vector = _generic(like)
-
-    def multiply(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        image = hessian(state[0])
-        size = jnp.linalg.norm(image)
-        return image / jnp.where(size > 0, size, 1.0), size
-
-    start = vector / jnp.linalg.norm(vector), jnp.zeros((), like.dtype)
-    size = jax.lax.fori_loop(0, POWER_STEPS, multiply, start)[1]
+    size = stretch(hessian, like)
     return jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
 
 

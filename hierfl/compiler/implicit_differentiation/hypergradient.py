@@ -14,7 +14,7 @@ from jax import Array
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Rows
-from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
+from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.compiler.lower_level.diagnosis import require_solved
 from hierfl.compiler.lower_level.evaluation import Evaluation
@@ -65,7 +65,7 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
     if problem.scope == "federation":
         assert answers is not None
         owner = partial(exact.federation_owner, x, clients)
-        lower = partial(_mean_map, hyper, x, answers[0], data)
+        lower = partial(hyper.federation_map, x, answers[0], clients)
         gradient = hyper.gradient(x, gradient, seed, answers[0], owner, lower)
     return evaluation, gradient
 
@@ -79,22 +79,6 @@ def server_partials(problem: CompiledProblem, x: Array, answers: Array | None, p
 
     partials: tuple[Array, Array] = party.mean(at)
     return partials
-
-
-def _mean_map(hyper: Hypergradient, x: Array, y: Array, data: Data) -> LowerMap:
-    """The federation's lower level: the weighted mean over the clients."""
-    clients = data.clients
-
-    def mean(of: Callable[[LowerMap], Array], like: Array) -> Array:
-        return clients.weighted(lambda party: of(hyper.lower_map(x, y, party)), like)
-
-    public = clients.party(0).environment
-    return LowerMap(
-        mean(lambda part: part.force, y),
-        lambda v: mean(lambda part: part.hessian(v), y),
-        lambda v: mean(lambda part: part.cross(v), x),
-        lambda x, z: hyper.problem.project_lower(x, z, public),
-    )
 
 
 @double_precision

@@ -44,6 +44,22 @@ class LowerSolution(NamedTuple):
     unique: Int[Array, ""] | int = -1
 
 
+class Wanted(NamedTuple):
+    """What a certificate goes by: the modulus ``mu``, 0 where unknown, the tolerance that is asked for, and the projection.
+
+    ``condition`` is that of the projection: what it makes of a rounding error in its data.
+    """
+
+    mu: Array
+    tolerance: Array | float
+    exact_projection: bool
+    condition: Array | float = 1.0
+
+    def error_of(self, length: Array) -> Array:
+        """What a vector of F + N of this length proves of the distance to the solution."""
+        return length / jnp.where(self.mu > 0, self.mu, 1.0)
+
+
 class Judgement(NamedTuple):
     """The optimality conditions of a y, evaluated anew on the data of whoever holds them, whatever gave the y and said of it.
 
@@ -61,9 +77,8 @@ class Judgement(NamedTuple):
         """From F and P_Y, by a projected step of length one and F at its end."""
         force = operator(y)
         ahead = project(y - force)
-        found = certify_direct(
-            y, force, ahead, operator(ahead), jnp.ones((), y.dtype), mu, 0, TOLERANCE, exact_projection, condition
-        )
+        wanted = Wanted(mu, TOLERANCE, exact_projection, condition)
+        found = certify_direct(y, force, ahead, operator(ahead), jnp.ones((), y.dtype), 0, wanted)
         return cls.known(found.residual, found.error_bound)
 
     @classmethod
@@ -106,14 +121,7 @@ class Evidence(NamedTuple):
         """Whether nothing is left to look at."""
         return self.looks == 3
 
-    def looked(
-        self,
-        ahead: Float[Array, " size"],
-        nearest: Float[Array, " size"],
-        force: Float[Array, " size"],
-        step: Float[Array, ""],
-        mu: Float[Array, ""],
-    ) -> tuple[Evidence, Float[Array, " size"]]:
+    def looked(self, ahead: Array, nearest: Array, force: Array, step: Array, wanted: Wanted) -> tuple[Evidence, Array]:
         """The evidence after one more look (P_Y of the point ahead, and F there), and what the next look projects.
 
         Whatever led to the point ahead, (ahead - nearest) / step lies in N_Y(nearest); with F there it is the vector e.
@@ -127,57 +135,31 @@ class Evidence(NamedTuple):
             final_force,
             jnp.where(first, error, self.error),
             # of the end of a second step: at most 2 kappa times the truth if s = 1 / L
-            jnp.where(self.looks == 1, moved + error / jnp.where(mu > 0, mu, 1.0), self.second),
+            jnp.where(self.looks == 1, moved + wanted.error_of(error), self.second),
             moved,  # the last look's is the natural residual
             self.looks + 1,
         )
         return evidence, final - jnp.where(first, step, 1.0) * final_force
 
-    def judged(
-        self,
-        step: Float[Array, ""],
-        mu: Float[Array, ""],
-        iterations: Any,
-        tolerance: Array | float,
-        exact_projection: bool,
-        condition: Array | float = 1.0,
-    ) -> LowerSolution:
-        """The solution that complete evidence certifies; ``mu`` is 0 where unknown.
-
-        ``condition`` is that of the projection: what it makes of a rounding error in its data.
-        """
-        bound = jnp.minimum(self.error / jnp.where(mu > 0, mu, 1.0), self.second)
-        bound = jnp.where(exact_projection, bound, jnp.inf)
-        return _judged(
-            self.final, self.force, self.residual, self.error, bound, step, mu, iterations, tolerance, condition
-        )
+    def judged(self, step: Array, iterations: Any, wanted: Wanted) -> LowerSolution:
+        """The solution that complete evidence certifies."""
+        bound = jnp.minimum(wanted.error_of(self.error), self.second)
+        return _judged(self.final, self.force, self.residual, self.error, bound, step, iterations, wanted)
 
 
 def certify_direct(
-    y: Float[Array, " size"],
-    force: Float[Array, " size"],
-    ahead: Float[Array, " size"],
-    force_ahead: Float[Array, " size"],
-    step: Float[Array, ""],
-    mu: Float[Array, ""],
-    iterations: Any,
-    tolerance: Array | float,
-    exact_projection: bool,
-    condition: Array | float = 1.0,
+    y: Array, force: Array, ahead: Array, force_ahead: Array, step: Array, iterations: Any, wanted: Wanted
 ) -> LowerSolution:
-    """The evidence for a y that needs no further step; F is affine, s <= 1 / L, and ``mu`` is 0 where unknown.
+    """The evidence for a y that needs no further step; F is affine, s <= 1 / L.
 
     ``ahead`` is y+ = P_Y(y - s F(y)). With F at y alone it tells whether the tolerance is met: then e = (I / s - J)(y - y+), and
     a monotone J makes it no longer than sqrt(2) ||y - y+|| / s. As long as nobody asks for the error bound, F at y+ is not
     computed.
     """
     moved = jnp.linalg.norm(y - ahead)
-    residual = (
-        jnp.maximum(1.0, 1.0 / step) * moved
-    )  # a longer step of a projection moves no less, and no more than in proportion
-    error = jnp.linalg.norm((y - ahead) / step + force_ahead - force)
-    bound = jnp.where(exact_projection, moved + error / jnp.where(mu > 0, mu, 1.0), jnp.inf)
-    return _judged(y, force, residual, math.sqrt(2.0) * moved / step, bound, step, mu, iterations, tolerance, condition)
+    residual = jnp.maximum(1.0, 1.0 / step) * moved  # a longer step moves no less, and no more than in proportion
+    bound = moved + wanted.error_of(jnp.linalg.norm((y - ahead) / step + force_ahead - force))
+    return _judged(y, force, residual, math.sqrt(2.0) * moved / step, bound, step, iterations, wanted)
 
 
 def proximal_step(program: ConvexProgram, y: Float[np.ndarray, " size"]) -> Float[np.ndarray, " size"]:
@@ -192,24 +174,16 @@ def proximal_step(program: ConvexProgram, y: Float[np.ndarray, " size"]) -> Floa
 
 
 def _judged(
-    y: Float[Array, " size"],
-    force: Float[Array, " size"],
-    residual: Array,
-    error: Array,
-    bound: Array,
-    step: Float[Array, ""],
-    mu: Float[Array, ""],
-    iterations: Any,
-    tolerance: Array | float,
-    condition: Array | float,
+    y: Array, force: Array, residual: Array, error: Array, bound: Array, step: Array, iterations: Any, wanted: Wanted
 ) -> LowerSolution:
     """Rounding added to a bound on ||y - y(x)||, and the tolerance held against ||e||."""
-    length, pull, known = jnp.linalg.norm(y), jnp.linalg.norm(force), mu > 0
-    rounding = condition * length + (length / step + pull) / jnp.where(known, mu, 1.0)
-    bound = jnp.where(known, bound + 4 * jnp.finfo(y.dtype).eps * rounding, jnp.inf)
+    mu, tolerance, length, pull = wanted.mu, wanted.tolerance, jnp.linalg.norm(y), jnp.linalg.norm(force)
+    rounding = wanted.condition * length + wanted.error_of(length / step + pull)
+    proved = (mu > 0) & wanted.exact_projection
+    bound = jnp.where(proved, bound + 4 * jnp.finfo(y.dtype).eps * rounding, jnp.inf)
     floor = _rounding_floor(y.dtype, length, pull, step)
     met = jnp.where(
-        known,
+        mu > 0,
         error <= jnp.maximum(mu * tolerance * (1.0 + length), floor),
         step * error <= jnp.maximum(tolerance * _bounded_scale(length), step * floor),
     )

@@ -129,22 +129,19 @@ def _how_to_choose(level: LowerLevel) -> str:
     return f'Write selection="optimistic" or selection="pessimistic" in hf.{name}, or add a strongly convex term.'
 
 
-def warn_of_twisted(oracles: Oracles, solution: LowerSolution | None) -> None:
+def warn_of_twisted(oracles: Oracles, solution: LowerSolution) -> None:
     """Say once for a problem that y(x) solves a variational inequality that is not monotone, and may have other solutions."""
-    if solution is not None:
-        _warn_once(
-            oracles,
-            np.asarray(solution.unique) == TWISTED,
-            "the lower level of {owner} is an equilibrium of a map that is not monotone: y(x) is one, there may be others, and f may jump "
-            "where the one that is found changes. Look at the signs in hf.Equilibrium: costs and their gradients count as positive, so "
-            "that -y stands for parties who want ever more; check() says what was found.",
-        )
+    _warn_once(
+        oracles,
+        np.asarray(solution.unique) == TWISTED,
+        "the lower level of {owner} is an equilibrium of a map that is not monotone: y(x) is one, there may be others, and f may jump "
+        "where the one that is found changes. Look at the signs in hf.Equilibrium: costs and their gradients count as positive, so "
+        "that -y stands for parties who want ever more; check() says what was found.",
+    )
 
 
-def warn_of_uncertain(oracles: Oracles, solution: LowerSolution | None) -> None:
+def warn_of_uncertain(oracles: Oracles, solution: LowerSolution) -> None:
     """Say once for a problem that rounding leaves y(x) uncertain: its bound is no small part of its size."""
-    if solution is None:
-        return
     bounds = np.asarray(solution.error_bound)
     if np.isnan(bounds[0]):  # told where it is asked for; a rough one
         mu = np.asarray(solution.strong_convexity)

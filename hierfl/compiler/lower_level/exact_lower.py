@@ -340,9 +340,10 @@ class ExactLower:
             sharper = self.compiled_evaluation(np.asarray(x, float), data, warm, tolerance=SHARPER).solution
             require_attained(self.oracles, x, evaluation.solution, np.asarray(sharper.y), doubtful)
         require_defined(x, evaluation)
-        warn_of_several(self.oracles, evaluation.solution)
-        warn_of_twisted(self.oracles, evaluation.solution)
-        warn_of_uncertain(self.oracles, evaluation.solution)
+        if evaluation.solution is not None:
+            warn_of_several(self.oracles, evaluation.solution)
+            warn_of_twisted(self.oracles, evaluation.solution)
+            warn_of_uncertain(self.oracles, evaluation.solution)
         return evaluation
 
     @double_precision

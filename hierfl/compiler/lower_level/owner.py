@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,10 +11,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.compiler.data.tables import Party, Population
-from hierfl.compiler.expressions.program import NO_ROWS
+from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.parametric.level_form import Gather, RowGroup
+
+OfRows = Callable[[dict[int, Array], Rows], Array]  # a function of somebody's constants and rows
+Mean = Callable[[OfRows, Sequence[int], Array], Array]  # its mean over the rows of samples, an array like the last argument
 
 
 class Owner(NamedTuple):
@@ -40,73 +43,83 @@ class Owner(NamedTuple):
     def of_client(cls, oracles: Oracles, part: QuadraticPart, x: Array, party: Party) -> Owner:
         """The owner of a client-scope y."""
 
-        def mapping(x: Array, y: Array) -> Array:
-            return party.mean(lambda rows: oracles.operator(x, y, party.environment, rows), oracles.lower_samples)
-
-        def quadratic(y: Array) -> Array:
-            samples = oracles.lower_samples if part.from_data else ()
-            return party.mean(lambda rows: part.operator(oracles, x, y, party.environment, rows), samples)
-
-        return cls(
-            partial(mapping, x),
-            lambda z: oracles.project_lower(x, z, party.environment),
-            _linear(quadratic, oracles.lower.size, x.dtype),
-            lambda: oracles.lower_limits(x, party.environment),
-            lambda: oracles.lower_condition(x, party.environment),
-            party.environment,
-            party.gathered,
-            lambda y: party.mean(
+        def upper(y: Array) -> Array:
+            value: Array = party.mean(
                 lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
-            ),
-            mapping,
-        )
+            )
+            return value
+
+        return cls._of(oracles, part, x, party.environment, mean_of_client(party), party.gathered, upper)
 
     @classmethod
-    def of_federation(
-        cls, oracles: Oracles, part: QuadraticPart, x: Array, clients: Population
-    ) -> Owner:
+    def of_federation(cls, oracles: Oracles, part: QuadraticPart, x: Array, clients: Population) -> Owner:
         """The owner of the federation-scope y: F is the weighted mean over the clients."""
 
-        def weighted(of_party: Callable[[Party], Array]) -> Array:
-            return clients.weighted(of_party, jnp.zeros(oracles.lower.size, x.dtype))
+        def gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
+            return oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group)
 
-        def mapping(x: Array, y: Array) -> Array:
-            return weighted(
-                lambda p: p.mean(lambda rows: oracles.operator(x, y, p.environment, rows), oracles.lower_samples)
-            )
-
-        def quadratic(y: Array) -> Array:
-            samples = oracles.lower_samples if part.from_data else ()
-            return weighted(lambda p: p.mean(lambda rows: part.operator(oracles, x, y, p.environment, rows), samples))
-
-        public = clients.party(0).environment
-
-        return cls(
-            partial(mapping, x),
-            lambda z: oracles.project_lower(x, z, public),
-            _linear(quadratic, oracles.lower.size, x.dtype),
-            lambda: oracles.lower_limits(x, public),
-            lambda: oracles.lower_condition(x, public),
-            public,
-            lambda group: oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group),
-            lambda y: oracles.federation_value(x, y, clients),
-            mapping,
-        )
+        public, mean = clients.party(0).environment, mean_of_federation(clients)
+        return cls._of(oracles, part, x, public, mean, gather, lambda y: oracles.federation_value(x, y, clients))
 
     @classmethod
     def of_sample(cls, oracles: Oracles, part: QuadraticPart, x: Array, own: dict[int, Array]) -> Owner:
         """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
+
+        def upper(y: Array) -> Array:
+            return oracles.client_value(x, y[None], own, oracles.as_rows(own))
+
+        return cls._of(oracles, part, x, own, mean_of_sample(own), _nothing_to_gather, upper)
+
+    @classmethod
+    def _of(
+        cls,
+        oracles: Oracles,
+        part: QuadraticPart,
+        x: Array,
+        own: dict[int, Array],
+        mean: Mean,
+        gather: Gather,
+        upper: Callable[[Array], Array],
+    ) -> Owner:
+        """The owner whose F is a ``mean``; ``own`` is what it knows itself."""
+
+        def mapping(x: Array, y: Array) -> Array:
+            return mean(lambda own, rows: oracles.operator(x, y, own, rows), oracles.lower_samples, y)
+
+        def quadratic(y: Array) -> Array:
+            samples = oracles.lower_samples if part.from_data else ()
+            return mean(lambda own, rows: part.operator(oracles, x, y, own, rows), samples, y)
+
         return cls(
-            lambda y: oracles.operator(x, y, own, NO_ROWS),
+            partial(mapping, x),
             lambda z: oracles.project_lower(x, z, own),
-            _linear(lambda y: part.operator(oracles, x, y, own, NO_ROWS), oracles.lower.size, x.dtype),
+            _linear(quadratic, oracles.lower.size, x.dtype),
             lambda: oracles.lower_limits(x, own),
             lambda: oracles.lower_condition(x, own),
             own,
-            _nothing_to_gather,
-            lambda y: oracles.client_value(x, y[None], own, oracles.as_rows(own)),
-            lambda x, y: oracles.operator(x, y, own, NO_ROWS),
+            gather,
+            upper,
+            mapping,
         )
+
+
+def mean_of_client(party: Party) -> Mean:
+    """Over all rows of a client."""
+    return lambda function, samples, like: party.mean(partial(function, party.environment), samples)
+
+
+def mean_of_federation(clients: Population) -> Mean:
+    """The weighted mean over the clients of theirs."""
+
+    def mean(function: OfRows, samples: Sequence[int], like: Array) -> Array:
+        return clients.weighted(lambda party: mean_of_client(party)(function, samples, like), like)
+
+    return mean
+
+
+def mean_of_sample(own: dict[int, Array]) -> Mean:
+    """Over nothing but the sample itself."""
+    return lambda function, samples, like: function(own, NO_ROWS)
 
 
 def _nothing_to_gather(group: RowGroup) -> tuple[dict[int, Array], Array]:

@@ -84,6 +84,12 @@ class AffineEntries:
         back = self.linear.T
         return np.asarray(back @ slopes if slopes.ndim == 1 else (back @ slopes.T).T)
 
+    def spread(self, of_entries: Float[np.ndarray, "k entries"]) -> Float[np.ndarray, "k rows"]:
+        """Of a single column: what each of k has for the entries, by rows, and 0 elsewhere."""
+        out = np.zeros((len(of_entries), self.shape[0]))
+        out[:, self.rows] = of_entries
+        return out
+
     @cached_property
     def _by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(entries in the order of their rows, where each row starts, the rows that have some)."""

@@ -7,13 +7,13 @@ F is the upper objective, or the length of y where nobody chooses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.programs.all_solutions import AllSolutions
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.programs.cones import rows_of
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Adjoint, ProgramResponse, Slopes, slopes_of
 from hierfl.compiler.programs.small_and_sparse import beside, diagonal, largest, nothing, placed, stacked
@@ -48,9 +48,8 @@ class ChosenResponse:
         guess = self._guess(program, chosen)
         if guess is None:
             return None
-        whole = np.concatenate([seed, np.zeros(program.width - len(seed))])
         response = ProgramResponse(self.conditions, both, program, guess, has_edges=False)  # rows may get multipliers
-        pair = response.adjoint(whole, tangents, True)
+        pair = response.adjoint(seed, tangents, True)
         return None if pair is None else self._shared(pair, guess, thetas, of_upper)
 
     def conditions(self, both: Thetas) -> ConvexProgram:
@@ -61,22 +60,15 @@ class ChosenResponse:
         total = width + extra + held
         rows = level.a
         if cost is None:
-            p = diagonal(np.concatenate([np.full(level.size, self.short), np.zeros(total - level.size)]), level.p)
-            q, own, offset, cones, smooth = np.zeros(total), nothing(0, total, rows), np.zeros(0), [], None
+            p = diagonal(np.where(np.arange(total) < level.size, self.short, 0.0), level.p)
+            wide = ConvexProgram.of(p, np.zeros(total), nothing(0, total, rows), np.zeros(0), [])
         else:
-            place = places(cost, width)
-            p = placed(cost.p, place, place, (total, total))
-            q = np.zeros(total)
-            q[place] = cost.q
-            own = placed(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
-            offset, cones = cost.b, list(cost.cones)
-            smooth = None if cost.smooth is None else cost.smooth.placed(place, total)
+            wide = widened(cost, width, total)
         force = beside([level.p, nothing(width, extra, rows), -rows[strong].T])
         others = [beside([rows[some], nothing(int(some.sum()), extra + held, rows)]) for some in (strong, ~strong)]
-        a = stacked([force, *others, own])
-        b = np.concatenate([level.q, level.b[strong], level.b[~strong], offset])
-        kinds = [Cone(ZERO, width + held), Cone(NONNEGATIVE, len(level.b) - held), *cones]
-        return ConvexProgram(p, q, a, b, [cone for cone in kinds if cone.size], level.size, p, smooth)
+        a = stacked([force, *others, wide.a])
+        b = np.concatenate([level.q, level.b[strong], level.b[~strong], wide.b])
+        return replace(wide, a=a, b=b, cones=rows_of(width + held, len(level.b) - held, wide.cones), size=level.size)
 
     def _guess(self, program: ConvexProgram, chosen: ProgramSolution) -> ProgramSolution | None:
         """What is chosen as a solution of those conditions, with multipliers."""
@@ -134,6 +126,16 @@ class ChosenResponse:
         above.forces = [(left[place], right[place]) for left, right in whole.forces]
         above.offset = whole.offset[ends:]
         return [*found, *chosen_by.pull(of_upper, above)]
+
+
+def widened(cost: ConvexProgram, width: int, total: int) -> ConvexProgram:
+    """A cost of y as one of a longer u, of ``total`` entries, where its own bounds come after ``width`` others."""
+    place = places(cost, width)
+    p, q = placed(cost.p, place, place, (total, total)), np.zeros(total)
+    q[place] = cost.q
+    a = placed(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
+    smooth = None if cost.smooth is None else cost.smooth.placed(place, total)
+    return ConvexProgram(p, q, a, cost.b, cost.cones, cost.size, p, smooth)
 
 
 def places(cost: ConvexProgram, width: int) -> np.ndarray:

@@ -16,19 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hierfl.compiler.parametric.chosen_response import ChosenResponse, places
+from hierfl.compiler.parametric.chosen_response import ChosenResponse, widened
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
 from hierfl.compiler.parametric.without_cones import WithoutCones
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.distance_bound import distance_bound
-from hierfl.compiler.programs.response import ProgramResponse, slopes_of
-from hierfl.compiler.programs.small_and_sparse import (
-    is_monotone,
-    on_one_thread,
-    placed,
-)
+from hierfl.compiler.programs.response import Adjoint, ProgramResponse, slopes_of
+from hierfl.compiler.programs.small_and_sparse import is_monotone, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.statuses import ONE, SEVERAL, TWISTED, UNKNOWN
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
@@ -190,14 +186,8 @@ class LevelSolver:
     def _choice(self, several: AllSolutions, cost: ConvexProgram) -> ConvexProgram:
         """The cost over the solution set: of (u, the cost's own bounds)."""
         width = several.program.width
-        place = places(cost, width)
-        total = width + cost.width - cost.size
-        p = placed(cost.p, place, place, (total, total))
-        q = np.zeros(total)
-        q[place] = cost.q
-        a = placed(cost.a, np.arange(len(cost.b)), place, (len(cost.b), total))
-        smooth = None if cost.smooth is None else cost.smooth.placed(place, total)
-        return replace(several.restricted(p, q, a, cost.b, tuple(cost.cones)), smooth=smooth)
+        wide = widened(cost, width, width + cost.width - cost.size)
+        return replace(several.restricted(wide.p, wide.q, wide.a, wide.b, tuple(wide.cones)), smooth=wide.smooth)
 
     def _extreme(self, several: AllSolutions, cost: ConvexProgram) -> ProgramSolution:
         """The vertex at which a convex cost is largest."""
@@ -225,37 +215,39 @@ class LevelSolver:
         answer = self.answer(thetas, of_upper)
         if not answer.chosen.solved:
             return None
-        count = len(thetas)
+        below = [tangent[: len(thetas)] for tangent in tangents]
         if answer.unique != SEVERAL:
-            whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
-            answer = answer._replace(chosen=settled(answer.program, answer.chosen))
-            response = ProgramResponse(self.form.program, thetas, answer.program, answer.chosen, self.form.push)
-            pair = response.adjoint(whole, [tangent[:count] for tangent in tangents])
-            if pair is None:
-                return None
-            return [*self.form.pull(thetas, slopes_of(pair, answer.chosen.u)), *map(np.zeros_like, of_upper)]
+            alone = settled(answer.program, answer.chosen)
+            return self._told(self._response(answer, thetas, alone).adjoint(seed, below), alone, thetas, of_upper)
         if answer.program.is_map and self.selection is not None:
             return None
         if not answer.program.polyhedral:
             near = self._near(answer, thetas, of_upper)
             return None if near is None else near.pull(thetas, of_upper, seed, tangents)
-        whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
         middle = self._middle(answer)  # where the fewest rows hold: what differs may not concern the seed
-        pair = ProgramResponse(self.form.program, thetas, answer.program, middle, self.form.push).adjoint(
-            whole, [t[:count] for t in tangents], True
-        )
+        pair = self._response(answer, thetas, middle).adjoint(seed, below, True)
         stays = self.selection is None or bool(seed.any())  # else what is chosen may leap between equals
         if pair is not None and stays:
-            return [*self.form.pull(thetas, slopes_of(pair, middle.u)), *map(np.zeros_like, of_upper)]
+            return self._told(pair, middle, thetas, of_upper)
         if answer.program.smooth is not None:
             return None
         if answer.program.is_map:  # here all that counts has to hold with a multiplier
             several = AllSolutions(answer.program, middle)
             if several.weak.any() or not middle.solved:
                 return None
-            shortest = ChosenResponse.of(self.form, None, several, count)
+            shortest = ChosenResponse.of(self.form, None, several, len(thetas))
             return shortest.pull(answer.chosen, thetas, of_upper, seed, tangents)
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
+
+    def _response(self, answer: LevelAnswer, thetas: Thetas, at: ProgramSolution) -> ProgramResponse:
+        """How one of its solutions moves."""
+        return ProgramResponse(self.form.program, thetas, answer.program, at, self.form.push)
+
+    def _told(self, pair: Adjoint | None, at: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas | None:
+        """The gradient in both thetas that an adjoint at a solution tells; None without one."""
+        if pair is None:
+            return None
+        return [*self.form.pull(thetas, slopes_of(pair, at.u)), *map(np.zeros_like, of_upper)]
 
     def _near(self, answer: LevelAnswer, thetas: Thetas, of_upper: Thetas) -> LevelSolver | None:
         """The same without curved cones, which hold nothing near what was chosen; None where some do."""
@@ -281,11 +273,9 @@ class LevelSolver:
         if chosen_by is not None and self.upper is not None and self.upper.sign != self._wanted:
             if not self._is_alone(several, chosen_by.program(of_upper), answer.chosen):
                 return None
-            response = ProgramResponse(self.form.program, thetas, answer.program, answer.chosen, self.form.push)
-            whole = np.concatenate([seed, np.zeros(answer.program.width - len(seed))])
-            pair = response.of_vertex(whole, [tangent[: len(thetas)] for tangent in tangents])
-            slopes = None if pair is None else slopes_of(pair, answer.chosen.u)
-            return None if slopes is None else [*self.form.pull(thetas, slopes), *map(np.zeros_like, of_upper)]
+            below = [tangent[: len(thetas)] for tangent in tangents]
+            pair = self._response(answer, thetas, answer.chosen).of_vertex(seed, below)
+            return self._told(pair, answer.chosen, thetas, of_upper)
         return ChosenResponse.of(self.form, chosen_by, several, len(thetas)).pull(
             answer.chosen, thetas, of_upper, seed, tangents
         )

@@ -77,14 +77,14 @@ class ManyPrograms:
             q, b = (np.stack(parts) for parts in zip(*((one.q, one.b) for one in programs)))
             return cls(p, q, a, b, programs[0].equal)
         block = SeparateBlock.of(form.base, thetas[0])
-        p, q = block.dense(base.quadratic, (width, width)), block.column(base.linear, width)
+        p, q = block.dense(base.quadratic, (width, width)), block.column(base.linear)
         for part in base.smooth:
             shape = part.form.shape
-            rows, shift = block.dense(part.form, shape), block.column(part.shift, shape[0])
-            weight = 2.0 * block.column(part.weight, part.weight.shape[0])
+            rows, shift = block.dense(part.form, shape), block.column(part.shift)
+            weight = 2.0 * block.column(part.weight)
             p = p + rows.swapaxes(1, 2) @ (weight[..., None] * rows)
             q = q + _times(rows.swapaxes(1, 2), weight * shift)
-        a, b = block.dense(base.matrix, (height, width)), block.column(base.offset, height)
+        a, b = block.dense(base.matrix, (height, width)), block.column(base.offset)
         return cls(
             p, np.array(np.broadcast_to(q, (count, width))), a, np.array(np.broadcast_to(b, (count, height))), equal
         )

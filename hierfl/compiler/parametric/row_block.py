@@ -113,9 +113,7 @@ class RowBlock:
 
     def _dense(self, entries: AffineEntries) -> np.ndarray:
         """A column for each theta: (k, height)."""
-        out = np.zeros((len(self.theta), entries.shape[0]))
-        out[:, entries.rows] = entries.values(self.theta)
-        return out
+        return entries.spread(entries.values(self.theta))
 
     def pull(self, slopes: Slopes) -> np.ndarray:
         """The gradient in each theta."""
@@ -167,12 +165,12 @@ class RowBlock:
         with np.errstate(all="ignore"):
             every = part.atom.slope(v)
         slope[counted] = every[counted]
-        along = self._spread(part.shift, tangent)
+        along = part.shift.spread(part.shift.moved(tangent))
         moved = form.moved(tangent) if form.moves else None
         if moved is not None:
             along += form.row_sums(moved * own[:, form.columns])
         bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along.reshape(-1, block)[counted])
-        gained = self._spread(part.weight, tangent) * self.weights[:, None]
+        gained = part.weight.spread(part.weight.moved(tangent)) * self.weights[:, None]
         with np.errstate(invalid="ignore"):
             priced = np.where(np.ravel(gained)[:, None] != 0, np.ravel(gained)[:, None] * every, 0.0)
         pushed = (priced + np.ravel(weight)[:, None] * bent).reshape(count, -1)
@@ -181,13 +179,6 @@ class RowBlock:
         if moved is not None:
             slopes = (np.ravel(weight)[:, None] * slope).reshape(count, -1)
             _add(force, places, moved * slopes[:, form.rows])
-
-    def _spread(self, entries: AffineEntries, tangent: np.ndarray) -> np.ndarray:
-        """How a column of each theta moves: (k, height)."""
-        out = np.zeros((len(self.theta), entries.shape[0]))
-        if entries.moves:
-            out[:, entries.rows] = entries.moved(tangent)
-        return out
 
     def _pull_of_smooth(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Of sum_k weight_k s'(form_k right + shift_k) . form_k left."""
@@ -251,12 +242,9 @@ class SeparateBlock(RowBlock):
         out[:, entries.rows, entries.columns] = entries.values(theta)
         return out[:1] if len(out) > 1 and (out == out[:1]).all() else out
 
-    def column(self, entries: AffineEntries, height: int) -> np.ndarray:
+    def column(self, entries: AffineEntries) -> np.ndarray:
         """The columns, or one that is all programs'."""
-        theta = self.theta if entries.moves else self.theta[:1]
-        out = np.zeros((len(theta), height))
-        out[:, entries.rows] = entries.values(theta)
-        return out
+        return entries.spread(entries.values(self.theta if entries.moves else self.theta[:1]))
 
 
 def _add(target: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:

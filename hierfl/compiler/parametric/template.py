@@ -137,15 +137,17 @@ class LevelTemplate:
         places = _Places.of(stuffed, tuple(plain.values()), parts, parameters)
         order = RowOrder.of(stuffed.constraints)
         nothing = np.zeros(0, int)
+        quadratic, linear = places.mapping(forces) if forces else places.cost(stuffed)
+        matrix, offset = places.rows(stuffed, order)
         return cls(
             size=places.size,
             width=places.width,
             theta=parameters,
             hoisted=Program([hoisted.parameters[p] for p in first]),
-            quadratic=places.quadratic(stuffed) if not forces else places.jacobian(forces),
-            linear=places.linear(stuffed) if not forces else places.force(forces),
-            matrix=places.matrix(stuffed, order),
-            offset=places.offset(stuffed, order),
+            quadratic=quadratic,
+            linear=linear,
+            matrix=matrix,
+            offset=offset,
             cones=order.cones,
             rows=tuple(order.owner.get(ids.get(c.id, c.id), nothing) for c in rest),
             smooth=tuple(places.smooth_part(stuffed, piece) for piece in parts.pieces),
@@ -275,60 +277,43 @@ class _Places:
         self,
         stuffed: ParamConeProg,
         tensor: Any,
-        height: int,
         rows: np.ndarray,
         columns: np.ndarray,
-        scale: np.ndarray,
         shape: tuple[int, int],
+        scale: np.ndarray | None = None,
     ) -> AffineEntries:
+        """A tensor's, each row and column where it goes, rows times their scale."""
         place, parameter, value = _triplets(tensor)
-        row, column = place % height, place // height
+        row, column = place % len(rows), place // len(rows)
         taken = (rows[row] >= 0) & (columns[column] >= 0)
         row, column, parameter, value = row[taken], column[taken], parameter[taken], value[taken]
         where = self._parameters(stuffed)[parameter]
-        return AffineEntries.of(shape, rows[row], columns[column], where, value * scale[row], self.count)
+        value = value if scale is None else value * scale[row]
+        return AffineEntries.of(shape, rows[row], columns[column], where, value, self.count)
 
-    def quadratic(self, stuffed: ParamConeProg) -> AffineEntries:
-        """P."""
+    def cost(self, stuffed: ParamConeProg) -> tuple[AffineEntries, AffineEntries]:
+        """(P, q)."""
         columns = self._columns(stuffed)
-        ones = np.ones(len(columns))
-        return self._entries(stuffed, stuffed.P, len(columns), columns, columns, ones, (self.width, self.width))
+        quadratic = self._entries(stuffed, stuffed.P, columns, columns, (self.width, self.width))
+        rows = np.append(columns, -1)  # the last one is the constant of the objective
+        return quadratic, self._entries(stuffed, stuffed.q, rows, np.zeros(1, int), (self.width, 1))
 
-    def linear(self, stuffed: ParamConeProg) -> AffineEntries:
-        """q."""
-        rows = np.append(self._columns(stuffed), -1)  # the last one is the constant of the objective
-        return self._entries(stuffed, stuffed.q, len(rows), rows, np.zeros(1, int), np.ones(len(rows)), (self.width, 1))
-
-    def jacobian(self, forces: Sequence[Expression]) -> AffineEntries:
-        """P, of a mapping."""
-        stuffed, rows = self._of_mapping(forces)
-        columns = np.append(self._columns(stuffed), -1)
-        ones = np.ones(len(rows))
-        return self._entries(stuffed, stuffed.A, len(rows), rows, columns, ones, (self.width, self.width))
-
-    def force(self, forces: Sequence[Expression]) -> AffineEntries:
-        """q, of a mapping."""
-        stuffed, rows = self._of_mapping(forces)
-        columns = np.append(np.full(stuffed.x.size, -1), 0)
-        return self._entries(stuffed, stuffed.A, len(rows), rows, columns, np.ones(len(rows)), (self.width, 1))
-
-    def _of_mapping(self, forces: Sequence[Expression]) -> tuple[ParamConeProg, np.ndarray]:
-        """A mapping as equations, and the place in y of each."""
+    def mapping(self, forces: Sequence[Expression]) -> tuple[AffineEntries, AffineEntries]:
+        """(P, q) of a mapping: equations, each at its place in y."""
         stuffed, _ = _stuffed(cp.Constant(0.0), [Zero(force) for force in forces])
-        places = list(self.of_variable.values())[: len(forces)]
-        return stuffed, np.concatenate(places)
+        places = np.concatenate(list(self.of_variable.values())[: len(forces)])
+        return self._affine(stuffed, places, self.width)
 
-    def matrix(self, stuffed: ParamConeProg, order: RowOrder) -> AffineEntries:
-        """A."""
-        columns = np.append(self._columns(stuffed), -1)
-        return self._entries(
-            stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, self.width)
-        )
+    def rows(self, stuffed: ParamConeProg, order: RowOrder) -> tuple[AffineEntries, AffineEntries]:
+        """(A, b)."""
+        return self._affine(stuffed, order.rows, order.height, order.scale)
 
-    def offset(self, stuffed: ParamConeProg, order: RowOrder) -> AffineEntries:
-        """b."""
-        columns = np.append(np.full(stuffed.x.size, -1), 0)
-        return self._entries(stuffed, stuffed.A, len(order.rows), order.rows, columns, order.scale, (order.height, 1))
+    def _affine(
+        self, stuffed: ParamConeProg, rows: np.ndarray, height: int, scale: np.ndarray | None = None
+    ) -> tuple[AffineEntries, AffineEntries]:
+        columns, last = np.append(self._columns(stuffed), -1), np.append(np.full(stuffed.x.size, -1), 0)
+        matrix = self._entries(stuffed, stuffed.A, rows, columns, (height, self.width), scale)
+        return matrix, self._entries(stuffed, stuffed.A, rows, last, (height, 1), scale)
 
     def smooth_part(self, stuffed: ParamConeProg, piece: SmoothPiece) -> SmoothPart:
         """The forms of a smooth atom, and its weights: what the objective multiplies its stand-in by."""
@@ -336,10 +321,9 @@ class _Places:
         rows = np.full(stuffed.x.size + 1, -1)
         first = stuffed.var_id_to_col[piece.stand_in.id]
         rows[first : first + count] = np.arange(count)
-        weight = self._entries(stuffed, stuffed.q, len(rows), rows, np.zeros(1, int), np.ones(len(rows)), (count, 1))
+        weight = self._entries(stuffed, stuffed.q, rows, np.zeros(1, int), (count, 1))
         alone, _ = _stuffed(cp.Constant(0.0), [Zero(taken.argument)])
-        order = RowOrder.of(alone.constraints)
-        return SmoothPart(taken.atom, taken.block, self.matrix(alone, order), self.offset(alone, order), weight)
+        return SmoothPart(taken.atom, taken.block, *self.rows(alone, RowOrder.of(alone.constraints)), weight)
 
 
 def _triplets(tensor: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

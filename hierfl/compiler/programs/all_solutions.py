@@ -15,7 +15,7 @@ from math import comb
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
+from hierfl.compiler.programs.cones import ZERO, Cone, rows_of
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import (
@@ -165,12 +165,11 @@ class AllSolutions:
             curved = [(cone, own @ program.a, own @ program.b) for cone, own in self.face.curved]
         parts = [_widened(part, width) for part in (rows, loose, *(own for _, own, _ in curved))]
         offsets = [-right, offset, *(b for _, _, b in curved)]
-        kinds = [Cone(ZERO, rows.shape[0]), Cone(NONNEGATIVE, loose.shape[0]), *(cone for cone, _, _ in curved)]
+        kinds = rows_of(rows.shape[0], loose.shape[0], [cone for cone, _, _ in curved])
         if more is not None and ahead is not None:
             parts.append(_widened(more, width))
             offsets.append(ahead)
-            kinds += cones or (Cone(NONNEGATIVE, len(ahead)),)
-        kinds = [cone for cone in kinds if cone.size]
+            kinds += cones or rows_of(0, len(ahead))
         return ConvexProgram(p, q, stacked(parts), np.concatenate(offsets), kinds, program.size, p)
 
     def least_norm(self) -> ProgramSolution:
@@ -226,12 +225,12 @@ class AllSolutions:
     def _goes_on(g: np.ndarray) -> bool:
         """Whether there is a direction along which no row ends."""
         count = g.shape[1]
-        a, flat = np.vstack([g, np.eye(count), -np.eye(count)]), np.zeros((count, count))
+        a = np.vstack([g, np.eye(count), -np.eye(count)])
         b = np.concatenate([np.zeros(len(g)), np.ones(2 * count)])
         for k in range(2 * count):
             q = np.zeros(count)
             q[k // 2] = 1.0 if k % 2 else -1.0
-            end = solve_program(ConvexProgram(flat, q, a, b, [Cone(NONNEGATIVE, len(b))], count, flat[:0]))
+            end = solve_program(ConvexProgram.flat(q, a, b, rows_of(0, len(b))))
             if end.status == SOLVED and q @ end.u < -MOVES:
                 return True
         return False
@@ -289,9 +288,7 @@ def _moved(program: ConvexProgram, answer: ProgramSolution, entries: np.ndarray,
     """The solution with these entries where they cost least; itself where there is no such place."""
     rest = answer.u.copy()
     rest[entries] = 0.0
-    flat = nothing(len(entries), len(entries), program.p)
-    least = ConvexProgram(flat, costs, program.a[:, entries], program.slack(rest), program.cones, len(entries), flat)
-    found = solve_program(least)
+    found = solve_program(ConvexProgram.flat(costs, program.a[:, entries], program.slack(rest), program.cones))
     if not found.solved:
         return answer
     rest[entries] = found.u

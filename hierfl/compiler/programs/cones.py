@@ -34,16 +34,19 @@ class Cone:
     share: float | None = None
 
 
+def rows_of(equations: int, inequalities: int, cones: Sequence[Cone] = ()) -> list[Cone]:
+    """So many equations, so many inequalities, and other cones: those that have rows."""
+    return [cone for cone in (Cone(ZERO, equations), Cone(NONNEGATIVE, inequalities), *cones) if cone.size]
+
+
 def triangle(order: int) -> np.ndarray:
     """The matrix that takes vec(S) to the upper triangle by columns, off-diagonal entries times sqrt(2), S made symmetric."""
-    rows = []
-    for column in range(order):
-        for row in range(column + 1):
-            picked = np.zeros((order, order))
-            picked[row, column] += 0.5
-            picked[column, row] += 0.5
-            rows.append(np.ravel(picked * (1.0 if row == column else np.sqrt(2.0)), order="F"))
-    return np.array(rows)
+    columns, rows = np.tril_indices(order)
+    place, picked = np.arange(len(rows)), np.zeros((len(rows), order * order))
+    scale = np.where(rows == columns, 0.5, np.sqrt(0.5))
+    picked[place, rows + order * columns] += scale
+    picked[place, columns + order * rows] += scale
+    return picked
 
 
 def blocks(cones: Sequence[Cone]) -> Iterator[tuple[Cone, slice]]:

@@ -20,6 +20,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     entries_of,
     largest,
     lengths,
+    nothing,
     stacked,
 )
 from hierfl.compiler.programs.smooth_sum import SmoothSum
@@ -78,6 +79,11 @@ class ConvexProgram:
     def of(cls, p: Matrix, q: Vector, a: Matrix, b: Rows, cones: Sequence[Cone], size: int | None = None) -> ConvexProgram:
         """A quadratic program; all of u is y unless its ``size`` is given."""
         return cls(p, q, a, b, cones, len(q) if size is None else size, p)
+
+    @classmethod
+    def flat(cls, q: Vector, a: Matrix, b: Rows, cones: Sequence[Cone], size: int | None = None) -> ConvexProgram:
+        """The same without a curvature."""
+        return cls.of(nothing(len(q), len(q), a), q, a, b, cones, size)
 
     @property
     def width(self) -> int:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, dual_slope, middles
+from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, dual_slope, middles, rows_of
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, nothing, stacked
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, stacked
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.statuses import EMPTY, UNBOUNDED
 
@@ -87,10 +87,11 @@ class ProgramResponse:
         return AllSolutions(self.program, self.answer)
 
     def adjoint(self, seed: np.ndarray, tangents: Sequence[Thetas], leaps: bool = False) -> Adjoint | None:
-        """The adjoint of seed'u; None where there is none.
+        """The adjoint of seed'u, of its first entries where the seed is shorter; None where there is none.
 
         ``tangents`` are directions of theta in which it has to be one; ``leaps`` says that u may jump, which a seed of zero does not see.
         """
+        seed = self._whole(seed)
         if not seed.any():
             followed = not leaps or all(self._stays(self.moved(tangent)) for tangent in tangents)
             zero = np.zeros(self.program.width), np.zeros(len(self.program.b))
@@ -119,7 +120,11 @@ class ProgramResponse:
         if not all(self._is_followed(self.moved(tangent)) for tangent in tangents):
             return None
         held = self.solutions.is_vertex_of
-        return None if held is None else self._at(held, seed)
+        return None if held is None else self._at(held, self._whole(seed))
+
+    def _whole(self, seed: np.ndarray) -> np.ndarray:
+        """A seed of the first entries of u as one of all."""
+        return np.concatenate([seed, np.zeros(self.program.width - len(seed))])
 
     def _look(self, way: Thetas) -> _Look | None:
         """The derivative along a direction, by the multipliers that count there; None where it leads out of the domain."""
@@ -147,13 +152,9 @@ class ProgramResponse:
         whose dual that is.
         """
         program, z = self.program, self.answer.z
-        tight = self.solutions.strong | self.solutions.weak
-        order = np.concatenate([np.flatnonzero(tight & program.equal), np.flatnonzero(tight & program.loose)])
-        kinds = [Cone(ZERO, int((tight & program.equal).sum())), Cone(NONNEGATIVE, int((tight & program.loose).sum()))]
-        flat, rows = nothing(program.width, program.width, program.p), program.a[order]
-        cones = [cone for cone in kinds if cone.size]
-        least = ConvexProgram(flat, np.asarray(rows.T @ z[order]), rows, slack[order], cones, program.size, flat)
-        found = solve_program(least)
+        order, cones = self._tight
+        rows = program.a[order]
+        found = solve_program(ConvexProgram.flat(np.asarray(rows.T @ z[order]), rows, slack[order], cones, program.size))
         if not found.solved:
             return None
         multipliers = np.zeros_like(z)
@@ -161,6 +162,13 @@ class ProgramResponse:
         if not program.judged(self.answer.u, multipliers).solved:
             return None
         return replace(self, answer=replace(self.answer, z=multipliers), _saddles={})
+
+    @cached_property
+    def _tight(self) -> tuple[np.ndarray, list[Cone]]:
+        """(the rows that hold here, equations first; what they are)."""
+        held = self.solutions.strong | self.solutions.weak
+        equal, loose = np.flatnonzero(held & self.program.equal), np.flatnonzero(held & self.program.loose)
+        return np.append(equal, loose), rows_of(len(equal), len(loose))
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -248,9 +256,7 @@ class ProgramResponse:
         program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
         a = stacked([program.a[strong], program.a[weak]])
         b = np.concatenate([slack[strong], slack[weak]])
-        cones = [Cone(ZERO, int(strong.sum())), Cone(NONNEGATIVE, int(weak.sum()))]
-        kinds = [cone for cone in cones if cone.size]
-        rows = self._curvature, force, a, b, kinds, program.size, program.flat_along(self.answer.u)
+        rows = self._curvature, force, a, b, rows_of(int(strong.sum()), int(weak.sum())), program.size, program.flat_along(self.answer.u)
         return solve_program(ConvexProgram(*rows, is_map=program.is_map))
 
     def _leads_out(self, status: int, slack: np.ndarray) -> bool:
@@ -259,14 +265,9 @@ class ProgramResponse:
             return bool(unpriced(self.program).any())
         if status != EMPTY:
             return False
-        program, tight = self.program, self.solutions.strong | self.solutions.weak
-        equal = tight & program.equal
-        loose = tight & program.loose
-        a = stacked([program.a[equal], program.a[loose]])
-        cones = [cone for cone in (Cone(ZERO, int(equal.sum())), Cone(NONNEGATIVE, int(loose.sum()))) if cone.size]
-        flat, none = nothing(program.width, program.width, program.p), np.zeros(program.width)
-        b = np.concatenate([slack[equal], slack[loose]])
-        return solve_program(ConvexProgram(flat, none, a, b, cones, program.size, flat)).status == EMPTY
+        program, (order, cones) = self.program, self._tight
+        there = ConvexProgram.flat(np.zeros(program.width), program.a[order], slack[order], cones, program.size)
+        return solve_program(there).status == EMPTY
 
     def _held_along(self, moved: ProgramSolution, force: np.ndarray, slack: np.ndarray) -> np.ndarray:
         """The rows that hold here and a little along a direction."""

@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from scipy.sparse.linalg import splu
 
 from hierfl.compiler.programs.backends import backends_for
-from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, ZERO, Cone, dual_slope, project_dual, triangle
+from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, Cone, dual_slope, project_dual, rows_of, triangle
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, gram, is_dense, nothing, stacked
@@ -139,9 +139,8 @@ def _on_face(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution
     pinned = stacked([curved, program.a[strong]])
     a = stacked([pinned, program.a[~strong]])
     b = np.concatenate([-np.asarray(pinned @ u), program.b[~strong]])
-    cones = [Cone(ZERO, pinned.shape[0]), Cone(NONNEGATIVE, int((~strong).sum()))]
-    flat = nothing(program.width, program.width, program.p)
-    vertex = _quadratic(ConvexProgram(flat, left / size, a, b, [c for c in cones if c.size], program.size, flat), None)
+    cones = rows_of(pinned.shape[0], int((~strong).sum()))
+    vertex = _quadratic(ConvexProgram.flat(left / size, a, b, cones, program.size), None)
     if not vertex.solved:
         return None
     multipliers, first = np.where(strong, z, 0.0), curved.shape[0]

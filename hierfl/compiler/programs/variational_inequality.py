@@ -53,8 +53,7 @@ def solve_map(program: ConvexProgram, solve: Solve, polish: Polish) -> ProgramSo
         return polish(program, found.u[:width] * unit, found.u[width:] * weight / program.sizes)
     if found.status == FAILED:
         return replace(best, status=FAILED)
-    flat = nothing(program.width, program.width, program.p)
-    rows = solve(ConvexProgram.of(flat, np.zeros(program.width), program.a, program.b, program.cones))
+    rows = solve(ConvexProgram.flat(np.zeros(program.width), program.a, program.b, program.cones))
     return program.none(EMPTY if rows.status == EMPTY else UNBOUNDED)  # a gap is never negative
 
 

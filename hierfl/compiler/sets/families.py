@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from cvxpy.expressions.expression import Expression
 from jaxtyping import Array, Float, Int
 
+from hierfl.compiler.programs.cones import triangle
 from hierfl.compiler.sets.bounded_terms import BoundedTerm, LargestEigenvalue, Norm, Semidefinite
 from hierfl.projections import ball, box_with_hyperplane, l1_ball, psd, second_order_cone
 
@@ -113,7 +114,7 @@ class PsdCone(Family):
         else:
             return None
         order = int(matrix.shape[0])
-        coordinates = sp.csr_array(_svec_map(order))
+        coordinates = sp.csr_array(triangle(order))
         return Membership(cls(order), matrix, np.arange(coordinates.shape[0])[None], coordinates=coordinates)
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
@@ -180,16 +181,6 @@ def _rows_along(shape: tuple[int, ...], axis: int | None) -> Int[np.ndarray, "gr
     if axis is None:
         return places.ravel(order="F")[None]
     return np.moveaxis(places, axis, -1).reshape(-1, shape[axis], order="F")
-
-
-def _svec_map(order: int) -> Float[np.ndarray, "k square"]:
-    """The matrix (order (order + 1) / 2, order^2) from a raveled matrix to the svec coordinates of its symmetric part."""
-    rows, columns, scales = _triangle(order)
-    picked = np.zeros((len(rows), order * order))
-    place = np.arange(len(rows))
-    picked[place, rows + order * columns] += 0.5 * scales
-    picked[place, columns + order * rows] += 0.5 * scales
-    return picked
 
 
 def _triangle(order: int) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.methods.semismooth_newton import newton_from
-from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS
+from hierfl.compiler.lower_level.methods.walk import POWER_STEPS
 from hierfl.compiler.lower_level.rank_one_map import RankOne
 from hierfl.compiler.lower_level.structure import LowerStructure
 
@@ -125,7 +125,8 @@ def solve_box(
     value, rounding = answer.residual(start)
     # the bracket and the steps are one array, since every array that a loop begins with costs as much as a sum over y
     known, done = jnp.array([-jnp.inf, jnp.inf, 0.0], start.dtype), ~(jnp.abs(value) > rounding)
-    theta, value, known, _ = jax.lax.while_loop(unfinished, advance, (start, value, known, done))
+    first: tuple[Array, ...] = start, value, known, done
+    theta, value, known, _ = jax.lax.while_loop(unfinished, advance, first)
     # a last correction, too small for theta's own digits but not for those of q + u theta; anything larger comes of a singular J
     last = answer.newton_step(theta, value)
     small = jnp.abs(last) <= 1e3 * jnp.finfo(theta.dtype).eps * jnp.abs(theta)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, certify_direct
+from hierfl.compiler.lower_level.certificate import LowerSolution, Wanted, certify_direct
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 
@@ -44,32 +44,16 @@ class Question(NamedTuple):
     tolerance: Array | float
     exact_projection: bool
 
-    def judged(self, evidence: Evidence, step: Array, iterations: Any) -> LowerSolution:
-        """The solution that complete evidence certifies."""
-        return evidence.judged(step, self.mu, iterations, self.tolerance, self.exact_projection, self.asked.condition())
+    @property
+    def wanted(self) -> Wanted:
+        """What its certificate goes by."""
+        return Wanted(self.mu, self.tolerance, self.exact_projection, self.asked.condition())
 
     def certified_directly(self, y: Array, step: Array, iterations: Any) -> LowerSolution:
         """A y that needs no further step, with the evidence; F is affine and the step at most 1 / L."""
         force = self.asked.operator(y)
         ahead = self.asked.project(y - step * force)
-        return self.judged_directly(y, force, ahead, self.asked.operator(ahead), step, iterations)
-
-    def judged_directly(
-        self, y: Array, force: Array, ahead: Array, force_ahead: Array, step: Array, iterations: Any
-    ) -> LowerSolution:
-        """The same once the step ahead is taken."""
-        return certify_direct(
-            y,
-            force,
-            ahead,
-            force_ahead,
-            step,
-            self.mu,
-            iterations,
-            self.tolerance,
-            self.exact_projection,
-            self.asked.condition(),
-        )
+        return certify_direct(y, force, ahead, self.asked.operator(ahead), step, iterations, self.wanted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -199,21 +199,20 @@ class ParametricProgram(ExactMethod):
         count, shapes = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas]
         sizes = [int(np.prod(shape)) for shape in shapes]
 
-        def on_host(seed: np.ndarray, *parts: np.ndarray) -> np.ndarray:
-            given = [np.asarray(part, float) for part in parts]
-            here, rest = given[: len(shapes)], given[len(shapes) :]
-            tangents = [rest[k : k + len(shapes)] for k in range(0, len(rest), len(shapes))]
-            found = self.solver.pull(here[:count], here[count:], np.asarray(seed, float), tangents)
+        def asked(seed: np.ndarray, *given: np.ndarray) -> tuple[Thetas, Thetas, np.ndarray, list[Thetas]]:
+            here, *tangents = ([*given[k : k + len(shapes)]] for k in range(0, len(given), len(shapes)))
+            return here[:count], here[count:], seed, tangents
+
+        def on_host(*parts: np.ndarray) -> np.ndarray:
+            found = self.solver.pull(*asked(*(np.asarray(part, float) for part in parts)))
             if found is None:
                 return np.full(sum(sizes), np.nan)
             return np.concatenate([np.zeros(0), *map(np.ravel, found)])
 
         def many(batch: Batch) -> np.ndarray:
-            seeds, *given = (for_each(batch.count, part) for part in batch.arrays)
-            here, rest = given[: len(shapes)], given[len(shapes) :]
-            tangents = [rest[k : k + len(shapes)] for k in range(0, len(rest), len(shapes))]
             told = np.full((batch.count, sum(sizes)), np.nan)
-            for numbers, found in self.solver.pulls(here[:count], here[count:], seeds, tangents):
+            given = (for_each(batch.count, part) for part in batch.arrays)
+            for numbers, found in self.solver.pulls(*asked(*given)):
                 if len(numbers) and found is not None:
                     told[numbers] = np.hstack([part.reshape(len(numbers), -1) for part in found])
             return told

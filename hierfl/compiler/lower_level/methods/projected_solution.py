@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.compiler.lower_level.certificate import LowerSolution
+from hierfl.compiler.lower_level.certificate import LowerSolution, certify_direct
 from hierfl.compiler.lower_level.methods.method import INEXACT_TOLERANCE, ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.structure import LowerStructure
 
@@ -39,7 +39,7 @@ class ProjectedSolution(ExactMethod):
         diagonal, force, step = divisors(question)
         curved = diagonal > 0
         centre = -force / jnp.where(curved, diagonal, 1.0)
-        solution = question.judged_directly(*_two_steps(question, centre, step), step, jnp.zeros((), int))
+        solution = certify_direct(*_two_steps(question, centre, step), step, jnp.zeros((), int), question.wanted)
         # a sign that holds on X only may fail outside, or with other values of parameters
         return solution._replace(converged=solution.converged & jnp.all(curved))
 

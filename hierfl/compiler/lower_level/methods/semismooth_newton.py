@@ -22,11 +22,14 @@ from jax.scipy.sparse.linalg import cg, gmres
 from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.lower_level.certificate import LowerSolution, Map, target
-from hierfl.compiler.lower_level.methods.accelerated_gradient import AcceleratedSteps, Extrapolated
-from hierfl.compiler.lower_level.methods.extragradient import ExtragradientSteps, Halfway
+from hierfl.compiler.lower_level.methods.first_order_steps import (
+    AcceleratedSteps,
+    ExtragradientSteps,
+    Extrapolated,
+    Halfway,
+)
 from hierfl.compiler.lower_level.methods.method import IterativeMethod, Question, Verdict
-from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS
-from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, if_wanted, one_of_two, walked
+from hierfl.compiler.lower_level.methods.walk import POWER_STEPS, Iteration, Onward, if_wanted, one_of_two, walked
 from hierfl.compiler.lower_level.structure import LowerStructure
 
 DENSE_LIMIT = 64

@@ -18,9 +18,9 @@ from jaxtyping import Bool
 
 from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Map
 from hierfl.compiler.lower_level.methods.method import Question
-from hierfl.compiler.lower_level.methods.step_sizes import POWER_STEPS, first_step
 
 START, STEPS, CERTIFICATE, END = range(4)  # what a trip is for
+POWER_STEPS = 15
 
 
 class Stand(Protocol):
@@ -84,7 +84,7 @@ def walked(
     question: Question, iteration: Iteration[S], start: Array, power_steps: Array | int = POWER_STEPS
 ) -> LowerSolution:
     """The solution of a question by an iteration, from the projection of ``start``, with its evidence."""
-    owner, asked = question.owner, question.asked
+    owner, asked, wanted = question.owner, question.asked, question.wanted
 
     def unfinished(walk: Walk) -> Array:
         return walk.purpose < END
@@ -103,7 +103,7 @@ def walked(
         onward = jnp.where(done, moved.y - moved.step * moved.force, onward)
         steps = Walk(jnp.where(done, CERTIFICATE, STEPS), onward, moved, evidence)
 
-        looked, onward = evidence.looked(ahead, nearest, force, stand.step, question.mu)
+        looked, onward = evidence.looked(ahead, nearest, force, stand.step, wanted)
         certificate = Walk(jnp.where(looked.complete, END, CERTIFICATE), onward, stand, looked)
         return one_of_two(starting, start, one_of_two(stepping, steps, certificate))
 
@@ -116,7 +116,7 @@ def walked(
     zero, one = jnp.zeros_like(start), jnp.ones((), start.dtype)
     first = Walk(jnp.asarray(START), start, iteration.begin(start, zero, one), Evidence.none(start))
     end = jax.lax.while_loop(unfinished, trip, first)
-    return question.judged(end.evidence, end.stand.step, end.stand.taken)
+    return end.evidence.judged(end.stand.step, end.stand.taken, wanted)
 
 
 def one_of_two(condition: Bool[Array, ""], one: T, other: T) -> T:
@@ -135,3 +135,32 @@ def if_wanted(wanted: Array, compute: Callable[[], Array], otherwise: Array) -> 
         return jnp.zeros_like(state[0]), compute()
 
     return jax.lax.while_loop(lambda state: state[0], once, (wanted, otherwise))[1]
+
+
+def first_step(operator: Map, start: Array, force: Array, iterations: Any = POWER_STEPS) -> Array:
+    """1/L from a power iteration on F's Jacobian at the start, F there being known; L from below, hence the later safeguards."""
+    size = stretch(lambda v: jax.jvp(operator, (start,), (v,))[1], start, iterations)
+    length = jnp.linalg.norm(force)
+    # F constant here: any step will do
+    flat = 100.0 * (1.0 + jnp.linalg.norm(start)) / jnp.where(length > 0, length, 1.0)
+    curved = (size * flat > 1e-6) & jnp.isfinite(size)
+    return jnp.where(curved, 1.0 / (1.05 * jnp.where(size > 0, size, 1.0)), flat)
+
+
+def stretch(multiply: Map, like: Array, iterations: Any = POWER_STEPS) -> Array:
+    """The norm of a linear map by a power iteration, from below."""
+    probe = generic(like)
+
+    def once(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        image = multiply(state[0])
+        size = jnp.linalg.norm(image)
+        return image / jnp.where(size > 0, size, 1.0), size
+
+    first = probe / jnp.linalg.norm(probe), jnp.zeros((), like.dtype)
+    size: Array = jax.lax.fori_loop(0, iterations, once, first)[1]
+    return size
+
+
+def generic(like: Array) -> Array:
+    """A vector without anything special."""
+    return jnp.cos(jnp.arange(1, like.size + 1, dtype=like.dtype) ** 2)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, certify_direct
+from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Wanted, certify_direct
 from hierfl.compiler.lower_level.methods.diagonal_plus_rank_one import solve_box
 from hierfl.compiler.lower_level.rank_one_map import Skeleton
 from hierfl.runtime import InProcess
@@ -244,12 +244,12 @@ def test_bound_is_never_below_the_error_and_at_most_two_kappa_above(seed: int, l
 
         truth = iterate(jnp.zeros(6), 200_000 if condition > 100 else 20_000)
         start = project(jnp.asarray(truth + 0.1 * rng.standard_normal(6)))
-        mu, ahead = jnp.asarray(1.0), start - step * (matrix @ start - b)
+        wanted, ahead = Wanted(jnp.asarray(1.0), 1e-9, True), start - step * (matrix @ start - b)
         evidence = Evidence.none(start)
         while not evidence.complete:
             nearest = project(ahead)
-            evidence, ahead = evidence.looked(ahead, nearest, matrix @ nearest - b, step, mu)
-        solution = evidence.judged(step, mu, 0, 1e-9, True)
+            evidence, ahead = evidence.looked(ahead, nearest, matrix @ nearest - b, step, wanted)
+        solution = evidence.judged(step, 0, wanted)
         error = float(jnp.linalg.norm(solution.y - truth))
         assert float(solution.error_bound) >= error * (1 - 1e-9) - 1e-12
         assert float(solution.error_bound) <= 2 * condition * error * (1 + 1e-6) + 1e-9
@@ -267,10 +267,10 @@ def test_one_look_at_an_answer_never_bounds_its_error_too_low(
     y = np.clip(truth + 10.0**log_miss * rng.standard_normal(6), low, high)
 
     def look(point: np.ndarray) -> LowerSolution:
-        step, modulus = jnp.asarray(1 / size), jnp.asarray(1.0)
+        step, wanted = jnp.asarray(1 / size), Wanted(jnp.asarray(1.0), 1e-9, True)
         forces, project = (lambda z: jnp.asarray(diagonal) * z - b), (lambda z: jnp.clip(z, low, high))
         ahead = project(jnp.asarray(point) - step * forces(point))
-        return certify_direct(jnp.asarray(point), forces(point), ahead, forces(ahead), step, modulus, 0, 1e-9, True)
+        return certify_direct(jnp.asarray(point), forces(point), ahead, forces(ahead), step, 0, wanted)
 
     with jax.enable_x64(True):
         found, exact = look(y), look(truth)
