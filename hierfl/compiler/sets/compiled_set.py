@@ -82,7 +82,7 @@ class CompiledSet:
         return self._project(z, self.values(environment)) if self.blocks else z
 
     def point_near(self, z: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> Float[np.ndarray, " size"]:
-        """The nearest point, outside of programs."""
+        """The nearest point, outside of programs: of a polyhedron by the host engine, for which no search has to be compiled."""
         return np.asarray(self._projected(z, environment))
 
     def gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
@@ -102,7 +102,12 @@ class CompiledSet:
     @cached_property
     def on_host(self) -> NearestPoint | None:
         """The projection on a polyhedron by the host engine, which programs that run a few times are quicker with; None for other sets."""
-        if self.size <= HOST_LIMIT and any(isinstance(block, PolyhedronBlock) for block in self.blocks):
+        return self._engine if any(isinstance(block, PolyhedronBlock) for block in self.blocks) else None
+
+    @cached_property
+    def _engine(self) -> NearestPoint | None:
+        """The host engine, of a polyhedron that is no box."""
+        if self.size <= HOST_LIMIT and self.kind not in ("free", "box"):
             with suppress(NoStandardFormError):
                 solver = NearestPoint.on(self.constraints, self.variables)
                 return solver if solver.polyhedral else None
@@ -114,7 +119,8 @@ class CompiledSet:
 
     @cached_property
     def _projected(self) -> Callable[..., Array]:
-        return quick_jit(self.project)
+        engine = self._engine
+        return quick_jit(self.project if engine is None else lambda z, at: engine.project(z, self._moving(at)))
 
     @cached_property
     def _project(self) -> Callable[..., Array]:
