@@ -112,6 +112,8 @@ def _hear(_: int, frame: FrameType | None) -> None:
         wish.asked = time.perf_counter()
         wish.insist()
     if not wishes[-1].patience:
+        if _STATE.unbroken:
+            return
         raise CutShort
     os.write(STDERR, TOLD)  # print() may be what was interrupted
 

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.compiler.programs.backends import clarabel_backend
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, reason
@@ -303,3 +304,24 @@ def test_somebody_elses_handler_is_left_alone() -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+def test_a_value_is_given_up_within_an_interior_point_method(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C meets Clarabel's callback, in which whatever is raised is lost."""
+    asked = []
+
+    def press_and_look() -> bool:
+        asked.append(len(asked))
+        if len(asked) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return over()
+
+    monkeypatch.setattr(clarabel_backend, "over", press_and_look)
+    x, y = cp.Variable(2, name="x"), cp.Variable(40, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - np.ones((40, 2)) @ x) + cp.norm1(y), [cp.norm(y) <= 1])
+    with pytest.raises(KeyboardInterrupt):
+        hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower).implicit(np.ones(2))
+    assert len(asked) == 3
+    assert "Traceback" not in capfd.readouterr().err

@@ -23,6 +23,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     as_array,
     beside,
     diagonal,
+    is_dense,
     largest,
     lengths,
     nothing,
@@ -85,6 +86,13 @@ class AllSolutions:
         kept = sizes > 1e-14 * max(1.0, float(sizes.max(initial=0.0)))
         return together[kept], np.concatenate(right)[kept]
 
+    def unpinned(self, way: Vector) -> Vector:
+        """The part of a direction along which the equations that hold for all solutions go on holding."""
+        rows, width = self.pinned[0], self.program.width
+        if is_dense(rows) and rows.shape[0] > width:
+            rows = np.linalg.qr(rows, mode="r")
+        return Saddle(diagonal(np.ones(width), rows), rows).solve(way, np.zeros(rows.shape[0]))[0]
+
     @cached_property
     def face(self) -> SolutionFace:
         """Where the slacks of all solutions are, over curved cones."""
@@ -98,8 +106,7 @@ class AllSolutions:
         if self._is_definite:
             return True
         generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(self.program.width - size)])
-        rows, _ = self.pinned
-        along, _, _ = Saddle(diagonal(np.ones(self.program.width), rows), rows).solve(generic, np.zeros(rows.shape[0]))
+        along = self.unpinned(generic)
         if float(np.abs(along[:size]).max(initial=0.0)) <= MOVES * float(np.abs(generic).max()):
             return True
         ends = self.ends

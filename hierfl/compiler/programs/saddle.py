@@ -20,6 +20,7 @@ from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
 from scipy.sparse.linalg import splu
 
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, count_in_rows, entries_of, is_dense
+from hierfl.jaxtools.interruption import heed
 
 DENSE = 400  # unknowns up to which a system is decomposed; up to
 FILLED, FULL = 4_000, 0.15  # so many where it has as many entries, a share of all
@@ -36,6 +37,7 @@ class Saddle:
     """The system of one P, ``symmetric`` or not, and some rows."""
 
     def __init__(self, p: Matrix, rows: Matrix, symmetric: bool = True) -> None:
+        heed()  # every loop over programs comes by here
         self.width, self.count, self._symmetric = p.shape[0], rows.shape[0], symmetric
         self._p, self._rows = p, rows
         if is_dense(p) and is_dense(rows):

@@ -12,6 +12,7 @@ from hierfl.compiler.programs.backends.backend import Backend
 from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
+from hierfl.jaxtools.interruption import heed, heeded_unless_within, over, unbroken
 
 LARGE = 10_000  # rows from which one program is worth all cores
 
@@ -28,7 +29,11 @@ class Clarabel(Backend):
         cones = [_of_clarabel(cone) for cone in program.cones]
         upper, rows = sp.csc_matrix(sp.triu(program.p)), -sp.csc_matrix(program.a)
         try:
-            result = clarabel.DefaultSolver(upper, program.q, rows, program.b, cones, _settings(len(program.b))).solve()
+            solver = clarabel.DefaultSolver(upper, program.q, rows, program.b, cones, _settings(len(program.b)))
+            solver.set_termination_callback(lambda _: over())
+            with heeded_unless_within(), unbroken():  # what is raised in a callback is lost
+                result = solver.solve()
+                heed()
         except BaseException as panic:  # Clarabel's own, of eigenvalues that it does not find, is no Exception
             if type(panic).__name__ != "PanicException":
                 raise
