@@ -14,6 +14,7 @@ from math import comb
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.linalg import svd
 
 from hierfl.compiler.programs.cones import ZERO, Cone, rows_of
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
@@ -38,6 +39,7 @@ SMALL_Y, DEFINITE = 300, 1e-7  # scalars of y whose curvature is looked at, and 
 MOVES = 1e-7  # of a vector, from which y moves along it
 FAR = 1e-4  # the same over curved cones, where a point is blurred by the root of rounding
 TIGHT = 2e-14  # of a row's size, up to which it holds with equality
+RANK = 1e-12  # of the largest singular value, from which one counts
 FAINT = 1e-9  # over curved cones, whose multipliers are no better
 VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
 
@@ -89,8 +91,10 @@ class AllSolutions:
     def unpinned(self, way: Vector) -> Vector:
         """The part of a direction along which the equations that hold for all solutions go on holding."""
         rows, width = self.pinned[0], self.program.width
-        if is_dense(rows) and rows.shape[0] > width:
-            rows = np.linalg.qr(rows, mode="r")
+        if is_dense(rows) and rows.shape[0] > width:  # as many as count
+            _, values, ways = svd(np.linalg.qr(rows / lengths(rows)[:, None], mode="r"))
+            held = ways[values > RANK * values[0]]
+            return way - held.T @ (held @ way)
         return Saddle(diagonal(np.ones(width), rows), rows).solve(way, np.zeros(rows.shape[0]))[0]
 
     @cached_property
