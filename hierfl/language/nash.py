@@ -66,8 +66,9 @@ def _check_players(players: Sequence[Player]) -> None:
         raise DeclarationError("Nash needs at least one hf.Player(y, objective, constraints).")
     for player in players:
         if not isinstance(player, Player):
+            instead = "; write hf.Nash(*players)" if isinstance(player, list | tuple) else ""
             raise DeclarationError(
-                f"Nash takes hf.Player(y, objective, constraints) for each player, not {player!r} ({type(player).__name__})."
+                f"Nash takes hf.Player(y, objective, constraints) for each player, not {player!r} ({type(player).__name__}){instead}."
             )
 
 
