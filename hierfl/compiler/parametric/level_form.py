@@ -28,6 +28,7 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, stacked
 from hierfl.compiler.programs.smooth_sum import SmoothSum
 from hierfl.compiler.programs.solve_program import solve_program
@@ -193,9 +194,9 @@ class LevelForm:
             priced[part.columns[:, part.template.linear.rows]] = True
         return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), smooth, constant, priced, self.is_map)
 
-    def solution(self, thetas: Thetas, program: ConvexProgram) -> ProgramSolution:
-        """The solution of the program at theta."""
-        return solve_program(program)
+    def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:
+        """The solution of the program at theta, with what is known of those at others."""
+        return solve_program(program, known=known)
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""

@@ -19,7 +19,7 @@ from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
 from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, dual_slope, middles, rows_of
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
-from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, stacked
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.statuses import EMPTY, UNBOUNDED
@@ -79,8 +79,7 @@ class ProgramResponse:
     answer: ProgramSolution
     push: Push | None = None  # how the conditions move along a direction of theta; else by differences of what is built
     has_edges: bool = True  # where nothing is feasible is outside of the domain, and no other piece
-
-    _saddles: dict[bytes, Saddle] = field(default_factory=dict)
+    known: Saddles = field(default_factory=Saddles)  # systems of its P and A
 
     @cached_property
     def solutions(self) -> AllSolutions:
@@ -161,7 +160,7 @@ class ProgramResponse:
         multipliers[order] = found.z
         if not program.judged(self.answer.u, multipliers).solved:
             return None
-        return replace(self, answer=replace(self.answer, z=multipliers), _saddles={})
+        return replace(self, answer=replace(self.answer, z=multipliers))
 
     @cached_property
     def _tight(self) -> tuple[np.ndarray, list[Cone]]:
@@ -178,12 +177,14 @@ class ProgramResponse:
 
     def _saddle(self, held: np.ndarray, turned: bool = False) -> Saddle:
         """The system of the conditions, or its transpose, which differs for a map alone."""
-        symmetric = not self.program.is_map
-        key = held.tobytes() + bytes([turned and not symmetric])
-        if key not in self._saddles:
-            curvature = self._curvature.T if turned else self._curvature
-            self._saddles[key] = Saddle(curvature, self.program.a[held], symmetric)
-        return self._saddles[key]
+        if not self.program.is_map:
+            return self.known.at(self._curvature, self.program.a, held)
+        of, p = (self._turned, self._curvature.T) if turned else (self.known, self._curvature)
+        return of.at(p, self.program.a, held, False)
+
+    @cached_property
+    def _turned(self) -> Saddles:
+        return Saddles()
 
     def _at(self, held: np.ndarray, seed: np.ndarray) -> Adjoint | None:
         """The adjoint where these rows hold; None where they leave the seed undetermined."""
