@@ -287,13 +287,11 @@ class ProgramResponse:
         forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
         if program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
             return None
-        if self._bends_are_open:
-            return None
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
             pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
             determined = rank == len(system) or self._leaves_little_open(system, rank)
-            told = pair is None or determined or all(self._is_slope(pair, seed, way) for way in ways)
+            told = pair is None or (determined and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
             return pair if told else None
         moves = [self.moved(way) for way in ways]
         looks = [self._along_cones(*way) for way in moves] if self._critical.known else []
@@ -302,7 +300,7 @@ class ProgramResponse:
         for inner, moved in looks:
             pair = self._of_critical(inner, moved, seed)
             if pair is not None and all(self._agrees(pair, seed, way, other) for way, (_, other) in zip(moves, looks)):
-                sure = self._has_inside or all(self._is_slope(pair, seed, way) for way in ways)
+                sure = (self._has_inside and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
                 return pair if sure else None
         return None
 

@@ -21,7 +21,7 @@ from scipy.linalg import svd
 from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
 from scipy.sparse.linalg import splu
 
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, count_in_rows, entries_of, is_dense
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, count_in_rows, entries_of, is_dense, same
 from hierfl.jaxtools.interruption import heed
 
 DENSE = 400  # unknowns up to which a system is decomposed; up to
@@ -257,14 +257,14 @@ class Saddles:
 
     def inside(self, domain: list[Matrix], find: Callable[[], T]) -> T:
         """What is found of a domain, which often does not move."""
-        if not _same(self._inside[0], domain):
+        if not same(self._inside[0], domain):
             self._inside = domain, find()
         found: T = self._inside[1]
         return found
 
     def at(self, p: Matrix, a: Matrix, held: np.ndarray, symmetric: bool = True) -> Saddle:
         """That of these rows of A."""
-        if not _same(self._of, [p, a]):
+        if not same(self._of, [p, a]):
             self._of = [p, a]
             self._kept.clear()
         key = held.tobytes()
@@ -272,18 +272,3 @@ class Saddles:
         while len(self._kept) > 1 and sum(saddle.numbers for saddle in self._kept.values()) > KEPT:
             self._kept.popitem(last=False)
         return self._kept[key]
-
-
-def _same(some: list[Matrix], others: list[Matrix]) -> bool:
-    """Whether matrices have the same numbers."""
-    return len(some) == len(others) and all(map(_equal, some, others))
-
-
-def _equal(one: Matrix, other: Matrix) -> bool:
-    if one is other:
-        return True
-    if one.shape != other.shape or is_dense(one) != is_dense(other):
-        return False
-    if is_dense(one):
-        return np.array_equal(one, other)
-    return all(np.array_equal(getattr(one, part), getattr(other, part)) for part in ("indptr", "indices", "data"))

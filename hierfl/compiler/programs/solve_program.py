@@ -347,9 +347,9 @@ def _by_rows(program: ConvexProgram, known: Saddles) -> ProgramSolution:
         apart = np.abs(np.subtract(*_pulls(program, pair.u, pair.z)))[program.loose & program.seen]
         return bool((apart > CLEAR).all()) and pair.error <= EXACT * 100
 
-    held = known.held
-    for _ in range(FEW if held is not None and held.shape == program.b.shape else 0):
-        if (pair := at(held)) is None:
+    held = known.held if known.held is not None and known.held.shape == program.b.shape else None
+    for _ in range(FEW):
+        if held is None or (pair := at(held)) is None:
             break
         last, held = held, _held(program, pair.u, pair.z)
         if (held == last).all():
