@@ -41,17 +41,8 @@ def bilevel_cell(data: str, variant: str, local_steps: int, seed: int, rounds: i
     """A run of FedRZO_bl: hyperparameters with one of the lower solvers, or the minimax problem over one of the sets of y."""
     learned = variant in LOWERS
     part, step = (LEARNED, 2e-4) if learned else (MIXED, MIXTURES[variant][2])
-    settings = {
-        "part": part,
-        "data": data,
-        "variant": variant,
-        "local_steps": local_steps,
-        "seed": seed,
-        "rounds": rounds,
-        "smoothing": 0.01,
-        "step_size": step,
-        **({"samples": samples, "floor": FLOOR} if learned else {}),
-    }
+    settings = {"part": part, "data": data, "variant": variant, "local_steps": local_steps, "seed": seed, "rounds": rounds}
+    settings |= {"smoothing": 0.01, "step_size": step, **({"samples": samples, "floor": FLOOR} if learned else {})}
     return Cell(f"{part}, {data}, {variant}, H = {local_steps}, seed {seed}", settings, f"{part}, {variant}")
 
 
@@ -157,8 +148,7 @@ def _draw(measured: Measured) -> Figure:
         for variant, look in zip(measured.each("variant", part=part), ("-", "--")):
             for place, steps in enumerate(measured.each("local_steps", part=part)):
                 runs = measured.of(part=part, variant=variant, local_steps=steps)
-                whole = [one for one in runs if not one["diverged"]]
-                draw_runs(ax, whole, f"H = {steps}, {variant}", color=f"C{place}", linestyle=look)
+                draw_runs(ax, runs, f"H = {steps}, {variant}", color=f"C{place}", linestyle=look)
         ax.set(title=part, xlabel="communication round", ylabel="loss on test data")
         ax.legend(fontsize="small")
     return figure

@@ -61,16 +61,16 @@ def conduct(
         marks = {name: data_mark(data.found[name]) for name in _needed(cells) if name in data.found}
         kept: dict[str, Any] = {**identity, "data": {}, "cells": {}}
         if not anew and path.exists():
-            kept = _kept_before(path, identity)
-            _require_plan(path, kept, cells, marks)
+            kept = _kept_before(path, identity, cells, marks)
         kept["data"] |= marks
         _run(reproduction, cells, data, path, kept, progress)
         numbers = {c.name: _numbers(kept["cells"][c.name]["numbers"]) for c in cells if c.name in kept["cells"]}
         measured = Measured(full, cells, numbers)
-        tables, remarks = reproduction.tables(measured), _remarks(reproduction, cells, data)
         told = _size(reproduction, measured, sum(one["seconds"] for one in kept["cells"].values()))
-        write_whole(page, _markdown(reproduction, told, tables, remarks).encode())
-        text = f"{_text(reproduction, told, tables, remarks)}\n\nnumbers  {path}\ntables   {page}"
+        remarks = _remarks(reproduction, cells, data)
+        text, markdown = _written(reproduction, told, reproduction.tables(measured), remarks)
+        write_whole(page, markdown.encode())
+        text += f"\n\nnumbers  {path}\ntables   {page}"
         if reproduction.draw is not None and numbers:
             drawn = io.BytesIO()
             with house_style():
@@ -108,29 +108,20 @@ def _run(
 # --- what is told ------------------------------------------------------------------------------------------------------
 
 
-def _text(
+def _written(
     reproduction: Reproduction, told: str, tables: Sequence[Table], remarks: Mapping[str, Sequence[str]]
-) -> str:
-    """The whole outcome for a terminal."""
+) -> tuple[str, str]:
+    """The whole outcome for a terminal, and in Markdown."""
     lines = [f"{reproduction.name}: {reproduction.source}", _wrapped(f'"{reproduction.caption}"'), _wrapped(told)]
+    parts = [f"## {reproduction.name}: {reproduction.source}", f"> {reproduction.caption}", told]
     for title, rows in tables:
         lines += ["", _wrapped(title), aligned(rows)]
+        ruled = [rows[0], ["---", *("---:" for _ in rows[0][1:])], *rows[1:]]
+        parts += [title, "\n".join("| " + " | ".join(row) + " |" for row in ruled)]
     for title, said in remarks.items():
         lines += ["", title, *(_wrapped(one, "  ") for one in said)]
-    return "\n".join(lines)
-
-
-def _markdown(
-    reproduction: Reproduction, told: str, tables: Sequence[Table], remarks: Mapping[str, Sequence[str]]
-) -> str:
-    """The whole outcome in Markdown."""
-    parts = [f"## {reproduction.name}: {reproduction.source}", f"> {reproduction.caption}", told]
-    for title, (head, *rows) in tables:
-        rule = ["---", *("---:" for _ in head[1:])]
-        parts += [title, "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))]
-    for title, said in remarks.items():
         parts += [f"{title}:", "\n".join(f"* {one}" for one in said)]
-    return "\n\n".join(parts) + "\n"
+    return "\n".join(lines), "\n\n".join(parts) + "\n"
 
 
 def _size(reproduction: Reproduction, measured: Measured, seconds: float) -> str:
@@ -208,13 +199,13 @@ def write_whole(path: Path, content: bytes) -> None:
         raise CheckpointError(f"{path} cannot be written ({error.strerror}): choose another folder by --out.") from error
 
 
-def _kept_before(path: Path, identity: Plain) -> dict[str, Any]:
-    """What the file has, if it is one of this reproduction."""
+def _kept_before(path: Path, identity: Plain, cells: Sequence[Cell], marks: Mapping[str, str]) -> dict[str, Any]:
+    """What the file has, if it is of this reproduction, with the settings of these cells and these data, of which each has a mark."""
     try:
         kept = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise _another(path, f"it cannot be read ({error})") from error
-    if not isinstance(kept, dict) or HEAD not in kept or not _has_kinds(kept, {"cells": dict, "data": dict}):
+    if not _has_kinds(kept, {HEAD: int, "cells": dict, "data": dict}):
         raise _another(path, "it is none of a reproduction")
     for what, here in identity.items():
         if kept.get(what) != here:
@@ -222,20 +213,17 @@ def _kept_before(path: Path, identity: Plain) -> dict[str, Any]:
     for name, cell in kept["cells"].items():
         if not _has_kinds(cell, {"settings": dict, "numbers": dict, "seconds": int | float}):
             raise _another(path, f"its cell {name!r} is not whole")
-    return kept
-
-
-def _require_plan(path: Path, kept: Plain, cells: Sequence[Cell], marks: Mapping[str, str]) -> None:
-    """Refuse numbers that were made with other settings than those of these cells, or other data, of which each has a mark."""
     for cell in cells:
-        mine, theirs = _plain(cell.settings), kept["cells"].get(cell.name, {}).get("settings", _plain(cell.settings))
+        mine = _plain(cell.settings)
+        theirs = kept["cells"].get(cell.name, {"settings": mine})["settings"]
         for name in {**mine, **theirs}:
             if mine.get(name) != theirs.get(name):
-                told = f"run with {name} = {theirs.get(name)!r}, not {mine.get(name)!r}"
-                raise _another(path, f"its cell {cell.name!r} was {told}")
+                run = f"was run with {name} = {theirs.get(name)!r}, not {mine.get(name)!r}"
+                raise _another(path, f"its cell {cell.name!r} {run}")
     for name, mark in marks.items():
         if kept["data"].get(name, mark) != mark:
             raise _another(path, f"its data {name} were others ({kept['data'][name]}, not {mark})")
+    return kept
 
 
 def _another(path: Path, why: str) -> CheckpointError:

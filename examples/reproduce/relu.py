@@ -58,33 +58,14 @@ LEFT_OPEN = (
 )
 
 
-def relu_cell(
-    data: str,
-    rounds: int,
-    seed: int,
-    local_steps: int,
-    *,
-    smoothing: float | None = None,
-    neurons: int = 4,
-    method: str = "FedRZO",
-    softplus: float | None = None,
-) -> Cell:
-    """One run: FedRZO with its smoothing, or a baseline on softplus units of sharpness beta."""
-    settings = {
-        "data": data,
-        "method": method,
-        "neurons": neurons,
-        "smoothing": smoothing,
-        "softplus": softplus,
-        "local_steps": local_steps,
-        "rounds": rounds,
-        "seed": seed,
-        "scale": SCALE,
-        "step_size": STEP,
-    }
-    own = f"eta = {smoothing:g}" if softplus is None else f"beta = {softplus:g}"
-    name = f"{data}, N = {neurons}, {method}, {own}, H = {local_steps}, seed {seed}"
-    return Cell(name, settings, f"{data}, {neurons}, {softplus}, {seed}")
+def relu_cell(data: str, rounds: int, seed: int, local_steps: int, **own: Any) -> Cell:
+    """One run: FedRZO with its smoothing, or a baseline, its ``method``, on softplus units of sharpness beta."""
+    usual = {"method": "FedRZO", "neurons": 4, "smoothing": None, "softplus": None, "scale": SCALE, "step_size": STEP}
+    settings = {**usual, "data": data, "local_steps": local_steps, "rounds": rounds, "seed": seed, **own}
+    neurons, method, smoothing, beta = (settings[name] for name in ("neurons", "method", "smoothing", "softplus"))
+    varied = f"eta = {smoothing:g}" if beta is None else f"beta = {beta:g}"
+    name = f"{data}, N = {neurons}, {method}, {varied}, H = {local_steps}, seed {seed}"
+    return Cell(name, settings, f"{data}, {neurons}, {beta}, {seed}")
 
 
 def prepare(cell: Cell, data: DataSets) -> tuple[hf.Problem, Callable[[np.ndarray, np.ndarray], tuple[float, float]]]:
@@ -152,27 +133,24 @@ def _end_of(runs: Sequence[Plain], what: str, digits: int) -> str:
     return interval([one[what][-1] for one in runs], digits) or "no data"
 
 
-def _table(measured: Measured, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Table]:
-    title = f"Training loss after {measured.cells[0].settings['rounds']} rounds, {measured.seeds}"
-    return [(title, [head, *rows])]
-
-
-def _tables_by(measured: Measured, columns: Mapping[str, str]) -> list[Table]:
-    """A row for each data set and all values of some settings, whose ``columns`` have these heads."""
-    rows = []
-    for data, *chosen in product(measured.each("data"), *map(measured.each, columns)):
-        runs = measured.of(data=data, **dict(zip(columns, chosen)))
-        begun = f"{runs[0]['loss'][0]:.4f}" if runs else ""
-        ends = (_end_of(runs, "loss", 4), _end_of(runs, "accuracy", 1))
-        rows.append([data, *(f"{one:g}" for one in chosen), begun, *ends])
-    return _table(measured, ["data", *columns.values(), "loss at the start", "loss", "test accuracy (%)"], rows)
+def _tables(measured: Measured, columns: Mapping[str, str], loss: str, first: bool = True) -> list[Table]:
+    """A row for all values of some settings, whose ``columns`` have these heads: the loss, with that of the ``first`` round beside it."""
+    rows = [["data", *columns.values(), *(["loss at the start"] if first else []), loss, "test accuracy (%)"]]
+    for chosen in measured.each("data", *columns):
+        runs = measured.of(**dict(zip(("data", *columns), chosen)))
+        begun = [f"{runs[0]['loss'][0]:.4f}" if runs else ""] if first else []
+        told = ("rectified" if one is None else one if isinstance(one, str) else f"{one:g}" for one in chosen)
+        rows.append([*told, *begun, _end_of(runs, "loss", 4), _end_of(runs, "accuracy", 1)])
+    return [(f"Training loss after {measured.cells[0].settings['rounds']} rounds, {measured.seeds}", rows)]
 
 
 def draw_runs(ax: Axes, runs: Sequence[Plain], label: str, **style: Any) -> None:
     """The loss by round: the mean over the seeds with its 95 % band, up to the first round at which one of them diverged."""
-    shortest = min((len(one["loss"]) for one in runs), default=0)
-    if shortest:
-        draw_mean(ax, runs[0]["round"][:shortest], [one["loss"][:shortest] for one in runs], label=label, **style)
+    whole = [one for one in runs if "loss" in one]  # a bilevel run that diverged has none
+    if whole:
+        shortest = min(len(one["loss"]) for one in whole)
+        losses = [one["loss"][:shortest] for one in whole]
+        draw_mean(ax, whole[0]["round"][:shortest], losses, label=label, **style)
 
 
 def _finish(ax: Axes, title: str) -> None:
@@ -214,7 +192,7 @@ BY_STEPS = Reproduction(
     plan=_plan_of_steps,
     prepare=prepare,
     run=run,
-    tables=lambda measured: _tables_by(measured, {"smoothing": "eta", "local_steps": "H"}),
+    tables=lambda measured: _tables(measured, {"smoothing": "eta", "local_steps": "H"}, "loss"),
     draw=_draw_of_steps,
     smaller="200 of 1000 rounds, 3 of 5 seeds, eta = 0.1 and 0.001, H = 1 and 20; MNIST, or scikit-learn's digits",
     differs=DIFFERS,
@@ -233,15 +211,6 @@ def _plan_beside_softplus(full: bool, data: DataSets) -> list[Cell]:
         for beta, method in product(SHARPNESS if full else SHARPNESS[::2], BASELINES):
             cells.append(relu_cell(name, ROUNDS[full], seed, 10, method=method, softplus=beta))
     return cells
-
-
-def _tables_beside_softplus(measured: Measured) -> list[Table]:
-    rows = []
-    for data, beta, method in measured.each("data", "softplus", "method"):
-        runs = measured.of(data=data, softplus=beta, method=method)
-        shown = "rectified" if beta is None else f"{beta:g}"
-        rows.append([data, shown, method, _end_of(runs, "loss", 4), _end_of(runs, "accuracy", 1)])
-    return _table(measured, ["data", "beta", "method", "loss with rectified units", "test accuracy (%)"], rows)
 
 
 def _draw_beside_softplus(measured: Measured) -> Figure:
@@ -267,7 +236,7 @@ BESIDE_SOFTPLUS = Reproduction(
     plan=_plan_beside_softplus,
     prepare=prepare,
     run=run,
-    tables=_tables_beside_softplus,
+    tables=lambda measured: _tables(measured, {"softplus": "beta", "method": "method"}, "loss with rectified units", False),
     draw=_draw_beside_softplus,
     smaller="200 of 1000 rounds, one of 3 seeds, beta = 1 and 10; MNIST, or scikit-learn's digits",
     differs=(
@@ -321,7 +290,7 @@ BY_NEURONS = Reproduction(
     plan=_plan_of_neurons,
     prepare=prepare,
     run=run,
-    tables=lambda measured: _tables_by(measured, {"neurons": "N", "smoothing": "eta", "local_steps": "H"}),
+    tables=lambda measured: _tables(measured, {"neurons": "N", "smoothing": "eta", "local_steps": "H"}, "loss"),
     draw=_draw_of_neurons,
     smaller="200 of 1000 rounds, one of 3 seeds, eta = 0.1 and 0.001, H = 1 and 20; scikit-learn's digits where CIFAR-10 is absent",
     differs=(
