@@ -90,13 +90,14 @@ def _run(
         print(f"{path} has {len(there)} cells; {len(missing)} are left.", file=sys.stderr)
     group, prepared = None, None
     for place, cell in enumerate(missing, 1):
+        another = cell.group != group
+        if another:
+            group, prepared = cell.group, None
+            gc.collect()
+            jax.clear_caches()
         began = time.perf_counter()
         with whole():
-            if cell.group != group:
-                prepared = None
-                gc.collect()
-                jax.clear_caches()
-                group, prepared = cell.group, reproduction.prepare(cell, data)
+            prepared = reproduction.prepare(cell, data) if another else prepared
             numbers = reproduction.run(cell, prepared)
         seconds = time.perf_counter() - began
         there[cell.name] = {"settings": _plain(cell.settings), "seconds": round(seconds, 3), "numbers": _plain(numbers)}
