@@ -122,7 +122,7 @@ def _mixed(settings: Plain, held: ClassificationData) -> Prepared:
     return "mm", 128, LocalSGD(rounds=5, steps=10, batch_size=128), problem, metrics, start
 
 
-def _tables(measured: Measured) -> list[Table]:
+def _tables(measured: Measured) -> Sequence[Table]:
     tables = []
     for part, variant in ((LEARNED, "lower level by"), (MIXED, "set of y")):
         rows = [["data", variant, "H", "test loss at the start", "test loss", "worst class", "f(x)", "own f"]]
