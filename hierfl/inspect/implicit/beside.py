@@ -147,10 +147,10 @@ class Beside:
 
     def _leaps(self, ways: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "m n+1"]:
         """How far gradients, and values, next to x are from what is said of x however close they are; 0 where they tend to it."""
-        far = self._changes(ways, STEPS[0])
-        if not self._exceed(far).any():
-            return np.zeros_like(far)
         near = self._changes(ways, STEPS[1])
+        if not self._exceed(near).any():
+            return np.zeros_like(near)
+        far = self._changes(ways, STEPS[0])
         with np.errstate(invalid="ignore"):
             stay = self._exceed(near) & (_sizes(near - far) <= LASTING * _sizes(near))
         leaps = np.where(np.repeat(stay, [self.x.size, 1], axis=1), near, 0.0)
