@@ -26,8 +26,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import PARTS, QUADRATURE, RULES, SOBOL, NodeRoles
 from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
-from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.tail_index import tail_index
 from hierfl.errors import ExpectationWarning
 from hierfl.jaxtools.cheap_jit import quick_jit

@@ -15,9 +15,8 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
-from hierfl.compiler.lower_level.certificate import TOLERANCE
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.lower_level.diagnosis import require_solved
-from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 

@@ -7,8 +7,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.lower_level.certificate import LowerSolution
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.certificate import Evaluation, LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.programs.statuses import SEVERAL, TWISTED, UNKNOWN

@@ -37,9 +37,9 @@ from hierfl.language.function import user_code_in
 from hierfl.projections import affine, box, box_with_hyperplane, polyhedron
 from hierfl.projections.emptiness import beyond, not_below_zero
 
-_ROW_LIMIT = 100
-_FOUND = 1e-6  # the relative residual from which on a point was not found
-_BANDS_ALONE = {"affine": "hyperplane", "halfspace": "halfspace", "slab": "slab"}
+ROW_LIMIT = 100
+FOUND = 1e-6  # the relative residual from which on a point was not found
+BANDS_ALONE = {"affine": "hyperplane", "halfspace": "halfspace", "slab": "slab"}
 
 
 class Block(Protocol):
@@ -211,7 +211,7 @@ class AffineBlock:
 
 @dataclass(frozen=True, eq=False)
 class PolyhedronBlock:
-    """``low <= A y <= high`` with bounds on the entries, at most ``_ROW_LIMIT`` rows."""
+    """``low <= A y <= high`` with bounds on the entries, at most ``ROW_LIMIT`` rows."""
 
     entries: Int[np.ndarray, " n"]
     bands: Bands
@@ -224,7 +224,7 @@ class PolyhedronBlock:
     def alike(part: Component) -> Hashable | None:
         """A component of bands and bounds is like no other."""
         rows = len(part.bands)
-        if rows < len(part.members) or rows > _ROW_LIMIT or rows * len(part.entries) > DENSE_ENTRIES:
+        if rows < len(part.members) or rows > ROW_LIMIT or rows * len(part.entries) > DENSE_ENTRIES:
             return None
         return id(part)
 
@@ -257,7 +257,7 @@ class PolyhedronBlock:
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         """NaN where the method stopped short."""
         p, residual = polyhedron.project(z, *self._set(values))
-        return jnp.where(residual <= _FOUND, p, jnp.nan)
+        return jnp.where(residual <= FOUND, p, jnp.nan)
 
     def gap(self, values: Values) -> Float[Array, ""]:
         """Positive when the bands and the box do not meet, or a bound whose coefficient vanishes does not hold."""
@@ -356,7 +356,7 @@ class BoxWithBandBlock:
         count = len(self.groups)
         constraints = constraints_text([*self.bands.origins, *(b.origin for b in self.bounds)])
         if not self.bounds:
-            what = _BANDS_ALONE[self.kind]
+            what = BANDS_ALONE[self.kind]
             return f"{what if count == 1 else f'{count} {what}s'}: {constraints}"
         if self.kind == "simplex":
             what = "simplex" if count == 1 else f"{count} simplices"
