@@ -132,6 +132,7 @@ def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tupl
 DENSE_LIMIT = 256
 KRYLOV_TOLERANCE = 1e-12
 SINGULAR = 1e-13  # of the largest singular value: a smaller one is none
+SEED_ROUNDING = 1e-15  # of what a right side is made of
 UNSOLVED = 1e-6  # of a right side, that may be left of a system that was solved for
 KRYLOV_STEPS = 2000
 Map = Callable[[Array], Array]
@@ -225,13 +226,13 @@ class Hypergradient:
             w = slope(u)
             return w - slope(w) + step * slope(hessian(w))
 
-        w = slope(self._solve(product, slope(seed), True))
+        w = slope(self._solve(product, slope(seed), True, jnp.linalg.norm(seed)))
         return seed + w - step * hessian(w)
 
-    def _solve(self, multiply: Map, right: Array, symmetric: bool) -> Array:
+    def _solve(self, multiply: Map, right: Array, symmetric: bool, size: Array | float = 0.0) -> Array:
         """Entries that nothing determines, where the system is zero, are 0: y does not move there.
 
-        NaN where the system is singular otherwise: of several lower solutions this one moves in ways that it does not tell.
+        A right side may be rounding of something of a ``size``. NaN where the system is singular otherwise: of several lower solutions this one moves in ways that it does not tell.
         """
         open_ = multiply(generic(right)) == 0
 
@@ -246,12 +247,13 @@ class Hypergradient:
                 return found
             values = jnp.linalg.svd(matrix, compute_uv=False)
             return jnp.where(values[-1] <= SINGULAR * values[0], jnp.nan, found)
+        rounding = SEED_ROUNDING * size
         if symmetric:
-            solution: Array = cg(closed, right, tol=KRYLOV_TOLERANCE, maxiter=KRYLOV_STEPS)[0]
+            solution: Array = cg(closed, right, tol=KRYLOV_TOLERANCE, atol=rounding, maxiter=KRYLOV_STEPS)[0]
         else:
             solution = gmres(closed, right, tol=KRYLOV_TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
         left = jnp.linalg.norm(closed(solution) - right)
-        return jnp.where(left <= UNSOLVED * jnp.linalg.norm(right), solution, jnp.nan)
+        return jnp.where(left <= UNSOLVED * jnp.linalg.norm(right) + rounding, solution, jnp.nan)
 
     @property
     def _symmetric(self) -> bool:

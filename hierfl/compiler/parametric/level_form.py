@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import cvxpy as cp
@@ -31,7 +32,8 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError, blocks, distance, middles
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Slopes
-from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, stacked
+from hierfl.compiler.programs.saddle import Saddles
+from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, same, stacked
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.language.averages import averages_of
@@ -128,6 +130,14 @@ Gather = Callable[
 ]  # what differs between a group's rows by leaf, and their weights
 
 
+class _Curvature(NamedTuple):
+    """P, and rows whose null space is its, of what is ``given``."""
+
+    given: list[Matrix]
+    p: Matrix
+    rows: Matrix
+
+
 @dataclass(frozen=True, eq=False)
 class LevelForm:
     """The base and its groups of rows."""
@@ -222,6 +232,11 @@ class LevelForm:
             found.append(jnp.asarray(weights, found[0].dtype))
         return found
 
+    @cached_property
+    def _curvatures(self) -> list[_Curvature]:
+        """The last one."""
+        return [_Curvature([], None, None)]
+
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def blocks(self, thetas: Thetas) -> list[RowBlock]:
@@ -251,25 +266,27 @@ class LevelForm:
         b = np.zeros(height)
         for part in parts:
             b[part.offset[0]] = part.offset[1]
-        constant = 0.0
-        curved = [p[:0], p] if largest(p) > 0 else [p[:0]]
-        for part in parts:
-            for term in part.squares(width, dense):
-                p = p + gram(term.form, 2.0 * term.weight)
-                q += term.form.T @ (2.0 * term.weight * term.shift)
-                constant += float(term.weight @ term.shift**2)
-                curved.append(term.form[term.weight > 0])
+        squares = [term for part in parts for term in part.squares(width, dense)]
+        given = [p, *(number for term in squares for number in (term.form, term.weight))]
+        last = self._curvatures[-1]
+        if not same(last.given, given):  # x moves it seldom
+            rows = [p[:0], *([p] if largest(p) > 0 else []), *(term.form[term.weight > 0] for term in squares)]
+            last = _Curvature(given, sum((gram(term.form, 2.0 * term.weight) for term in squares), start=p), stacked(rows))
+            self._curvatures[-1] = last
+        for term in squares:
+            q += term.form.T @ (2.0 * term.weight * term.shift)
+        constant = float(sum(term.weight @ term.shift**2 for term in squares))
         cones = [cone for part in parts for cone in part.cones]
         terms = [term for part in parts for term in part.smooth_terms(width, dense)]
         smooth = SmoothSum(terms) if terms else None
         priced = np.zeros(width, bool)
         for part in parts:
             priced[part.columns[:, part.template.linear.rows]] = True
-        return ConvexProgram(p, q, a, b, cones, self.size, stacked(curved), smooth, constant, priced, self.is_map)
+        return ConvexProgram(last.p, q, a, b, cones, self.size, last.rows, smooth, constant, priced, self.is_map)
 
-    def solution(self, thetas: Thetas, program: ConvexProgram) -> ProgramSolution:
-        """The solution of the program at theta."""
-        return solve_program(program)
+    def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:
+        """The solution of the program at theta, with what is known of those at others."""
+        return solve_program(program, known=known)
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""

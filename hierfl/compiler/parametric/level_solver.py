@@ -23,6 +23,7 @@ from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_
 from hierfl.compiler.programs.convex_program import ONE, SEVERAL, TWISTED, UNKNOWN, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.response import Adjoint, ProgramResponse, slopes_of
+from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import is_monotone, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
@@ -69,6 +70,7 @@ class LevelSolver:
     selection: str | None = None
     upper: Upper | None = None
     mapping: bool = False  # P is a map's, and need not be the curvature of anything convex
+    _known: Saddles = field(default_factory=Saddles)
     _kept: OrderedDict[bytes, LevelAnswer] = field(default_factory=OrderedDict)
     _families: OrderedDict[bytes, FamilyAnswers] = field(default_factory=OrderedDict)
 
@@ -130,7 +132,7 @@ class LevelSolver:
 
     def _answer(self, thetas: Thetas, of_upper: Thetas) -> LevelAnswer:
         program = self.form.program(thetas)
-        first = self.form.solution(thetas, program)
+        first = self.form.solution(thetas, program, self._known)
         if first.solved and self.mapping and not is_monotone(0.5 * (program.p + program.p.T)):
             return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict or self.form.asks_for_map:
@@ -239,7 +241,9 @@ class LevelSolver:
 
     def _response(self, answer: LevelAnswer, thetas: Thetas, at: ProgramSolution) -> ProgramResponse:
         """How one of its solutions moves."""
-        return ProgramResponse(self.form.program, thetas, answer.program, at, self.form.push)
+        program = answer.program
+        known = self._known if (program.units == 1.0).all() else Saddles()  # else those are in other units
+        return ProgramResponse(self.form.program, thetas, program, at, self.form.push, known=known)
 
     def _told(self, pair: Adjoint | None, at: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas | None:
         """The gradient in both thetas that an adjoint at a solution tells; None without one."""

@@ -22,6 +22,7 @@ from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, middles
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, GOOD, SOLVED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import (
     as_array,
     beside,
@@ -103,7 +104,7 @@ class LinearisedForm(LevelForm):
         *own, y, force, jacobian = thetas
         return _model(self._rows(own), np.asarray(y, float), Slope(force, jacobian))
 
-    def solution(self, thetas: Thetas, program: ConvexProgram) -> ProgramSolution:
+    def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:
         """The pair of a y that is nearly a solution: its multipliers are those of the nearest point to a step along -F."""
         y, force, jacobian = (np.asarray(part, float) for part in thetas[-3:])
         if not all(np.isfinite(part).all() for part in thetas[-3:]):

@@ -50,7 +50,7 @@ SMALL_Y, DEFINITE = 300, 1e-7  # scalars of y whose curvature is looked at, and 
 MOVES = 1e-7  # of a vector, from which y moves along it
 FAR = 1e-4  # the same over curved cones, where a point is blurred by the root of rounding
 TIGHT = 2e-14  # of a row's size, up to which it holds with equality
-RANK = 1e-12  # of the largest singular value, from which one counts
+RANK = 1e-6  # of the largest singular value, from which one counts
 FAINT = 1e-9  # over curved cones, whose multipliers are no better
 VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
 

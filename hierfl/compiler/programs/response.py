@@ -33,7 +33,7 @@ from hierfl.compiler.programs.cones import (
     triangle,
 )
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
-from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, stacked
 from hierfl.compiler.programs.solve_program import solve_program
 
@@ -235,8 +235,7 @@ class ProgramResponse:
     answer: ProgramSolution
     push: Push | None = None  # how the conditions move along a direction of theta; else by differences of what is built
     has_edges: bool = True  # where nothing is feasible is outside of the domain, and no other piece
-
-    _saddles: dict[bytes, Saddle] = field(default_factory=dict)
+    known: Saddles = field(default_factory=Saddles)  # systems of its P and A
 
     @cached_property
     def solutions(self) -> AllSolutions:
@@ -319,7 +318,7 @@ class ProgramResponse:
         multipliers[order] = found.z
         if not program.judged(self.answer.u, multipliers).solved:
             return None
-        return replace(self, answer=replace(self.answer, z=multipliers), _saddles={})
+        return replace(self, answer=replace(self.answer, z=multipliers))
 
     @cached_property
     def _tight(self) -> tuple[np.ndarray, list[Cone]]:
@@ -336,12 +335,14 @@ class ProgramResponse:
 
     def _saddle(self, held: np.ndarray, turned: bool = False) -> Saddle:
         """The system of the conditions, or its transpose, which differs for a map alone."""
-        symmetric = not self.program.is_map
-        key = held.tobytes() + bytes([turned and not symmetric])
-        if key not in self._saddles:
-            curvature = self._curvature.T if turned else self._curvature
-            self._saddles[key] = Saddle(curvature, self.program.a[held], symmetric)
-        return self._saddles[key]
+        if not self.program.is_map:
+            return self.known.at(self._curvature, self.program.a, held)
+        of, p = (self._turned, self._curvature.T) if turned else (self.known, self._curvature)
+        return of.at(p, self.program.a, held, False)
+
+    @cached_property
+    def _turned(self) -> Saddles:
+        return Saddles()
 
     def _at(self, held: np.ndarray, seed: np.ndarray) -> Adjoint | None:
         """The adjoint where these rows hold; None where they leave the seed undetermined."""
@@ -454,13 +455,11 @@ class ProgramResponse:
             program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]
         ):  # multipliers without bound tell nothing
             return None
-        if self._bends_are_open:
-            return None
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
             pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
             determined = rank == len(system) or self._leaves_little_open(system, rank)
-            told = pair is None or determined or all(self._is_slope(pair, seed, way) for way in ways)
+            told = pair is None or (determined and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
             return pair if told else None
         moves = [self.moved(way) for way in ways]
         looks = [self._along_cones(*way) for way in moves] if self._critical.known else []
@@ -469,7 +468,7 @@ class ProgramResponse:
         for inner, moved in looks:
             pair = self._of_critical(inner, moved, seed)
             if pair is not None and all(self._agrees(pair, seed, way, other) for way, (_, other) in zip(moves, looks)):
-                sure = self._has_inside or all(self._is_slope(pair, seed, way) for way in ways)
+                sure = (self._has_inside and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
                 return pair if sure else None
         return None
 

@@ -9,8 +9,10 @@ pivots is tried, unless what is left does not change at all.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +21,7 @@ from scipy.linalg import svd
 from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
 from scipy.sparse.linalg import splu
 
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, count_in_rows, entries_of, is_dense
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, count_in_rows, entries_of, is_dense, same
 from hierfl.jaxtools.interruption import heed
 
 DENSE = 400  # unknowns up to which a system is decomposed; up to
@@ -30,7 +32,11 @@ FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1,
 FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
 REFINEMENTS = 60
 GOOD = 1e-12  # of the right side, that may be left before the next d is tried
+COMES_BACK = 1e-6  # how far from a vector of ones and the like what its image is solved for may be
+KEPT = 5_000_000  # numbers in systems that are kept
 TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
+
+T = TypeVar("T")
 
 
 class Saddle:
@@ -51,6 +57,7 @@ class Saddle:
             free, rest = self._free, self._rest
             inner, others = sp.csr_array(p[free][:, free]), sp.csr_array(rows[rest][:, free])
             system = sp.csr_array(sp.bmat([[inner, others.T], [others, None]])) if len(rest) else inner
+            system = system.toarray() if system.shape[0] <= DENSE else system
         self._units = _equilibrated(abs(system) if symmetric else abs(system) + abs(system).T)
         self._system = _scaled(system, self._units)
         self._factors: dict[float, Any] = {}
@@ -107,10 +114,21 @@ class Saddle:
         found = found * self._units
         return found[:width], found[width:], best / size
 
-    @property
+    @cached_property
     def is_regular(self) -> bool:
-        """Whether it is known to have one solution for every right side."""
-        return self._is_small and self._pivoted is not None
+        """Whether it has one solution for every right side, as far as a generic one tells."""
+        if not self._symmetric or self._is_small:
+            return self._is_small and self._pivoted is not None
+        v, w = (np.cos(np.arange(1, count + 1) ** 2) for count in (self.width, self.count))
+        found, others, _ = self.solve(self._p @ v + self._rows.T @ w, self._rows @ v)
+        apart = np.abs(found - v).max(initial=0.0), np.abs(others - w).max(initial=0.0)
+        return bool(max(apart) <= COMES_BACK)
+
+    @property
+    def numbers(self) -> int:
+        """How many it holds, about."""
+        count = self._system.shape[0]
+        return 2 * count**2 if self._is_small else 3 * self._system.nnz + sum(each.nnz for each in self._factors.values() if each)
 
     @cached_property
     def _is_small(self) -> bool:
@@ -223,3 +241,34 @@ def _scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
         return units[:, None] * matrix * units
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     return sp.csr_array((matrix.data * units[row] * units[matrix.indices], matrix.indices, matrix.indptr), matrix.shape)
+
+
+class Saddles:
+    """What programs that differ in their parameters had in common: the systems of one P and A by the rows that hold.
+
+    ``held`` are the rows that did last, ``inside`` is a point inside of a domain, with what that is made of.
+    """
+
+    def __init__(self) -> None:
+        self.held: np.ndarray | None = None
+        self._inside: tuple[list[Matrix], Any] = [], None
+        self._of: list[Matrix] = []
+        self._kept: OrderedDict[bytes, Saddle] = OrderedDict()
+
+    def inside(self, domain: list[Matrix], find: Callable[[], T]) -> T:
+        """What is found of a domain, which often does not move."""
+        if not same(self._inside[0], domain):
+            self._inside = domain, find()
+        found: T = self._inside[1]
+        return found
+
+    def at(self, p: Matrix, a: Matrix, held: np.ndarray, symmetric: bool = True) -> Saddle:
+        """That of these rows of A."""
+        if not same(self._of, [p, a]):
+            self._of = [p, a]
+            self._kept.clear()
+        key = held.tobytes()
+        self._kept[key] = self._kept.pop(key) if key in self._kept else Saddle(p, a[held], symmetric)
+        while len(self._kept) > 1 and sum(saddle.numbers for saddle in self._kept.values()) > KEPT:
+            self._kept.popitem(last=False)
+        return self._kept[key]

@@ -145,3 +145,18 @@ def is_monotone(p: Matrix) -> bool:
         return bool(np.linalg.eigvalsh(firm)[0] >= 0.0)
     factor = splu(sp.csc_matrix(firm), "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     return bool((factor.U.diagonal() > 0).all())  # the signs of the pivots are those of the eigenvalues (Sylvester)
+
+
+def same(some: Sequence[Matrix], others: Sequence[Matrix]) -> bool:
+    """Whether matrices have the same numbers."""
+    return len(some) == len(others) and all(map(_equal, some, others))
+
+
+def _equal(one: Matrix, other: Matrix) -> bool:
+    if one is other:
+        return True
+    if one.shape != other.shape or is_dense(one) != is_dense(other):
+        return False
+    if is_dense(one):
+        return np.array_equal(one, other)
+    return all(np.array_equal(getattr(one, part), getattr(other, part)) for part in ("indptr", "indices", "data"))

@@ -16,7 +16,7 @@ from scipy.sparse.linalg import splu
 from hierfl.compiler.programs.backends import backends_for
 from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, Cone, dual_slope, project_dual, rows_of, triangle
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, gram, is_dense, nothing, stacked
 from hierfl.compiler.programs.smooth_atoms import SmoothTerm
 from hierfl.compiler.programs.variational_inequality import solve_map
@@ -35,19 +35,25 @@ CORNER = 1e-3  # an argument of infinite curvature at 0 that may be 0
 FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for it to be asked
 PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
 CLOSER = 3  # looks at a rough answer from nearer, at most
-FEW = 3  # steps of Newton's method from a solution nearby
+FEW = 4  # steps of Newton's method from a solution nearby
+CLEAR = 1e-11  # by how much multipliers and slacks differ, in units of their own, where no row only just holds
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
 LARGE = 1e3  # a size of data, in whose units a program over cones that was not solved is looked at again
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
 
 
-def solve_program(program: ConvexProgram, near: ProgramSolution | None = None) -> ProgramSolution:
-    """The solution, or the reason why there is none; from a solution nearby, if there is one."""
+def solve_program(
+    program: ConvexProgram, near: ProgramSolution | None = None, known: Saddles | None = None
+) -> ProgramSolution:
+    """The solution, or the reason why there is none; from a solution nearby, if there is one.
+
+    What is ``known`` of programs that differ in their parameters makes it quicker, and no other.
+    """
     near, units = near if near is not None and near.solved else None, program.units
     if (units == 1.0).all():
-        return _on_bounds(program, _in_these_units(program, near))
+        return _on_bounds(program, _in_these_units(program, near, known))
     near = None if near is None else replace(near, u=near.u / units)
-    answer = _in_these_units(program.in_units(units), near)
+    answer = _in_these_units(program.in_units(units), near, known)
     return _on_bounds(program, replace(answer, u=answer.u * units))
 
 
@@ -65,8 +71,10 @@ def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSoluti
     return replace(answer, u=u)
 
 
-def _in_these_units(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
-    answer = _quadratic(program, near) if program.smooth is None else _smooth(program, near)
+def _in_these_units(program: ConvexProgram, near: ProgramSolution | None, known: Saddles | None) -> ProgramSolution:
+    if known is not None and program.polyhedral and not (program.linear or program.smooth or program.is_map):
+        return _by_rows(program, known)
+    answer = _quadratic(program, near) if program.smooth is None else _smooth(program, near, known or Saddles())
     if answer.status == FAILED and program.size_of_data > LARGE and not (program.polyhedral or program.smooth):
         size = program.size_of_data  # cones are alike at every size, backends are not
         small = solve_program(replace(program, q=program.q / size, b=program.b / size))
@@ -178,12 +186,12 @@ def _is_empty(program: ConvexProgram) -> bool:
 # --- smooth programs -------------------------------------------------------------------------------------------------
 
 
-def _smooth(program: ConvexProgram, near: ProgramSolution | None) -> ProgramSolution:
+def _smooth(program: ConvexProgram, near: ProgramSolution | None, known: Saddles) -> ProgramSolution:
     """Newton's method: quadratic models, whose curvature has a floor that goes, and steps along which the objective falls."""
     assert program.smooth is not None
     if near is not None and (again := polished(program, near.u, near.z)).error <= EXACT * 100:
         return again
-    start = near.u if near is not None and np.isfinite(program.cost(near.u)) else _inside(program)
+    start = near.u if near is not None and np.isfinite(program.cost(near.u)) else _inside(program, known)
     if isinstance(start, int):
         return program.none(start)
     u, floor, away, moved = start, FLOOR, 0, np.inf
@@ -275,12 +283,19 @@ def _curvature(program: ConvexProgram, u: np.ndarray, floor: float) -> Matrix:
     return curvature
 
 
-def _inside(program: ConvexProgram) -> np.ndarray | int:
+def _inside(program: ConvexProgram, known: Saddles) -> np.ndarray | int:
     """A point of the domain: where every argument of a barrier is as large as it can be, up to 1; or why there is none."""
     assert program.smooth is not None
     ends = [part for term in program.smooth.barriers for part in _ends(term)]
     if not ends:
         return np.zeros(program.width)
+    domain = [program.a, program.b, *(part for end in ends for part in end[:3])]
+    u, status = known.inside(domain, lambda: _deepest(program, ends))
+    return (u if np.isfinite(program.cost(u)) else FAILED) if status == SOLVED else status
+
+
+def _deepest(program: ConvexProgram, ends: list[tuple[Matrix, np.ndarray, np.ndarray, list[Cone]]]) -> tuple[np.ndarray, int]:
+    """(that point, whether it was found)."""
     width, count = program.width, sum(middles.shape[1] for _, _, middles, _ in ends)
     form, shift = stacked([rows for rows, _, _, _ in ends]), np.concatenate([shift for _, shift, _, _ in ends])
     room = beside([form, -sp.csr_array(sp.block_diag([middles for _, _, middles, _ in ends]))])
@@ -289,17 +304,13 @@ def _inside(program: ConvexProgram) -> np.ndarray | int:
     a = stacked([rows, room, most])
     b = np.concatenate([program.b, shift, np.ones(count)])
     q = np.concatenate([np.zeros(width), -np.ones(count)])
-    little = 1e-6 * np.concatenate([np.ones(width), np.ones(count)])  # of everything, so that there is one such point
-    p = diagonal(little, program.p)
+    p = diagonal(np.full(width + count, 1e-6), program.p)  # a little of everything, so that there is one such point
     cones = [*program.cones, *(cone for *_, own in ends for cone in own), Cone(NONNEGATIVE, count)]
     deepest = ConvexProgram(p, q, a, b, cones, program.size, p)
     found = backends_for(deepest)[-1].solve(deepest)  # anywhere inside will do
     if found.status != SOLVED or not np.isfinite(program.cost(found.u[:width])):
         found = _quadratic(deepest, None)
-    if found.status != SOLVED:
-        return found.status
-    u = found.u[:width]
-    return u if np.isfinite(program.cost(u)) else FAILED
+    return found.u[:width], found.status
 
 
 def _ends(term: SmoothTerm) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray, list[Cone]]]:
@@ -321,9 +332,44 @@ def _ends(term: SmoothTerm) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray, li
 # --- what holds ------------------------------------------------------------------------------------------------------
 
 
-def _at_rows(program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"]) -> ProgramSolution:
+def _by_rows(program: ConvexProgram, known: Saddles) -> ProgramSolution:
+    """The solution over rows, by those that held nearby if they still tell it, and then to the last bit what it is without them."""
+
+    def at(held: np.ndarray) -> ProgramSolution | None:
+        """The only pair at these rows, if there is one."""
+        saddle = known.at(program.p, program.a, held)
+        start = np.zeros(program.width), np.zeros(len(program.b))
+        return _at_rows(program, *start, held, saddle) if saddle.is_regular else None
+
+    def is_clear(pair: ProgramSolution) -> bool:
+        """Whether no row only just holds."""
+        apart = np.abs(np.subtract(*_pulls(program, pair.u, pair.z)))[program.loose & program.seen]
+        return bool((apart > CLEAR).all()) and pair.error <= EXACT * 100
+
+    held = known.held if known.held is not None and known.held.shape == program.b.shape else None
+    for _ in range(FEW):
+        if held is None or (pair := at(held)) is None:
+            break
+        last, held = held, _held(program, pair.u, pair.z)
+        if (held == last).all():
+            if is_clear(pair):
+                known.held = held
+                return pair
+            break
+    answer = _quadratic(program, None)
+    if answer.solved:
+        held = _held(program, answer.u, answer.z)
+        if (pair := at(held)) is not None and is_clear(pair):
+            known.held = held
+            return pair
+    return replace(answer, status=FAILED) if answer.solved and _drifts(program, answer) else answer
+
+
+def _at_rows(
+    program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"], saddle: Saddle | None = None
+) -> ProgramSolution:
     """The pair at which these rows hold with equality, and no others have multipliers; by steps from (u, z)."""
-    saddle = Saddle(program.curvature(u), program.a[held], not program.is_map)
+    saddle = saddle or Saddle(program.curvature(u), program.a[held], not program.is_map)
     z = np.where(held, z, 0.0)
     for _ in range(2):
         noise = EXACT * np.append(np.full(program.width, program.force_size(u, z)), program.row_sizes(u)[held])
@@ -366,8 +412,13 @@ def polished(
 
 def _held(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Bool[np.ndarray, " rows"]:
     """Equations, and inequalities whose multiplier is larger than their slack, both in units of their own."""
-    dual = z * program.sizes / program.force_size(u, z)
-    return program.equal | (program.loose & program.seen & (dual > program.slack(u) / program.row_sizes(u)))
+    dual, slack = _pulls(program, u, z)
+    return program.equal | (program.loose & program.seen & (dual > slack))
+
+
+def _pulls(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(multipliers, slacks), both in units of their own."""
+    return z * program.sizes / program.force_size(u, z), program.slack(u) / program.row_sizes(u)
 
 
 def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> ProgramSolution:

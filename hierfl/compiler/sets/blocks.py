@@ -19,6 +19,7 @@ from hierfl.atoms.numerics.safe import steep
 from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.sets.components import Component, Member, components
+from hierfl.compiler.sets.families import Family
 from hierfl.compiler.sets.members import (
     DENSE_ENTRIES,
     Bands,
@@ -29,7 +30,9 @@ from hierfl.compiler.sets.members import (
     Opaque,
     Origin,
     Values,
+    by_source,
     constraints_text,
+    has_single_entries,
     limits,
 )
 from hierfl.errors import NotConvexError, UnsupportedAtomError
@@ -39,6 +42,7 @@ from hierfl.projections.emptiness import beyond, not_below_zero
 
 ROW_LIMIT = 100
 FOUND = 1e-6  # the relative residual from which on a point was not found
+NAMED = 3  # constraints that are written out
 BANDS_ALONE = {"affine": "hyperplane", "halfspace": "halfspace", "slab": "slab"}
 
 
@@ -384,33 +388,35 @@ def _is_simplex(
 
 @dataclass(frozen=True, eq=False)
 class ImageBlock:
-    """A membership ``A y + b in C`` with orthogonal rows, or several of one constraint and size side by side (a leading axis G everywhere).
+    """A membership ``A y + b in C`` with orthogonal rows, or several of one family and size side by side (a leading axis G everywhere).
 
     With A = diag(d) W, W W' = I, the set is {y : W y + b / d in {v : d * v in C}}, and its projection is
     z + W' (P(v) - v) at v = W z + b / d (Bauschke and Combettes, 2017, Proposition 29.1 and Corollary 28.16).
     """
 
-    membership: CompiledMembership
-    groups: Int[np.ndarray, " G"]  # the groups of the constraint that are here
+    memberships: tuple[CompiledMembership, ...]  # those of a constraint together
     frame: Frame
     exact: bool = True
     advice: str = ""
 
     @staticmethod
     def alike(part: Component) -> Hashable | None:
-        """Lone memberships are alike if they are of one constraint and size."""
-        if part.lone_membership is None or part.bounds:
+        """Lone memberships are alike if they are of one family and size, each of entries of y alone, or of one constraint."""
+        member = part.lone_membership
+        if member is None or part.bounds:
             return None
-        return id(part.lone_membership.source), len(part.entries)
+        plain = member.constant and has_single_entries(member.rows)
+        family = member.family.name, member.squared, member.radius is None
+        return family if plain else id(member.source), len(member.rows.index), len(part.entries)
 
     @classmethod
     def of(cls, parts: Sequence[Component]) -> ImageBlock | None:
         """One block for components of one membership each; None if the rows are no frame that the family admits."""
-        memberships = [part.memberships[0] for part in parts]
+        memberships = [m for same in by_source([part.memberships[0] for part in parts]) for m in same]
         frame = Frame.of(memberships)
         if frame is None or not all(map(memberships[0].family.admits, frame.scales)):
             return None
-        return cls(memberships[0], np.array([m.group for m in memberships], np.int32), frame)
+        return cls(tuple(memberships), frame)
 
     @property
     def entries(self) -> Int[np.ndarray, " n"]:
@@ -418,41 +424,55 @@ class ImageBlock:
         return self.frame.entries
 
     @property
+    def family(self) -> Family:
+        """What they are."""
+        return self.memberships[0].family
+
+    @property
     def kind(self) -> str:
         """The family's name."""
-        return self.membership.family.name
+        return self.family.name
 
     @property
     def cost(self) -> str:
         """The family's cost, and the rotation's."""
-        return self.membership.family.cost + ("" if isinstance(self.frame.turn, np.ndarray) else " and a rotation")
+        return self.family.cost + ("" if isinstance(self.frame.turn, np.ndarray) else " and a rotation")
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         """Project in the coordinates of the family."""
         frame, offset = self.frame, self.frame.offset(values)
         v = frame.into(z) + offset
-        p = jax.vmap(self.membership.family.project)(v, jnp.asarray(frame.scales, v.dtype), self._radius(values))
+        p = jax.vmap(self.family.project)(v, jnp.asarray(frame.scales, v.dtype), self._radius(values))
         return frame.back(p - offset) if frame.is_square else z + frame.back(p - v)
 
     def gap(self, values: Values) -> Float[Array, ""]:
         """What the radius lacks; -inf for cones."""
-        if self.membership.radius is None:
-            return jnp.asarray(-jnp.inf)
-        right = self.membership.radius(values)[self.groups]
-        return jnp.max(beyond(-right, jnp.abs(right)))
+        right = self._right(values)
+        return jnp.asarray(-jnp.inf) if right is None else jnp.max(beyond(-right, jnp.abs(right)))
+
+    def _right(self, values: Values) -> Float[Array, " G"] | None:
+        """What is on the right sides; None for cones."""
+        parts = []
+        for same in by_source(self.memberships):
+            if same[0].radius is None:
+                return None
+            parts.append(same[0].radius(values)[np.array([m.group for m in same], np.int32)])
+        return jnp.concatenate(parts)
 
     def _radius(self, values: Values) -> Float[Array, " G"]:
         """The radii, infinite for cones."""
-        if self.membership.radius is None:
-            return jnp.full(len(self.groups), jnp.inf)
-        right = self.membership.radius(values)[self.groups]
-        return not_below_zero(_root(right) if self.membership.squared else right)
+        right = self._right(values)
+        if right is None:
+            return jnp.full(len(self.memberships), jnp.inf)
+        return not_below_zero(_root(right) if self.memberships[0].squared else right)
 
     def explain(self) -> str:
         """Name the constraint behind the set."""
-        count = len(self.groups)
+        count = len(self.memberships)
         what = self.kind if count == 1 else f"{count} times {self.kind}"
-        return f"{what}: {constraints_text([self.membership.origin])}"
+        several = by_source(self.memberships)
+        more = f" and {len(several) - NAMED:,} more" if len(several) > NAMED else ""
+        return f"{what}: {constraints_text(same[0].origin for same in several[:NAMED])}{more}"
 
 
 def _root(square: Float[Array, " G"]) -> Float[Array, " G"]:

@@ -484,24 +484,26 @@ class Frame:
     """
 
     entries: Int[np.ndarray, " n"]
-    rows: CompiledRows
+    rows: tuple[CompiledRows, ...]  # those of one affine map after another
     scales: Float[np.ndarray, "G k"]  # d
     turn: Float[np.ndarray, "G k"] | sp.csr_array
 
     @classmethod
     def of(cls, memberships: Sequence[CompiledMembership]) -> Frame | None:
-        """The frame of memberships of one constraint and size; None where rows move, or are not orthogonal."""
-        rows = CompiledRows(memberships[0].source, np.concatenate([m.rows.index for m in memberships]))
-        if not rows.constant:
+        """The frame of memberships of one size, those of a constraint together; None where rows move, or are not orthogonal."""
+        rows = tuple(
+            CompiledRows(same[0].source, np.concatenate([m.rows.index for m in same])) for same in by_source(memberships)
+        )
+        if not all(own.constant for own in rows):
             return None
-        columns = rows.pattern.indices
-        if (np.diff(rows.pattern.indptr) == 1).all() and len(np.unique(columns)) == len(columns):
-            weights = rows.pattern.data.reshape(len(memberships), -1)
+        columns = np.concatenate([own.pattern.indices for own in rows])
+        if all(map(has_single_entries, rows)) and len(np.unique(columns)) == len(columns):
+            weights = np.concatenate([own.pattern.data for own in rows]).reshape(len(memberships), -1)
             return cls(columns, rows, np.abs(weights), np.sign(weights))
         if len(memberships) > 1:
             return None
         entries = memberships[0].support
-        matrix = sp.csr_array(rows.pattern[:, entries])
+        matrix = sp.csr_array(rows[0].pattern[:, entries])
         norms = _norms_if_orthogonal(matrix)
         return (
             None if norms is None else cls(entries, rows, norms[None], sp.csr_array(sp.diags_array(1 / norms) @ matrix))
@@ -514,7 +516,7 @@ class Frame:
 
     def offset(self, values: Values) -> Float[Array, "G k"]:
         """The part b / d."""
-        offsets = self.rows.offsets(values).reshape(self.scales.shape)
+        offsets = jnp.concatenate([own.offsets(values) for own in self.rows]).reshape(self.scales.shape)
         return offsets / jnp.asarray(self.scales, offsets.dtype)
 
     def into(self, z: Float[Array, " n"]) -> Float[Array, "G k"]:
@@ -528,6 +530,19 @@ class Frame:
         if isinstance(self.turn, np.ndarray):
             return (jnp.asarray(self.turn, v.dtype) * v).ravel()
         return product(self.turn.T, v[0])
+
+
+def by_source(memberships: Sequence[CompiledMembership]) -> list[list[CompiledMembership]]:
+    """Memberships by the constraint that they are of."""
+    found: dict[int, list[CompiledMembership]] = {}
+    for membership in memberships:
+        found.setdefault(id(membership.source), []).append(membership)
+    return list(found.values())
+
+
+def has_single_entries(rows: CompiledRows) -> bool:
+    """Whether each row has one entry of y."""
+    return bool((np.diff(rows.pattern.indptr) == 1).all())
 
 
 def _norms_if_orthogonal(matrix: sp.csr_array) -> Float[np.ndarray, " rows"] | None:

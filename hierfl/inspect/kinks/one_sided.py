@@ -101,6 +101,7 @@ LOOKS = 4  # distances, a constant factor apart
 NOISE_PLACES, NOISY = 16, 1e-12  # how many points tell the noise of f, and what is more than rounding
 EXACT = 1e-12  # residuals of a y that is exact to rounding
 DIFFERENCE_NOISE = 1e-13  # what rounding of f, relative to 1 + |f|, makes of two quartics' slopes over a unit distance
+STILL = 1e-4  # of a jump of the slope: what slopes change by over a step where they have come to their limit
 ROUNDING = 4e-12  # of x: no step is shorter
 # the value at 0 of the quartic through values at 1 to 5, and its slope there
 QUARTIC = np.array([[5, -10, 10, -5, 1], [-77 / 12, 107 / 6, -39 / 2, 61 / 6, -25 / 12]])
@@ -160,29 +161,48 @@ class OneSided(NamedTuple):
 
     def look(self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray) -> Sides:
         """See both sides of places (k, n) along unit vectors (k, n), from distances (k,)."""
+        return self.look_still(places, directions, distance)[0]
+
+    def look_still(
+        self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray
+    ) -> tuple[Sides, np.ndarray]:
+        """(both sides, by how much their slopes still change at that distance, (k, 2); without end where that is not seen).
+
+        Points of one side are asked for one after another: there the same holds below.
+        """
         make = self._differences if self.by_differences else self._derivatives
-        sides = [make(places, directions, side * distance) for side in (-1.0, 1.0)]
-        return Sides(*(np.stack(parts, axis=1) for parts in zip(*sides)))
+        steps = np.stack([-distance, distance], axis=1).ravel()
+        seen = make(np.repeat(places, 2, axis=0), np.repeat(directions, 2, axis=0), steps)
+        value, slope, change = (part.reshape(-1, 2) for part in seen)
+        return Sides(value, slope), change
 
     def _derivatives(
         self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        at = np.concatenate([places + (k * step)[:, None] * directions for k in (1, 2)])
-        value, slope = self.points.slopes(at, np.concatenate([directions, directions]))
-        (value, _), (one, two) = value.reshape(2, -1), slope.reshape(2, -1)
-        at_place = 2 * one - two
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        at, ways = _beyond(places, directions, step, 2)
+        value, slope = self.points.slopes(at, ways)
+        (value, _), (one, two) = value.reshape(-1, 2).T, slope.reshape(-1, 2).T
+        at_place, change = 2 * one - two, np.abs(two - one)
         lost = np.isnan(at_place) & np.isfinite(value)  # there are values, and no derivatives
         value, slope = value - step * 0.5 * (one + at_place), at_place
         if lost.any():
-            value[lost], slope[lost] = self._differences(places[lost], directions[lost], step[lost])
-        return value, slope
+            value[lost], slope[lost], change[lost] = self._differences(places[lost], directions[lost], step[lost])
+        return value, slope, change
 
     def _differences(
         self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        at = np.concatenate([places + (k * step)[:, None] * directions for k in (1, 2, 3, 4, 5)])
-        value, slope = QUARTIC @ self.points.values(at).value.reshape(5, -1)
-        return value, slope / step
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        at, _ = _beyond(places, directions, step, 5)
+        value, slope = QUARTIC @ self.points.values(at).value.reshape(-1, 5).T
+        return value, slope / step, np.full(len(step), np.inf)
+
+
+def _beyond(
+    places: np.ndarray, directions: np.ndarray, step: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(the points at 1 to ``count`` steps from each place, one after another, the directions of each)."""
+    steps = step[:, None, None] * np.arange(1, count + 1)[:, None]
+    return (places[:, None] + steps * directions[:, None]).reshape(-1, places.shape[1]), np.repeat(directions, count, axis=0)
 
 
 class Judged(NamedTuple):
@@ -244,20 +264,23 @@ def _looks(
         ways = directions[which]
         return eye.look(places[which] + aside[:, None] * ways, ways, distance[which])
 
-    here, settled = np.zeros(len(places)), np.asarray(np.zeros(len(places), bool))
-    first = seen(here, distances[0])
-    shift = first.crossing(distances[0]) if eye.by_differences or eye.exact else here
-    if eye.by_differences or not eye.exact:
-        return [first, *(seen(shift, distance) for distance in distances[1:])], shift, settled
-    last = seen(shift, distances[-1])  # aside: a switch counts as zero near its zero
-    settled = np.asarray(_alike(last.slope, first.slope).all(axis=1))
-    looks, others = [first, first, first, last], np.flatnonzero(~settled)
+    here = np.zeros(len(places))
+    if eye.by_differences:
+        first = seen(here, distances[0])
+        shift = first.crossing(distances[0])
+        return [first, *(seen(shift, distance) for distance in distances[1:])], shift, np.zeros(len(places), bool)
+    if not eye.exact:
+        return [seen(here, distance) for distance in distances], here, np.zeros(len(places), bool)
+    last, change = eye.look_still(places, directions, distances[-1])
+    least = np.maximum(np.abs(last.bend), LEAST_JUMP * (1.0 + np.abs(last.slope).max(axis=1)))
+    settled = np.asarray((change <= STILL * least[:, None]).all(axis=1))
+    looks, others, shift = [last] * LOOKS, np.flatnonzero(~settled), here
     if others.size:
-        between = [seen(here[others], distance, others) for distance in distances[1:-1]]
-        still = _alike(between[-1].slope, between[-2].slope).all(axis=1)
-        shift[others] = np.where(still, between[-1].crossing(distances[-2][others]), 0.0)
-        between.append(seen(shift[others], distances[-1], others))
-        looks[1:] = [look.replaced(others, other) for look, other in zip(looks[1:], between)]
+        closer = [seen(here[others], distance, others) for distance in distances[:-1]]
+        still = _alike(closer[-1].slope, closer[-2].slope).all(axis=1)
+        shift[others] = np.where(still, closer[-1].crossing(distances[-2][others]), 0.0)  # aside: a switch counts as zero near its zero
+        closer.append(seen(shift[others], distances[-1], others))
+        looks = [last.replaced(others, other) for other in closer]
     return looks, shift, settled
 
 

@@ -106,7 +106,7 @@ class Case:
 
 def test_every_family_and_every_kind_of_block_has_a_specification() -> None:
     blocks = [block for spec in SPECS for block in Case.of(spec).compiled_set.blocks]
-    assert {type(block.membership.family) for block in blocks if isinstance(block, ImageBlock)} == set(FAMILIES)
+    assert {type(block.family) for block in blocks if isinstance(block, ImageBlock)} == set(FAMILIES)
     assert set(KINDS) <= {type(block) for block in blocks}
 
 

@@ -150,3 +150,15 @@ def test_pieces_of_the_upper_objective_that_random_points_miss_make_no_envelope(
     far = cp.maximum(0, cp.minimum(y[0], y[1])) + cp.pos(y[2] - 50)
     problem = hf.Problem(hf.Minimize(clients=far), lower=hf.ArgMin(y, cp.sum_squares(y - x)))
     np.testing.assert_allclose(problem.implicit.gradient([1.0, 2.0, 60.0, 0.0]), [1.0, 0.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("n", [20, 300])
+def test_an_upper_objective_that_y_does_not_change_has_the_gradient_of_the_rest(n: int) -> None:
+    """y is on spheres about 0 of fixed and of moving radius, of which the objective sees the lengths alone: f = 1 + (2 + x)^2 + x^2."""
+    x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
+    far = np.random.default_rng(0).normal(size=n) * 5
+    balls = [cp.norm(y[: n // 2]) <= 1, cp.norm(y[n // 2 :]) <= 2 + x]
+    lower = hf.ArgMin(y, 0.5 * cp.sum_squares(y - far * (1 + 0.1 * x)), balls)
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y) + cp.square(x)), lower=lower)
+    assert problem.implicit(0.3) == pytest.approx(1 + 2.3**2 + 0.09, abs=1e-9)
+    assert problem.implicit.gradient(0.3) == pytest.approx(2 * 2.3 + 0.6, abs=1e-9)

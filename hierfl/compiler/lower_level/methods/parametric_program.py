@@ -131,16 +131,15 @@ class ParametricProgram(ExactMethod):
         below, above = self._own(x, owner)
         if isinstance(self.solver.form, LinearisedForm):
             below = [*below, *self.solver.form.found(below, partial(owner.mapping, x), warm)]
-        count = len(below)
+        count, solver = len(below), self.solver  # compiled programs keep what they call: the solver, not the problem
 
         def on_host(*parts: np.ndarray) -> np.ndarray:
             given = [np.asarray(part, float) for part in parts]
-            answer = self.solver.answer(given[:count], given[count:])
-            return _told(answer, size)
+            return _told(solver.answer(given[:count], given[count:]), size)
 
         def many(batch: Batch) -> np.ndarray:
             given = [for_each(batch.count, part) for part in batch.arrays]
-            family, others = self.solver.answers(given[:count], given[count:])
+            family, others = solver.answers(given[:count], given[count:])
             told = np.full((batch.count, 3 * size + 3), np.nan)
             told[:, :size], told[:, size] = family.u[:, :size], family.error
             told[:, size + 1], told[:, size + 2] = SOLVED, ONE
@@ -148,7 +147,7 @@ class ParametricProgram(ExactMethod):
                 told[k] = _told(answer, size)
             return told
 
-        together = many if self.solver.has_families else None
+        together = many if solver.has_families else None
         told = call_on_host(on_host, (3 * size + 3,), x.dtype, *below, *above, many=together)
         y, (residual, status, unique) = told[:size], told[size : size + 3]
         unique = self._told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
@@ -161,11 +160,11 @@ class ParametricProgram(ExactMethod):
 
     def _bound(self, mu: Array, below: Thetas, above: Thetas, dtype: Any) -> Float[Array, ""]:
         """A bound on the error of one owner's y, from the solution that is kept."""
-        count = len(below)
+        count, solver = len(below), self.solver
 
         def on_host(mu: np.ndarray, *parts: np.ndarray) -> np.ndarray:
             given = [np.asarray(part, float) for part in parts]
-            return np.asarray(self.solver.error_bound(given[:count], given[count:], float(mu)))
+            return np.asarray(solver.error_bound(given[:count], given[count:], float(mu)))
 
         return call_on_host(on_host, (), dtype, mu, *below, *above)
 
@@ -196,7 +195,7 @@ class ParametricProgram(ExactMethod):
 
         thetas, back = jax.vjp(both, x)
         moves = [jax.jvp(both, (x,), (way,))[1] for way in (_generic(x) if ways is None else ways)]
-        count, shapes = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas]
+        count, shapes, solver = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas], self.solver
         sizes = [int(np.prod(shape)) for shape in shapes]
 
         def asked(seed: np.ndarray, *given: np.ndarray) -> tuple[Thetas, Thetas, np.ndarray, list[Thetas]]:
@@ -204,7 +203,7 @@ class ParametricProgram(ExactMethod):
             return here[:count], here[count:], seed, tangents
 
         def on_host(*parts: np.ndarray) -> np.ndarray:
-            found = self.solver.pull(*asked(*(np.asarray(part, float) for part in parts)))
+            found = solver.pull(*asked(*(np.asarray(part, float) for part in parts)))
             if found is None:
                 return np.full(sum(sizes), np.nan)
             return np.concatenate([np.zeros(0), *map(np.ravel, found)])
@@ -212,13 +211,13 @@ class ParametricProgram(ExactMethod):
         def many(batch: Batch) -> np.ndarray:
             told = np.full((batch.count, sum(sizes)), np.nan)
             given = (for_each(batch.count, part) for part in batch.arrays)
-            for numbers, found in self.solver.pulls(*asked(*given)):
+            for numbers, found in solver.pulls(*asked(*given)):
                 if len(numbers) and found is not None:
                     told[numbers] = np.hstack([part.reshape(len(numbers), -1) for part in found])
             return told
 
         given = (part for move in moves for part in move)
-        together = many if self.solver.has_families else None
+        together = many if solver.has_families else None
         flat = call_on_host(on_host, (sum(sizes),), x.dtype, seed, *thetas, *given, many=together)
         ends = np.cumsum([0, *sizes])
         slopes = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes)]

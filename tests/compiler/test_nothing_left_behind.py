@@ -1,0 +1,52 @@
+"""A problem that nobody holds any more is gone, with everything that was compiled for it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import FedRZO
+
+
+def by_formula() -> hf.Problem:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    return hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), lower=hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0]))
+
+
+def by_program() -> hf.Problem:
+    x, y = cp.Variable(2, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y) + cp.norm1(y) * 0.1 - y[0] * x[0], [cp.sum(y) == x[1], y >= -1])
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1) + cp.sum(y)), lower=lower)
+
+
+def of_clients() -> hf.Problem:
+    x, y, s = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="s")
+    lower = hf.ArgMin(y, hf.E(cp.sum_squares(y - s)) + cp.sum_squares(y - x), [cp.sum(y) <= 1, y >= 0], scope="client")
+    clients = [hf.Client({s: np.ones((3 + k, 2))}) for k in range(2)]
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x + 1 - y)), lower=lower, federation=hf.Federation(clients))
+
+
+AT = np.array([0.3, 0.2])
+ASKED: dict[str, Callable[[hf.Problem], object]] = {
+    "gradient": lambda problem: (problem.implicit(AT), problem.implicit.gradient(AT)),
+    "slice": lambda problem: problem.implicit.slice(AT, points=11, progress=False).kinks,
+    "descent": lambda problem: problem.solve(rounds=3, progress=False),
+    "zeroth order": lambda problem: problem.solve(FedRZO(smoothing=0.1, step_size=0.01), rounds=2, progress=False),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("declared", [by_formula, by_program, of_clients])
+def test_a_problem_is_gone_with_its_programs(declared: Callable[[], hf.Problem], ask: Callable[[hf.Problem], object]) -> None:
+    problem = declared()
+    ask(problem)
+    left = weakref.ref(problem), weakref.ref(problem.implicit._compiled)
+    del problem
+    gc.collect()
+    assert [one() for one in left] == [None, None]
