@@ -15,7 +15,7 @@ run: $(VENV)/.run
 
 # a table or figure of the papers: make reproduce lists them, NAME=2s-table4 runs one, FULL=1 at the paper's size
 reproduce: $(VENV)/.run
-	@$(BIN)/hierfl reproduce $(NAME) $(if $(FULL),--full) --out figures $(RUN_ARGS)
+	@$(BIN)/python -m examples.reproduce $(NAME) $(if $(FULL),--full) --out figures $(RUN_ARGS)
 
 test: lint contracts typecheck pytest
 
@@ -32,6 +32,7 @@ contracts: $(VENV)/.test installed
 typecheck: $(VENV)/.test installed
 	cd $(INSTALLED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p hierfl
 	cd $(INSTALLED) && MYPYPATH=.:examples $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml examples/*.py
+	cd $(INSTALLED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p examples.reproduce
 
 installed:
 	rm -rf $(INSTALLED) && mkdir -p $(INSTALLED) && cp -r hierfl examples $(INSTALLED)

@@ -2,7 +2,7 @@
 
 Every local step asks for the followers' equilibrium at two decisions of the leader. Solved exactly, or by enough
 extragradient steps, more local steps lead faster to the optimum of f; with the inner iterations of the published
-experiment the followers stay near 0 and the leader overproduces (``hierfl reproduce 2s-table4`` has that whole table).
+experiment the followers stay near 0 and the leader overproduces (``python -m examples.reproduce 2s-table4`` has that whole table).
 """
 
 from __future__ import annotations

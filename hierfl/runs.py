@@ -277,6 +277,14 @@ def summary(runs: Runs) -> str:
     return f"{runs.mean():.6g}{half}{note}"
 
 
+def interval(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
+    """Write the mean with half its 95 % interval, which two values or more have; nothing where there are none."""
+    if not len(values):
+        return ""
+    half = f" ± {half_width(np.asarray(values)):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{half}"
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Put rows of text into columns: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]

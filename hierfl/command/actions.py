@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 from hierfl.command.loading import load_point, load_problem, load_rows, load_solver
 from hierfl.errors import SettingError
 from hierfl.near_names import near_names
-from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.listing import every_reproduction, find_data, reproduction_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 
 
 def serve_site(chosen: argparse.Namespace) -> None:
@@ -57,31 +54,6 @@ def serve_site(chosen: argparse.Namespace) -> None:
 
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
     run_site(site, chosen.scheduler, files, chosen.host)
-
-
-def reproduce(chosen: argparse.Namespace) -> None:
-    """Run what was named, or list what there is.
-
-    Raises ``SettingError`` for a name that there is not. Raises ``DataError`` if files of data are there and cannot be
-    read. Raises ``CheckpointError`` if the folder cannot be written, or holds other numbers.
-    """
-    if chosen.name is None:
-        for one in every_reproduction():
-            print(f"{one.name}\n    {one.about}\n    {one.source}; small: {one.smaller}")
-        print("\nhierfl reproduce NAME runs one of them; --full at the paper's size.")
-        return
-    reproduction = reproduction_of(chosen.name)
-    folder = chosen.out / reproduction.name
-    data = find_data(reproduction, chosen.data, chosen.download)
-    try:
-        _, text = conduct(reproduction, data, folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet)
-    except KeyboardInterrupt:
-        print(
-            f"\ninterrupted; the cells that are done are kept in {folder}, and the same command goes on.",
-            file=sys.stderr,
-        )
-        raise SystemExit(130) from None
-    print(text)
 
 
 def _show(chosen: argparse.Namespace) -> None:
@@ -215,7 +187,6 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "solve": _solve,
     "report": _report,
     "models": _models,
-    "reproduce": reproduce,
     "site": serve_site,
     "flower": _flower,
 }

@@ -24,7 +24,6 @@ EPILOG = """examples:
   hierfl report run.npz game.py
   hierfl site --problem study.py --data rows.py:load --scheduler tls://server:8786 --tls-ca ca.pem --tls-cert north.pem --tls-key north.key
   hierfl flower new study.py:declared study-app
-  hierfl reproduce 2s-table4
 """
 
 
@@ -47,7 +46,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     _add_site(commands)
     _add_flower(commands)
     commands.add_parser("models", allow_abbrev=False, help="list the ready declarations")
-    _add_reproduce(commands)
     return whole
 
 
@@ -136,31 +134,6 @@ def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
     report.add_argument("--out", type=Path, metavar="HTML", help="the file (beside the result, .html)")
     report.add_argument("--no-check", dest="check", action="store_false", help="leave out which assumptions hold")
     report.add_argument("--quiet", action="store_true", help="no progress bars")
-
-
-def _add_reproduce(commands: Commands) -> None:
-    reproduce = commands.add_parser(
-        "reproduce",
-        allow_abbrev=False,
-        help="run a table or figure of the papers and print it beside the published one",
-    )
-    reproduce.add_argument(
-        "name", nargs="?", metavar="NAME", help="such as 2s-table4; without it, all names are listed"
-    )
-    reproduce.add_argument("--full", action="store_true", help="the paper's size, which takes hours for some")
-    reproduce.add_argument(
-        "--out",
-        type=Path,
-        default=Path("reproductions"),
-        metavar="DIR",
-        help="where to write, in DIR/NAME (reproductions)",
-    )
-    reproduce.add_argument(
-        "--data", type=Path, metavar="DIR", help="where image data are (the environment variable HIERFL_DATA)"
-    )
-    reproduce.add_argument("--download", action="store_true", help="fetch image data that are not there")
-    reproduce.add_argument("--anew", action="store_true", help="do not go on from what is kept there")
-    reproduce.add_argument("--quiet", action="store_true", help="do not tell each cell as it ends")
 
 
 def _add_site(commands: Commands) -> None:

@@ -25,9 +25,8 @@ from hierfl.language.printing.card import WIDTH
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.problem import Problem
 from hierfl.progress import RunProgress
-from hierfl.reproduce.heterogeneous.heterogeneous_table import interval
 from hierfl.result import Result
-from hierfl.runs import aligned, half_width
+from hierfl.runs import aligned, half_width, interval
 from hierfl.solvers import ImplicitGradient, ProjectedSGD
 
 SERVER_SAMPLES, TEST_FRACTION, PARTICIPATION = 60, 0.1, 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,10 @@ from hierfl.near_names import near_names
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 0, 2 after an error that is the user's to mend, or 130 when interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["reproduce"]:
+        written = shlex.join(["python", "-m", "examples.reproduce", *given[1:]])
+        print(f"hierfl: reproductions are among the examples now: write {written} in a clone of hierfl.", file=sys.stderr)
+        return 2
     if given and not given[0].startswith("-") and given[0] not in ACTIONS:
         print(f"hierfl: there is no command {given[0]!r}: {near_names(given[0], ACTIONS)}", file=sys.stderr)
         return 2

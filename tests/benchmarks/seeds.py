@@ -1,6 +1,6 @@
 """Ten seeds at once on all cores against one: ``python -m tests.benchmarks.seeds [rounds]``, on the digits example's problem.
 
-One row for each heterogeneity of ``hierfl reproduce hfl-table1``; ``solve`` as a whole, final values included, after
+One row for each heterogeneity of ``python -m examples.reproduce hfl-table1``; ``solve`` as a whole, final values included, after
 compilation.
 """
 

@@ -215,3 +215,9 @@ def test_a_misspelt_command_is_answered_with_the_nearest_and_none_with_all(capsy
     assert "no command 'modles': did you mean 'models'?" in capsys.readouterr().err
     assert main([]) == 2
     assert "list the ready declarations" in capsys.readouterr().err
+
+
+def test_a_reproduction_is_answered_with_what_to_write_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "2s-table4", "--out", "my tables"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "write python -m examples.reproduce 2s-table4 --out 'my tables' in a clone" in line

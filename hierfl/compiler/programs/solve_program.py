@@ -36,7 +36,7 @@ FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for
 PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
 CLOSER = 3  # looks at a rough answer from nearer, at most
 FEW = 4  # steps of Newton's method from a solution nearby
-CLEAR = 1e-11  # by how much multipliers and slacks differ, in units of their own, where no row only just holds
+TIED, CLEAR = 1e-13, 1e-11  # by how much multipliers exceed slacks, in units of their own, where rows do not hold, and where they do
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
 LARGE = 1e3  # a size of data, in whose units a program over cones that was not solved is looked at again
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
@@ -341,27 +341,26 @@ def _by_rows(program: ConvexProgram, known: Saddles) -> ProgramSolution:
         start = np.zeros(program.width), np.zeros(len(program.b))
         return _at_rows(program, *start, held, saddle) if saddle.is_regular else None
 
-    def is_clear(pair: ProgramSolution) -> bool:
-        """Whether no row only just holds."""
-        apart = np.abs(np.subtract(*_pulls(program, pair.u, pair.z)))[program.loose & program.seen]
-        return bool((apart > CLEAR).all()) and pair.error <= EXACT * 100
+    def told_by(held: np.ndarray | None) -> ProgramSolution | None:
+        """The pair that these rows lead to, if it is the only one and no row may be taken for held or not."""
+        for _ in range(FEW):
+            if held is None or (pair := at(held)) is None:
+                return None
+            dual, slack = _pulls(program, pair.u, pair.z)
+            loose, apart = program.loose & program.seen, dual - slack
+            last, held = held, program.equal | (loose & (apart > CLEAR))
+            if (held == last).all():
+                clear = pair.error <= EXACT * 100 and not (loose & (apart > TIED) & ~held).any()
+                known.held = held if clear else known.held
+                return pair if clear else None
+        return None
 
-    held = known.held if known.held is not None and known.held.shape == program.b.shape else None
-    for _ in range(FEW):
-        if held is None or (pair := at(held)) is None:
-            break
-        last, held = held, _held(program, pair.u, pair.z)
-        if (held == last).all():
-            if is_clear(pair):
-                known.held = held
-                return pair
-            break
-    answer = _quadratic(program, None)
-    if answer.solved:
-        held = _held(program, answer.u, answer.z)
-        if (pair := at(held)) is not None and is_clear(pair):
-            known.held = held
-            return pair
+    pair = told_by(known.held if known.held is not None and known.held.shape == program.b.shape else None)
+    if pair is None:
+        answer = _quadratic(program, None)
+        pair = told_by(_held(program, answer.u, answer.z)) if answer.solved else None
+    if pair is not None:
+        return pair
     return replace(answer, status=FAILED) if answer.solved and _drifts(program, answer) else answer
 
 

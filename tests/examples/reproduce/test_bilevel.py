@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.listing import find_data
-from hierfl.reproduce.networks.bilevel_figure import REPRODUCTION
-from hierfl.reproduce.networks.bilevel_runs import LOWERS, MIXTURES, algorithm_3, fair_cell, hyperparameter_cell
-from hierfl.reproduce.reproduction import Cell, DataSets
+from examples.reproduce.__main__ import find_data
+from examples.reproduce.bilevel import FIGURE as REPRODUCTION
+from examples.reproduce.bilevel import LOWERS, MIXTURES, algorithm_3, bilevel_cell
+from examples.reproduce.conducting import conduct
+from examples.reproduce.reproduction import Cell, DataSets
 
 
 def test_algorithm_3_has_the_numbers_that_the_paper_prints() -> None:
@@ -25,9 +25,9 @@ def test_algorithm_3_has_the_numbers_that_the_paper_prints() -> None:
 def test_both_lower_solvers_learn_and_both_sets_of_y_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HIERFL_DATA", str(tmp_path / "nowhere"))
     data = find_data(REPRODUCTION, None, False)
-    cells = [hyperparameter_cell("digits", lower, 20, 0, 40, 500) for lower in LOWERS]
-    cells += [fair_cell("digits", mixture, 20, 0, 20) for mixture in MIXTURES]
-    wild = fair_cell("digits", "y free", 20, 1, 20)
+    cells = [bilevel_cell("digits", lower, 20, 0, 40, 500) for lower in LOWERS]
+    cells += [bilevel_cell("digits", mixture, 20, 0, 20) for mixture in MIXTURES]
+    wild = bilevel_cell("digits", "y free", 20, 1, 20)
     cells.append(replace(wild, settings={**wild.settings, "step_size": 10.0}))
 
     def plan(full: bool, data: DataSets) -> list[Cell]:

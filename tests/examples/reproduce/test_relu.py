@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.reproduce.__main__ import find_data
+from examples.reproduce.conducting import conduct
+from examples.reproduce.relu import BESIDE_SOFTPLUS as SOFTPLUS
+from examples.reproduce.relu import BY_NEURONS as NEURONS
+from examples.reproduce.relu import BY_STEPS as STEPS
+from examples.reproduce.relu import relu_cell
+from examples.reproduce.reproduction import Cell, DataSets, Reproduction
 from hierfl.models import relu_network
 from hierfl.models.relu_network import initial_weights
-from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.listing import find_data
-from hierfl.reproduce.networks.relu_figures import BESIDE_SOFTPLUS as SOFTPLUS
-from hierfl.reproduce.networks.relu_figures import BY_NEURONS as NEURONS
-from hierfl.reproduce.networks.relu_figures import BY_STEPS as STEPS
-from hierfl.reproduce.networks.relu_runs import relu_cell
-from hierfl.reproduce.reproduction import Cell, DataSets, Reproduction
 
 pytestmark = pytest.mark.slow
 

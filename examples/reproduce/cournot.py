@@ -6,19 +6,16 @@ The table has 4 numbers of followers, 2 slopes, 3 numbers of local steps, 3 smoo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+import hierfl as hf
+from examples.reproduce.reproduction import Cell, DataSets, Measured, Reproduction, Table, panels
 from hierfl.errors import LowerLevelWarning
 from hierfl.inspect.pictures.convergence import moving_mean
 from hierfl.models import stackelberg_cournot
-from hierfl.problem import Problem
-from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
 from hierfl.solvers import Exact, FedRZO
 from hierfl.solvers.papers.printed_modes import FOLLOWERS
 
@@ -54,22 +51,31 @@ def cournot_cell(followers: int, slope: float, local_steps: int, smoothing: floa
     )
 
 
-def run_cournot(cell: Cell, data: DataSets) -> dict[str, Any]:
+def prepare(cell: Cell, data: DataSets) -> tuple[hf.Problem, float]:
+    """(the problem, min f over X): the least of a grid, then a bounded search around it."""
+    own = {name: cell.settings[name] for name in ("followers", "slope")}
+    problem = stackelberg_cournot(**own, clients=CLIENTS)
+    grid = np.linspace(0, 10, 21)
+    best = int(np.argmin([problem.implicit(x) for x in grid]))
+    around = grid[max(0, best - 1)], grid[min(20, best + 1)]
+    found = minimize_scalar(problem.implicit, bounds=around, method="bounded", options={"xatol": 1e-6})
+    return problem, float(found.fun)
+
+
+def run(cell: Cell, market: tuple[hf.Problem, float]) -> dict[str, Any]:
     """Both runs of a cell, as printed and with the lower level solved, and the least f.
 
     ``own`` and ``own_x`` are the run's last value with its own y and where it ended, ``value`` is f there, ``warned`` whether the user
     was warned that the lower level is not solved; ``exact`` has the same of (b), ``optimum`` is min f, and ``objective`` is by round.
     """
-    market = cell.settings["followers"], cell.settings["slope"]
-    problem, least = cournot_market(*market)
-    published = FedRZO.published("2s", followers=cell.settings["followers"])
-    solver = replace(published, smoothing=cell.settings["smoothing"], local_steps=cell.settings["local_steps"])
-    alike = {name: getattr(solver, name) for name in ("smoothing", "step_size", "local_steps", "batch_size")}
-    exact = FedRZO(**alike, lower=Exact())
-    return {**_run(problem, solver, cell), "exact": _run(problem, exact, cell), "optimum": least}
+    problem, least = market
+    own = {name: cell.settings[name] for name in ("smoothing", "local_steps")}
+    published = FedRZO.published("2s", followers=cell.settings["followers"], **own)
+    exact = FedRZO(**own, step_size=published.step_size, batch_size=published.batch_size, lower=Exact())
+    return {**_run(problem, published, cell), "exact": _run(problem, exact, cell), "optimum": least}
 
 
-def _run(problem: Problem, solver: FedRZO, cell: Cell) -> dict[str, Any]:
+def _run(problem: hf.Problem, solver: FedRZO, cell: Cell) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asked = {name: cell.settings[name] for name in ("rounds", "seed")}
@@ -81,17 +87,6 @@ def _run(problem: Problem, solver: FedRZO, cell: Cell) -> dict[str, Any]:
         "warned": any(issubclass(w.category, LowerLevelWarning) for w in caught),
         "objective": np.asarray(result.history["objective"]),
     }
-
-
-@lru_cache(maxsize=1)
-def cournot_market(followers: int, slope: float) -> tuple[Problem, float]:
-    """(the problem, min f over X): the least of a grid, then a bounded search around it."""
-    problem = stackelberg_cournot(followers=followers, slope=slope, clients=CLIENTS)
-    grid = np.linspace(0, 10, 21)
-    best = int(np.argmin([problem.implicit(x) for x in grid]))
-    around = grid[max(0, best - 1)], grid[min(20, best + 1)]
-    found = minimize_scalar(problem.implicit, bounds=around, method="bounded", options={"xatol": 1e-6})
-    return problem, float(found.fun)
 
 
 # f(x_K) as printed, by followers and slope; rows H = 1, 10, 20, columns eta = 1, 0.1, 0.01
@@ -107,14 +102,22 @@ PRINTED = {
 }
 
 
-def entry_of(cell: Cell) -> tuple[Any, ...]:
-    """Where a cell stands in the printed table: followers, slope, local steps and smoothing."""
-    return tuple(cell.settings[name] for name in ("followers", "slope", "local_steps", "smoothing"))
+ENTRY = ("followers", "slope", "local_steps", "smoothing")  # the settings that say where a cell stands in the printed table
+COMPARED = ("(a) own y", "difference", "(a) f(x)", "(b) f(x)", "min f")
 
 
 def printed_value(followers: int, slope: float, local_steps: int, smoothing: float) -> float:
     """The entry of the printed table."""
     return PRINTED[followers, slope][STEPS.index(local_steps)][SMOOTHING.index(smoothing)]
+
+
+def _row(measured: Measured, cell: Cell, columns: tuple[str, ...], difference: str) -> list[str]:
+    """Settings of a cell, what was printed, and the values beside it, with the difference in these words."""
+    ours, printed = measured.numbers[cell.name], printed_value(*(cell.settings[name] for name in ENTRY))
+    told = difference.format(ours["own"] - printed, f"{100 * (ours['own'] / printed - 1):+.1f} %")
+    solved = (ours["value"], ours["exact"]["value"], ours["optimum"])
+    settings = (f"{cell.settings[name]:g}" for name in columns)
+    return [*settings, f"{printed:.3f}", f"{ours['own']:.3f}", told, *(f"{one:.4f}" for one in solved)]
 
 
 def _plan_of_table(full: bool, data: DataSets) -> list[Cell]:
@@ -124,31 +127,17 @@ def _plan_of_table(full: bool, data: DataSets) -> list[Cell]:
     return [cournot_cell(followers, 0.5, h, 0.1) for followers in (20, 100) for h in STEPS]
 
 
-def _tables_of_table(measured: Measured) -> Sequence[TextTable]:
+def _tables_of_table(measured: Measured) -> list[Table]:
     rows = [["followers", "b", "H", "eta", "printed", *COMPARED, "x of (a)", "x of (b)"]]
-    for cell in measured.cells:
-        ours, entry = measured.numbers[cell.name], entry_of(cell)
-        printed = printed_value(*entry)
-        compared = _compared(ours, printed, f"{ours['own'] - printed:+.3f} ({{}})")
-        ends = [f"{one['own_x']:.3f}" for one in (ours, ours["exact"])]
-        rows.append([*(f"{one:g}" for one in entry), f"{printed:.3f}", *compared, *ends])
-    cells = [measured.numbers[cell.name] for cell in measured.cells]
-    warned = [sum(one["warned"] for one in runs) for runs in (cells, [one["exact"] for one in cells])]
+    runs = [(ours, ours["exact"]) for ours in measured.of()]
+    for cell, both in zip(measured.cells, runs):
+        rows.append([*_row(measured, cell, ENTRY, "{:+.3f} ({})"), *(f"{one['own_x']:.3f}" for one in both)])
+    warned = [sum(one["warned"] for one in each) for each in zip(*runs)]
     title = (
         "f(x_K): printed, and by (a) the printed settings, (b) the lower level solved. "
         f"Warned that the lower level is not solved: {warned[0]} of {len(measured.cells)} runs of (a), {warned[1]} of (b)."
     )
-    return [TextTable(title, rows)]
-
-
-COMPARED = ("(a) own y", "difference", "(a) f(x)", "(b) f(x)", "min f")
-
-
-def _compared(ours: Plain, printed: float, difference: str) -> list[str]:
-    """The values of a cell beside what was printed, from which it differs by so many percent in the words of ``difference``."""
-    told = difference.format(f"{100 * (ours['own'] / printed - 1):+.1f} %")
-    solved = (ours["value"], ours["exact"]["value"], ours["optimum"])
-    return [f"{ours['own']:.3f}", told, *(f"{one:.4f}" for one in solved)]
+    return [(title, rows)]
 
 
 TABLE = Reproduction(
@@ -157,7 +146,8 @@ TABLE = Reproduction(
     source="[2S] (Qiu, Shanbhag, Yousefian, 2024), Table 4, §6.4",
     caption="Implementation results of FedRZO_2s addressing the SNCE problem. FedRZO_2s displays improvement as H increases.",
     plan=_plan_of_table,
-    run=run_cournot,
+    prepare=prepare,
+    run=run,
     tables=_tables_of_table,
     smaller="6 of the 72 cells, as printed: 20 and 100 followers, b = 0.5, eta = 0.1",
     differs=DIFFERS,
@@ -173,32 +163,26 @@ def _plan_of_figure(full: bool, data: DataSets) -> list[Cell]:
     return [cournot_cell(n, b, h, eta) for n, b, eta in (PANELS if full else PANELS[:1]) for h in STEPS]
 
 
-def _tables_of_figure(measured: Measured) -> Sequence[TextTable]:
+def _tables_of_figure(measured: Measured) -> list[Table]:
+    columns = ("followers", "slope", "smoothing", "local_steps")
     rows = [["followers", "b", "eta", "H", "printed in Table 4", *COMPARED]]
-    for cell in measured.cells:
-        followers, slope, steps, smoothing = entry = entry_of(cell)
-        printed = printed_value(*entry)
-        named = [f"{one:g}" for one in (followers, slope, smoothing, steps)]
-        rows.append([*named, f"{printed:.3f}", *_compared(measured.numbers[cell.name], printed, "{}")])
+    rows += [_row(measured, cell, columns, "{1}") for cell in measured.cells]
     title = (
         "f at the last x, averaged over the demand: printed in Table 4, as the figure has no numbers; by (a) the printed settings, solid, with "
         "the run's own y and with the lower level solved; by (b) the lower level solved throughout, dotted. Curves are of each round's own samples."
     )
-    return [TextTable(title, rows)]
+    return [(title, rows)]
 
 
 def _draw_of_figure(measured: Measured) -> Figure:
     """Draw a panel for each market as in the paper, the values with the run's own y; dotted, those with the lower level solved."""
-    from matplotlib.figure import Figure
-
-    panels = [p for p in PANELS if measured.of(followers=p[0], slope=p[1], smoothing=p[2])]
-    figure = Figure(figsize=(4.9 * len(panels), 3.7))
-    for ax, (followers, slope, smoothing) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+    markets = measured.each("followers", "slope", "smoothing")
+    figure, (axes,) = panels(1, len(markets), 4.9, 3.7)
+    for ax, (followers, slope, smoothing) in zip(axes, markets):
         for place, steps in enumerate(STEPS):
             (ours,) = measured.of(followers=followers, slope=slope, smoothing=smoothing, local_steps=steps)
-            for values, look in ((ours["objective"], "-"), (ours["exact"]["objective"], ":")):
-                mean = moving_mean(np.asarray(values, dtype=float), WINDOW)
-                label = f"H = {steps}" if look == "-" else None
+            for one, look, label in ((ours, "-", f"H = {steps}"), (ours["exact"], ":", None)):
+                mean = moving_mean(np.asarray(one["objective"], dtype=float), WINDOW)
                 ax.plot(np.arange(1, len(mean) + 1), mean, look, color=f"C{place}", label=label)
             ax.plot(len(ours["objective"]), printed_value(followers, slope, steps, smoothing), "o", color=f"C{place}")
         ax.set(title=f"ñ = {followers}, η = {smoothing:g}, b = {slope:g}", xlabel="communication round")
@@ -216,7 +200,8 @@ FIGURE = Reproduction(
         "with 1000 followers. In both settings, the performance of FedRZO_2s improves as the number of local steps increases."
     ),
     plan=_plan_of_figure,
-    run=run_cournot,
+    prepare=prepare,
+    run=run,
     tables=_tables_of_figure,
     draw=_draw_of_figure,
     smaller="the left panel alone, at the paper's settings",

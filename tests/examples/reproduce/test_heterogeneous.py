@@ -10,16 +10,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
+from examples.reproduce.__main__ import find_data
+from examples.reproduce.conducting import conduct
+from examples.reproduce.heterogeneous import accuracy, mean_loss
+from examples.reproduce.heterogeneous_records import ALONE, ENVELOPE, FEW_SAMPLES, FIGURE, POOLED, PRINTED, SETS
+from examples.reproduce.heterogeneous_records import TABLE as REPRODUCTION
+from examples.reproduce.reproduction import Cell, DataSets
 from hierfl.models import ClassificationData
 from hierfl.models.image_data import load_images
-from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.heterogeneous.few_samples import ALONE, ENVELOPE, POOLED
-from hierfl.reproduce.heterogeneous.few_samples import REPRODUCTION as FEW_SAMPLES
-from hierfl.reproduce.heterogeneous.heterogeneous_figure import REPRODUCTION as FIGURE
-from hierfl.reproduce.heterogeneous.heterogeneous_runs import accuracy, mean_loss
-from hierfl.reproduce.heterogeneous.heterogeneous_table import PRINTED, REPRODUCTION, SETS
-from hierfl.reproduce.listing import find_data
-from hierfl.reproduce.reproduction import Cell, DataSets
 
 pytestmark = pytest.mark.optimised
 

@@ -14,12 +14,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import hierfl as hf
-from hierfl.command.main import main
+from examples.reproduce.__main__ import REPRODUCTIONS, main
+from examples.reproduce.conducting import conduct, held_alone
+from examples.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, Table
 from hierfl.models import ClassificationData
-from hierfl.reproduce.conducting import conduct
-from hierfl.reproduce.kept_cells import KeptCells
-from hierfl.reproduce.listing import every_reproduction, reproduction_of
-from hierfl.reproduce.reproduction import Cell, DataSets, Measured, Plain, Reproduction, TextTable
 
 PRINTED = {1: 1.0, 2: 4.5, 3: 9.0}
 
@@ -32,7 +30,7 @@ def squares(cell: Cell, data: DataSets) -> Plain:
     return {"square": np.float64(cell.settings["n"] ** 2), "curve": np.arange(2.0), "none": np.nan}
 
 
-def tables(measured: Measured) -> Sequence[TextTable]:
+def tables(measured: Measured) -> Sequence[Table]:
     rows = [["n", "printed", "ours", "difference"]]
     for cell in measured.cells:
         printed = PRINTED[cell.settings["n"]]
@@ -41,7 +39,7 @@ def tables(measured: Measured) -> Sequence[TextTable]:
             continue
         ours = measured.numbers[cell.name]["square"]
         rows.append([str(cell.settings["n"]), f"{printed:g}", f"{ours:g}", f"{ours - printed:+g}"])
-    return [TextTable("squares", rows)]
+    return [("squares", rows)]
 
 
 def draw(measured: Measured) -> Figure:
@@ -99,11 +97,11 @@ def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
 def test_a_killed_run_leaves_whole_files(tmp_path: Path) -> None:
     script = (
         "import os\nfrom dataclasses import replace\nfrom pathlib import Path\n"
-        "from tests.reproduce.test_conducting import SQUARES, squares, conduct, DataSets\n"
+        "from tests.examples.reproduce.test_conducting import SQUARES, squares, conduct, DataSets\n"
         "def killed(cell, data):\n    if cell.name == 'n = 2': os.kill(os.getpid(), 9)\n    return squares(cell, data)\n"
         f"conduct(replace(SQUARES, run=killed), DataSets(), Path({str(tmp_path)!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3], capture_output=True, text=True)
     assert done.returncode == -9 and "[1/2] n = 1: 0.0 s" in done.stderr
     again = Interrupted()
     conduct(replace(SQUARES, run=again), DataSets(), tmp_path, progress=False)
@@ -143,19 +141,17 @@ def test_folders_that_cannot_be_written_and_files_in_use(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(hf.CheckpointError, match=r"cannot be written \(.*--out"):
         conduct(SQUARES, DataSets(), tmp_path / "file" / "inside", progress=False)
-    identity = {"name": "squares", "size": "default", "version": "0.1.0"}
-    with KeptCells(tmp_path / "default.json", identity), pytest.raises(hf.CheckpointError, match="another process"):
+    with held_alone(tmp_path / "default.json"), pytest.raises(hf.CheckpointError, match="another process"):
         conduct(SQUARES, DataSets(), tmp_path, progress=False)
-    with KeptCells(tmp_path / "default.json", identity) as kept:
-        (tmp_path / "default.json").mkdir()
-        with pytest.raises(hf.CheckpointError, match="cannot be written"):
-            kept.keep(Cell("n = 1", {}), {}, 0.0)
-        assert not (tmp_path / "default.json.part").exists()
+    (tmp_path / "default.json").mkdir()
+    with pytest.raises(hf.CheckpointError, match="cannot be written"):
+        conduct(SQUARES, DataSets(), tmp_path, anew=True, progress=False)
+    assert not (tmp_path / "default.json.part").exists()
 
 
 def test_absent_data_leave_a_row_and_other_data_are_noticed(tmp_path: Path) -> None:
     held = [ClassificationData(np.eye(2, dtype=np.uint8) * k, np.arange(2)) for k in (1, 2)]
-    cells = [Cell("n = 1", {"n": 1}, "here"), Cell("n = 2", {"n": 2}, "gone")]
+    cells = [Cell("n = 1", {"n": 1, "data": "here"}), Cell("n = 2", {"n": 2, "data": "gone"})]
     record = replace(SQUARES, plan=lambda full, data: cells)
     absent = {"gone": "no file gone.gz"}
     measured, text = conduct(record, DataSets({"here": held[0]}, absent), tmp_path, progress=False)
@@ -167,29 +163,26 @@ def test_absent_data_leave_a_row_and_other_data_are_noticed(tmp_path: Path) -> N
 
 
 def test_every_name_leads_to_its_record() -> None:
-    for one in every_reproduction():
-        assert reproduction_of(one.name) is one
+    for name, one in REPRODUCTIONS.items():
+        assert one.name == name
         for full in (False, True):
             cells = one.plan(full, DataSets({}, {name: "absent" for name in one.data}))
             assert len({cell.name for cell in cells}) == len(cells) > 0
-    with pytest.raises(hf.SettingError, match="did you mean '2s-table4'"):
-        reproduction_of("2s-tabel4")
 
 
 def test_the_command_tells_what_is_the_users_to_mend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["reproduce", "2s-table4", "--out", str(tmp_path / "file")]) == 2
+    assert main(["2s-table4", "--out", str(tmp_path / "file")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 
     def interrupted(*given: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hierfl.command.actions.conduct", interrupted)
-    with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "2s-table4", "--out", str(tmp_path)])
-    assert ended.value.code == 130 and "the same command goes on" in capsys.readouterr().err
+    monkeypatch.setattr("examples.reproduce.__main__.conduct", interrupted)
+    assert main(["2s-table4", "--out", str(tmp_path)]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 def test_files_that_are_there_and_cannot_be_read_are_an_error(
@@ -198,13 +191,13 @@ def test_files_that_are_there_and_cannot_be_read_are_an_error(
     home = tmp_path / "mnist"
     home.mkdir()
     (home / "train-images-idx3-ubyte").write_bytes(b"\0\0\10\3")
-    assert main(["reproduce", "hfl-few-samples", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert main(["hfl-few-samples", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "train-images-idx3-ubyte says no size" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_data_that_stand_in_are_told(tmp_path: Path) -> None:
     digits = ClassificationData(np.eye(2, dtype=np.uint8), np.arange(2))
-    record = replace(SQUARES, plan=lambda full, data: [Cell("n = 1", {"n": 1}, "digits")], data=("MNIST",))
+    record = replace(SQUARES, plan=lambda full, data: [Cell("n = 1", {"n": 1, "data": "digits"})], data=("MNIST",))
     _, text = conduct(record, DataSets({"digits": digits}, {"MNIST": "not here"}), tmp_path, progress=False)
     assert "MNIST: not here" in text and "digits stand in" in text

@@ -1,1 +1,0 @@
-"""Heterogeneous classification, [HFL] §IV: Table I, Figure 2, and a server with few samples."""
